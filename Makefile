@@ -1,0 +1,55 @@
+# Everything in one environment, .venv in the checkout, that the first target which needs it makes.
+#   make PYTHON=/path/to/python3.12 ...   this Python instead of the one that is found
+#   make VENV=/path/to/folder ...         another environment
+#   make test ARGS="-k allreduce -x"      arguments for pytest
+#   make demo IMAGES=/class/folders       your own images instead of the digits
+
+SHELL := /bin/sh
+VENV ?= .venv
+PYTHON ?=
+IMAGES ?=
+ARGS ?=
+export PYTHON
+
+.DEFAULT_GOAL := help
+.PHONY: help setup packages demo test test-unit lint format doctor wheel clean
+
+help: ## this list
+	@awk -F ': .*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk '/^#   make/ {sub(/^# /, ""); print}' $(MAKEFILE_LIST)
+
+demo: setup ## images to a scored Delta table, on a real two-executor Spark; sets up what is missing
+	@"$(VENV)/bin/lakelens" demo $(if $(IMAGES),--images "$(IMAGES)")
+
+test: setup ## all tests: a real two-executor Spark, real Horovod ranks
+	@"$(VENV)/bin/python" -m pytest $(ARGS)
+
+test-unit: packages ## the tests that need neither JVM nor TensorFlow: seconds, and no compiler
+	@"$(VENV)/bin/python" -m pytest -m unit $(ARGS)
+
+lint: packages ## ruff, formatting, and mypy --strict on what the wheel holds
+	@"$(VENV)/bin/ruff" check .
+	@"$(VENV)/bin/ruff" format --check .
+	@.ci/typecheck "$(VENV)/bin/python"
+
+format: packages ## rewrite the sources as `make lint` wants them
+	@"$(VENV)/bin/ruff" check --fix-only .
+	@"$(VENV)/bin/ruff" format .
+
+doctor: setup ## try every part: Python, Java, TensorFlow, Horovod, Petastorm, Delta, MLflow
+	@"$(VENV)/bin/lakelens" doctor
+
+# Executors of Spark 3.5 import from .zip files, not from .whl: the same bytes under both names.
+wheel: packages ## dist/lakelens-*.whl, and the same as .zip for spark-submit --py-files
+	@"$(VENV)/bin/python" -m build --wheel --no-isolation --outdir dist .
+	@for wheel in dist/*.whl; do cp "$$wheel" "$${wheel%.whl}.zip"; done; ls -l dist
+
+setup: ## the environment with everything; at once when it is there
+	@.ci/setup "$(VENV)"
+
+packages: # the environment without Horovod
+	@.ci/setup "$(VENV)" --without-horovod
+
+clean: ## remove what was made in the checkout; the wheels that were compiled stay in the user's cache
+	rm -rf .venv .venv.removing build dist lakelens.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

