@@ -1,0 +1,62 @@
+"""lakelens takes a folder of images to a scored Delta table on Spark.
+
+The public names are imported on first use: `import lakelens` needs neither a JVM nor TensorFlow.
+"""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .errors import LakelensError
+
+if TYPE_CHECKING:
+    from .etl.tables import ImageTable
+    from .inference.score import score
+    from .inference.udf import predict_udf
+    from .session import spark_session
+    from .training.experiment import train
+    from .training.feed import DeltaFeed
+    from .training.runner import HorovodRunner
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "DeltaFeed",
+    "HorovodRunner",
+    "ImageTable",
+    "LakelensError",
+    "__version__",
+    "predict_udf",
+    "score",
+    "spark_session",
+    "train",
+]
+
+_HOME_OF = {
+    "DeltaFeed": ".training.feed",
+    "HorovodRunner": ".training.runner",
+    "ImageTable": ".etl.tables",
+    "predict_udf": ".inference.udf",
+    "score": ".inference.score",
+    "spark_session": ".session",
+    "train": ".training.experiment",
+}
+
+# A bare clone has etl/, training/ ... beside this folder rather than in it.
+_checkout = Path(__file__).resolve().parent.parent
+if (_checkout / "setup.py").is_file() and (_checkout / "etl" / "__init__.py").is_file():
+    __path__.append(str(_checkout))
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'lakelens' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOME_OF[name], __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,222 @@
+"""Every exception that lakelens raises.
+
+A message names the path or key, the value, the rule that it breaks and the way out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+
+class LakelensError(Exception):
+    """Base of every error that lakelens raises."""
+
+
+class UsageError(LakelensError):
+    """Raised when the same call can only succeed after its input or configuration has changed.
+
+    The command line ends with exit code 2 for these, and with 1 for every other `LakelensError`.
+    """
+
+
+# --- any part -------------------------------------------------------------------------------------------------------
+
+
+class InvalidArgumentError(UsageError, ValueError):
+    """Raised when an argument is outside what its rule allows."""
+
+
+class MissingDependencyError(UsageError, ImportError):
+    """Raised when a package or program that this call needs is absent or unusable; gives the line that installs it."""
+
+
+class BuildError(LakelensError):
+    """Raised when something that is compiled on this machine does not compile, or compiles and does not run."""
+
+
+class SessionError(UsageError):
+    """Raised when the Spark session cannot do what the call needs (no Delta, another master, no Java)."""
+
+
+# --- etl ------------------------------------------------------------------------------------------------------------
+
+
+class SourceNotFoundError(UsageError, FileNotFoundError):
+    """Raised when the folder or file to ingest does not exist or cannot be listed."""
+
+
+class EmptySourceError(UsageError):
+    """Raised when a source holds no file in the layout that was asked for."""
+
+
+class UnknownLayoutError(InvalidArgumentError):
+    """Raised when the name of a source layout is not one that lakelens reads."""
+
+
+class AnnotationFileError(UsageError):
+    """Raised when a file that annotates a whole source (COCO JSON, manifest) is not what its layout says."""
+
+
+class ImageError(LakelensError):
+    """Raised when bytes cannot become a stored image.
+
+    Attributes:
+        reason: One of the closed list of quarantine reasons.
+    """
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type[ImageError], tuple[str, str]]:
+        return type(self), (self.reason, str(self))
+
+
+# --- tables ---------------------------------------------------------------------------------------------------------
+
+
+class TableError(LakelensError):
+    """Base of the errors about a Delta table and its versions."""
+
+
+class NotADeltaTableError(TableError, UsageError):
+    """Raised when a path or name holds no Delta table."""
+
+
+class NotAnImageTableError(TableError, UsageError):
+    """Raised when a Delta table lacks the columns or properties that the call needs."""
+
+
+class VersionNotFoundError(TableError, UsageError):
+    """Raised when a table has no such version, timestamp or pin; names those that exist."""
+
+
+class VersionFilesMissingError(TableError):
+    """Raised when a version is in the log but VACUUM or a hand has removed its data files."""
+
+
+class VersionProtectedError(TableError, UsageError):
+    """Raised when a VACUUM would remove files of a version that is pinned or that a run has used."""
+
+
+class UnsupportedTableFeatureError(TableError, UsageError):
+    """Raised when a version uses a Delta feature that reading without Spark would get wrong."""
+
+
+class TableConflictError(TableError):
+    """Raised when another writer changed the table in a way that this write cannot be combined with."""
+
+
+# --- training -------------------------------------------------------------------------------------------------------
+
+
+class LaunchError(LakelensError):
+    """Base of the errors about starting and running the ranks of a job."""
+
+
+class NotEnoughSlotsError(LaunchError, UsageError):
+    """Raised when a job asks for more ranks than the cluster has slots."""
+
+
+class ClusterConfigurationError(LaunchError, UsageError):
+    """Raised when the cluster's settings rule out a barrier job (dynamic allocation, GPUs that are not configured)."""
+
+
+class UnpicklableFunctionError(LaunchError, UsageError):
+    """Raised when the training function or an argument of it cannot be sent to the ranks; names the object."""
+
+
+class RankFailedError(LaunchError):
+    """Raised when a rank raises, dies, stops answering or leaves early; every other rank has been ended.
+
+    Attributes:
+        rank: The rank that is to blame.
+        host: Where it ran.
+        reason: `raised`, `died`, `stopped`, `stalled`, `left_early`, `lost` or `cancelled`.
+        exit_code: Of its process; None if a signal ended it or the process was still there.
+        signal_name: The signal that ended it, such as `SIGKILL`.
+        log: The last lines that it wrote, at most 100.
+        traceback: The user's traceback, if it raised.
+        summary: The one sentence that says which rank did what.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        rank: int | None = None,
+        host: str | None = None,
+        reason: str = "died",
+        exit_code: int | None = None,
+        signal_name: str | None = None,
+        log: Sequence[str] = (),
+        traceback: str | None = None,
+        summary: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.summary = summary or message
+        self.rank = rank
+        self.host = host
+        self.reason = reason
+        self.exit_code = exit_code
+        self.signal_name = signal_name
+        self.log = list(log)
+        self.traceback = traceback
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), str(self), dict(self.__dict__))
+
+
+class FeedError(LakelensError):
+    """Raised when the rows of a pinned version cannot be delivered exactly as promised."""
+
+
+class EmptyFeedError(FeedError, UsageError):
+    """Raised when a version or a split of it has no row to feed."""
+
+
+class FeedStalledError(FeedError):
+    """Raised when a reader has not answered within its time: a store that stalls, a disk that hangs."""
+
+
+class BadRowError(FeedError):
+    """Raised when the bytes of a row no longer become an image of the feed's shape; names the file and the row."""
+
+
+class CheckpointError(LakelensError):
+    """Raised when a checkpoint is missing a part, fails its digest, or holds what lakelens refuses to load."""
+
+
+class CheckpointNotFoundError(CheckpointError, UsageError):
+    """Raised when a path holds no checkpoint."""
+
+
+class TrialError(UsageError):
+    """Raised when an entry point is not a Trial, or a Trial breaks its contract."""
+
+
+class TrackingError(LakelensError):
+    """Raised when the MLflow store cannot be reached, or refuses what is recorded."""
+
+
+# --- inference ------------------------------------------------------------------------------------------------------
+
+
+class ModelNotFoundError(UsageError):
+    """Raised when a run, alias, experiment or path leads to no model."""
+
+
+class PredictionsSchemaError(TableError, UsageError):
+    """Raised when an existing predictions table lacks a column that predictions need, or has it with another type."""
+
+
+class ModelMismatchError(UsageError):
+    """Raised when a model's input or output does not fit the table that it is to score."""
+
+
+def _rebuild(kind: type[Exception], message: str, attributes: dict[str, Any]) -> Exception:
+    """Unpickles an exception whose constructor takes keyword arguments."""
+    error = kind(message)
+    error.__dict__.update(attributes)
+    return error

@@ -1,0 +1,171 @@
+"""The Spark session that lakelens works in: Delta configured, workers on this very interpreter."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .errors import InvalidArgumentError, MissingDependencyError, SessionError
+from .java import find_java
+from .shipping import ship_wheel
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_DELTA = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+# Delta and Spark default to 50 and 200 partitions, meant for clusters; on one machine each costs a task for nothing.
+_ONE_MACHINE = {
+    "spark.databricks.delta.snapshotPartitions": "2",
+    "spark.sql.shuffle.partitions": "8",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+def spark_session(master: str | None = None, *, app_name: str = "lakelens", **conf: str) -> SparkSession:
+    """Gives a Spark session with Delta Lake configured; an active session is reused.
+
+    Python workers run on the interpreter of the driver unless PYSPARK_PYTHON or `spark.pyspark.python` says otherwise.
+    Delta's JARs are resolved by Spark from Maven unless they are already on its class path.
+
+    Args:
+        master: A Spark master URL; None takes spark-submit's, or `local[*]`.
+        app_name: The name that the Spark UI shows.
+        **conf: Spark settings, as in `**{"spark.executor.memory": "4g"}`.
+
+    Raises:
+        InvalidArgumentError: If a key of `conf` is not a Spark setting.
+        SessionError: If the active session has another master or no Delta.
+        MissingDependencyError: If pyspark, delta-spark or Java is missing.
+    """
+    wrong = [key for key in conf if not key.startswith("spark.")]
+    if wrong:
+        raise InvalidArgumentError(
+            f'{wrong[0]!r} is not a Spark setting: keys start with "spark.", as in **{{"spark.executor.memory": "4g"}}'
+        )
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise MissingDependencyError(f"pyspark is missing ({error}); pip install 'lakelens[spark]'") from error
+    active = SparkSession.getActiveSession() or SparkSession._instantiatedSession
+    if active is not None and active.sparkContext._jsc is not None:
+        return _reuse(active, master)
+    return _start(master, app_name, conf)
+
+
+def require_delta(spark: SparkSession) -> None:
+    """Checks that `spark` has Delta Lake.
+
+    Raises:
+        SessionError: If it has not.
+    """
+    if "DATABRICKS_RUNTIME_VERSION" in os.environ:
+        return
+    if "DeltaSparkSessionExtension" not in spark.conf.get("spark.sql.extensions", ""):
+        raise SessionError(
+            "the active Spark session has no Delta Lake: spark.sql.extensions lacks "
+            "io.delta.sql.DeltaSparkSessionExtension. Stop it (spark.stop()) and call lakelens.spark_session(), "
+            "or start it with Delta's extension, catalog and JARs."
+        )
+    if not _has_delta_jars(spark):
+        raise SessionError(
+            "the active Spark session is configured for Delta Lake and lacks its JARs; a running JVM cannot take them. "
+            f"Start it with them: spark-submit --packages {_delta_package()} ..."
+        )
+
+
+def _has_delta_jars(spark: SparkSession) -> bool:
+    from py4j.protocol import Py4JError
+
+    jvm = getattr(spark, "_jvm", None)
+    if jvm is None:  # a Connect client cannot look into its server
+        return True
+    try:
+        jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(
+            "io.delta.sql.DeltaSparkSessionExtension"
+        )
+    except Py4JError:
+        return False
+    return True
+
+
+def _reuse(active: SparkSession, master: str | None) -> SparkSession:
+    running = active.sparkContext.master
+    if master is not None and master != running:
+        raise SessionError(
+            f"a Spark session on {running} is active, {master} was asked for; stop it first: spark.stop()"
+        )
+    require_delta(active)
+    ship_wheel(active)
+    return active
+
+
+def _start(master: str | None, app_name: str, conf: dict[str, str]) -> SparkSession:
+    from pyspark import SparkConf
+    from pyspark.sql import SparkSession
+
+    given = SparkConf()  # spark-submit's settings, when it started this process
+    master = master or given.get("spark.master", None) or "local[*]"
+    if not given.get("spark.master", None) and "JAVA_HOME" not in os.environ:
+        os.environ["JAVA_HOME"] = str(find_java().home)
+    settings = dict(_DELTA)
+    if master.startswith("local"):
+        settings |= _ONE_MACHINE
+    # Only spark-submit reads spark.pyspark.python; a session started from Python reads the variable.
+    if not (given.contains("spark.pyspark.python") or "spark.pyspark.python" in conf):
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    elif "spark.pyspark.python" in conf:
+        os.environ["PYSPARK_PYTHON"] = conf["spark.pyspark.python"]
+    settings = {key: value for key, value in settings.items() if not given.contains(key)}
+    settings |= conf
+    builder = SparkSession.builder.master(master).appName(app_name)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    packages = [p for p in (settings.get("spark.jars.packages", ""), given.get("spark.jars.packages", "") or "") if p]
+    if not any("delta-spark" in p for p in packages) and not _delta_jar_present():
+        packages.append(_delta_package())
+    if packages:
+        builder = builder.config("spark.jars.packages", ",".join(packages))
+    spark = builder.getOrCreate()
+    # Without this, executors outlive the driver by a moment and fill the terminal with errors about its death.
+    atexit.register(_stop, spark, spark.sparkContext.applicationId, master)
+    require_delta(spark)
+    ship_wheel(spark)
+    return spark
+
+
+def _stop(spark: SparkSession, application_id: str, master: str) -> None:
+    spark.stop()
+    if master.startswith("local-cluster"):
+        # Such a cluster keeps each executor's logs and JARs below Spark's own folder, for ever.
+        shutil.rmtree(_spark_home() / "work" / application_id, ignore_errors=True)
+
+
+def _spark_home() -> Path:
+    import pyspark
+
+    return Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
+
+
+def _delta_jar_present() -> bool:
+    """Tells whether Spark's own jars/ folder already holds Delta, as images for clusters without internet have it."""
+    return any((_spark_home() / "jars").glob("delta-spark*.jar"))
+
+
+def _delta_package() -> str:
+    """Names the Maven artifact of Delta that belongs to the installed delta-spark."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    import pyspark
+
+    scala = "2.13" if pyspark.__version__.startswith("4.") else "2.12"
+    try:
+        return f"io.delta:delta-spark_{scala}:{version('delta-spark')}"
+    except PackageNotFoundError as error:
+        raise MissingDependencyError("delta-spark is missing; pip install 'lakelens[spark]'") from error

@@ -1,0 +1,40 @@
+"""Fixtures that all folders share: one real two-executor Spark for the whole test process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+# A Java or Spark that the developer's shell points at would make the tests depend on that machine.
+os.environ.pop("SPARK_HOME", None)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A Spark session with two executors, two slots each, in processes of their own."""
+    from lakelens import spark_session
+
+    warehouse: Path = tmp_path_factory.mktemp("warehouse")
+    session = spark_session(
+        "local-cluster[2,2,1024]",
+        app_name="lakelens-tests",
+        **{
+            "spark.sql.warehouse.dir": str(warehouse),
+            "spark.driver.memory": "1g",
+            "spark.executor.memory": "1g",
+            "spark.ui.enabled": "false",
+        },
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()

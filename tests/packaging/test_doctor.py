@@ -1,0 +1,95 @@
+"""`lakelens doctor` on installations that are broken on purpose, and on this one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lakelens.jobs.doctor import ORDER
+
+
+def doctor(checkout: Path, *arguments: str, **variables: str) -> tuple[int, list[str], dict]:
+    """Runs the doctor as a command; gives its exit code, its lines and the JSON object of the last one."""
+    import os
+
+    done = subprocess.run(
+        [sys.executable, "-m", "lakelens.jobs.cli", "doctor", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=checkout,
+        timeout=280,
+        env=os.environ | variables,
+    )
+    lines = done.stdout.strip().splitlines()
+    return done.returncode, lines[:-1], json.loads(lines[-1])
+
+
+def shadow(folder: Path, package: str, code: str) -> dict[str, str]:
+    """Puts a package of the same name in front of the real one."""
+    (folder / package).mkdir(parents=True)
+    (folder / package / "__init__.py").write_text(code, encoding="utf-8")
+    return {"PYTHONPATH": str(folder)}
+
+
+@pytest.mark.unit
+def test_a_part_that_fails_at_import_is_named_with_its_place_and_the_way_out(checkout: Path, tmp_path: Path) -> None:
+    broken = shadow(tmp_path, "petastorm", "raise ImportError('legacy dataset is gone')\n")
+    code, lines, said = doctor(checkout, "--part", "python", "--part", "petastorm", **broken)
+    assert (code, said["ok"]) == (1, False)
+    assert [(part["part"], part["ok"]) for part in said["parts"]] == [("python", True), ("petastorm", False)]
+    detail = said["parts"][1]["detail"]
+    assert "legacy dataset is gone" in detail
+    assert str(tmp_path / "petastorm" / "__init__.py") in detail
+    assert "pip install" in detail
+    assert "BROKEN" in lines[1]
+
+
+@pytest.mark.unit
+def test_a_part_that_crashes_its_process_does_not_take_the_doctor_with_it(checkout: Path, tmp_path: Path) -> None:
+    broken = shadow(tmp_path, "mlflow", "import os; os.abort()\n")
+    code, _, said = doctor(checkout, "--part", "mlflow", **broken)
+    assert code == 1
+    assert "SIGABRT" in said["parts"][0]["detail"]
+
+
+@pytest.mark.unit
+def test_a_part_that_hangs_is_ended(checkout: Path, tmp_path: Path) -> None:
+    broken = shadow(tmp_path, "petastorm", "import time; time.sleep(600)\n")
+    code, _, said = doctor(checkout, "--part", "petastorm", "--timeout-s", "3", **broken)
+    assert code == 1
+    assert "no answer within 3 s" in said["parts"][0]["detail"]
+
+
+@pytest.mark.unit
+def test_an_unusable_java_is_named(checkout: Path, tmp_path: Path) -> None:
+    code, _, said = doctor(checkout, "--part", "java", JAVA_HOME=str(tmp_path))
+    assert code == 1
+    assert f"JAVA_HOME={tmp_path}" in said["parts"][0]["detail"]
+
+
+@pytest.mark.unit
+def test_a_store_that_does_not_answer_is_named(checkout: Path, tmp_path: Path) -> None:
+    (tmp_path / "store.db").write_text("this is no database")
+    code, _, said = doctor(checkout, "--part", "mlflow", MLFLOW_TRACKING_URI=f"sqlite:///{tmp_path}/store.db")
+    assert code == 1
+    assert "MLFLOW_TRACKING_URI" in said["parts"][0]["detail"]
+
+
+@pytest.mark.unit
+def test_json_prints_one_line_only(checkout: Path) -> None:
+    code, lines, said = doctor(checkout, "--json", "--part", "python")
+    assert (code, lines, said["ok"]) == (0, [], True)
+
+
+@pytest.mark.horovod
+def test_every_part_of_this_environment_works(checkout: Path) -> None:
+    code, lines, said = doctor(checkout)
+    assert [part["part"] for part in said["parts"] if not part["ok"]] == []
+    assert [line.split()[0] for line in lines] == list(ORDER)
+    assert all(part["version"] for part in said["parts"])
+    assert code == 0

@@ -1,0 +1,160 @@
+"""Horovod's compilation: its cache, its lock, and what is said about an installation that does not fit."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lakelens import horovod_build
+from lakelens.errors import MissingDependencyError
+
+if TYPE_CHECKING:
+    from conftest import Borrower
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user cache of its own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "lakelens" / "wheels"
+
+
+def keep_wheel(tensorflow: str, compiled_for: str, library: bool = True) -> Path:
+    """Puts a wheel into the cache where one for `tensorflow` belongs."""
+    folder = horovod_build.cache_root() / horovod_build.wheel_key(tensorflow)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "horovod-0.28.1-cp311-cp311-linux_x86_64.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("horovod/metadata.json", json.dumps({"tensorflow": compiled_for}))
+        if library:
+            archive.writestr("horovod/tensorflow/mpi_lib.so", b"library")
+    return path
+
+
+def install(site: Path, name: str, version: str, files: dict[str, str] | None = None) -> None:
+    """Writes a package's folders as pip leaves them."""
+    information = site / f"{name}-{version}.dist-info"
+    information.mkdir(parents=True)
+    (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    for path, text in (files or {}).items():
+        (site / path).parent.mkdir(parents=True, exist_ok=True)
+        (site / path).write_text(text)
+
+
+def problem_with(site: Path, checkout: Path, borrower: Borrower) -> str:
+    (borrower.site_packages / "borrowed.pth").unlink()  # nothing but what the test installs
+    code = "from lakelens.horovod_build import problem; print(problem())"
+    return borrower.run(code, PYTHONPATH=f"{site}:{checkout}")
+
+
+def test_the_key_names_all_that_a_compiled_horovod_depends_on() -> None:
+    key = horovod_build.wheel_key("2.18.1")
+    assert key.startswith("horovod-0.28.1_tensorflow-2.18.1_")
+    assert f"_cp{sys.version_info.major}{sys.version_info.minor}_" in key
+    others = {horovod_build.wheel_key("2.17.1"), horovod_build.wheel_key("2.18.1", gpu=True)}
+    assert len(others | {key}) == 3
+
+
+def test_a_kept_wheel_is_found_for_its_tensorflow_only(cache: Path) -> None:
+    wheel = keep_wheel("2.18.1", compiled_for="2.18.1")
+    assert horovod_build.kept_wheel("2.18.1") == wheel
+    assert wheel.is_relative_to(cache)
+    assert horovod_build.kept_wheel("2.17.1") is None
+    assert horovod_build.kept_wheel("2.18.1", gpu=True) is None
+
+
+def test_a_wheel_that_is_not_what_its_place_says_is_passed_over(cache: Path) -> None:
+    keep_wheel("2.18.1", compiled_for="2.17.1")
+    assert horovod_build.kept_wheel("2.18.1") is None
+    keep_wheel("2.18.1", compiled_for="2.18.1", library=False)
+    assert horovod_build.kept_wheel("2.18.1") is None
+    whole = keep_wheel("2.18.1", compiled_for="2.18.1")
+    whole.write_bytes(whole.read_bytes()[:-20])
+    assert horovod_build.kept_wheel("2.18.1") is None
+
+
+def test_a_relative_cache_folder_is_ignored() -> None:
+    assert horovod_build.cache_root({"XDG_CACHE_HOME": "relative"}) == Path.home() / ".cache" / "lakelens" / "wheels"
+
+
+def test_missing_tools_are_named_with_their_packages(tmp_path: Path) -> None:
+    with pytest.raises(MissingDependencyError) as raised:
+        horovod_build.check_tools({"PATH": str(tmp_path)})
+    for text in ("g++", "apt-get install g++", "dnf install gcc-c++", "brew install gcc", "make is missing"):
+        assert text in str(raised.value)
+
+
+def test_a_compiler_that_is_named_and_does_not_exist_is_an_error() -> None:
+    with pytest.raises(MissingDependencyError, match=r"CXX=/no/such/g\+\+ does not exist"):
+        horovod_build.check_tools({"PATH": "/usr/bin:/bin", "CXX": "/no/such/g++ -O2"})
+
+
+def test_without_horovod_the_line_that_brings_it_is_named(tmp_path: Path, checkout: Path, borrower: Borrower) -> None:
+    install(tmp_path / "site", "tensorflow", "2.18.1")
+    said = problem_with(tmp_path / "site", checkout, borrower)
+    assert "not installed" in said
+    assert "python -m lakelens.horovod_build" in said
+
+
+def test_a_horovod_for_another_tensorflow_names_both(tmp_path: Path, checkout: Path, borrower: Borrower) -> None:
+    install(tmp_path / "site", "tensorflow", "2.18.1")
+    install(tmp_path / "site", "horovod", "0.28.1", {"horovod/metadata.json": '{"tensorflow": "2.17.1"}'})
+    said = problem_with(tmp_path / "site", checkout, borrower)
+    assert "2.17.1" in said
+    assert "2.18.1" in said
+    assert "python -m lakelens.horovod_build" in said
+
+
+def test_a_horovod_without_tensorflow_is_noticed(tmp_path: Path, checkout: Path, borrower: Borrower) -> None:
+    install(tmp_path / "site", "tensorflow", "2.18.1")
+    install(tmp_path / "site", "horovod", "0.28.1", {"horovod/metadata.json": '{"dummy": "none"}'})
+    assert "without TensorFlow support" in problem_with(tmp_path / "site", checkout, borrower)
+
+
+def test_a_fitting_horovod_is_no_problem(tmp_path: Path, checkout: Path, borrower: Borrower) -> None:
+    install(tmp_path / "site", "tensorflow", "2.18.1")
+    install(tmp_path / "site", "horovod", "0.28.1", {"horovod/metadata.json": '{"tensorflow": "2.18.1"}'})
+    assert problem_with(tmp_path / "site", checkout, borrower) == "None"
+
+
+def test_two_builds_of_one_key_never_overlap(cache: Path, checkout: Path) -> None:
+    """Each process notes when it holds the lock; two that held it at once would note in and out of turn."""
+    cache.mkdir(parents=True)
+    code = (
+        "import sys, time; from pathlib import Path; from lakelens.horovod_build import _locked\n"
+        "with _locked('key') as folder:\n"
+        "    notes = folder / 'notes'\n"
+        "    with notes.open('a') as file: file.write('in\\n')\n"
+        "    time.sleep(0.2)\n"
+        "    with notes.open('a') as file: file.write('out\\n')\n"
+    )
+    running = [subprocess.Popen([sys.executable, "-c", code], cwd=checkout, stderr=subprocess.PIPE) for _ in range(3)]
+    for process in running:
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+    assert (cache / "key" / "notes").read_text().split() == ["in", "out"] * 3
+
+
+def test_a_cache_that_cannot_be_written_names_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lakelens").write_text("a file where the folder belongs")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(MissingDependencyError, match="set XDG_CACHE_HOME"), horovod_build._locked("key"):
+        pass
+
+
+def test_a_compilation_under_make_uses_every_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """make exports MAKEFLAGS, and Horovod's setup.py then drops its own -j8."""
+    monkeypatch.setenv("MAKEFLAGS", "w -- VENV=.venv")
+    monkeypatch.setattr(horovod_build, "_pip", lambda *_: None)
+    flags = horovod_build._build_environment(tmp_path, gpu=True)
+    assert flags["MAKEFLAGS"].startswith("-j")
+    assert flags["HOROVOD_GPU_OPERATIONS"] == "NCCL"
+    assert "HOROVOD_GPU_OPERATIONS" not in horovod_build._build_environment(tmp_path, gpu=False)

@@ -1,0 +1,123 @@
+"""Every way to install lakelens, and what lands where."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Borrower
+
+pytestmark = pytest.mark.unit
+
+FOLDERS = ("lakelens", "etl", "training", "search", "inference", "jobs")
+
+# Imports every package; says where each lies and whether anything of ours can be imported without its prefix.
+PROBE = """
+import importlib, importlib.util, json
+inside = ("etl", "training", "training.trials", "inference", "jobs")
+names = ["lakelens", *(f"lakelens.{name}" for name in inside)]
+found = {name: importlib.import_module(name).__file__ for name in names}
+bare = [name for name in ("etl", "training", "search", "inference", "jobs") if importlib.util.find_spec(name)]
+print(json.dumps({"found": found, "bare": bare}))
+"""
+
+
+def probe(environment: Borrower, **variables: str) -> dict:
+    return json.loads(environment.run(PROBE, **variables))
+
+
+def top_of_site_packages(environment: Borrower) -> set[str]:
+    return {path.name for path in environment.site_packages.iterdir()} - {"borrowed.pth", "__pycache__"}
+
+
+def python_files(sources: Path) -> set[str]:
+    """What the mapping promises: etl/schema.py of the checkout is lakelens/etl/schema.py of the wheel."""
+    files = set()
+    for folder in FOLDERS:
+        for path in (sources / folder).rglob("*.py"):
+            inside = path.relative_to(sources).as_posix()
+            files.add(inside if folder == "lakelens" else f"lakelens/{inside}")
+    return files
+
+
+@pytest.fixture(scope="module")
+def installed(
+    sources: Path, make_borrower: Callable[[Path], Borrower], tmp_path_factory: pytest.TempPathFactory
+) -> Borrower:
+    """An environment after `pip install .`."""
+    environment = make_borrower(tmp_path_factory.mktemp("installed") / "environment")
+    environment.install(str(sources))
+    return environment
+
+
+def test_an_installation_puts_only_lakelens_at_the_top(installed: Borrower) -> None:
+    seen = probe(installed)
+    assert seen["bare"] == []
+    assert all(path.startswith(str(installed.site_packages)) for path in seen["found"].values())
+    assert {name.partition("-")[0] for name in top_of_site_packages(installed)} == {"lakelens"}
+
+
+def test_an_installation_brings_the_command(installed: Borrower, clean_environment: dict[str, str]) -> None:
+    command = [str(installed.folder / "bin" / "lakelens"), "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=clean_environment)
+    assert (done.returncode, done.stdout.split()[0]) == (0, "lakelens")
+
+
+def test_an_editable_installation_imports_the_checkout(sources: Path, borrower: Borrower) -> None:
+    borrower.install("--editable", str(sources))
+    seen = probe(borrower)
+    assert seen["bare"] == []
+    assert seen["found"]["lakelens.etl"] == str(sources / "etl" / "__init__.py")
+    assert all(name.startswith(("lakelens-", "__editable__")) for name in top_of_site_packages(borrower))
+
+
+def test_an_editable_installation_sees_a_module_that_is_added_later(
+    sources: Path, borrower: Borrower, tmp_path: Path
+) -> None:
+    clone = tmp_path / "clone"
+    shutil.copytree(sources, clone)
+    borrower.install("--editable", str(clone))
+    (clone / "etl" / "added_later.py").write_text("VALUE = 7\n")
+    assert borrower.run("from lakelens.etl.added_later import VALUE; print(VALUE)") == "7"
+
+
+def test_a_bare_clone_on_the_path_is_enough(sources: Path, borrower: Borrower) -> None:
+    seen = probe(borrower, PYTHONPATH=str(sources))
+    assert seen["found"]["lakelens.training.trials"] == str(sources / "training" / "trials" / "__init__.py")
+
+
+def test_a_wheel_on_the_path_is_enough(wheel: Path, borrower: Borrower) -> None:
+    seen = probe(borrower, PYTHONPATH=str(wheel))
+    assert seen["found"]["lakelens.etl"] == f"{wheel}/lakelens/etl/__init__.py"
+    assert seen["bare"] == []
+
+
+def test_the_wheel_holds_every_module_and_nothing_else(wheel: Path, sources: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+        licences = [name for name in archive.namelist() if name.endswith("LICENSE")]
+    assert names == python_files(sources) | {"lakelens/py.typed"}
+    assert licences, "the licence text has to travel with the wheel"
+
+
+def test_the_sdist_builds_the_same_wheel(sdist: Path, sources: Path, borrower: Borrower, tmp_path: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    unpacked = next(tmp_path.glob("lakelens-*"))
+    borrower.install(str(unpacked))
+    installed = {path.relative_to(borrower.site_packages).as_posix() for path in borrower.site_packages.rglob("*.py")}
+    assert installed == python_files(sources)
+
+
+def test_importing_lakelens_loads_nothing_heavy(sources: Path, borrower: Borrower) -> None:
+    loaded = borrower.run("import sys, lakelens; print(' '.join(sys.modules))", PYTHONPATH=str(sources)).split()
+    assert not {"numpy", "pandas", "pyarrow", "pyspark", "tensorflow", "mlflow", "PIL", "pydantic"} & set(loaded)

@@ -1,0 +1,51 @@
+"""One place has one spelling."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lakelens.errors import InvalidArgumentError
+from lakelens.locations import absolute, file_uri, has_scheme, is_table_name
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.mark.parametrize(
+    ("location", "named"),
+    [
+        ("images", False),  # one word is a folder, as in every shell
+        ("schema.table", True),
+        ("catalog.schema.table", True),
+        ("./schema.table", False),
+        ("/data/schema.table", False),
+        ("a.b.c.d", False),
+        ("s3a://bucket/x.y", False),
+    ],
+)
+def test_a_table_name_has_two_or_three_parts_and_no_slash(location: str, named: bool) -> None:
+    assert is_table_name(location) is named
+
+
+def test_a_file_uri_and_its_path_are_the_same_location(tmp_path: Path) -> None:
+    place = tmp_path / "tables with space" / "100% ü"
+    assert absolute(file_uri(place)) == str(place)
+    assert absolute(str(place)) == str(place)
+
+
+def test_a_relative_path_becomes_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert absolute("tables/images") == str(tmp_path / "tables" / "images")
+
+
+@pytest.mark.parametrize("uri", ["s3a://bucket/key", "abfss://c@a.dfs.core.windows.net/x", "dbfs:/x", "gs://b/k"])
+def test_a_uri_of_an_object_store_is_left_as_it_is(uri: str) -> None:
+    assert has_scheme(uri)
+    assert absolute(uri) == uri
+
+
+@pytest.mark.parametrize("empty", ["", "  "])
+def test_an_empty_location_is_refused(empty: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="location is empty"):
+        absolute(empty)

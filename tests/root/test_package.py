@@ -1,0 +1,41 @@
+"""The public surface: names, laziness, errors."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import lakelens
+import lakelens.errors
+
+pytestmark = pytest.mark.unit
+
+
+def test_import_needs_neither_spark_nor_tensorflow() -> None:
+    code = (
+        "import sys, lakelens, lakelens.errors; "
+        "print([m for m in ('pyspark', 'tensorflow', 'mlflow', 'petastorm', 'horovod', 'pandas') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_every_public_name_can_be_imported() -> None:
+    for name in lakelens.__all__:
+        assert getattr(lakelens, name) is not None, name
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = lakelens.nothing
+
+
+def test_every_error_is_ours_and_says_when_it_is_raised() -> None:
+    errors = [e for e in vars(lakelens.errors).values() if isinstance(e, type) and issubclass(e, Exception)]
+    assert len(errors) > 10
+    for error in errors:
+        assert issubclass(error, lakelens.LakelensError), error
+        first_line = (error.__doc__ or "").splitlines()[0]
+        assert first_line.startswith(("Raised when", "Base of")), error

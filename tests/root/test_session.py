@@ -1,0 +1,64 @@
+"""The session that lakelens works in."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lakelens import spark_session
+from lakelens.errors import InvalidArgumentError, SessionError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.mark.unit
+def test_a_key_that_is_no_spark_setting_is_refused() -> None:
+    with pytest.raises(
+        InvalidArgumentError, match=r"'executor_memory' is not a Spark setting.*spark\.executor\.memory"
+    ):
+        spark_session(executor_memory="4g")
+
+
+@pytest.mark.spark
+def test_an_active_session_is_reused(spark: SparkSession) -> None:
+    assert spark_session() is spark
+    assert spark_session(spark.sparkContext.master) is spark
+
+
+@pytest.mark.spark
+def test_another_master_beside_an_active_session_is_refused(spark: SparkSession) -> None:
+    with pytest.raises(SessionError, match=r"local-cluster.*is active, local\[3\] was asked for.*stop"):
+        spark_session("local[3]")
+
+
+@pytest.mark.spark
+def test_workers_run_on_the_interpreter_of_the_driver_in_two_processes(spark: SparkSession) -> None:
+    def where(_: int) -> tuple[str, str]:
+        return sys.executable, str(Path.cwd())  # each executor has a folder of its own
+
+    seen = spark.sparkContext.parallelize(range(8), 8).map(where).collect()
+    assert {interpreter for interpreter, _ in seen} == {sys.executable}
+    assert len({folder for _, folder in seen}) == 2
+
+
+@pytest.mark.spark
+def test_a_session_leaves_nothing_behind_when_its_script_ends(tmp_path: Path) -> None:
+    script = (
+        "import lakelens, pyspark, pathlib\n"
+        "spark = lakelens.spark_session('local-cluster[1,1,512]', **{'spark.executor.memory': '512m', "
+        "'spark.ui.enabled': 'false'})\n"
+        "print(spark.range(3).count(), spark.sparkContext.applicationId)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=tmp_path)
+    rows, application = done.stdout.splitlines()[-1].split()  # Ivy's words come before
+    assert rows == "3"
+    import pyspark
+
+    assert not (Path(pyspark.__file__).parent / "work" / application).exists()
+    assert list(tmp_path.iterdir()) == []
+    assert "ERROR" not in done.stderr, done.stderr
