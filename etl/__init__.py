@@ -1,0 +1,1 @@
+"""Images into versioned Delta tables."""

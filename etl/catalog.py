@@ -1,0 +1,59 @@
+"""Tables by path or by name: the few places where Spark wants the two written differently."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..locations import is_table_name
+
+if TYPE_CHECKING:
+    from delta.tables import DeltaTable
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def sql_name(location: str) -> str:
+    """Writes a location as SQL wants it: names as they are, paths as delta.`path`."""
+    if is_table_name(location):
+        return location
+    escaped = location.replace("`", "``")
+    return f"delta.`{escaped}`"
+
+
+def is_delta_table(spark: SparkSession, location: str) -> bool:
+    """Whether a Delta table is at `location`."""
+    from delta.tables import DeltaTable
+
+    if is_table_name(location):
+        return bool(spark.catalog.tableExists(location))
+    return bool(DeltaTable.isDeltaTable(spark, location))
+
+
+def delta_table(spark: SparkSession, location: str) -> DeltaTable:
+    """Opens Delta's own handle of the table at `location`."""
+    from delta.tables import DeltaTable
+
+    return DeltaTable.forName(spark, location) if is_table_name(location) else DeltaTable.forPath(spark, location)
+
+
+def create_table(rows: DataFrame, location: str) -> None:
+    """Creates a Delta table that must not exist yet."""
+    writer = rows.write.format("delta").mode("errorifexists")
+    if is_table_name(location):
+        writer.saveAsTable(location)
+    else:
+        writer.save(location)
+
+
+def read_table(spark: SparkSession, location: str, version: int | None = None) -> DataFrame:
+    """Reads one version of a Delta table; None reads the latest."""
+    reader = spark.read.format("delta")
+    if version is not None:
+        reader = reader.option("versionAsOf", str(version))
+    return reader.table(location) if is_table_name(location) else reader.load(location)
+
+
+def path_of(spark: SparkSession, location: str) -> str:
+    """Resolves a table's name to the path that holds its files; paths stay as they are."""
+    if not is_table_name(location):
+        return location
+    return str(spark.sql(f"DESCRIBE DETAIL {location}").collect()[0]["location"])

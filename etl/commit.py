@@ -1,0 +1,256 @@
+"""One batch becomes one Delta commit: rows, removals and properties together, or nothing.
+
+Delta's public writers cannot change a table property and add rows in the same commit, nor tell whether a batch is empty
+before it is committed. `open_transaction` therefore drives Delta's own transaction; where its classes have another name
+(Databricks' runtime), the public writers do the same in two commits when a label is new.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ..errors import TableConflictError
+from . import schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+# Every ingest of a table writes the next number under this application id. Two that started from the same version can
+# therefore not both commit, whatever files they bring.
+APPLICATION_ID = "lakelens.ingest"
+
+_CONFLICTS = (
+    "ConcurrentTransactionException",
+    "ConcurrentAppendException",
+    "ConcurrentDeleteReadException",
+    "ConcurrentDeleteDeleteException",
+    "ConcurrentWriteException",
+    "MetadataChangedException",
+    "ProtocolChangedException",
+    "ConcurrentModificationException",
+    # Two that create the same table at once.
+    "DELTA_TABLE_ALREADY_EXISTS",
+    "TABLE_OR_VIEW_ALREADY_EXISTS",
+    "DELTA_PATH_EXISTS",
+    "TableAlreadyExistsException",
+)
+
+
+@dataclass(frozen=True)
+class Committed:
+    """What a commit did.
+
+    Attributes:
+        version: The version that it made, or None when there was nothing to commit.
+        rows: Number of rows that it added, rewritten ones included.
+    """
+
+    version: int | None
+    rows: int
+
+
+class Transaction(Protocol):
+    """One attempt to write a batch, on top of one version."""
+
+    version: int
+
+    def property(self, name: str) -> str | None:
+        """Reads a table property at that version."""
+
+    def commit(
+        self, rows: DataFrame, delete_where: str | None, properties: Mapping[str, str], user_metadata: str
+    ) -> Committed:
+        """Writes rows, drops those that `delete_where` holds for, and sets properties.
+
+        Raises:
+            TableConflictError: If another writer has changed the table in a way that rules this out.
+        """
+
+
+def open_transaction(spark: SparkSession, path: str) -> Transaction:
+    """Opens a transaction on the Delta table at `path`, at its latest version."""
+    if _has_delta_classes(spark):
+        return _DeltaTransaction(spark, path)
+    return _PublicTransaction(spark, path)
+
+
+class _DeltaTransaction:
+    """Drives `org.apache.spark.sql.delta.OptimisticTransaction`; its shape is that of Delta 3.3 and 4.0."""
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        self._spark = spark
+        self._path = path
+        self._jvm: Any = spark._jvm
+        self._log = self._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path)
+        self._none = self._jvm.scala.Option.empty()
+        self._transaction = self._log.startTransaction(self._none, self._none)
+        self.version = int(self._transaction.readVersion())
+
+    def property(self, name: str) -> str | None:
+        value = self._transaction.metadata().configuration().get(name)
+        return str(value.get()) if value.isDefined() else None
+
+    def commit(
+        self, rows: DataFrame, delete_where: str | None, properties: Mapping[str, str], user_metadata: str
+    ) -> Committed:
+        try:
+            return self._commit(rows, delete_where, properties, user_metadata)
+        except Exception as error:
+            conflict = conflict_of(error, f"{self._path}@{self.version}")
+            if conflict is None:
+                raise
+            raise conflict from error
+
+    def _commit(
+        self, rows: DataFrame, delete_where: str | None, properties: Mapping[str, str], user_metadata: str
+    ) -> Committed:
+        # Reading the number makes Delta refuse this commit if another ingest has written one since.
+        number = int(self._transaction.txnVersion(APPLICATION_ID)) + 1
+        self._set_properties(properties)
+        mode = self._jvm.org.apache.spark.sql.SaveMode.valueOf("Append" if delete_where is None else "Overwrite")
+        actions = self._written(rows, mode, delete_where)
+        row_count = sum(
+            json.loads(a.stats())["numRecords"] for a in actions if a.getClass().getSimpleName() == "AddFile"
+        )
+        if not actions:
+            return Committed(None, 0)
+        actions.append(self._jvm.org.apache.spark.sql.delta.actions.SetTransaction(APPLICATION_ID, number, self._none))
+        version = self._transaction.commit(self._sequence(actions), self._operation(mode, delete_where, user_metadata))
+        return Committed(int(version), row_count)
+
+    def _set_properties(self, properties: Mapping[str, str]) -> None:
+        metadata = self._transaction.metadata()
+        configuration = metadata.configuration()
+        if all(self.property(name) == value for name, value in properties.items()):
+            return
+        for name, value in properties.items():
+            configuration = configuration.updated(name, value)
+        changed = metadata.copy(
+            metadata.id(),
+            metadata.name(),
+            metadata.description(),
+            metadata.format(),
+            metadata.schemaString(),
+            metadata.partitionColumns(),
+            configuration,
+            metadata.createdTime(),
+        )
+        self._transaction.updateMetadata(changed, False)
+
+    def _written(self, rows: DataFrame, mode: Any, delete_where: str | None) -> list[Any]:
+        options: dict[str, str] = {}
+        if delete_where is not None:
+            options["replaceWhere"] = delete_where
+        delta = self._jvm.org.apache.spark.sql.delta
+        session = self._spark._jsparkSession
+        scala_options = self._jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(options)
+        writer = delta.commands.WriteIntoDelta(
+            self._log,
+            mode,
+            delta.DeltaOptions(scala_options, session.sessionState().conf()),
+            self._sequence(list(schema.PARTITION_COLUMNS)),
+            self._transaction.metadata().configuration(),
+            rows._jdf,
+            self._none,
+            self._none,
+        )
+        written = writer.writeAndReturnCommitData(self._transaction, session, self._none, False).actions().iterator()
+        actions = []
+        while written.hasNext():
+            actions.append(written.next())
+        return actions
+
+    def _operation(self, mode: Any, delete_where: str | None, user_metadata: str) -> Any:
+        some = self._jvm.scala.Some
+        return self._jvm.org.apache.spark.sql.delta.DeltaOperations.Write(
+            mode,
+            some(self._sequence(list(schema.PARTITION_COLUMNS))),
+            self._none if delete_where is None else some(delete_where),
+            some(user_metadata),
+        )
+
+    def _sequence(self, values: list[Any]) -> Any:
+        java_list = self._jvm.java.util.ArrayList()
+        for value in values:
+            java_list.add(value)
+        return self._jvm.org.apache.spark.api.python.PythonUtils.toSeq(java_list)
+
+
+class _PublicTransaction:
+    """The same with Delta's public writers alone."""
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        from delta.tables import DeltaTable
+
+        self._spark = spark
+        self._path = path
+        self._table = DeltaTable.forPath(spark, path)
+        self.version = int(self._table.history(1).collect()[0]["version"])
+        self._properties = dict(self._table.detail().collect()[0]["properties"])
+
+    def property(self, name: str) -> str | None:
+        return self._properties.get(name)
+
+    def commit(
+        self, rows: DataFrame, delete_where: str | None, properties: Mapping[str, str], user_metadata: str
+    ) -> Committed:
+        try:
+            self._set_properties(properties)
+            self._write(rows, delete_where, user_metadata)
+        except Exception as error:
+            conflict = conflict_of(error, f"{self._path}@{self.version}")
+            if conflict is None:
+                raise
+            raise conflict from error
+        for row in self._table.history(100).collect():
+            if row["userMetadata"] == user_metadata:
+                return Committed(int(row["version"]), int(row["operationMetrics"].get("numOutputRows", 0)))
+        raise TableConflictError(
+            f"{self._path}: another ingest committed between version {self.version} and this one; run the ingest again"
+        )
+
+    def _set_properties(self, properties: Mapping[str, str]) -> None:
+        changed = {name: value for name, value in properties.items() if self._properties.get(name) != value}
+        if changed:
+            pairs = ", ".join(f"{sql_literal(name)} = {sql_literal(value)}" for name, value in changed.items())
+            self._spark.sql(f"ALTER TABLE delta.`{self._path}` SET TBLPROPERTIES ({pairs})")
+
+    def _write(self, rows: DataFrame, delete_where: str | None, user_metadata: str) -> None:
+        writer = rows.write.format("delta").option("userMetadata", user_metadata)
+        # The number follows from the version that was read: a second ingest from the same version is skipped by Delta.
+        writer = writer.option("txnAppId", APPLICATION_ID).option("txnVersion", str(self.version + 1))
+        if delete_where is not None:
+            writer = writer.mode("overwrite").option("replaceWhere", delete_where)
+            writer = writer.option("spark.databricks.delta.replaceWhere.constraintCheck.enabled", "false")
+        else:
+            writer = writer.mode("append")
+        writer.save(self._path)
+
+
+def conflict_of(error: Exception, read: str) -> TableConflictError | None:
+    """Gives the typed error when `error` is Delta's word that another writer was faster, else None."""
+    text = f"{type(error).__name__} {error}"
+    cause = getattr(error, "java_exception", None)
+    if cause is not None:
+        text += str(cause.getClass().getName())
+    if not any(name in text for name in _CONFLICTS):
+        return None
+    first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return TableConflictError(f"another writer was faster than the one that had read {read}: {first}")
+
+
+def _has_delta_classes(spark: SparkSession) -> bool:
+    jvm: Any = spark._jvm
+    try:
+        return callable(jvm.org.apache.spark.sql.delta.DeltaLog.forTable)
+    except (AttributeError, TypeError):
+        return False
+
+
+def sql_literal(text: str) -> str:
+    """Writes a SQL string literal."""
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"

@@ -1,0 +1,129 @@
+"""DataFrames as sources: rows of paths, of bytes (as Spark's `binaryFile` gives them), or of Spark's `image` source."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InvalidArgumentError
+from . import schema
+from .annotated import list_annotated_paths
+from .annotation_frames import merged_by_path
+from .annotations import ANNOTATIONS_DDL, annotations_arrow_schema, row_of
+from .listing import Listing, completed, with_annotation_hash
+from .manifest import annotation_of_row, match_columns
+from .references import resolve_reference
+from .walk import local_uri
+from .worker import CONTENT
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+NAME = "DataFrame"
+# Spark's image source names OpenCV's types: 8-bit with 1, 3 (blue, green, red) and 4 channels.
+_OPENCV_MODES = {0: ("L", "L"), 16: ("RGB", "BGR"), 24: ("RGBA", "BGRA")}
+
+
+def list_frame(spark: SparkSession, frame: DataFrame, images: str | None) -> Listing:
+    """Lists the rows of a DataFrame.
+
+    It has a column `path` and, as a manifest has them, a label or boxes and perhaps a split; either the paths are read,
+    or a binary column `content` holds the bytes. Rows of Spark's `image` source are taken as they are.
+
+    Args:
+        spark: The session.
+        frame: The rows.
+        images: Folder that relative paths start from.
+
+    Raises:
+        InvalidArgumentError: If the columns are not these.
+    """
+    kinds = dict(frame.dtypes)
+    if kinds.get("image", "").startswith("struct<origin:"):
+        frame = _decoded_by_spark(frame)
+        kinds = dict(frame.dtypes)
+    if "path" not in kinds:
+        raise InvalidArgumentError(
+            f"the DataFrame has the columns {', '.join(kinds)}; one to ingest has a column path, and perhaps content, "
+            "label_name, boxes, split"
+        )
+    if kinds.get(CONTENT) == "binary":
+        return _list_contents(frame)
+    is_listing = {"length", "modificationTime"} <= set(kinds)
+    reader = _PathRows(images, is_listing)
+    rows = merged_by_path(frame.drop("length", "modificationTime").mapInArrow(reader.read, ANNOTATIONS_DDL))
+    return list_annotated_paths(spark, NAME, rows, images)
+
+
+def _list_contents(frame: DataFrame) -> Listing:
+    from pyspark.sql import functions as F
+
+    rows = frame.drop(CONTENT, "length", "modificationTime", schema.SOURCE_LENGTH)
+    annotated = merged_by_path(rows.mapInArrow(_KeyRows().read, ANNOTATIONS_DDL))
+    modified = F.col("modificationTime") if "modificationTime" in frame.columns else F.timestamp_seconds(F.lit(0))
+    stamps = frame.select(
+        "path",
+        F.length(CONTENT).cast("bigint").alias(schema.SOURCE_LENGTH),
+        modified.alias(schema.SOURCE_MODIFIED),
+        F.sha2(CONTENT, 256).alias(schema.CONTENT_HASH),
+    )
+
+    def read(work: DataFrame, batch_rows: int) -> DataFrame:
+        work.sparkSession.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(batch_rows))
+        return frame.select("path", CONTENT).join(F.broadcast(work), "path")
+
+    files = with_annotation_hash(annotated.join(stamps, "path"))
+    return Listing(NAME, completed(files), read_contents=read, has_annotations=True)
+
+
+def _decoded_by_spark(frame: DataFrame) -> DataFrame:
+    """Turns rows of Spark's `image` source, which holds raw pixels, into files again."""
+    from pyspark.sql import functions as F
+
+    others = [name for name in frame.columns if name not in ("image", "path")]
+    content = F.udf(_bitmap, "binary")("image.height", "image.width", "image.mode", "image.data")
+    return frame.select(F.col("image.origin").alias("path"), content.alias(CONTENT), *others)
+
+
+def _bitmap(height: int, width: int, mode: int, data: bytes) -> bytes:
+    from PIL import Image
+
+    if mode not in _OPENCV_MODES or height < 1 or width < 1:
+        return b""
+    pillow_mode, raw_mode = _OPENCV_MODES[mode]
+    buffer = io.BytesIO()
+    Image.frombytes(pillow_mode, (width, height), bytes(data), "raw", raw_mode).save(buffer, "PNG", compress_level=1)
+    return buffer.getvalue()
+
+
+class _KeyRows:
+    """Reads what rows say beside their bytes; paths are keys and stay as they are."""
+
+    def path_of(self, path: object) -> str:
+        if not isinstance(path, str) or not path:
+            raise InvalidArgumentError(f"{path!r} is no path")
+        return path
+
+    def read(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        for batch in batches:
+            columns = match_columns(batch.schema.names)
+            annotations = [annotation_of_row(row, columns, self.path_of, NAME) for row in batch.to_pylist()]
+            rows: list[dict[str, Any]] = [row_of(annotation) for annotation in annotations]
+            yield pa.RecordBatch.from_pylist(rows, schema=annotations_arrow_schema())
+
+
+class _PathRows(_KeyRows):
+    """Reads rows whose paths are to be opened."""
+
+    def __init__(self, root: str | None, is_listing: bool) -> None:
+        self._root = root or "/"
+        self._is_listing = is_listing
+
+    def path_of(self, path: object) -> str:
+        if self._is_listing and isinstance(path, str) and path.startswith("file:/"):  # Hadoop does not quote
+            return local_uri(b"/" + path[len("file:") :].lstrip("/").encode("utf-8", "surrogateescape"))
+        return resolve_reference(path, self._root)

@@ -1,0 +1,65 @@
+"""How a source image is placed in the stored one; boxes follow the same numbers as the pixels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+RESIZES = ("fit", "crop", "stretch", "none")
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where an upright source image lies in the stored image.
+
+    A point (x, y) of the source, in pixels with the origin at the outer corner of the first pixel, lies at
+    (x * scale_x + offset_x, y * scale_y + offset_y) of the stored image.
+
+    Attributes:
+        scaled_width: Width of the resized source in pixels.
+        scaled_height: Height of the resized source in pixels.
+        offset_x: Pixels from the stored image's left edge to the resized source; negative when it is cropped.
+        offset_y: The same from the top edge.
+        width: Width of the stored image in pixels.
+        height: Height of the stored image in pixels.
+        scale_x: Stored pixels per source pixel, horizontally.
+        scale_y: Stored pixels per source pixel, vertically.
+    """
+
+    scaled_width: int
+    scaled_height: int
+    offset_x: int
+    offset_y: int
+    width: int
+    height: int
+    scale_x: float
+    scale_y: float
+
+    def point(self, x: float, y: float) -> tuple[float, float]:
+        """Carries a point of the upright source to the stored image."""
+        return x * self.scale_x + self.offset_x, y * self.scale_y + self.offset_y
+
+
+def place(resize: str, source_width: int, source_height: int, size: int) -> Placement:
+    """Derives the placement of an upright source of the given size in pixels.
+
+    `fit` scales until the longer side is `size` and pads the shorter one evenly; `crop` scales until the shorter side
+    is `size` and cuts the longer one evenly; `stretch` scales each side to `size`; `none` keeps the source's own size.
+    """
+    if resize == "none":
+        return Placement(source_width, source_height, 0, 0, source_width, source_height, 1.0, 1.0)
+    if resize == "stretch":
+        return Placement(size, size, 0, 0, size, size, size / source_width, size / source_height)
+    ratios = (size / source_width, size / source_height)
+    ratio = min(ratios) if resize == "fit" else max(ratios)
+    scaled_width = max(1, round(source_width * ratio))
+    scaled_height = max(1, round(source_height * ratio))
+    return Placement(
+        scaled_width,
+        scaled_height,
+        (size - scaled_width) // 2,
+        (size - scaled_height) // 2,
+        size,
+        size,
+        scaled_width / source_width,
+        scaled_height / source_height,
+    )

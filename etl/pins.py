@@ -1,0 +1,150 @@
+"""Pins and tracked versions: small JSON files in the table's own folder, which no VACUUM and no version touches.
+
+A pin is a name for a version. A tracked version is one that a run has trained on or scored. Both protect the version's
+files from `ImageTable.vacuum`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import uuid
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from ..errors import InvalidArgumentError, VersionNotFoundError
+from ..locations import absolute, has_scheme
+
+_FOLDER = "_lakelens"
+_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_.-]{0,99}$")
+_RESERVED = ("latest",)
+
+
+def pin(location: str, name: str, version: int, *, replace: bool = False) -> None:
+    """Names a version.
+
+    Args:
+        location: The table's path.
+        name: Letters, digits, `_`, `.` and `-`, starting with a letter, so that it is never taken for a number.
+        version: The version's number; the caller has made sure that it exists.
+        replace: Whether a pin of that name may move.
+
+    Raises:
+        InvalidArgumentError: If the name is unfit, or already names another version.
+    """
+    check_pin_name(name)
+    known = version_of_pin(location, name)
+    if known is not None and known != version and not replace:
+        raise InvalidArgumentError(
+            f"pin {name!r} of {location} already names version {known}; unpin it first, or choose another name"
+        )
+    _write(location, "pins", name, {"name": name, "version": version, "created": _now()})
+
+
+def unpin(location: str, name: str) -> None:
+    """Removes a pin.
+
+    Raises:
+        VersionNotFoundError: If there is none of that name.
+    """
+    check_pin_name(name)
+    try:
+        (_folder(location) / "pins" / f"{name}.json").unlink()
+    except FileNotFoundError:
+        names = ", ".join(sorted(pins(location))) or "none"
+        raise VersionNotFoundError(f"{location} has no pin {name!r}; its pins: {names}") from None
+
+
+def pins(location: str) -> dict[str, int]:
+    """Versions by the names that pin them."""
+    return {record["name"]: int(record["version"]) for record in _read_all(location, "pins")}
+
+
+def version_of_pin(location: str, name: str) -> int | None:
+    """The version that a pin names, or None when there is no such pin."""
+    if not _NAME.match(name):
+        return None
+    return pins(location).get(name)
+
+
+def track(location: str, version: int, run_id: str) -> None:
+    """Notes that a run has read a version."""
+    name = re.sub(r"[^A-Za-z0-9_.-]", "_", f"{version}-{run_id}")
+    _write(location, "tracked", name, {"version": version, "run_id": run_id, "created": _now()})
+
+
+def untrack(location: str, run_id: str) -> int:
+    """Forgets every version that a run has read; returns how many there were."""
+    folder = _folder(location) / "tracked"
+    forgotten = 0
+    for path in sorted(folder.glob("*.json")) if folder.is_dir() else []:
+        if json.loads(path.read_text(encoding="utf-8"))["run_id"] == run_id:
+            path.unlink(missing_ok=True)
+            forgotten += 1
+    return forgotten
+
+
+def tracked(location: str) -> dict[int, list[str]]:
+    """Run ids by the version that they have read."""
+    runs: dict[int, list[str]] = {}
+    for record in _read_all(location, "tracked"):
+        runs.setdefault(int(record["version"]), []).append(str(record["run_id"]))
+    return runs
+
+
+def check_pin_name(name: str) -> None:
+    """Checks a pin's name.
+
+    Raises:
+        InvalidArgumentError: If it could be taken for a number, a timestamp or `latest`, or is unfit for a file name.
+    """
+    if not isinstance(name, str) or not _NAME.match(name) or name in _RESERVED:
+        raise InvalidArgumentError(
+            f"{name!r} is not a pin's name: letters, digits, _ . and -, starting with a letter or _, at most 100, "
+            "and not 'latest'"
+        )
+
+
+def _folder(location: str) -> Path:
+    place = absolute(location)
+    if has_scheme(place):
+        raise InvalidArgumentError(
+            f"pins live in the table's folder, and {location} is not a path that can be written here"
+        )
+    return Path(place) / _FOLDER
+
+
+def _write(location: str, kind: str, name: str, record: dict[str, Any]) -> None:
+    folder = _folder(location) / kind
+    folder.mkdir(parents=True, exist_ok=True)
+    # A reader sees the whole file or none.
+    temporary = folder / f".{name}.{uuid.uuid4().hex}"
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            json.dump(record, file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(folder / f"{name}.json")
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            temporary.unlink()
+
+
+def _read_all(location: str, kind: str) -> list[dict[str, Any]]:
+    if has_scheme(absolute(location)):
+        return []
+    folder = _folder(location) / kind
+    if not folder.is_dir():
+        return []
+    records = []
+    for path in sorted(folder.glob("*.json")):
+        with contextlib.suppress(FileNotFoundError):  # taken away between listing and reading
+            records.append(json.loads(path.read_text(encoding="utf-8")))
+    return records
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")

@@ -1,0 +1,197 @@
+"""What an ingest has to do: each file of the source against what the table and its quarantine already know."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from . import schema
+from .listing import IGNORED, LABEL_RANK, Listing
+from .quality import RETRIED_REASONS
+from .worker import hash_local_files
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row
+
+STATUS = "status"
+IN_QUARANTINE = "in_quarantine"
+STORED_HASH = "stored_hash"
+_HASHED_AT_ONCE = 64
+
+NEW = "new"
+CHANGED = "changed"
+KNOWN = "known"
+GONE = "gone"
+
+
+@dataclass
+class Plan:
+    """The files of one ingest, each with what is to be done about it.
+
+    Attributes:
+        files: The listing with the columns `status` (`new`, `changed`, `known`; null when passed over; `gone` for known
+            paths below the source folder that it no longer holds) and `in_quarantine`; cached until `release`.
+        counts: Number of files by status.
+        ignored: Number of things passed over, by reason.
+        class_ranks: Classes of the files that are to be read, with the number of their folder or None.
+        mended_known: Number of files that are stored as they are and still in quarantine: an ingest was killed between
+            its two commits.
+        quarantined_work: Number of files to read that are in quarantine.
+        work_bytes: Bytes of the files that are to be read.
+        largest_bytes: Bytes of the largest of them.
+    """
+
+    files: DataFrame
+    counts: Counter[str] = field(default_factory=Counter)
+    ignored: Counter[str] = field(default_factory=Counter)
+    class_ranks: dict[str, int | None] = field(default_factory=dict)
+    mended_known: int = 0
+    quarantined_work: int = 0
+    work_bytes: int = 0
+    largest_bytes: int = 0
+
+    @property
+    def rows_in(self) -> int:
+        """Number of files of the source."""
+        return self.counts.total() - self.counts[GONE]
+
+    @property
+    def work(self) -> int:
+        """Number of files that are to be read."""
+        return self.counts[NEW] + self.counts[CHANGED]
+
+    @property
+    def class_names(self) -> list[str]:
+        """Classes of the files that are to be read: numbered folders by number, then the others by name."""
+        return sorted(
+            self.class_ranks, key=lambda name: (self.class_ranks[name] is None, self.class_ranks[name] or 0, name)
+        )
+
+    def work_files(self) -> DataFrame:
+        """The files that are to be read."""
+        return self.files.where(f"{STATUS} IN ('{NEW}', '{CHANGED}')")
+
+    def release(self) -> None:
+        """Lets Spark forget the cached files."""
+        self.files.unpersist()
+
+
+def make_plan(
+    listing: Listing, stored: DataFrame | None, quarantined: DataFrame | None, *, verify_content: bool = False
+) -> Plan:
+    """Compares a listing with what is known, by path, size and time of change.
+
+    Args:
+        listing: What the source holds.
+        stored: The image table, or None when there is none yet.
+        quarantined: The quarantine, or None.
+        verify_content: Whether to read every known file and compare its content, for sources whose times lie.
+    """
+    from pyspark import StorageLevel
+
+    first = _counted(_classified(listing, stored, quarantined).persist(StorageLevel.MEMORY_AND_DISK))
+    if not first.counts[CHANGED] and not (verify_content and first.counts[KNOWN]):
+        return first
+    second = _counted(_compared_by_content(first.files, listing, verify_content).persist(StorageLevel.MEMORY_AND_DISK))
+    first.release()
+    return second
+
+
+def _counted(files: DataFrame) -> Plan:
+    from pyspark.sql import functions as F
+
+    plan = Plan(files)
+    groups = files.groupBy(STATUS, IGNORED, IN_QUARANTINE, schema.LABEL_NAME).agg(
+        F.count("*").alias("files"),
+        F.sum(schema.SOURCE_LENGTH).alias("bytes"),
+        F.max(schema.SOURCE_LENGTH).alias("largest"),
+        F.min(LABEL_RANK).alias("rank"),
+    )
+    for group in groups.collect():
+        _count(plan, group)
+    return plan
+
+
+def _count(plan: Plan, group: Row) -> None:
+    status, count = group[STATUS], group["files"]
+    if status is None:
+        plan.ignored[str(group[IGNORED])] += count
+        return
+    plan.counts[status] += count
+    if status == GONE:
+        return
+    if status == KNOWN:
+        plan.mended_known += count if group[IN_QUARANTINE] else 0
+        return
+    plan.quarantined_work += count if group[IN_QUARANTINE] else 0
+    plan.work_bytes += group["bytes"]
+    plan.largest_bytes = max(plan.largest_bytes, group["largest"])
+    if group[schema.LABEL_NAME] is not None:
+        plan.class_ranks[group[schema.LABEL_NAME]] = group["rank"]
+
+
+def _compared_by_content(files: DataFrame, listing: Listing, verify_content: bool) -> DataFrame:
+    """Reads files whose size or time has changed: one with the content that is stored is known after all."""
+    from pyspark.sql import functions as F
+
+    statuses = [CHANGED, KNOWN] if verify_content else [CHANGED]
+    candidates = files.where(F.col(STATUS).isin(statuses) & F.col(STORED_HASH).isNotNull())
+    if listing.read_contents is None:
+        tasks = 2 * files.sparkSession.sparkContext.defaultParallelism
+        hashed = (
+            candidates.select(schema.PATH).repartition(tasks).mapInArrow(hash_local_files, "path STRING, hash STRING")
+        )
+    else:
+        read = listing.read_contents(candidates.select(schema.PATH), _HASHED_AT_ONCE)
+        hashed = read.select(schema.PATH, F.sha2("content", 256).alias("hash"))
+    status = (
+        f"CASE WHEN {STATUS} = '{CHANGED}' AND hash = {STORED_HASH} THEN '{KNOWN}' "
+        f"WHEN {STATUS} = '{KNOWN}' AND hash <> {STORED_HASH} THEN '{CHANGED}' ELSE {STATUS} END"
+    )
+    return files.join(hashed, schema.PATH, "left").withColumn(STATUS, F.expr(status)).drop("hash")
+
+
+def _classified(listing: Listing, stored: DataFrame | None, quarantined: DataFrame | None) -> DataFrame:
+    """Brings everything that is known of a path into one row, with one shuffle however many sides there are."""
+    from pyspark.sql import functions as F
+
+    stamp = [schema.SOURCE_LENGTH, schema.SOURCE_MODIFIED, schema.ANNOTATION_HASH]
+    listed_columns = [name for name in listing.files.columns if name != schema.PATH]
+    sides = {"listed": listing.files.select(schema.PATH, F.struct(*listed_columns).alias("listed"))}
+    if stored is not None:
+        sides["stored"] = stored.select(schema.PATH, F.struct(*stamp, schema.CONTENT_HASH).alias("stored"))
+    if quarantined is not None:
+        sides["bad"] = quarantined.select(schema.PATH, F.struct(*stamp, "reason").alias("bad"))
+    union = functools.reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), sides.values())
+    paths = union.groupBy(schema.PATH).agg(*[F.max(side).alias(side) for side in sides])
+
+    def same(side: str) -> str:
+        return f"({side} IS NOT NULL AND " + " AND ".join(f"listed.{name} <=> {side}.{name}" for name in stamp) + ")"
+
+    unlike = (
+        f"(listed.{schema.CONTENT_HASH} IS NOT NULL AND listed.{schema.CONTENT_HASH} <> stored.{schema.CONTENT_HASH})"
+    )
+    tried = ", ".join(f"'{reason}'" for reason in RETRIED_REASONS)
+    is_stored = f"({same('stored')} AND NOT {unlike})" if "stored" in sides else "false"
+    is_bad = f"({same('bad')} AND bad.reason NOT IN ({tried}))" if "bad" in sides else "false"
+    seen = " OR ".join(f"{side} IS NOT NULL" for side in sides if side != "listed") or "false"
+    status = (
+        f"CASE WHEN listed IS NULL THEN '{GONE}' WHEN listed.{IGNORED} IS NOT NULL THEN NULL "
+        f"WHEN {is_stored} OR {is_bad} THEN '{KNOWN}' WHEN {seen} THEN '{CHANGED}' ELSE '{NEW}' END"
+    )
+    # A bad file that is known as bad belongs in quarantine; a stored one, or one that is gone, does not.
+    in_quarantine = f"(bad IS NOT NULL AND NOT coalesce({is_bad}, false))" if "bad" in sides else "false"
+    below = F.lit(False) if listing.root is None else F.col(schema.PATH).startswith(listing.root.rstrip("/") + "/")
+    stored_hash = "CAST(NULL AS STRING)"
+    if "stored" in sides:
+        said = schema.ANNOTATION_HASH
+        stored_hash = f"CASE WHEN listed.{said} <=> stored.{said} THEN stored.{schema.CONTENT_HASH} END"
+    return paths.where(F.col("listed").isNotNull() | below).select(
+        schema.PATH,
+        "listed.*",
+        F.expr(status).alias(STATUS),
+        F.expr(in_quarantine).alias(IN_QUARANTINE),
+        F.expr(stored_hash).alias(STORED_HASH),
+    )

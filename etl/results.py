@@ -1,0 +1,121 @@
+"""What an ingest is asked for, and what it answers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import InvalidArgumentError
+from .recipe import Limits, Recipe
+from .sources import Source
+
+KEEP = "keep"
+DELETE = "delete"
+STAMP = "stamp"
+CONTENT = "content"
+
+
+@dataclass(frozen=True)
+class IngestRequest:
+    """What was asked for.
+
+    Attributes:
+        source: Where the images come from.
+        recipe_changes: Fields of `Recipe` that were given, None for those that were not.
+        limits: What one source may cost.
+        removed: `keep` the rows of files that the source no longer holds, or `delete` them.
+        verify: What tells that a known file is unchanged: its `stamp` (size and time) or its `content`.
+        classes: The only classes that may be stored; None takes every class that the source names.
+        batch_id: Name of the batch in every row and in the table's history; None makes one up.
+    """
+
+    source: Source
+    recipe_changes: Mapping[str, Any]
+    limits: Limits = dataclasses.field(default_factory=Limits)
+    removed: str = KEEP
+    verify: str = STAMP
+    classes: Sequence[str] | None = None
+    batch_id: str | None = None
+
+    def check(self) -> None:
+        """Checks everything that can be checked without looking at the source or the table.
+
+        Raises:
+            InvalidArgumentError: If an argument is outside its rule.
+        """
+        self.source.check()
+        Recipe().with_changes(**self.recipe_changes)
+        if self.removed not in (KEEP, DELETE):
+            raise InvalidArgumentError(f"removed = {self.removed!r} is neither 'keep' nor 'delete'")
+        if self.verify not in (STAMP, CONTENT):
+            raise InvalidArgumentError(f"verify = {self.verify!r} is neither 'stamp' nor 'content'")
+        if isinstance(self.classes, str) or (self.classes is not None and not self.classes):
+            raise InvalidArgumentError(f"classes = {self.classes!r}: give a list of names, or leave it out for all")
+        if self.batch_id is not None and (not isinstance(self.batch_id, str) or not self.batch_id.strip()):
+            raise InvalidArgumentError(f"batch_id = {self.batch_id!r}: give a text, or leave it out")
+
+
+@dataclass(frozen=True)
+class IngestResult:
+    """What an ingest did; `rows_in == stored + quarantined + skipped`, always.
+
+    Attributes:
+        version: The table's version that holds the result; the version before when nothing was committed.
+        rows_in: Files of the source, and annotations that name a file which is not there.
+        stored: Files that became rows in this ingest, new and changed ones.
+        quarantined: Files that this ingest read and found bad.
+        skipped: Files that were known, as stored or as bad, and unchanged.
+        changed: How many of those read were known with other content, or another annotation.
+        gone: Known files below the source folder that it no longer holds.
+        removed: How many of those were taken out of the table.
+        ignored: Things in the source that are no image files, by reason; not part of `rows_in`.
+        reasons: Files quarantined by this ingest, by reason.
+        repairs: Boxes of stored rows that were repaired or dropped, by reason.
+        new_classes: Classes that got a number in this ingest.
+        batch_id: Written into every row of this ingest.
+        committed: Whether a new version was made.
+    """
+
+    version: int
+    rows_in: int
+    stored: int
+    quarantined: int
+    skipped: int
+    changed: int = 0
+    gone: int = 0
+    removed: int = 0
+    ignored: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    reasons: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    repairs: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    new_classes: tuple[str, ...] = ()
+    batch_id: str = ""
+    committed: bool = False
+
+
+@dataclass(frozen=True)
+class IngestPreview:
+    """What an ingest would do; nothing was written.
+
+    Attributes:
+        version: The table's version that was compared with; None when there is no table yet.
+        rows_in: Files of the source.
+        new: Files that the table does not know.
+        changed: Known files with other content, or another annotation.
+        known: Files that would be skipped.
+        gone: Known files below the source folder that it no longer holds.
+        ignored: Things in the source that are no image files, by reason.
+        new_classes: Classes that would get a number.
+        files: Paths by what would be done about them (`new`, `changed`, `gone`), as many of each as were asked for.
+    """
+
+    version: int | None
+    rows_in: int
+    new: int
+    changed: int
+    known: int
+    gone: int
+    ignored: Mapping[str, int]
+    new_classes: tuple[str, ...]
+    files: Mapping[str, Sequence[str]]

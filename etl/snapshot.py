@@ -1,0 +1,379 @@
+"""One version of any Delta table, read from its log without a JVM: which files it has, with how many rows.
+
+delta-rs replays the log. What a plain Parquet reader would get wrong (deletion vectors, renamed columns, features that
+are newer than this module) is refused by name, never read.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import (
+    InvalidArgumentError,
+    NotADeltaTableError,
+    TableError,
+    UnsupportedTableFeatureError,
+    VersionFilesMissingError,
+    VersionNotFoundError,
+)
+from ..locations import absolute, has_scheme, is_table_name
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+# Reader features that change nothing about which rows the Parquet files of a version hold. `deletionVectors` and
+# `columnMapping` are looked at one by one: a table may have the feature without using it.
+_HARMLESS_READER_FEATURES = frozenset({"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
+_ROWS_UNKNOWN = -1
+
+
+@dataclass(frozen=True)
+class PartitionColumn:
+    """The values of one partition column, one per file.
+
+    Attributes:
+        values: The distinct values as Delta's log writes them; None is null.
+        codes: int32 [files], index into `values` for each file.
+    """
+
+    values: tuple[str | None, ...]
+    codes: npt.NDArray[np.int32]
+
+    def at(self, file: int) -> str | None:
+        """Gives the value of one file."""
+        return self.values[int(self.codes[file])]
+
+    def take(self, files: npt.NDArray[np.int64]) -> PartitionColumn:
+        """Keeps the given files."""
+        return PartitionColumn(self.values, self.codes[files])
+
+
+@dataclass(frozen=True)
+class DataFiles:
+    """The active data files of a version, in the log's order; one entry per file in each attribute.
+
+    Attributes:
+        paths: Path relative to the table's location, or absolute (shallow clones); not URL-encoded.
+        sizes: int64 [files], bytes.
+        rows: int64 [files], rows; -1 where the log has no statistics.
+        partitions: The partition columns by name.
+    """
+
+    paths: tuple[str, ...]
+    sizes: npt.NDArray[np.int64]
+    rows: npt.NDArray[np.int64]
+    partitions: Mapping[str, PartitionColumn] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def take(self, files: npt.NDArray[np.int64]) -> DataFiles:
+        """Keeps the given files, in the given order."""
+        return DataFiles(
+            tuple(self.paths[i] for i in files),
+            self.sizes[files],
+            self.rows[files],
+            {name: column.take(files) for name, column in self.partitions.items()},
+        )
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One version of a Delta table.
+
+    Attributes:
+        location: The table's absolute path or URI.
+        version: Number of the version.
+        timestamp: When the version was committed; None if the log no longer says.
+        files: The active data files.
+        schema: Delta type of each column, partition columns too: a name such as `integer`, or JSON of a nested type.
+        partition_columns: Names of the partition columns.
+        configuration: The table's properties.
+    """
+
+    location: str
+    version: int
+    timestamp: datetime | None
+    files: DataFiles
+    schema: Mapping[str, str]
+    partition_columns: tuple[str, ...]
+    configuration: Mapping[str, str]
+
+    @property
+    def rows(self) -> int | None:
+        """Rows of the version, or None when the log lacks the statistics of a file."""
+        return None if bool((self.files.rows == _ROWS_UNKNOWN).any()) else int(self.files.rows.sum())
+
+    def file_location(self, file: int) -> str:
+        """Gives the absolute path or URI of a data file."""
+        return locate(self.location, self.files.paths[file])
+
+
+def locate(table: str, path: str) -> str:
+    """Joins a table's location and a file's path from its log; absolute paths stand for themselves."""
+    if path.startswith("file:"):
+        return absolute(path)
+    if has_scheme(path) or path.startswith("/"):
+        return path
+    return f"{table.rstrip('/')}/{path}"
+
+
+def open_snapshot(
+    location: str | Path,
+    version: int | str | datetime | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> Snapshot:
+    """Resolves a version of a Delta table to its active files.
+
+    Args:
+        location: Path or URI of the table.
+        version: A number; "latest" or None; a time (datetime or ISO 8601 text), which means the last version committed
+            at or before it; or the name of a pin.
+        storage_options: Access to an object store, under delta-rs' names.
+
+    Raises:
+        NotADeltaTableError: If there is no Delta table at `location`.
+        VersionNotFoundError: If the table has no such version; the message says which it has.
+        UnsupportedTableFeatureError: If reading its Parquet files would give wrong rows; names the feature.
+    """
+    place = absolute(location)
+    if is_table_name(place):
+        raise NotADeltaTableError(
+            f"{place} is a catalog name; give the table's path, as `ImageTable(spark, {place!r}).location` prints it"
+        )
+    wanted = _as_version(place, version)
+    # Options that are for fsspec alone mean nothing to delta-rs.
+    options = {key: value for key, value in (storage_options or {}).items() if not key.startswith("fsspec.")}
+    with log_of(place) as log:
+        table = _open(place, log, wanted, options)
+        _refuse_unreadable(place, table)
+        return Snapshot(
+            location=place.rstrip("/") if place != "/" else place,
+            version=table.version(),
+            timestamp=_commit_time(table),
+            files=_files_of(table),
+            schema=_schema_of(table),
+            partition_columns=tuple(table.metadata().partition_columns),
+            configuration=dict(table.metadata().configuration),
+        )
+
+
+@contextmanager
+def log_of(place: str) -> Iterator[str]:
+    """Gives the place at which delta-rs finds the log: dbfs:/ where Databricks mounts it, and a detour for one fault.
+
+    delta-rs decodes a percent sign in a table's path twice and then misses the folder, so such a table is opened
+    through a folder that holds nothing but a link to its log. Only the log is read there.
+    """
+    if place.startswith("dbfs:"):
+        yield "/dbfs/" + place[len("dbfs:") :].lstrip("/")
+        return
+    if has_scheme(place) or "%" not in place or not (Path(place) / "_delta_log").is_dir():
+        yield place
+        return
+    with tempfile.TemporaryDirectory(prefix="lakelens-log-") as folder:
+        (Path(folder) / "_delta_log").symlink_to(Path(place) / "_delta_log", target_is_directory=True)
+        yield folder
+
+
+def _as_version(place: str, version: int | str | datetime | None) -> int | datetime | None:
+    """Turns what a user may call a version into a number, a time or None for the latest."""
+    if isinstance(version, bool):
+        raise InvalidArgumentError(f"version={version!r}: give a number, a time, a pin's name or 'latest'")
+    if version is None or isinstance(version, datetime):
+        return version
+    if isinstance(version, int):
+        return version
+    text = version.strip()
+    if text.lower() == "latest":
+        return None
+    if text.isdigit():
+        return int(text)
+    pinned = _pinned_version(place, text)
+    if pinned is not None:
+        return pinned
+    try:
+        return datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError:
+        raise VersionNotFoundError(
+            f"{place}: {version!r} is no version number, no time (ISO 8601) and no pin of this table"
+            f"{_known_pins(place)}; give one of these or 'latest'"
+        ) from None
+
+
+def _pinned_version(place: str, name: str) -> int | None:
+    from .pins import version_of_pin
+
+    found: int | None = version_of_pin(place, name)
+    return found
+
+
+def _known_pins(place: str) -> str:
+    from .pins import pins
+
+    known = pins(place)
+    return f" (its pins: {', '.join(sorted(known))})" if known else " (it has no pins)"
+
+
+def _open(place: str, log: str, version: int | datetime | None, options: dict[str, str]) -> DeltaTable:
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError, DeltaProtocolError, TableNotFoundError
+
+    number = version if isinstance(version, int) else None
+    if number is not None and number < 0:
+        raise VersionNotFoundError(f"{place}: version {number} does not exist{_existing(log, options)}")
+    try:
+        table = DeltaTable(log, version=number, storage_options=options or None)
+    except DeltaProtocolError as error:
+        raise UnsupportedTableFeatureError(_unsupported(place, number, str(error))) from error
+    except (TableNotFoundError, DeltaError, OSError) as error:
+        raise _explain(place, log, number, options, error) from error
+    if isinstance(version, datetime):
+        return _at_time(place, log, table, version)
+    return table
+
+
+def _explain(place: str, log: str, number: int | None, options: dict[str, str], error: Exception) -> TableError:
+    """Finds which of our errors a failure to open a table is."""
+    text = str(error)
+    existing = _existing(log, options)
+    if existing and number is not None:
+        return VersionNotFoundError(f"{place}: version {number} does not exist or can no longer be rebuilt{existing}")
+    if any(word in text.lower() for word in ("unsupported", "unknown feature", "not supported")):
+        return UnsupportedTableFeatureError(_unsupported(place, number, text))
+    if existing:
+        return VersionFilesMissingError(f"{place}: the log of the table cannot be read: {text}")
+    return NotADeltaTableError(
+        f"{place} holds no Delta table ({text.splitlines()[0]}); give the folder that contains _delta_log/"
+    )
+
+
+def _existing(log: str, options: dict[str, str]) -> str:
+    """Says which versions a table has, or nothing when it is no table."""
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    try:
+        latest = DeltaTable(log, storage_options=options or None)
+    except (DeltaError, OSError):
+        return ""
+    first = _first_version(latest)
+    return (
+        f"; it has versions {first} to {latest.version()}" if first < latest.version() else f"; it has version {first}"
+    )
+
+
+def _first_version(table: DeltaTable) -> int:
+    """Finds the oldest version that the log still describes."""
+    return min((int(commit["version"]) for commit in table.history() if "version" in commit), default=table.version())
+
+
+def _at_time(place: str, log: str, table: DeltaTable, moment: datetime) -> DeltaTable:
+    """Loads the last version committed at or before a time.
+
+    delta-rs answers a time before the first commit with the first version and one after the last with the last; like
+    Spark, we refuse both, since neither is what the table was at that time as far as its log can tell.
+    """
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=timezone.utc)
+    commits = {int(c["version"]): _utc(c["timestamp"]) for c in table.history() if "timestamp" in c}
+    eligible = [version for version, committed in commits.items() if committed <= moment]
+    latest = commits.get(table.version())
+    if not eligible or (latest is not None and moment > latest and moment > datetime.now(timezone.utc)):
+        span = f"{min(commits.values()).isoformat()} to {max(commits.values()).isoformat()}" if commits else "no times"
+        raise VersionNotFoundError(
+            f"{place}: no version is known at {moment.isoformat()}; its log covers {span} "
+            f"(versions {min(commits, default=0)} to {table.version()})"
+        )
+    table.load_as_version(max(eligible))
+    return table
+
+
+def _utc(milliseconds: int) -> datetime:
+    return datetime.fromtimestamp(milliseconds / 1000, tz=timezone.utc)
+
+
+def _commit_time(table: DeltaTable) -> datetime | None:
+    commits = table.history(1)
+    if not commits or "timestamp" not in commits[0] or commits[0].get("version", table.version()) != table.version():
+        return None
+    return _utc(commits[0]["timestamp"])
+
+
+def _unsupported(place: str, version: int | None, what: str) -> str:
+    at = "" if version is None else f"@{version}"
+    return (
+        f"{place}{at} uses {what}: its Parquet files alone would give wrong rows. Copy the version to a table without "
+        "the feature: spark.read.format('delta').load(...).write.format('delta').save(...), and use that one."
+    )
+
+
+def _refuse_unreadable(place: str, table: DeltaTable) -> None:
+    protocol = table.protocol()
+    version = table.version()
+    features = set(protocol.reader_features or ())
+    unknown = features - _HARMLESS_READER_FEATURES - {"deletionVectors", "columnMapping"}
+    if unknown:
+        raise UnsupportedTableFeatureError(_unsupported(place, version, f"the table feature {sorted(unknown)[0]}"))
+    if protocol.min_reader_version > 3:
+        raise UnsupportedTableFeatureError(
+            _unsupported(place, version, f"Delta reader version {protocol.min_reader_version}")
+        )
+    mode = table.metadata().configuration.get("delta.columnMapping.mode", "none")
+    if mode != "none":
+        raise UnsupportedTableFeatureError(_unsupported(place, version, f"column mapping (mode {mode})"))
+    if "deletionVectors" in features and _has_deletion_vectors(table):
+        raise UnsupportedTableFeatureError(_unsupported(place, version, "deletion vectors"))
+
+
+def _has_deletion_vectors(table: DeltaTable) -> bool:
+    from deltalake.exceptions import DeltaError
+
+    try:
+        return any(len(batch) for batch in table.deletion_vectors())
+    except (DeltaError, OSError):
+        return True  # a vector that cannot be read is there all the same
+
+
+def _files_of(table: DeltaTable) -> DataFiles:
+    actions = table.get_add_actions(flatten=True)
+    names = set(actions.schema.names)
+    paths = tuple(unquote(path) for path in actions.column("path").to_pylist())
+    if "num_records" in names:
+        counted = actions.column("num_records").to_pylist()
+        rows = np.array([_ROWS_UNKNOWN if n is None else n for n in counted], dtype=np.int64)
+    else:
+        rows = np.full(len(paths), _ROWS_UNKNOWN, dtype=np.int64)
+    partitions = {}
+    for name in table.metadata().partition_columns:
+        values = (
+            actions.column(f"partition.{name}").to_pylist() if f"partition.{name}" in names else [None] * len(paths)
+        )
+        partitions[name] = _encode([None if value is None else str(value) for value in values])
+    return DataFiles(paths, np.array(actions.column("size_bytes").to_pylist(), dtype=np.int64), rows, partitions)
+
+
+def _encode(values: list[str | None]) -> PartitionColumn:
+    codes: dict[str | None, int] = {}
+    column = np.array([codes.setdefault(value, len(codes)) for value in values], dtype=np.int32)
+    return PartitionColumn(tuple(codes), column)
+
+
+def _schema_of(table: DeltaTable) -> dict[str, str]:
+    fields = json.loads(table.schema().to_json())["fields"]
+    return {entry["name"]: _type_name(entry["type"]) for entry in fields}
+
+
+def _type_name(declared: Any) -> str:
+    return declared if isinstance(declared, str) else json.dumps(declared)

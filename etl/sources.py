@@ -1,0 +1,120 @@
+"""Sources: which files there are, with what is said of each, as a Spark DataFrame; and how their bytes are read.
+
+Local and mounted files (`file:`) are listed and read by the Python workers, which is what makes an ingest as fast as
+Pillow alone. Any other URI (`s3a`, `abfss`, `gs`, `dbfs`, `hdfs`) goes through Spark's `binaryFile`.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import InvalidArgumentError
+from ..locations import absolute, has_scheme
+from . import schema
+from .annotated import ANNOTATED_LAYOUTS, COCO, MANIFEST, VOC, list_coco, list_manifest, list_voc
+from .folders import Wanted, list_folder_by_spark, list_local_folder
+from .frames import list_frame
+from .layouts import CLASS_FOLDERS, FOLDER_LAYOUTS, check_layout
+from .listing import Listing, completed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+LAYOUTS = (*FOLDER_LAYOUTS, *ANNOTATED_LAYOUTS)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the images of an ingest come from.
+
+    Attributes:
+        location: Folder, manifest, or DataFrame.
+        layout: One of `LAYOUTS`; means nothing for a DataFrame.
+        annotations: COCO: an instances file that has no usual name.
+        images: Manifest and DataFrame: the folder that relative paths start from.
+    """
+
+    location: str | Path | DataFrame
+    layout: str = CLASS_FOLDERS
+    annotations: str | None = None
+    images: str | None = None
+
+    @property
+    def is_frame(self) -> bool:
+        """Whether the source is a DataFrame rather than a place."""
+        return not isinstance(self.location, (str, Path))
+
+    @property
+    def name(self) -> str:
+        """The source as messages and the table's history call it."""
+        return "DataFrame" if self.is_frame else str(self.location)
+
+    def check(self) -> None:
+        """Checks what can be checked without looking at the source.
+
+        Raises:
+            UnknownLayoutError: If the layout is not one that lakelens reads.
+            InvalidArgumentError: If an argument belongs to another layout.
+        """
+        check_layout(self.layout, LAYOUTS)
+        if self.is_frame and not hasattr(self.location, "mapInArrow"):
+            raise InvalidArgumentError(
+                f"source = {self.location!r} is no path, URI or Spark DataFrame; give one of these"
+            )
+        if self.annotations is not None and (self.is_frame or self.layout != COCO):
+            raise InvalidArgumentError(f"annotations={self.annotations!r} is for layout 'coco' alone; leave it out")
+        if self.images is not None and not self.is_frame and self.layout != MANIFEST:
+            raise InvalidArgumentError(f"images={self.images!r} is for manifests and DataFrames; leave it out")
+
+
+def list_source(spark: SparkSession, source: Source) -> Listing:
+    """Lists a source.
+
+    Raises:
+        SourceNotFoundError: If it does not exist or cannot be listed.
+        EmptySourceError: If it lacks what its layout wants.
+        InvalidArgumentError: If two folders name the same class, or an argument does not fit.
+    """
+    source.check()
+    if not isinstance(source.location, (str, Path)):
+        return list_frame(spark, source.location, source.images)
+    location = absolute(source.location)
+    if source.layout == VOC:
+        return list_voc(spark, location)
+    if source.layout == COCO:
+        return list_coco(spark, location, source.annotations)
+    if source.layout == MANIFEST:
+        return list_manifest(spark, location, source.images)
+    if has_scheme(location):
+        root, files = list_folder_by_spark(spark, location, Wanted(source.layout))
+        return Listing(source.name, completed(files), root, functools.partial(read_contents, spark))
+    root, files = list_local_folder(spark, location, Wanted(source.layout))
+    return Listing(source.name, completed(files), root)
+
+
+def read_contents(spark: SparkSession, files: DataFrame, batch_rows: int) -> DataFrame:
+    """Adds a column `content` with the bytes of each file, read by Spark.
+
+    Args:
+        spark: The session.
+        files: Rows with a column `path`; few enough that their paths fit into the driver.
+        batch_rows: Largest number of files in one Arrow batch.
+    """
+    from pyspark.sql import DataFrame as SparkDataFrame
+    from pyspark.sql import functions as F
+
+    paths = [row[schema.PATH] for row in files.select(schema.PATH).collect()]
+    if not paths:
+        return files.withColumn("content", F.lit(None).cast("binary")).limit(0)
+    gateway = spark.sparkContext._gateway
+    array = gateway.new_array(gateway.jvm.java.lang.String, len(paths))
+    for index, path in enumerate(paths):
+        array[index] = path
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(batch_rows))
+    # Names with [ or * are names, not patterns.
+    reader = spark._jsparkSession.read().format("binaryFile").option("__globPaths__", "false")
+    contents = SparkDataFrame(reader.option("recursiveFileLookup", "true").load(array), spark)
+    return contents.select(F.col("path"), F.col("content")).join(F.broadcast(files), schema.PATH)

@@ -1,0 +1,251 @@
+"""The image table: what a user holds in the hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import NotADeltaTableError
+from ..locations import absolute
+from ..session import require_delta
+from . import pins as pin_files
+from . import versions
+from .catalog import is_delta_table, path_of, read_table
+from .ingest import ingest, preview
+from .labels import labels_of
+from .layouts import CLASS_FOLDERS
+from .quality import Quarantine
+from .recipe import Limits
+from .results import KEEP, STAMP, IngestPreview, IngestRequest, IngestResult
+from .snapshot import Snapshot, open_snapshot
+from .sources import Source
+from .versions import VacuumResult, VersionDiff, VersionInfo
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Version = int | str | datetime | None
+
+
+class ImageTable:
+    """A Delta table of images, by path, URI or catalog name.
+
+    Nothing is read or written until a method asks for it; the table need not exist before the first `ingest`.
+
+    Attributes:
+        location: The table's path, absolute, or its name.
+    """
+
+    def __init__(self, spark: SparkSession, location: str | Path) -> None:
+        require_delta(spark)
+        self._spark = spark
+        self.location = absolute(location)
+
+    def __repr__(self) -> str:
+        return f"ImageTable({self.location!r})"
+
+    def ingest(
+        self,
+        source: str | Path | DataFrame,
+        layout: str = CLASS_FOLDERS,
+        *,
+        size: int | None = None,
+        resize: str | None = None,
+        store: str | None = None,
+        quality: int | None = None,
+        splits: Mapping[str, float] | None = None,
+        seed: int | None = None,
+        limits: Limits | None = None,
+        removed: str = KEEP,
+        verify: str = STAMP,
+        classes: Sequence[str] | None = None,
+        annotations: str | None = None,
+        images: str | None = None,
+        batch_id: str | None = None,
+    ) -> IngestResult:
+        """Brings the files of a source that are new or changed into the table, as one commit.
+
+        The first ingest creates the table and fixes its recipe (`size` to `seed`); a later one takes the table's own,
+        and may repeat but not change it. Files that cannot be stored go to the quarantine table. When every file is
+        known, nothing is committed. A file that is known by other content replaces its row; when the new content is
+        bad, the row goes and the file is in quarantine, so that each file is in one of the two.
+
+        Args:
+            source: Folder, manifest, or URI of one, that Spark reads; or a DataFrame with a column `path`, and perhaps
+                `content`, `label_name`, `boxes`, `split`; or what Spark's `image` source gives.
+            layout: `class_folders` (the first folder is the class; `001.ak47` is `ak47`), `nested_class_folders` (all
+                folders are), `voc`, `coco` or `manifest` (CSV, JSON lines, Parquet).
+            size: Side of the stored image in pixels; 299 for a new table.
+            resize: `fit` (padded, the default), `crop`, `stretch` or `none`.
+            store: `jpeg` (the default), `raw_rgb` or `original`.
+            quality: JPEG quality, 1-100.
+            splits: Fraction by split name; {"train": 0.8, "validation": 0.1, "test": 0.1} for a new table.
+            seed: Seed of the split by content hash; 0 for a new table.
+            limits: What one image may cost.
+            removed: `keep` the rows of files that the source folder no longer holds, or `delete` them.
+            verify: What tells that a file is unchanged: its `stamp` (size and time), or its `content`, which reads all.
+            classes: The only classes to store; others are quarantined, and boxes of others dropped, each counted.
+            annotations: COCO: the instances file, when its name is none of the usual ones.
+            images: Manifest and DataFrame: folder that relative paths start from.
+            batch_id: Name of the batch in every row and in the history; made up when None.
+
+        Raises:
+            UnknownLayoutError: If `layout` is not one of those.
+            InvalidArgumentError: If an argument is outside its rule, or differs from the table's recipe.
+            SourceNotFoundError: If the folder or file does not exist.
+            EmptySourceError: If it holds no image file in this layout.
+            AnnotationFileError: If a manifest or COCO file is not one.
+            NotADeltaTableError: If something else is at the table's location.
+            NotAnImageTableError: If a Delta table is there that lakelens did not create.
+            TableConflictError: If other writers kept being faster.
+        """
+        request = IngestRequest(
+            Source(source, layout, annotations, images),
+            {"size": size, "resize": resize, "store": store, "quality": quality, "splits": splits, "seed": seed},
+            limits or Limits(),
+            removed,
+            verify,
+            classes,
+            batch_id,
+        )
+        return ingest(self._spark, self.location, request)
+
+    def preview(
+        self,
+        source: str | Path | DataFrame,
+        layout: str = CLASS_FOLDERS,
+        *,
+        removed: str = KEEP,
+        verify: str = STAMP,
+        classes: Sequence[str] | None = None,
+        annotations: str | None = None,
+        images: str | None = None,
+        limit: int = 20,
+    ) -> IngestPreview:
+        """Tells what `ingest` would do with the same arguments; reads no image and writes nothing.
+
+        Args:
+            source: As for `ingest`, as are the others.
+            layout: As for `ingest`.
+            removed: As for `ingest`.
+            verify: As for `ingest`; `content` reads every known file.
+            classes: As for `ingest`.
+            annotations: As for `ingest`.
+            images: As for `ingest`.
+            limit: How many paths of each kind to name.
+
+        Raises:
+            UsageError: Its subclasses, as `ingest` does.
+        """
+        request = IngestRequest(
+            Source(source, layout, annotations, images), {}, removed=removed, verify=verify, classes=classes
+        )
+        return preview(self._spark, self.location, request, limit)
+
+    @property
+    def version(self) -> int:
+        """The latest version.
+
+        Raises:
+            NotADeltaTableError: If the table does not exist.
+        """
+        return self.snapshot().version
+
+    def snapshot(self, version: Version = None) -> Snapshot:
+        """Opens one version's files and properties without Spark.
+
+        Args:
+            version: Number, timestamp, pin's name, or None for the latest.
+        """
+        return open_snapshot(self._path(), version)
+
+    def read(self, version: Version = None) -> DataFrame:
+        """Reads one version as a DataFrame.
+
+        Args:
+            version: Number, timestamp, pin's name, or None for the latest.
+
+        Raises:
+            NotADeltaTableError: If the table does not exist.
+            VersionNotFoundError: If it has no such version.
+        """
+        number = None if version is None else self.snapshot(version).version
+        self._require()
+        return read_table(self._spark, self.location, number)
+
+    def labels(self, version: Version = None) -> dict[str, int]:
+        """Class numbers by name, as of one version."""
+        return labels_of(self.snapshot(version).configuration)
+
+    def class_counts(self, version: Version = None) -> dict[str, int]:
+        """Number of rows by class name, in the order of the class numbers, as of one version.
+
+        Classes that have a number and no row count 0.
+        """
+        counts = dict.fromkeys(self.labels(version), 0)
+        for row in self.read(version).groupBy("label_name").count().collect():
+            counts[row["label_name"]] = row["count"]
+        return counts
+
+    def quarantine(self) -> DataFrame:
+        """The files that could not be stored: path, reason, error, label_name, source_length, source_modified."""
+        return Quarantine(self._spark, self.location).read()
+
+    def pin(self, name: str, version: Version = None) -> int:
+        """Gives a version a name that protects its files from `vacuum`; returns its number."""
+        number = self.snapshot(version).version
+        pin_files.pin(self._path(), name, number)
+        return number
+
+    def unpin(self, name: str) -> None:
+        """Takes a pin away."""
+        pin_files.unpin(self._path(), name)
+
+    def pins(self) -> dict[str, int]:
+        """The pins: versions by name."""
+        return pin_files.pins(self._path())
+
+    def history(self) -> list[VersionInfo]:
+        """The versions that the log still knows, the newest first, with rows, classes, batch and user."""
+        return versions.history(self._path())
+
+    def diff(self, first: int | str | datetime, second: Version = None) -> VersionDiff:
+        """Counts by class what was added, removed and changed between two versions; None is the latest."""
+        return versions.diff(self._path(), first, second)
+
+    def vacuum(
+        self,
+        retention_hours: int | None = None,
+        *,
+        dry_run: bool = False,
+        keep_protected: bool = False,
+        allow_short_retention: bool = False,
+    ) -> VacuumResult:
+        """Removes files that no version within the retention needs, and none of a pinned or used version.
+
+        Args:
+            retention_hours: Age in hours from which removed files go; None takes the table's own (168 by default).
+            dry_run: Only tell what would go.
+            keep_protected: Leave the files of protected versions and remove the others, instead of refusing.
+            allow_short_retention: Accept fewer hours than 168: readers and writers that are at work now may break.
+
+        Raises:
+            VersionProtectedError: If files of a pinned version, or of one that a run has used, would go.
+        """
+        return versions.vacuum(
+            self._path(),
+            retention_hours,
+            dry_run=dry_run,
+            keep_protected=keep_protected,
+            allow_short_retention=allow_short_retention,
+        )
+
+    def _path(self) -> str:
+        self._require()
+        return path_of(self._spark, self.location)
+
+    def _require(self) -> None:
+        if not is_delta_table(self._spark, self.location):
+            raise NotADeltaTableError(f"{self.location} holds no Delta table; ingest into it first, or check the path")

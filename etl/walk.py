@@ -1,0 +1,123 @@
+"""Walks folders of a local or mounted file system; what it passes over is said, never dropped."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from urllib.parse import quote, unquote_to_bytes
+
+# What Pillow's own decoders are called on disk. Other names are passed over without being read.
+_SUFFIXES = """
+apng avif avifs blp bmp bw cur dcx dds dib fit fits flc fli ftc ftu gbr gif icb icns ico im j2c j2k jfif jp2 jpc jpe
+jpeg jpf jpg jpx mpo msp pbm pcd pcx pfm pgm png pnm ppm psd qoi ras rgb rgba sgi spi spider sun tga tif tiff vda vst
+webp xbm xpm
+"""
+IMAGE_SUFFIXES = frozenset(_SUFFIXES.split())
+_HIDDEN_NAMES = frozenset({"thumbs.db", "desktop.ini", "__macosx", "@eadir", "$recycle.bin"})
+
+HIDDEN = "hidden"
+NOT_AN_IMAGE_NAME = "not_an_image_name"
+NO_CLASS_FOLDER = "no_class_folder"
+BROKEN_LINK = "broken_link"
+LINK_LOOP = "link_loop"
+UNREADABLE_FOLDER = "unreadable_folder"
+SPECIAL_FILE = "special_file"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One file, or one thing that was passed over.
+
+    Attributes:
+        path: Absolute path as bytes.
+        parts: The path's components below the folder that was walked.
+        length: Size in bytes.
+        modified_ms: Time of the last change in milliseconds since 1970.
+        ignored: Why it is passed over, or None.
+    """
+
+    path: bytes
+    parts: tuple[bytes, ...]
+    length: int = 0
+    modified_ms: int = 0
+    ignored: str | None = None
+
+
+def is_hidden(name: str) -> bool:
+    """Tells whether a file or folder is the operating system's rather than the user's."""
+    return name.startswith(".") or name.lower() in _HIDDEN_NAMES
+
+
+def has_image_suffix(name: str) -> bool:
+    """Tells whether a file's name says that it is an image."""
+    return has_suffix(name, IMAGE_SUFFIXES)
+
+
+def has_suffix(name: str, suffixes: frozenset[str]) -> bool:
+    """Tells whether a file's name ends with a dot and one of `suffixes`, which are in lower case."""
+    return "." in name and name.rpartition(".")[2].lower() in suffixes
+
+
+def local_uri(path: bytes) -> str:
+    """Writes a local path as a `file://` URI: spaces, % and bytes beyond ASCII quoted, so that any name survives."""
+    return "file://" + quote(path)
+
+
+def local_path(uri: str) -> bytes:
+    """Reads back what `local_uri` wrote; also takes the `file:/path` that Hadoop writes."""
+    return unquote_to_bytes(re.sub(r"^file:(//)?(?=/)", "", uri))
+
+
+def visit(
+    path: bytes,
+    parts: tuple[bytes, ...],
+    above: frozenset[tuple[int, int]] = frozenset(),
+    suffixes: frozenset[str] = IMAGE_SUFFIXES,
+) -> Iterator[Entry]:
+    """Yields one file, or every file below one folder, and what was passed over.
+
+    Symbolic links are followed; a link that leads back to a folder above itself is passed over as a loop.
+
+    Args:
+        path: Absolute path.
+        parts: The components that `path` has below the source folder, at least one.
+        above: Device and inode of the folders that lead here.
+        suffixes: What the names of wanted files end with, in lower case.
+    """
+    name = os.fsdecode(parts[-1])
+    if is_hidden(name):
+        yield Entry(path, parts, ignored=HIDDEN)
+        return
+    try:
+        status = os.stat(path)  # noqa: PTH116
+    except OSError:
+        yield Entry(path, parts, ignored=BROKEN_LINK)
+        return
+    if stat.S_ISDIR(status.st_mode):
+        yield from _walk(path, parts, above, suffixes)
+    elif not stat.S_ISREG(status.st_mode):
+        yield Entry(path, parts, ignored=SPECIAL_FILE)
+    elif not has_suffix(name, suffixes):
+        yield Entry(path, parts, ignored=NOT_AN_IMAGE_NAME)
+    else:
+        yield Entry(path, parts, status.st_size, status.st_mtime_ns // 1_000_000)
+
+
+def _walk(
+    folder: bytes, parts: tuple[bytes, ...], above: frozenset[tuple[int, int]], suffixes: frozenset[str]
+) -> Iterator[Entry]:
+    try:
+        status = os.stat(folder)  # noqa: PTH116  bytes: pathlib takes none
+        here = (status.st_dev, status.st_ino)
+        if here in above:
+            yield Entry(folder, parts, ignored=LINK_LOOP)
+            return
+        names = sorted(os.listdir(folder))  # noqa: PTH208
+    except OSError:
+        yield Entry(folder, parts, ignored=UNREADABLE_FOLDER)
+        return
+    for name in names:
+        yield from visit(folder + b"/" + name, (*parts, name), above | {here}, suffixes)

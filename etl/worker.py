@@ -1,0 +1,209 @@
+"""What a Spark task does with its share of a batch: files in, rows of the image table or of the quarantine out."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ImageError
+from . import schema
+from .annotations import QUARANTINED, REASONS, Annotation, annotation_of, limit_classes
+from .boxes import Box, PlacedBoxes, place_boxes
+from .isolate import IsolatedDecoder, Source
+from .recipe import Limits, Recipe
+from .splits import split_of
+from .store import StoredImage
+from .walk import local_path
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.accumulators import Accumulator
+
+# Arrow batches of images are cut by bytes: a batch of 10,000 rows, Spark's default, would pass 2 GiB.
+_BATCH_BYTES = 8 * 1024 * 1024
+_BATCH_ROWS = 1024
+
+CONTENT = "content"
+
+
+@dataclass(frozen=True)
+class BatchTask:
+    """What every task of one ingest knows.
+
+    Attributes:
+        recipe: How sources become rows.
+        limits: What one source may cost.
+        labels: Class numbers by name.
+        batch_id: Written into every row.
+        has_annotations: Whether the layout has boxes; without, the column is null rather than empty.
+        classes: The only classes that may be stored, or None.
+        problems: Where repaired and dropped boxes are told: reasons by path.
+    """
+
+    recipe: Recipe
+    limits: Limits
+    labels: Mapping[str, int]
+    batch_id: str
+    has_annotations: bool = False
+    classes: frozenset[str] | None = None
+    problems: Accumulator[dict[str, list[str]]] | None = None
+
+    def stored_rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yields the rows of the sources that can be stored; the others are left to `quarantined_rows`."""
+        packer = _Packer(schema.image_arrow_schema())
+        for annotation, row, result in self._results(batches):
+            if isinstance(result, StoredImage):
+                placed = self._place(annotation, result)
+                if isinstance(placed, PlacedBoxes):
+                    self._tell_problems(annotation, placed)
+                    stored_row = self._stored_row(annotation, row, result, placed)
+                    yield from packer.add(stored_row, len(result.image))
+        yield from packer.flush()
+
+    def quarantined_rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yields a quarantine row for every source that `stored_rows` left out.
+
+        A source that succeeds this time is `unstable`: it failed a moment ago.
+        """
+        packer = _Packer(schema.quarantine_arrow_schema())
+        for annotation, row, result in self._results(batches):
+            error = result if isinstance(result, ImageError) else self._place(annotation, result)
+            if isinstance(error, PlacedBoxes):
+                error = ImageError("unstable", "failed while the batch was written, and succeeded right after")
+            yield from packer.add(self._quarantined_row(row, error), 256)
+        yield from packer.flush()
+
+    def _results(
+        self, batches: Iterable[pa.RecordBatch]
+    ) -> Iterator[tuple[Annotation, dict[str, Any], StoredImage | ImageError]]:
+        """Decodes every source whose annotation lets it be stored."""
+        with IsolatedDecoder(self.recipe, self.limits) as decoder:
+            for batch in batches:
+                rows = batch.select([name for name in batch.schema.names if name != CONTENT]).to_pylist()
+                annotations = [self._annotation(row) for row in rows]
+                refused = [annotation.quarantine for annotation in annotations]
+                results = decoder.decode_all(_sources(batch, [problem is None for problem in refused]))
+                for annotation, row, problem in zip(annotations, rows, refused, strict=True):
+                    if problem is not None:
+                        yield annotation, row, ImageError(problem.reason, problem.detail)
+                    else:
+                        yield annotation, row, next(results)
+
+    def _annotation(self, row: dict[str, Any]) -> Annotation:
+        annotation = annotation_of(row)
+        return annotation if self.classes is None else limit_classes(annotation, self.classes)
+
+    def _place(self, annotation: Annotation, stored: StoredImage) -> PlacedBoxes | ImageError:
+        """Carries the boxes to the stored image."""
+        if not annotation.boxes:
+            return PlacedBoxes((), ())
+        placed = place_boxes(
+            annotation.boxes,
+            source_size=(stored.source_width, stored.source_height),
+            orientation=stored.orientation,
+            placement=stored.placement,
+            declared_size=annotation.size,
+            decoded_size=(stored.decoded_width, stored.decoded_height),
+        )
+        fatal = next((found for found in placed.problems if REASONS[found.reason].effect == QUARANTINED), None)
+        return placed if fatal is None else ImageError(fatal.reason, fatal.detail)
+
+    def _tell_problems(self, annotation: Annotation, placed: PlacedBoxes) -> None:
+        found = [problem.reason for problem in (*annotation.problems, *placed.problems)]
+        if found and self.problems is not None:
+            self.problems.add({annotation.path: found})
+
+    def _stored_row(
+        self, annotation: Annotation, row: dict[str, Any], stored: StoredImage, placed: PlacedBoxes
+    ) -> dict[str, Any]:
+        name = annotation.label_name
+        split = annotation.split or split_of(stored.content_hash, self.recipe.splits, self.recipe.seed)
+        return {
+            schema.PATH: row[schema.PATH],
+            schema.IMAGE: stored.image,
+            schema.FORMAT: stored.format,
+            schema.HEIGHT: stored.height,
+            schema.WIDTH: stored.width,
+            schema.LABEL: None if name is None else self.labels[name],
+            schema.LABEL_NAME: name,
+            schema.ANNOTATIONS: [self._annotation_row(box) for box in placed.boxes] if self.has_annotations else None,
+            schema.SPLIT: split,
+            schema.CONTENT_HASH: stored.content_hash,
+            schema.SOURCE_LENGTH: row[schema.SOURCE_LENGTH],
+            schema.SOURCE_MODIFIED: row[schema.SOURCE_MODIFIED],
+            schema.BATCH_ID: self.batch_id,
+            schema.ANNOTATION_HASH: row[schema.ANNOTATION_HASH],
+        }
+
+    def _annotation_row(self, box: Box) -> dict[str, Any]:
+        return {**dataclasses.asdict(box), "label": self.labels[box.label_name]}
+
+    def _quarantined_row(self, row: dict[str, Any], error: ImageError) -> dict[str, Any]:
+        return {
+            schema.PATH: row[schema.PATH],
+            "reason": error.reason,
+            "error": str(error),
+            schema.LABEL_NAME: row[schema.LABEL_NAME],
+            schema.SOURCE_LENGTH: row[schema.SOURCE_LENGTH],
+            schema.SOURCE_MODIFIED: row[schema.SOURCE_MODIFIED],
+            schema.BATCH_ID: self.batch_id,
+            schema.ANNOTATION_HASH: row[schema.ANNOTATION_HASH],
+        }
+
+
+def hash_local_files(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yields the path and content hash of each file; null where it cannot be read."""
+    import pyarrow as pa
+
+    for batch in batches:
+        paths = batch.column(schema.PATH).to_pylist()
+        hashes = [_hash_of(local_path(path)) for path in paths]
+        columns = [pa.array(paths, pa.string()), pa.array(hashes, pa.string())]
+        yield pa.RecordBatch.from_arrays(columns, [schema.PATH, "hash"])
+
+
+def _hash_of(path: bytes) -> str | None:
+    digest = hashlib.sha256()
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123  bytes: names that are not UTF-8 are names too
+            while chunk := file.read(1 << 20):
+                digest.update(chunk)
+    except OSError:
+        return None
+    return digest.hexdigest()
+
+
+def _sources(batch: pa.RecordBatch, wanted: Sequence[bool]) -> Iterator[Source]:
+    if CONTENT in batch.schema.names:
+        for value, is_wanted in zip(batch.column(CONTENT), wanted, strict=True):
+            if is_wanted:
+                yield Source(data=value.as_py() or b"")
+    else:
+        for path, is_wanted in zip(batch.column(schema.PATH).to_pylist(), wanted, strict=True):
+            if is_wanted:
+                yield Source(path=local_path(path))
+
+
+class _Packer:
+    """Gathers rows into Arrow batches of bounded size."""
+
+    def __init__(self, arrow_schema: pa.Schema) -> None:
+        self._schema = arrow_schema
+        self._rows: list[dict[str, Any]] = []
+        self._bytes = 0
+
+    def add(self, row: dict[str, Any], size: int) -> Iterator[pa.RecordBatch]:
+        self._rows.append(row)
+        self._bytes += size
+        if self._bytes >= _BATCH_BYTES or len(self._rows) >= _BATCH_ROWS:
+            yield from self.flush()
+
+    def flush(self) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        if self._rows:
+            yield pa.RecordBatch.from_pylist(self._rows, schema=self._schema)
+            self._rows, self._bytes = [], 0

@@ -1,0 +1,31 @@
+"""Images made by code."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+
+def picture(seed: int = 0, width: int = 60, height: int = 40) -> Image.Image:
+    """A smooth colourful image whose corners differ, so that a turn or flip shows."""
+    small = np.random.default_rng(seed).integers(0, 256, (4, 6, 3), dtype=np.uint8)
+    return Image.fromarray(small).resize((width, height), Image.Resampling.BICUBIC)
+
+
+def encoded(image: Image.Image, file_format: str = "JPEG", **options: Any) -> bytes:
+    """An image file as bytes."""
+    buffer = io.BytesIO()
+    image.save(buffer, file_format, **options)
+    return buffer.getvalue()
+
+
+def write_image(path: Path, seed: int = 0, **options: Any) -> bytes:
+    """Writes a JPEG, with its folders, and gives its bytes."""
+    data = encoded(picture(seed, **options), quality=95)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return data

@@ -1,0 +1,99 @@
+"""Delta tables of images for the profile, written without a JVM."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from deltalake import write_deltalake
+from PIL import Image
+
+from lakelens.etl import schema
+from lakelens.etl.labels import LABELS_PROPERTY
+from lakelens.etl.recipe import RECIPE_PROPERTY
+from lakelens.etl.splits import DEFAULT_SPLITS, split_of
+
+
+def picture(seed, size=(96, 96)):
+    """A smooth random picture of some contrasts; equal seeds look equal."""
+    rng = np.random.default_rng(seed)
+    small = Image.fromarray(rng.integers(0, 256, (6, 7, 3), dtype=np.uint8))
+    return small.resize(size, Image.Resampling.BICUBIC)
+
+
+def jpeg(image, quality=85):
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=quality)
+    return buffer.getvalue()
+
+
+def image_row(name, data, number=0, *, size=(96, 96), split=None, boxes=None, stored_format="jpeg", content=None):
+    """A row of an image table; the split is that of the content's hash unless it is given."""
+    digest = hashlib.sha256(content or data).hexdigest()
+    return {
+        schema.PATH: f"file:///images/{name}/{number:05}.jpg",
+        schema.IMAGE: data,
+        schema.FORMAT: stored_format,
+        schema.HEIGHT: size[1],
+        schema.WIDTH: size[0],
+        schema.LABEL: None,
+        schema.LABEL_NAME: name,
+        schema.ANNOTATIONS: boxes,
+        schema.SPLIT: split or split_of(digest, DEFAULT_SPLITS, 0),
+        schema.CONTENT_HASH: digest,
+        schema.SOURCE_LENGTH: 3 * len(data),
+        schema.SOURCE_MODIFIED: 0,
+        schema.BATCH_ID: "batch",
+    }
+
+
+def box(name, xmin, ymin, xmax, ymax, difficult=False):
+    return {
+        "label": 0,
+        "label_name": name,
+        "xmin": float(xmin),
+        "ymin": float(ymin),
+        "xmax": float(xmax),
+        "ymax": float(ymax),
+        "difficult": difficult,
+    }
+
+
+def write_table(location, rows, labels=None):
+    """Writes rows as one version of an image table."""
+    names = {row[schema.LABEL_NAME] for row in rows} - {None}
+    numbers = labels if labels is not None else {name: i for i, name in enumerate(sorted(names))}
+    for row in rows:
+        row[schema.LABEL] = numbers.get(row[schema.LABEL_NAME])
+    is_new = not (Path(location) / "_delta_log").exists()
+    table = pa.Table.from_pylist(rows, schema=schema.image_arrow_schema())
+    write_deltalake(str(location), table, mode="append", partition_by=[schema.SPLIT])
+    if is_new:
+        _set_properties(
+            Path(location), {LABELS_PROPERTY: json.dumps(numbers), RECIPE_PROPERTY: json.dumps({"size": 96})}
+        )
+    return location
+
+
+def _set_properties(location, properties):
+    """Puts properties into the first commit, since delta-rs writes none but its own."""
+    (log,) = (location / "_delta_log").glob("*.json")
+    actions = [json.loads(line) for line in log.read_text().splitlines()]
+    for action in actions:
+        if "metaData" in action:
+            action["metaData"]["configuration"] = properties
+    log.write_text("\n".join(map(json.dumps, actions)))
+
+
+def write_quarantine(location, reasons):
+    rows = [
+        {"path": f"file:///images/{reason}/{i}<b>.jpg", "reason": reason, "error": f"error {i} of {reason}"}
+        for reason, count in reasons.items()
+        for i in range(count)
+    ]
+    table = pa.Table.from_pylist(rows, schema=schema.quarantine_arrow_schema())
+    write_deltalake(f"{location}_quarantine", table, mode="append")

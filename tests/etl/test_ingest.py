@@ -1,0 +1,275 @@
+"""Rules of the ingest, on a real two-executor Spark."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from delta.tables import DeltaTable
+from etl_pictures import encoded, picture, write_image
+from PIL import Image
+
+from lakelens import ImageTable
+from lakelens.errors import (
+    EmptySourceError,
+    InvalidArgumentError,
+    NotADeltaTableError,
+    NotAnImageTableError,
+    SourceNotFoundError,
+    UnknownLayoutError,
+    VersionNotFoundError,
+)
+from lakelens.etl.images import decode, fit
+from lakelens.etl.splits import split_of
+
+pytestmark = pytest.mark.spark
+
+SIZE = 32
+SPLITS = {"train": 0.5, "validation": 0.5}
+
+
+def adds_up(result) -> bool:
+    return result.rows_in == result.stored + result.quarantined + result.skipped
+
+
+def log_entries(table: ImageTable, version: int) -> list[dict]:
+    text = (Path(table.location) / "_delta_log" / f"{version:020d}.json").read_text()
+    return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def story(spark, tmp_path_factory):
+    """A table through its first ingests: created, run again, grown by a class, a change and a mended file."""
+    root = tmp_path_factory.mktemp("story")
+    source = root / "images with space é%"
+    for number in range(12):
+        write_image(source / "001.ak47" / f"001_{number:04d}.jpg", seed=number)
+    for number in range(6):
+        write_image(source / "cat" / f"{number} é%.png", seed=100 + number)
+    shutil.copy(source / "cat" / "0 é%.png", source / "cat" / "copy of 0.png")
+    (source / "cat" / "text.jpg").write_text("this is not an image")
+    (source / "cat" / "half.jpg").write_bytes(encoded(picture(7))[:300])
+    (source / "cat" / "zero.jpg").write_bytes(b"")
+    (source / "cat" / "RENAME2").write_text("notes")
+    table = ImageTable(spark, root / "table with space é%")
+    first = table.ingest(source, size=SIZE, splits=SPLITS)
+    again = table.ingest(source, size=SIZE, splits=SPLITS)
+    (source / "dog").mkdir()
+    for number in range(4):
+        write_image(source / "dog" / f"{number}.jpg", seed=200 + number)
+    write_image(source / "001.ak47" / "001_0000.jpg", seed=999)  # changed
+    write_image(source / "cat" / "half.jpg", seed=7)  # mended
+    grown = table.ingest(source)
+    return {"source": source, "table": table, "first": first, "again": again, "grown": grown}
+
+
+def test_every_source_file_is_accounted_for(story):
+    assert all(adds_up(story[step]) for step in ("first", "again", "grown"))
+    first = story["first"]
+    assert (first.rows_in, first.stored, first.quarantined, first.skipped) == (22, 19, 3, 0)
+    assert first.reasons == {"empty": 1, "not_an_image": 1, "truncated": 1}
+    assert first.ignored == {"not_an_image_name": 1}
+
+
+def test_the_same_batch_twice_commits_nothing(story):
+    again = story["again"]
+    assert (again.version, again.stored, again.quarantined, again.skipped) == (0, 0, 0, 22)
+    assert not again.committed
+
+
+def test_new_and_changed_files_only_are_read_again(story):
+    grown = story["grown"]
+    assert (grown.rows_in, grown.stored, grown.quarantined, grown.skipped) == (26, 6, 0, 20)
+    assert grown.changed == 2
+    rows = story["table"].read().where(f"batch_id = '{grown.batch_id}'").select("path").collect()
+    names = {Path(row.path).name for row in rows}
+    assert names == {"001_0000.jpg", "0.jpg", "1.jpg", "2.jpg", "3.jpg", "half.jpg"}
+
+
+def test_one_ingest_is_one_commit_is_one_version(story):
+    table = story["table"]
+    assert (story["first"].version, story["grown"].version, table.version) == (0, 1, 1)
+    # New rows, the replaced row and the new class's number are in the one commit.
+    kinds = [next(iter(entry)) for entry in log_entries(table, 1)]
+    assert {"commitInfo", "metaData", "add", "remove", "txn"} <= set(kinds)
+    commit = next(entry["commitInfo"] for entry in log_entries(table, 1) if "commitInfo" in entry)
+    note = json.loads(commit["userMetadata"])
+    assert note["batch_id"] == story["grown"].batch_id
+
+
+def test_version_0_reads_version_0s_rows_after_version_1_and_after_a_delete(story, spark):
+    table = story["table"]
+    before = {row.path: row.content_hash for row in table.read(0).select("path", "content_hash").collect()}
+    assert len(before) == 19
+    assert table.class_counts(0) == {"ak47": 12, "cat": 7}
+    assert table.class_counts() == {"ak47": 12, "cat": 8, "dog": 4}
+    copy = Path(table.location).parent / "copy"
+    shutil.copytree(table.location, copy)
+    DeltaTable.forPath(spark, str(copy)).delete("label_name = 'cat'")
+    rows = ImageTable(spark, copy).read(0).select("path", "content_hash").collect()
+    after = {row.path: row.content_hash for row in rows}
+    assert after == before
+
+
+def test_label_numbers_only_grow(story):
+    table = story["table"]
+    assert table.labels(0) == {"ak47": 0, "cat": 1}
+    assert table.labels() == {"ak47": 0, "cat": 1, "dog": 2}
+    pairs = {(row.label_name, row.label) for row in table.read().select("label_name", "label").distinct().collect()}
+    assert pairs == {("ak47", 0), ("cat", 1), ("dog", 2)}
+
+
+def test_bad_files_are_in_quarantine_until_they_are_mended(story):
+    rows = {Path(row.path).name: row for row in story["table"].quarantine().collect()}
+    assert {name: row.reason for name, row in rows.items()} == {"text.jpg": "not_an_image", "zero.jpg": "empty"}
+    assert rows["text.jpg"].error
+    assert rows["text.jpg"].source_length == len("this is not an image")
+    assert story["table"].read().where("path LIKE '%half.jpg'").count() == 1
+
+
+def test_a_row_holds_its_source(story):
+    source, table = story["source"], story["table"]
+    row = table.read(0).where("path LIKE '%001_0003.jpg'").collect()[0]
+    data = (source / "001.ak47" / "001_0003.jpg").read_bytes()
+    assert row.path.endswith("/images%20with%20space%20%C3%A9%25/001.ak47/001_0003.jpg")
+    assert row.content_hash == hashlib.sha256(data).hexdigest()
+    assert (row.source_length, row.format, row.height, row.width) == (len(data), "jpeg", SIZE, SIZE)
+    modified = (source / "001.ak47" / "001_0003.jpg").stat().st_mtime_ns // 1_000_000
+    stored = table.read(0).where("path LIKE '%001_0003.jpg'").selectExpr("unix_millis(source_modified)").collect()[0][0]
+    assert stored == modified
+    expected = np.asarray(fit(decode(data), SIZE)).astype(int)
+    shown = np.asarray(Image.open(io.BytesIO(row.image))).astype(int)
+    assert np.abs(expected - shown).mean() < 8  # chroma at half the size
+
+
+def test_splits_follow_content_so_that_duplicates_never_straddle_and_old_rows_never_move(story):
+    table = story["table"]
+    old = {row.path: row for row in table.read(0).select("path", "split", "content_hash").collect()}
+    new = {row.path: row for row in table.read().select("path", "split", "content_hash").collect()}
+    for path, row in new.items():
+        assert row.split == split_of(row.content_hash, SPLITS, 0)
+        if path in old and old[path].content_hash == row.content_hash:
+            assert row.split == old[path].split
+    twins = [row.split for path, row in new.items() if path.endswith(("/0%20%C3%A9%25.png", "/copy%20of%200.png"))]
+    assert len(twins) == 2
+    assert len(set(twins)) == 1
+
+
+def test_the_layout_is_made_for_the_feed(story):
+    table = story["table"]
+    (add, *_) = [entry["add"] for entry in log_entries(table, 0) if "add" in entry]
+    statistics = json.loads(add["stats"])
+    assert statistics["numRecords"] > 0
+    assert "image" not in statistics["minValues"]
+    assert statistics["minValues"]["path"].startswith("file:///")
+    assert set(add["partitionValues"]) == {"split"}
+    file = pq.ParquetFile(next(Path(table.location).glob("split=*/*.parquet")))
+    column = file.metadata.row_group(0).column(file.schema_arrow.get_field_index("image"))
+    assert column.compression == "UNCOMPRESSED"
+    assert not any("DICTIONARY" in encoding for encoding in column.encodings)
+
+
+def test_the_recipe_of_a_table_is_fixed(story):
+    with pytest.raises(InvalidArgumentError) as caught:
+        story["table"].ingest(story["source"], size=64)
+    assert all(word in str(caught.value) for word in ("size = 64", "size = 32", "another table"))
+    assert story["table"].version == 1
+
+
+def test_a_batch_of_bad_files_only_makes_no_version(story):
+    table, source = story["table"], story["source"]
+    extra = source / "dog" / "broken.jpg"
+    extra.write_text("broken")
+    try:
+        result = table.ingest(source)
+        assert (result.version, result.stored, result.quarantined, result.committed) == (1, 0, 1, False)
+        assert adds_up(result)
+        assert table.version == 1
+        extra.unlink()
+        write_image(extra, seed=1234)
+        assert (table.ingest(source).version, table.quarantine().where("path LIKE '%broken.jpg'").count()) == (2, 0)
+    finally:
+        extra.unlink()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ({"layout": "imagenet"}, UnknownLayoutError, ["'imagenet'", "class_folders"]),
+        ({"size": 0}, InvalidArgumentError, ["size = 0", "1 or more"]),
+        ({"store": "bmp"}, InvalidArgumentError, ["'bmp'", "raw_rgb"]),
+        ({"splits": {"train": 0.5}}, InvalidArgumentError, ["0.5", "sum to 1"]),
+        ({"source": "missing"}, SourceNotFoundError, ["missing", "does not exist"]),
+        ({"source": "a file"}, SourceNotFoundError, ["a file", "is a file"]),
+        ({"source": "empty"}, EmptySourceError, ["empty", "no class folder"]),
+        ({"source": "no images"}, EmptySourceError, ["no images", "not_an_image_name"]),
+    ],
+)
+def test_what_cannot_be_ingested_is_refused_and_nothing_is_made(spark, tmp_path, arguments, error, words):
+    write_image(tmp_path / "good" / "cat" / "1.jpg")
+    (tmp_path / "a file").write_text("x")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "no images" / "cat").mkdir(parents=True)
+    (tmp_path / "no images" / "cat" / "notes.txt").write_text("x")
+    source = tmp_path / arguments.pop("source", "good")
+    with pytest.raises(error) as caught:
+        ImageTable(spark, tmp_path / "table").ingest(source, **arguments)
+    assert all(word in str(caught.value) for word in words)
+    assert not (tmp_path / "table").exists()
+
+
+def test_a_place_that_is_taken_is_refused(spark, tmp_path):
+    source = tmp_path / "source"
+    write_image(source / "cat" / "1.jpg")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("x")
+    with pytest.raises(NotADeltaTableError, match=r"mine exists and is no Delta table"):
+        ImageTable(spark, tmp_path / "mine").ingest(source)
+    spark.range(3).write.format("delta").save(str(tmp_path / "other"))
+    with pytest.raises(NotAnImageTableError, match=r"other.*lakelens\.recipe"):
+        ImageTable(spark, tmp_path / "other").ingest(source)
+
+
+def test_reading_what_is_not_there_names_what_is(story, spark, tmp_path):
+    with pytest.raises(NotADeltaTableError, match="nothing"):
+        ImageTable(spark, tmp_path / "nothing").read()
+    with pytest.raises(NotADeltaTableError, match="nothing"):
+        ImageTable(spark, tmp_path / "nothing").version  # noqa: B018
+    with pytest.raises(VersionNotFoundError, match="77"):
+        story["table"].read(77)
+    with pytest.raises(VersionNotFoundError, match="gold"):
+        story["table"].read("gold")
+
+
+def test_a_pinned_version_is_read_by_its_name(story):
+    table = story["table"]
+    assert table.pin("first", 0) == 0
+    try:
+        assert table.read("first").count() == 19
+        assert table.pins() == {"first": 0}
+    finally:
+        table.unpin("first")
+
+
+def test_two_tables_by_name_live_in_the_catalog(spark, tmp_path):
+    source = tmp_path / "source"
+    write_image(source / "cat" / "1.jpg")
+    (source / "cat" / "bad.jpg").write_text("x")
+    spark.sql("CREATE DATABASE IF NOT EXISTS etl_names")
+    try:
+        table = ImageTable(spark, "etl_names.images")
+        assert table.ingest(source, size=SIZE).stored == 1
+        write_image(source / "dog" / "1.jpg", seed=1)
+        result = table.ingest(source)
+        assert (result.version, result.stored, result.skipped) == (1, 1, 2)
+        assert table.class_counts() == {"cat": 1, "dog": 1}
+        assert [row.reason for row in spark.table("etl_names.images_quarantine").collect()] == ["not_an_image"]
+        assert not Path("etl_names.images_quarantine").exists()
+    finally:
+        spark.sql("DROP DATABASE etl_names CASCADE")

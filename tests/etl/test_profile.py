@@ -1,0 +1,310 @@
+"""Rules of the profile: its numbers are those of the version, its page needs nothing and runs nothing."""
+
+from __future__ import annotations
+
+import io
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from PIL import Image
+from profile_tables import box, image_row, jpeg, picture, write_quarantine, write_table
+
+from lakelens.errors import InvalidArgumentError, NotADeltaTableError, NotAnImageTableError, VersionNotFoundError
+from lakelens.etl import schema
+from lakelens.etl.profile import gather_profile, profile, read_quarantine
+from lakelens.etl.profile_findings import GOOD, WARNING, find_findings
+from lakelens.etl.profile_page import render_page
+from lakelens.etl.profile_plots import draw_plots
+from lakelens.etl.snapshot import open_snapshot
+
+pytestmark = pytest.mark.unit
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "$\\frac{a}{b}$",
+    "$",
+    "{title}",
+    "锚杆 & é",
+    "a" * 300,
+]
+
+
+def gathered(location, **arguments):
+    return gather_profile(open_snapshot(location), **arguments)
+
+
+def texts(found):
+    return [finding.text for finding in found]
+
+
+class Page(HTMLParser):
+    """Collects the tags and addresses of a page."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.addresses, self.handlers, self.open = [], [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.handlers += [name for name, _ in attrs if name.startswith("on")]
+        self.addresses += [value for name, value in attrs if name in ("src", "href", "action", "data", "poster")]
+        if tag not in ("meta", "img", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+@pytest.fixture
+def two(tmp_path):
+    """Cats and dogs with leaks: 3 copies of train in test, one content in two classes, a plain and a broken image."""
+    rows = [
+        image_row(("cat", "dog")[i % 3 == 0], jpeg(picture(i)), i, split=("train", "validation", "test")[i % 3])
+        for i in range(60)
+    ]
+    for i in range(3):
+        rows.append(image_row("cat", jpeg(picture(1000 + i), 92), 100 + i, split="train"))
+        rows.append(image_row("cat", jpeg(picture(1000 + i), 60), 200 + i, split="test"))
+    same = jpeg(picture(2000))
+    rows += [image_row(name, same, 300, split="train") for name in ("cat", "dog")]
+    rows.append(image_row("cat", jpeg(Image.new("RGB", (96, 96), "red")), 400, split="train"))
+    rows.append(image_row("cat", b"\xff\xd8 no more", 401, split="train"))
+    return write_table(tmp_path / "two", rows)
+
+
+def test_the_numbers_are_those_of_the_version(two):
+    found = gathered(two)
+    by_name = {entry.name: entry for entry in found.classes}
+    assert found.rows == 70
+    assert found.splits == ("train", "validation", "test")
+    assert {name: entry.total for name, entry in by_name.items()} == {"cat": 49, "dog": 21}
+    assert by_name["dog"].rows == {"train": 21, "validation": 0, "test": 0}
+    assert found.rows_by_split == {"train": 27, "validation": 20, "test": 23}
+    assert found.sizes.formats == {"jpeg": 70}
+    assert found.sizes.modes == {"RGB": 69}
+    assert found.sizes.common == (((96, 96), 70),)
+    assert sum(found.sizes.stored_kilobytes.counts) == 70
+
+
+def test_images_that_look_alike_across_splits_are_counted_and_shown(two):
+    duplicates = gathered(two).duplicates
+    assert (duplicates.compared, duplicates.plain, duplicates.unreadable) == (68, 1, 1)
+    assert duplicates.across["test", "train"] == 3
+    assert duplicates.across["train", "test"] == 3
+    assert duplicates.across["train", "validation"] == 0
+    assert duplicates.within == {"train": 2, "validation": 0, "test": 0}
+    assert len(duplicates.pairs) == 3
+    for one, other, distance in duplicates.pairs:
+        assert (one.split, other.split) == ("train", "test")
+        assert int(one.path[-9:-4]) + 100 == int(other.path[-9:-4])
+        assert distance <= duplicates.max_distance
+
+
+def test_one_content_in_two_classes_is_found_with_its_files(two):
+    found = gathered(two)
+    assert found.conflict_count == 1
+    assert found.conflicts[0].classes == ("cat", "dog")
+    assert found.conflicts[0].paths == ("file:///images/cat/00300.jpg", "file:///images/dog/00300.jpg")
+
+
+def test_the_findings_say_what_to_look_at(two):
+    write_quarantine(two, {"truncated": 5})
+    found = find_findings(gathered(two))
+    warnings = " ".join(text for level, text in found if level == WARNING)
+    assert "3 images of test (13.0%) nearly equal to one of train" in warnings
+    assert "1 class without any images in validation: dog" in warnings
+    assert "1 image that cannot be decoded" in warnings
+    assert "1 image in several classes" in warnings
+    assert "5 files (6.7% of all) are in quarantine, most of them for truncated" in warnings
+    assert [level for level, _ in found] == sorted((level for level, _ in found), key=("warning", "note", "good").index)
+
+
+def test_a_version_is_profiled_as_it_was(two):
+    write_table(two, [image_row("fox", jpeg(picture(1)), 1)])
+    assert gather_profile(open_snapshot(two, 0), near_duplicates=False).rows == 70
+    later = gathered(two, near_duplicates=False)
+    assert later.rows == 71
+    assert later.duplicates is None
+    assert "Near-duplicates were not looked for." in texts(find_findings(later))
+
+
+def test_the_page_stands_alone_and_runs_nothing(tmp_path):
+    rows = [image_row(name, jpeg(picture(i)), i) for i, name in enumerate(HOSTILE * 3)]
+    for i, row in enumerate(rows):
+        row[schema.PATH] = f'file:///x/{i}"><script>alert(1)</script>.jpg'
+    location = write_table(tmp_path / "<b>table", rows)
+    write_quarantine(location, {"<i>reason</i>": 2})
+    result = profile(location, output=tmp_path / "out")
+    text = result.page.read_text(encoding="utf-8")
+    page = Page(text)
+    assert page.open == []
+    assert page.handlers == []
+    assert not {"script", "iframe", "object", "link", "b>table", "i>reason"} & set(page.tags)
+    assert "default-src 'none'" in text
+    assert all(re.match(r"#\w+$|data:image/(png|jpeg);base64,", address) for address in page.addresses)
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+    assert "锚杆 &amp; é" in text
+    assert {path.name for path in result.plots} >= {
+        "class_distribution.png",
+        "splits.png",
+        "samples.png",
+        "quarantine.png",
+    }
+    for path in result.plots:
+        with Image.open(path) as image:
+            image.load()
+            assert image.format == "PNG"
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(
+        ["profile.html", *(path.name for path in result.plots)]
+    )
+
+
+def test_many_classes_are_all_listed_and_stay_a_page_that_opens(tmp_path):
+    rows = [image_row(f"class {c:03}", jpeg(picture(c * 10 + i)), i) for c in range(257) for i in range(1 + c % 2)]
+    result = profile(write_table(tmp_path / "many", rows), output=tmp_path / "out", near_duplicates=False)
+    text = result.page.read_text(encoding="utf-8")
+    assert all(f"class {c:03}" in text for c in range(257))
+    assert len(result.profile.samples) == 257
+    assert result.page.stat().st_size < 8_000_000
+    assert "class_distribution" in {path.stem for path in result.plots}
+
+
+def test_boxes_are_counted_by_class_split_and_size(tmp_path):
+    rows = [
+        image_row(
+            None, jpeg(picture(1)), 1, size=(200, 100), split="train", boxes=[box("cat", 0, 0, 20, 20, True)] * 2
+        ),
+        image_row(None, jpeg(picture(2)), 2, size=(200, 100), split="test", boxes=[box("dog", 0, 0, 200, 100)]),
+        image_row(None, jpeg(picture(3)), 3, size=(200, 100), split="test", boxes=[]),
+        image_row(None, jpeg(picture(4)), 4, size=(200, 100), split="test", boxes=None),
+    ]
+    found = gathered(write_table(tmp_path / "boxes", rows, labels={"cat": 0, "dog": 1, "fox": 2}))
+    boxes = found.boxes
+    assert found.unit == "boxes"
+    assert {entry.name: dict(entry.boxes) for entry in found.named_classes} == {
+        "cat": {"train": 2},
+        "dog": {"test": 1},
+        "fox": {},
+    }
+    assert (boxes.total, boxes.difficult, boxes.images) == (3, 2, 2)
+    assert (boxes.small, boxes.medium, boxes.large) == (2, 0, 1)
+    assert boxes.per_image == {0: 1, 1: 1, 2: 1}
+    assert boxes.relative_side.counts[-1] == 1
+    assert boxes.relative_side.counts[int(25 * (400 / 20_000) ** 0.5)] == 2
+    assert boxes.width_by_height[-1][-1] == 1
+    assert boxes.width_by_height[4][2] == 2
+    assert {name: len(samples) for name, samples in found.samples.items()} == {"cat": 1, "dog": 1}
+    assert "2 images (50.0%) without a box." in texts(find_findings(found))
+    page = render_page(found, draw_plots(found))
+    assert 'id="boxes"' in page
+
+
+def test_boxes_are_drawn_where_they_are(tmp_path):
+    data = jpeg(Image.new("RGB", (100, 100), "white"), 95)
+    row = image_row("a", data, size=(100, 100), boxes=[box("a", 20, 40, 80, 60)])
+    found = gathered(write_table(tmp_path / "t", [row]))
+    pixels = np.asarray(Image.open(io.BytesIO(found.samples["a"][0].jpeg)).convert("RGB")).astype(int)
+    marked = pixels[..., 2] < 160
+    rows, columns = np.flatnonzero(marked.any(axis=1)), np.flatnonzero(marked.any(axis=0))
+    assert (rows.min(), rows.max()) == (40, 59)
+    assert (columns.min(), columns.max()) == (20, 79)
+
+
+@pytest.mark.parametrize("stored_format", ["raw_rgb", "png", "jpeg"])
+def test_every_stored_form_is_looked_at(tmp_path, stored_format):
+    def stored(image):
+        if stored_format == "raw_rgb":
+            return image.tobytes()
+        buffer = io.BytesIO()
+        image.save(buffer, stored_format)
+        return buffer.getvalue()
+
+    rows = [image_row("a", stored(picture(i)), i, stored_format=stored_format) for i in range(3)]
+    found = gathered(write_table(tmp_path / "t", rows))
+    assert (found.duplicates.compared, found.duplicates.unreadable) == (3, 0)
+    assert len(found.samples["a"]) == 3
+
+
+def test_an_emptied_table_still_has_a_profile(two, tmp_path):
+    DeltaTable(str(two)).delete()
+    result = profile(two, output=tmp_path / "out")
+    assert result.profile.rows == 0
+    assert "This version has no rows." in result.page.read_text(encoding="utf-8")
+    assert result.plots == ()
+
+
+def test_one_class_one_split_and_no_quarantine_read_well(tmp_path):
+    rows = [image_row("only", jpeg(picture(i)), i, split="train") for i in range(4)]
+    result = profile(write_table(tmp_path / "t", rows), output=tmp_path / "out")
+    text = result.page.read_text(encoding="utf-8")
+    assert "All images are in one split: train." in text
+    assert "Nothing is in quarantine." in text
+    assert 'id="boxes"' not in text
+    assert {"splits", "box_sizes", "quarantine"}.isdisjoint(path.stem for path in result.plots)
+
+
+def test_any_table_with_images_can_be_profiled(tmp_path):
+    rows = {"image": [jpeg(picture(i)) for i in range(4)], "label": pa.array([0, 1, 1, None], pa.int32())}
+    write_deltalake(str(tmp_path / "t"), pa.table(rows))
+    found = gathered(tmp_path / "t")
+    assert {entry.name: entry.total for entry in found.classes} == {"0": 1, "1": 2, None: 1}
+    assert found.conflict_count == 0
+    assert found.duplicates.compared == 4
+    render_page(found, draw_plots(found))
+
+
+def test_a_table_without_images_is_refused_by_its_columns(tmp_path):
+    write_deltalake(str(tmp_path / "t"), pa.table({"a": [1]}))
+    with pytest.raises(NotAnImageTableError, match=r"no column 'image' \(its columns: a\)"):
+        profile(tmp_path / "t", output=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_does_not_exist_is_said_before_anything_is_written(two, tmp_path):
+    with pytest.raises(NotADeltaTableError):
+        profile(tmp_path / "nothing", output=tmp_path / "out")
+    with pytest.raises(VersionNotFoundError):
+        profile(two, 7, output=tmp_path / "out")
+    for wrong in ({"max_distance": 16}, {"max_distance": -1}, {"samples_per_class": -2}):
+        with pytest.raises(InvalidArgumentError):
+            profile(two, output=tmp_path / "out", **wrong)
+    assert not (tmp_path / "out").exists()
+
+
+def test_samples_do_not_depend_on_the_order_of_the_rows(tmp_path):
+    rows = [image_row("a", jpeg(picture(i)), i) for i in range(30)]
+    one = gathered(write_table(tmp_path / "one", [dict(row) for row in rows]), near_duplicates=False)
+    other = gathered(write_table(tmp_path / "other", [dict(row) for row in rows[::-1]]), near_duplicates=False)
+    assert [sample.path for sample in one.samples["a"]] == [sample.path for sample in other.samples["a"]]
+    assert len(one.samples["a"]) == 12
+
+
+def test_the_quarantine_is_counted_by_reason_with_examples(two):
+    assert read_quarantine(str(two)) is None
+    write_quarantine(two, {"truncated": 12, "empty": 2})
+    found = read_quarantine(str(two))
+    assert found.reasons == {"truncated": 12, "empty": 2}
+    assert found.total == 14
+    assert {reason: len(examples) for reason, examples in found.examples.items()} == {"truncated": 5, "empty": 2}
+
+
+def test_good_news_is_said_too(tmp_path):
+    splits = ("train", "validation", "test")
+    rows = [image_row(("a", "b")[i % 2], jpeg(picture(i)), i, split=splits[i % 3]) for i in range(60)]
+    found = find_findings(gathered(write_table(tmp_path / "t", rows)))
+    assert {finding.level for finding in found} == {GOOD}
+    assert "No image nearly equal to one of another split." in texts(found)
+
+
+def test_a_class_that_lost_all_its_images_is_said(two):
+    found = gathered(two, near_duplicates=False)
+    lost = replace(found.classes[0], name="lost", number=9, rows={})
+    findings = find_findings(replace(found, classes=(*found.classes, lost)))
+    assert any("1 class with a number and no image any more: lost." in finding.text for finding in findings)
