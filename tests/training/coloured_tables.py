@@ -1,0 +1,58 @@
+"""A Delta table that a tiny model learns in an epoch or two: squares whose colour is their class."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from deltalake import write_deltalake
+from PIL import Image
+
+CLASSES = ("blue", "green", "red")
+SIDE = 16
+_COLOURS = {"red": (220, 40, 40), "green": (40, 220, 40), "blue": (40, 40, 220)}
+
+
+def square(class_name: str, number: int) -> bytes:
+    noise = np.random.default_rng(number).integers(-30, 30, (SIDE, SIDE, 3))
+    pixels = np.clip(np.array(_COLOURS[class_name]) + noise, 0, 255).astype("uint8")
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "JPEG", quality=90)
+    return buffer.getvalue()
+
+
+def coloured_rows(first: int, rows: int, split: str) -> pa.Table:
+    names = [CLASSES[number % len(CLASSES)] for number in range(first, first + rows)]
+    return pa.table(
+        {
+            "path": [f"file:/squares/{number}.jpg" for number in range(first, first + rows)],
+            "image": pa.array([square(name, first + i) for i, name in enumerate(names)], pa.binary()),
+            "format": ["jpeg"] * rows,
+            "height": pa.array([SIDE] * rows, pa.int32()),
+            "width": pa.array([SIDE] * rows, pa.int32()),
+            "label": pa.array([CLASSES.index(name) for name in names], pa.int32()),
+            "label_name": names,
+            "split": [split] * rows,
+        }
+    )
+
+
+def add_rows(location: str | Path, first: int, rows: int, split: str) -> None:
+    write_deltalake(str(location), coloured_rows(first, rows, split), mode="append", partition_by=["split"])
+
+
+def coloured_table(location: Path, train: int = 90, validation: int = 21) -> Path:
+    """Version 0 has both splits and knows the names of the classes."""
+    rows = [coloured_rows(0, train, "train"), coloured_rows(10_000, validation, "validation")]
+    write_deltalake(str(location), pa.concat_tables(rows), mode="error", partition_by=["split"])
+    log = location / "_delta_log" / "00000000000000000000.json"
+    actions = [json.loads(line) for line in log.read_text().splitlines()]
+    for action in actions:
+        if "metaData" in action:  # delta-rs writes no table property that it does not know
+            numbers = {name: number for number, name in enumerate(CLASSES)}
+            action["metaData"]["configuration"]["lakelens.labels"] = json.dumps(numbers)
+    log.write_text("\n".join(map(json.dumps, actions)))
+    return location

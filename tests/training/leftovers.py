@@ -1,0 +1,96 @@
+"""What a job may leave behind: nothing. Processes, listening ports, descriptors, threads, files with a name."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+TOKEN = "LAKELENS_TEST_TOKEN"
+PATIENCE_S = 10.0
+
+
+def processes_with(token: str) -> list[str]:
+    """The living processes that were started with `token` in their environment."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        with contextlib.suppress(OSError):
+            if f"{TOKEN}={token}".encode() in (entry / "environ").read_bytes():
+                found.append(
+                    f"{entry.name}: {(entry / 'cmdline').read_bytes().replace(bytes(1), b' ')[-120:].decode()}"
+                )
+    return found
+
+
+def listening() -> set[tuple[str, int]]:
+    """Where this process and all below it listen."""
+    found = set()
+    me = psutil.Process()
+    for process in [me, *me.children(recursive=True)]:
+        with contextlib.suppress(psutil.Error):
+            for connection in process.net_connections(kind="inet"):
+                if connection.status == psutil.CONN_LISTEN:
+                    found.add((connection.laddr.ip, connection.laddr.port))
+    return found
+
+
+def files_in(folder: str) -> list[str]:
+    """Files with a name in the ranks' folder for temporary files, but for those of a killed TensorFlow."""
+    return [path.name for path in Path(folder).iterdir() if not path.name.startswith("__autograph_generated_file")]
+
+
+def lakelens_threads() -> list[str]:
+    """Our threads in this process."""
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("lakelens-")]
+
+
+@dataclass
+class Watch:
+    """A job's environment, by which its processes are found, and what is left of it."""
+
+    token: str = field(default_factory=lambda: secrets.token_hex(8))
+    temporary: str | None = None
+
+    @property
+    def env(self) -> dict[str, str]:
+        return {TOKEN: self.token, **({"TMPDIR": self.temporary} if self.temporary else {})}
+
+    def processes(self) -> list[str]:
+        return processes_with(self.token)
+
+
+@contextlib.contextmanager
+def leaves_nothing(same_process_tree: bool = True) -> Iterator[Watch]:
+    """Checks at the end that nothing of a job is left; pass `watch.env` to the runner.
+
+    Args:
+        same_process_tree: Check ports and descriptors too; not where the test itself ends an executor.
+    """
+    watch = Watch(temporary=tempfile.mkdtemp())
+    ports, descriptors = listening(), psutil.Process().num_fds()
+    yield watch
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        left = {
+            "processes": watch.processes(),
+            "ports": sorted(listening() - ports) if same_process_tree else [],
+            "files": files_in(watch.temporary),
+            "threads": lakelens_threads(),
+        }
+        if not any(left.values()) or time.monotonic() > deadline:
+            break
+        time.sleep(0.1)
+    assert not any(left.values()), left
+    shutil.rmtree(watch.temporary)
+    # The JVM gateway may open a connection or two for itself; a leak of the launcher would be six or more a rank.
+    assert not same_process_tree or psutil.Process().num_fds() <= descriptors + 4

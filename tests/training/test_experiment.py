@@ -1,0 +1,279 @@
+"""Rules of a whole training, from the call to the recorded result, on real ranks."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+from coloured_tables import add_rows, coloured_rows, coloured_table
+
+from lakelens.errors import (
+    InvalidArgumentError,
+    NotADeltaTableError,
+    NotAnImageTableError,
+    RankFailedError,
+    TrialError,
+    UsageError,
+    VersionNotFoundError,
+)
+from lakelens.etl import pins
+from lakelens.tracking import FAILURE_TAG, open_client
+from lakelens.training.checkpoints import list_checkpoints, open_checkpoint
+from lakelens.training.experiment import TrainResult, train
+from lakelens.training.feed import DeltaFeed
+
+TINY = """
+    import keras
+    from lakelens.training.trial import Trial
+
+    class Tiny(Trial):
+        def build_model(self):
+            model = keras.Sequential([
+                keras.Input((*self.context.image_size, 3)),
+                keras.layers.Rescaling(1 / 255),
+                keras.layers.Conv2D(4, 3, activation="relu"),
+                keras.layers.GlobalAveragePooling2D(),
+                keras.layers.Dense(self.context.num_classes, activation="softmax"),
+            ])
+            optimizer = keras.optimizers.SGD(self.context.get_hparam("learning_rate", 0.1))
+            model.compile(optimizer, "sparse_categorical_crossentropy", weighted_metrics=["accuracy"])
+            return model
+"""
+
+
+def trial_file(folder: Path, more: str = "") -> str:
+    path = folder / "tiny.py"
+    path.write_text(textwrap.dedent(TINY) + textwrap.dedent(more))
+    return str(path)
+
+
+@pytest.fixture
+def table(tmp_path) -> Path:
+    return coloured_table(tmp_path / "squares")
+
+
+@pytest.fixture
+def trained(table, tmp_path):
+    """Trains into a store and a folder of this test's own."""
+
+    def run(trial: str = "Tiny", more: str = "", **arguments) -> TrainResult:
+        settings = {
+            "entrypoint": f"{trial_file(tmp_path, more)}:{trial}",
+            "epochs": 2,
+            "batch_size": 16,
+            "checkpoint_dir": tmp_path / "checkpoints",
+            "tracking_uri": store_of(tmp_path),
+        }
+        return train(table, **(settings | arguments))
+
+    return run
+
+
+def store_of(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/mlflow.db"
+
+
+def only_run(tmp_path: Path):
+    client = open_client(store_of(tmp_path))
+    (run,) = client.search_runs([client.get_experiment_by_name("lakelens").experiment_id])
+    return run
+
+
+APPENDING = """
+    class Appending(Tiny):
+        def build_model(self):
+            if self.context.rank == 0:
+                import sys
+                sys.path.insert(0, {helpers!r})
+                from coloured_tables import add_rows
+                add_rows(self.context.training_feed.location, 500, 40, "train")
+            return super().build_model()
+"""
+
+
+@pytest.mark.horovod
+def test_a_table_that_grows_during_the_run_changes_nothing_and_latest_is_recorded_as_its_number(
+    trained, table, tmp_path
+):
+    more = APPENDING.format(helpers=str(Path(__file__).parent))
+    result = trained("Appending", more, version="latest", np=-2)
+    assert DeltaFeed(table, split="train").version == 1
+    assert (result.version, result.ranks, result.epochs) == (0, 2, 2)
+    run = only_run(tmp_path)
+    assert run.info.status == "FINISHED"
+    assert run.info.run_id == result.run_id
+    assert run.data.tags["lakelens.version"] == "0"
+    (used,) = run.inputs.dataset_inputs
+    assert '"delta_table_version": 0' in used.dataset.source
+    assert '"num_rows": 111' in used.dataset.profile
+    assert pins.tracked(str(table)) == {0: [result.run_id]}
+    kept = open_checkpoint(result.checkpoint)
+    assert (kept.digest, kept.metadata["version"]) == (result.digest, 0)
+    assert (
+        "class Appending"
+        in Path(open_client(store_of(tmp_path)).download_artifacts(result.run_id, "code/tiny.py")).read_text()
+    )
+    assert kept.metadata["ranks"] == 2
+    _is_the_loss_over_all_validation_rows(kept, table, result.metrics["val_loss"])
+
+
+def _is_the_loss_over_all_validation_rows(kept, table: Path, val_loss: float) -> None:
+    feed = DeltaFeed(table, 0, "validation", shuffle=False)
+    ((images, labels, weights),) = list(feed.as_dataset(21, 0, 1))
+    assert np.all(np.asarray(weights) == 1)
+    loss, _ = kept.load_model(compile=True).evaluate(images, labels, verbose=0)
+    assert val_loss == pytest.approx(loss, rel=1e-4)
+
+
+@pytest.mark.horovod
+def test_one_rank_and_two_ranks_train_the_same_model(trained, tmp_path):
+    results = [
+        trained(np=np, checkpoint_dir=tmp_path / f"of{np}", hyperparameters={"learning_rate": 0.05}) for np in (-1, -2)
+    ]
+    one, two = (open_checkpoint(result.checkpoint).load_model() for result in results)
+    for mine, theirs in zip(one.get_weights(), two.get_weights(), strict=True):
+        np.testing.assert_allclose(mine, theirs, atol=1e-6)
+    for name, value in results[0].metrics.items():
+        assert results[1].metrics[name] == pytest.approx(value, rel=1e-4)
+
+
+KILLED = """
+    import os, signal
+    from lakelens.training import checkpoints
+
+    class Killed(Tiny):
+        def build_model(self):
+            if self.context.rank == 0:
+                sync, seen = checkpoints._sync, []
+                def dying(path):
+                    if "epoch-0002" in str(path):
+                        os.kill(os.getpid(), signal.SIGKILL)
+                    sync(path)
+                checkpoints._sync = dying
+            return super().build_model()
+"""
+
+
+@pytest.mark.horovod
+def test_rank_0_killed_while_it_writes_a_checkpoint_leaves_the_last_whole_one(trained, table, tmp_path):
+    with pytest.raises(RankFailedError, match="SIGKILL"):
+        trained("Killed", KILLED, np=-2, epochs=3)
+    run = only_run(tmp_path)
+    assert run.info.status == "FAILED"
+    assert "SIGKILL" in run.data.tags[FAILURE_TAG]
+    folder = tmp_path / "checkpoints" / run.info.run_id
+    (kept,) = list_checkpoints(folder)
+    assert kept.metadata["epoch"] == 1
+    assert [path.name for path in folder.iterdir()] == [kept.name]
+    assert pins.tracked(str(table)) == {}
+
+
+@pytest.mark.horovod
+def test_a_misspelt_hyperparameter_is_the_callers_error_and_the_run_says_so(trained, table, tmp_path):
+    with pytest.raises(TrialError, match="'lerning_rate'; did you mean 'learning_rate'"):
+        trained(np=-2, hyperparameters={"lerning_rate": 0.1})
+    run = only_run(tmp_path)
+    assert run.info.status == "FAILED"
+    assert run.data.tags[FAILURE_TAG].startswith("TrialError: the Trial never asks for hyperparameter 'lerning_rate'")
+    assert list((tmp_path / "checkpoints").iterdir()) == []
+    assert pins.tracked(str(table)) == {}
+
+
+RAISING = """
+    class Raising(Tiny):
+        def build_model(self):
+            if self.context.rank == 1:
+                raise RuntimeError("the user's own mistake")
+            return super().build_model()
+"""
+
+
+@pytest.mark.horovod
+def test_what_a_trial_raises_on_one_rank_is_shown_and_recorded(trained, tmp_path):
+    with pytest.raises(RankFailedError, match="the user's own mistake") as caught:
+        trained("Raising", RAISING, np=-2)
+    assert "tiny.py" in str(caught.value)
+    run = only_run(tmp_path)
+    assert run.info.status == "FAILED"
+    assert "the user's own mistake" in run.data.tags[FAILURE_TAG]
+
+
+@pytest.mark.horovod
+@pytest.mark.spark
+def test_a_catalog_table_is_trained_on_two_spark_tasks(spark, trained, tmp_path):
+    spark.sql("CREATE DATABASE IF NOT EXISTS pictures")
+    rows = [coloured_rows(0, 61, "train"), coloured_rows(900, 1, "validation")]  # none for rank 1 to validate on
+    frame = spark.createDataFrame([row for part in rows for row in part.to_pylist()])
+    frame.write.format("delta").partitionBy("split").saveAsTable("pictures.squares")
+    try:
+        result = train(
+            "pictures.squares",
+            entrypoint=f"{trial_file(tmp_path)}:Tiny",
+            np=2,
+            epochs=1,
+            class_names=["blue", "green", "red"],
+            checkpoint_dir=tmp_path / "checkpoints",
+            tracking_uri=store_of(tmp_path),
+            spark=spark,
+        )
+    finally:
+        spark.sql("DROP DATABASE pictures CASCADE")
+    assert (result.ranks, result.version) == (2, 0)
+    assert result.metrics["val_accuracy"] in (0.0, 1.0)
+    assert open_checkpoint(result.checkpoint).digest == result.digest
+    with pytest.raises(NotADeltaTableError, match=r"no Delta table pictures\.squares"):
+        train("pictures.squares", spark=spark)
+
+
+# --- what is refused before anything starts ------------------------------------------------------------------------
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ({"epochs": 0}, InvalidArgumentError, "epochs is 0; it must be a whole number of at least 1"),
+        ({"batch_size": -1}, InvalidArgumentError, "batch_size is -1"),
+        ({"epochs": True}, InvalidArgumentError, "epochs is True"),
+        ({"patience": 0}, InvalidArgumentError, "patience is 0"),
+        ({"metric": "val_mine"}, InvalidArgumentError, "give mode='min' or 'max'"),
+        ({"metric": "val_loss", "validation_split": None}, InvalidArgumentError, "validation_split is None"),
+        ({"validation_split": "dev"}, InvalidArgumentError, "'dev'.*validation_split=None trains without"),
+        ({"version": 7}, VersionNotFoundError, "7"),
+        ({"entrypoint": "nowhere"}, TrialError, "module:Class"),
+        ({"entrypoint": "no_such_module:Mine"}, TrialError, "Python finds no module"),
+        ({"image_size": (0, 5)}, InvalidArgumentError, r"image_size is \(0, 5\)"),
+        ({"image_size": (8, 8, 3)}, InvalidArgumentError, "give one side or"),
+        ({"checkpoint_dir": "s3://bucket/checkpoints"}, InvalidArgumentError, "both mount"),
+        ({"checkpoint_dir": "dbfs:/checkpoints"}, InvalidArgumentError, "give its mount: /dbfs/checkpoints"),
+    ],
+)
+def test_what_cannot_succeed_is_refused_before_a_run_is_created(trained, tmp_path, arguments, error, words):
+    with pytest.raises(error, match=words) as caught:
+        trained(**arguments)
+    assert isinstance(caught.value, UsageError)
+    assert not (tmp_path / "mlflow.db").exists()
+    assert not (tmp_path / "checkpoints").exists()
+
+
+@pytest.mark.unit
+def test_a_folder_that_is_no_table_is_named(tmp_path):
+    with pytest.raises(NotADeltaTableError, match=str(tmp_path)):
+        train(tmp_path)
+
+
+@pytest.mark.unit
+def test_a_table_without_class_names_needs_them(tmp_path):
+    add_rows(tmp_path / "plain", 0, 6, "train")
+    with pytest.raises(NotAnImageTableError, match=r"pass class_names=\[\.\.\.\], one per label number"):
+        train(tmp_path / "plain", validation_split=None)
+
+
+@pytest.mark.unit
+def test_a_checkpoint_folder_that_cannot_be_made_fails_the_run_with_the_reason(trained, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(Exception, match=r"checkpoint_dir .*file/checkpoints cannot be written"):
+        trained(checkpoint_dir=tmp_path / "file" / "checkpoints")
+    assert only_run(tmp_path).info.status == "FAILED"

@@ -1,0 +1,299 @@
+"""What comes out of the feed: NumPy without TensorFlow, columns, one-hot, boxes, bad rows, careful decoding."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from datetime import date, datetime, timezone
+from decimal import Decimal
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from feed_tables import HEIGHT, WIDTH, append, encoded, flat, image_rows, labels_of, pixels_of, real, write_layout
+from PIL import Image
+
+from lakelens import DeltaFeed
+from lakelens.errors import BadRowError, InvalidArgumentError
+from lakelens.training.pipeline import feed_errors
+
+pytestmark = pytest.mark.tensorflow
+
+
+@pytest.fixture(scope="module")
+def feed(tmp_path_factory) -> DeltaFeed:
+    return DeltaFeed(write_layout(tmp_path_factory.mktemp("feed") / "t", [30, 11, 2], row_group_rows=7), seed=5)
+
+
+@pytest.mark.parametrize("form", ["jpeg", "png", "raw_rgb"])
+def test_numpy_batches_are_those_of_the_dataset(tmp_path, form):
+    feed = DeltaFeed(write_layout(tmp_path / form, [9, 5], form=form))
+    for dtype in ("float32", "uint8"):
+        arrays = list(feed.as_numpy(4, 0, 1, 2, dtype=dtype))
+        tensors = list(feed.as_dataset(4, 0, 1, 2, dtype=dtype))
+        assert len(arrays) == len(tensors) == 8
+        for (images, labels, weights), (images_tf, labels_tf, weights_tf) in zip(arrays, tensors, strict=True):
+            assert images.dtype == np.dtype(dtype)
+            assert images.shape == (4, HEIGHT, WIDTH, 3)
+            np.testing.assert_array_equal(labels, labels_tf.numpy())
+            np.testing.assert_array_equal(weights, weights_tf.numpy())
+            assert np.abs(images.astype(int) - images_tf.numpy().astype(int)).max() <= 1
+
+
+@pytest.mark.parametrize("form", ["jpeg", "png", "raw_rgb"])
+def test_every_decoder_gives_the_same_pixels(tmp_path, form):
+    feed = DeltaFeed(write_layout(tmp_path / form, [9, 5], form=form))
+    shown = [
+        [images.numpy() for images, _, _ in feed.as_dataset(4, dtype="uint8", decoder=decoder)]
+        for decoder in ("simplejpeg", "tensorflow", "pillow")
+    ]
+    np.testing.assert_array_equal(shown[0], shown[1])
+    np.testing.assert_array_equal(shown[0], shown[2])
+
+
+def test_faster_jpeg_decoding_changes_pixels_by_a_few_levels_only(tmp_path):
+    ramp = np.add.outer(np.arange(64), np.arange(96))[..., None] + np.array([0, 40, 80])
+    buffer = io.BytesIO()
+    Image.fromarray(ramp.astype(np.uint8)).save(buffer, "JPEG", quality=80)
+    append(tmp_path / "t", with_images(range(4), [buffer.getvalue()] * 4))
+    feed = DeltaFeed(tmp_path / "t")
+    for decoder in ("simplejpeg", "tensorflow"):
+        accurate, fast = (
+            next(iter(feed.as_dataset(4, jpeg=jpeg, decoder=decoder)))[0] for jpeg in ("accurate", "fast")
+        )
+        assert np.abs(accurate.numpy() - fast.numpy()).max() <= 8
+    small = next(feed.as_numpy(4, jpeg="fast", image_size=(16, 24)))[0]
+    whole = next(feed.as_numpy(4, image_size=(16, 24)))[0]
+    assert np.abs(small - whole).max() <= 8
+
+
+def test_numpy_batches_need_no_tensorflow(feed):
+    code = (
+        "import sys; from lakelens import DeltaFeed; "
+        f"feed = DeltaFeed({feed.location!r}); print(sum(w.sum() for _, _, w in feed.as_numpy(8)), "
+        "'tensorflow' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == ["43.0", "False"]
+
+
+def test_resizing_agrees_between_tensorflow_and_pillow(tmp_path):
+    rng = np.random.default_rng(0)
+    noise = rng.integers(0, 256, (10, HEIGHT * 4, WIDTH * 4, 3), dtype=np.uint8)
+    smooth = np.repeat(np.repeat(noise[:, ::8, ::8], 8, axis=1), 8, axis=2)
+    buffers = []
+    for pixels in smooth:
+        buffers.append(io.BytesIO())
+        Image.fromarray(pixels).save(buffers[-1], "PNG")
+    rows = image_rows(range(10)).set_column(1, "image", pa.array([b.getvalue() for b in buffers], pa.binary()))
+    append(tmp_path / "t", rows)
+    feed = DeltaFeed(tmp_path / "t")
+    for size in ((HEIGHT, WIDTH), (21, 17), (HEIGHT * 6, WIDTH * 5)):
+        for (ours, _, _), (theirs, _, _) in zip(
+            feed.as_numpy(5, image_size=size), feed.as_dataset(5, image_size=size), strict=True
+        ):
+            assert np.abs(ours - theirs.numpy()).max() <= 2
+
+
+def test_labels_are_one_hot_on_request(tmp_path):
+    feed = DeltaFeed(write_layout(tmp_path / "t", [6]), shuffle=False)
+    _, labels, _ = next(iter(feed.as_dataset(6, one_hot=8)))
+    np.testing.assert_array_equal(labels.numpy(), np.eye(8)[:6])
+    np.testing.assert_array_equal(next(feed.as_numpy(6, one_hot=8))[1], np.eye(8)[:6])
+    with pytest.raises(InvalidArgumentError, match=r"one_hot=True: .* no property 'lakelens.labels'"):
+        feed.as_dataset(6, one_hot=True)
+
+
+@pytest.fixture(scope="module")
+def boxed(tmp_path_factory) -> Path:
+    location = tmp_path_factory.mktemp("boxes") / "t"
+    box = {"label_name": "x", "difficult": False}
+    annotations = [
+        [{**box, "label": 10 * n + k, "xmin": 1.0, "ymin": 2.0, "xmax": 8.0 + k, "ymax": 6.0} for k in range(n)]
+        for n in range(4)
+    ]
+    annotations[0] = None
+    rows = image_rows(range(4)).append_column("annotations", pa.array(annotations))
+    append(location, rows)
+    return location
+
+
+def test_boxes_are_padded_with_their_count_and_follow_the_image_size(boxed):
+    feed = DeltaFeed(boxed, shuffle=False)
+    for source in (feed.as_dataset(4, max_boxes=3), feed.as_numpy(4, max_boxes=3)):
+        _, target, _ = next(iter(source))
+        assert np.asarray(target["label"]).tolist() == [0, 1, 2, 3]
+        assert np.asarray(target["box_count"]).tolist() == [0, 1, 2, 3]
+        assert np.asarray(target["box_labels"]).tolist() == [[0, 0, 0], [10, 0, 0], [20, 21, 0], [30, 31, 32]]
+        assert np.asarray(target["boxes"])[2].tolist() == [[1, 2, 8, 6], [1, 2, 9, 6], [0, 0, 0, 0]]
+    _, target, _ = next(iter(feed.as_dataset(4, max_boxes=3, image_size=(HEIGHT * 2, WIDTH * 3))))
+    assert target["boxes"].numpy()[2][0].tolist() == [3, 4, 24, 12]
+
+
+def test_boxes_are_never_left_out_silently(boxed, feed):
+    with pytest.raises(BadRowError, match=r"row 3 .* has 3 boxes, max_boxes=2"):
+        list(DeltaFeed(boxed).as_numpy(4, max_boxes=2))
+    with pytest.raises(InvalidArgumentError, match="no column 'annotations'"):
+        feed.as_dataset(4, max_boxes=2)
+    with pytest.raises(InvalidArgumentError, match="max_boxes=0"):
+        DeltaFeed(boxed).as_numpy(4, max_boxes=0)
+
+
+def everything(rows: int) -> pa.Table:
+    moment = datetime(2024, 5, 6, 7, 8, 9, 123456, tzinfo=timezone.utc)
+    return pa.table(
+        {
+            "image": pa.array([bytes([n]) for n in range(rows)], pa.binary()),
+            "label": pa.array(range(rows), pa.int64()),
+            "small": pa.array([n % 7 for n in range(rows)], pa.int8()),
+            "real": pa.array([None if n == 3 else n / 2 for n in range(rows)], pa.float64()),
+            "flag": pa.array([n % 2 == 0 for n in range(rows)]),
+            "name": pa.array([None if n == 4 else f"é{n}" for n in range(rows)]),
+            "day": pa.array([date(2024, 1, 1 + n) for n in range(rows)]),
+            "moment": pa.array([moment] * rows, pa.timestamp("us", tz="UTC")),
+            "price": pa.array([Decimal(n) / 4 for n in range(rows)], pa.decimal128(10, 2)),
+            "scores": pa.array([[1.0 * n] * n for n in range(rows)], pa.list_(pa.float32())),
+            "split": ["train"] * rows,
+        }
+    )
+
+
+def test_columns_come_as_dictionaries(tmp_path):
+    append(tmp_path / "t", everything(9))
+    feed = DeltaFeed(tmp_path / "t", shuffle=False)
+    columns, weights = next(feed.as_column_numpy(9, fill={"name": "?"}))
+    assert list(columns) == list(feed.plan.schema)
+    assert columns["image"][5] == b"\x05"
+    assert columns["name"].tolist()[3:5] == ["é3", "?"]
+    assert columns["split"].tolist() == ["train"] * 9
+    assert columns["day"][2] == np.datetime64("2024-01-03")
+    assert columns["moment"][0] == np.datetime64("2024-05-06T07:08:09.123456")
+    assert columns["price"][3] == Decimal("0.75")
+    assert columns["scores"][2] == [2.0, 2.0]
+    assert np.isnan(columns["real"][3])
+    assert weights.tolist() == [1] * 9
+    simple = [name for name in columns if name != "scores"]
+    tensors, _ = next(iter(feed.as_column_dataset(9, columns=simple, fill={"name": "?"})))
+    assert tensors["name"].numpy()[4] == b"?"
+    assert tensors["small"].dtype.name == "int8"
+    assert tensors["moment"].numpy()[0] == columns["moment"][0].astype(np.int64)
+    assert tensors["price"].numpy()[3] == b"0.75"
+    assert {tuple(tensor.shape) for tensor in tensors.values()} == {(9,)}
+
+
+def test_columns_have_the_rows_of_the_dataset(feed):
+    for rank in range(3):
+        ours = [c["label"][w > 0].tolist() for c, w in feed.as_column_numpy(10, rank, 3, columns=["label"])]
+        assert ours == labels_of(feed.as_dataset(10, rank, 3))
+
+
+def test_columns_that_cannot_be_are_refused(tmp_path):
+    append(tmp_path / "t", everything(6))
+    feed = DeltaFeed(tmp_path / "t")
+    with pytest.raises(BadRowError, match=r"null in column 'name'.*fill="):
+        list(feed.as_column_numpy(3, columns=["name"]))
+    with pytest.raises(InvalidArgumentError, match=r"column 'scores' .* no tensor form"):
+        feed.as_column_dataset(3)
+    with pytest.raises(InvalidArgumentError, match="column 'nothing' is not in"):
+        feed.as_column_numpy(3, columns=["nothing"])
+
+
+def with_images(numbers, images) -> pa.Table:
+    return image_rows(numbers).set_column(1, "image", pa.array(images, pa.binary()))
+
+
+@pytest.fixture
+def with_bad_rows(tmp_path) -> DeltaFeed:
+    images = [encoded(n) for n in range(12)]
+    images[2] = b""
+    images[5] = None
+    images[6] = images[6][:-40]
+    images[9] = b"this is text"
+    append(tmp_path / "t", with_images(range(12), images))
+    return DeltaFeed(tmp_path / "t", shuffle=False)
+
+
+def test_a_bad_row_is_an_error_that_names_its_file_and_row(with_bad_rows):
+    with pytest.raises(BadRowError, match=r"row 2 of .*part-.*does not decode.*bad_rows='skip'"):
+        list(with_bad_rows.as_numpy(4))
+    for decoder in ("simplejpeg", "tensorflow"):
+        with pytest.raises(BadRowError, match=r"row 2 of .*part-"), feed_errors():
+            list(with_bad_rows.as_dataset(4, decoder=decoder))
+
+
+def test_bad_rows_are_skipped_by_weight_zero_and_counted(with_bad_rows):
+    for source in (
+        with_bad_rows.as_dataset(5, bad_rows="skip", decoder="tensorflow"),
+        with_bad_rows.as_dataset(5, bad_rows="skip"),
+        with_bad_rows.as_numpy(5, bad_rows="skip"),
+    ):
+        with_bad_rows.skipped.count = 0
+        with_bad_rows.skipped.first.clear()
+        batches = list(source)
+        assert flat(map(real, batches)) == [0, 1, 3, 4, 7, 8, 10, 11]
+        assert with_bad_rows.skipped.count == 4
+        assert sorted(int(message.split("row ")[1].split()[0]) for message in with_bad_rows.skipped.first) == [
+            2,
+            5,
+            6,
+            9,
+        ]
+        images, _, weights = batches[0]
+        assert not np.asarray(images)[np.asarray(weights) == 0].any()
+
+
+def test_images_of_another_size_are_bad_rows_unless_they_are_resized(tmp_path):
+    append(tmp_path / "t", with_images(range(3), [encoded(0), encoded(1, height=30), encoded(2)]))
+    feed = DeltaFeed(tmp_path / "t", shuffle=False)
+    with pytest.raises(BadRowError, match=r"row 1 .* 30 x 16 pixels; resize all images with image_size"):
+        list(feed.as_numpy(3))
+    with pytest.raises(BadRowError, match=r"row 1 .* 30 x 16 pixels"), feed_errors():
+        list(feed.as_dataset(3))
+    images, _, _ = next(iter(feed.as_dataset(3, image_size=(HEIGHT, WIDTH))))
+    assert np.abs(images.numpy()[1] - pixels_of(1)).max() <= 3
+
+
+def test_a_row_without_a_label_is_named(tmp_path):
+    rows = image_rows(range(4)).set_column(5, "label", pa.array([0, 1, None, 3], pa.int32()))
+    append(tmp_path / "t", rows)
+    with pytest.raises(BadRowError, match=r"row 2 .* has no label in column 'label'"):
+        list(DeltaFeed(tmp_path / "t").as_numpy(4))
+
+
+def turned(orientation: int) -> bytes:
+    pixels = np.zeros((HEIGHT, WIDTH, 3), dtype=np.uint8)
+    pixels[: HEIGHT // 2] = 250
+    image, exif, buffer = Image.fromarray(pixels), Image.Exif(), io.BytesIO()
+    exif[0x0112] = orientation
+    image.save(buffer, "JPEG", quality=95, exif=exif)
+    return buffer.getvalue()
+
+
+def odd_files() -> list[bytes]:
+    files = [turned(3), turned(2)]
+    for mode, form in (("RGBA", "PNG"), ("LA", "PNG"), ("P", "PNG"), ("CMYK", "JPEG"), ("L", "JPEG"), ("RGB", "WEBP")):
+        image, buffer = Image.fromarray(pixels_of(311)), io.BytesIO()
+        if "A" in mode:
+            image.putalpha(Image.fromarray(np.tile(np.arange(WIDTH, dtype=np.uint8) * 15, (HEIGHT, 1))))
+        image.convert(mode).save(buffer, form)
+        files.append(buffer.getvalue())
+    deep, buffer = (
+        Image.fromarray(np.arange(HEIGHT * WIDTH, dtype=np.uint16).reshape(HEIGHT, WIDTH) * 340),
+        io.BytesIO(),
+    )
+    deep.save(buffer, "PNG")
+    return [*files, buffer.getvalue()]
+
+
+def test_tensorflow_shows_odd_files_as_ingest_and_inference_do(tmp_path):
+    from lakelens.etl.images import decode
+
+    files = odd_files()
+    append(tmp_path / "t", with_images(range(len(files)), files))
+    feed = DeltaFeed(tmp_path / "t", shuffle=False)
+    decoded = [next(iter(feed.as_dataset(len(files), decoder=name))) for name in ("tensorflow", "simplejpeg")]
+    for images, _, _ in (*decoded, next(feed.as_numpy(len(files)))):
+        for shown, data in zip(np.asarray(images), files, strict=True):
+            assert np.abs(shown - np.asarray(decode(data), dtype=np.float32)).max() <= 2

@@ -1,0 +1,165 @@
+"""A rank's place and environment; which GPUs it sees."""
+
+from __future__ import annotations
+
+import pytest
+
+from lakelens.errors import ClusterConfigurationError
+from lakelens.training.executors import check_executors, listening_address
+from lakelens.training.gloo_interface import relocation_offsets
+from lakelens.training.gpus import driver_gpus, executor_gpus, group_by_machine, through_index_map, visible_to_rank
+from lakelens.training.launch import Job, horovod_environment, place, rank_environment
+from lakelens.training.slots import expected_executors
+
+pytestmark = pytest.mark.unit
+
+
+def test_ranks_are_numbered_within_and_across_hosts():
+    placed = place(["a", "b", "a", "a", "b"])
+    assert [(p.local_rank, p.local_size) for p in placed] == [(0, 3), (0, 2), (1, 3), (2, 3), (1, 2)]
+    assert [(p.cross_rank, p.cross_size) for p in placed] == [(0, 2), (1, 2), (0, 2), (0, 1), (1, 2)]
+    assert [p.rank for p in placed] == [0, 1, 2, 3, 4]
+
+
+def test_a_world_of_one_has_no_horovod_variables():
+    assert horovod_environment(place(["a"])[0], "lo", 60) == {}
+
+
+def test_a_rank_inherits_tuning_but_no_place_from_outside():
+    job = Job(name="j", size=2, payload=b"", stall_timeout_s=60, environment={"A": "1"})
+    base = {"HOROVOD_RANK": "3", "HOROVOD_FUSION_THRESHOLD": "0", "PATH": "/bin"}
+    assert rank_environment(job, base) == {"HOROVOD_FUSION_THRESHOLD": "0", "PATH": "/bin", "A": "1"}
+
+
+def test_a_jobs_secret_is_new_each_time_and_in_no_representation():
+    first, second = (Job(name="j", size=2, payload=b"secret", stall_timeout_s=60) for _ in range(2))
+    assert first.key != second.key
+    assert first.key not in repr(first)
+
+
+# --- GPUs -------------------------------------------------------------------------------------------------------------
+
+
+def test_visible_devices_are_an_index_map():
+    assert through_index_map(["0", "1"], None) == ["0", "1"]
+    assert through_index_map(["1", "0"], "4,6") == ["6", "4"]
+    assert through_index_map(["0"], "GPU-7f3a") == ["GPU-7f3a"]
+    with pytest.raises(ClusterConfigurationError, match="'2' is no index into CUDA_VISIBLE_DEVICES='4,6'"):
+        through_index_map(["2"], "4,6")
+
+
+def test_each_rank_sees_its_hosts_gpus_in_the_order_of_local_ranks():
+    shown = visible_to_rank(["6", "4"], 1, wanted=None)
+    assert shown["CUDA_VISIBLE_DEVICES"].split(",")[1] == "4"
+    assert shown["LAKELENS_GPU"] == "4"
+    assert visible_to_rank([], 0, wanted=None) == {}
+    assert visible_to_rank([], 0, wanted=False) == {"CUDA_VISIBLE_DEVICES": "-1"}
+
+
+def test_the_drivers_gpus_are_dealt_one_each():
+    assert driver_gpus(2, wanted=None, available=["0", "1", "2"]) == ["0", "1"]
+    assert driver_gpus(2, wanted=None, available=[]) == []
+    assert driver_gpus(2, wanted=False, available=["0"]) == []
+    with pytest.raises(
+        ClusterConfigurationError, match="3 ranks need 3 GPUs on the driver and it has 2; start at most 2 ranks"
+    ):
+        driver_gpus(3, wanted=None, available=["0", "1"])
+    with pytest.raises(ClusterConfigurationError, match=r"it has 0; .*use_gpu=False"):
+        driver_gpus(1, wanted=True, available=[])
+
+
+def hello(gpus, visible=None, machine="m", executor="1"):
+    return {"gpus": gpus, "visible_gpus": visible, "host": "a", "machine": machine, "executor": executor}
+
+
+def test_local_ranks_are_counted_by_machine_and_by_executor_where_containers_number_gpus_anew():
+    assert group_by_machine([hello([], machine="m"), hello([], machine="n"), hello([], machine="m")]) == ["m", "n", "m"]
+    assert group_by_machine([hello(["0"], executor="1"), hello(["1"], executor="2")]) == ["m", "m"]
+    assert group_by_machine([hello(["0"], executor="1"), hello(["0"], executor="2")]) == ["m-1", "m-2"]
+
+
+def test_executors_gpus_come_from_sparks_addresses_through_the_index_map():
+    placements = place(["a", "b", "a"])
+    hellos = [hello(["1"], "5,7"), hello(["0"]), hello(["0"], "5,7")]
+    assert executor_gpus(placements, hellos, wanted=None) == [["7", "5"], ["0"], ["7", "5"]]
+    assert executor_gpus(placements, hellos, wanted=False) == [[], [], []]
+    assert executor_gpus(placements, [hello([])] * 3, wanted=None) == [[], [], []]
+
+
+def test_gpus_that_are_not_configured_are_an_error_that_names_the_settings():
+    with pytest.raises(ClusterConfigurationError, match=r"rank 1 on a no GPU; set spark.executor.resource.gpu.amount"):
+        executor_gpus(place(["a", "a"]), [hello(["0"]), hello([])], wanted=True)
+    with pytest.raises(ClusterConfigurationError, match="were given the same GPU"):
+        executor_gpus(place(["a", "a"]), [hello(["0"]), hello(["0"])], wanted=None)
+
+
+# --- cluster ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("master", "instances", "expected"),
+    [
+        ("local[4]", None, 0),
+        ("local-cluster[3,2,1024]", None, 3),
+        ("spark://h:7077", None, None),
+        ("yarn", "5", 5),
+        ("k8s://h", "x", None),
+    ],
+)
+def test_how_many_executors_to_wait_for(master, instances, expected):
+    assert expected_executors(master, instances) == expected
+
+
+def test_the_driver_never_listens_on_all_interfaces():
+    assert listening_address("local-cluster[2,1,1024]", {"spark.driver.host": "10.0.0.9"}) == ("127.0.0.1", "127.0.0.1")
+    conf = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "0.0.0.0"}
+    assert listening_address("spark://h:7077", conf) == ("127.0.0.1", "127.0.0.1")
+    conf = {"spark.driver.host": "driver-svc", "spark.driver.bindAddress": "10.1.2.3"}
+    assert listening_address("k8s://h", conf) == ("10.1.2.3", "driver-svc")
+    with pytest.raises(ClusterConfigurationError, match=r"spark.driver.host='no.such.host.invalid' has no address"):
+        listening_address("yarn", {"spark.driver.host": "no.such.host.invalid"})
+
+
+def executor(**changes):
+    import platform
+
+    import lakelens
+
+    known = {
+        "rank": 0,
+        "host": "w1",
+        "python": platform.python_version(),
+        "version": lakelens.__version__,
+        "problem": None,
+    }
+    return {**known, **changes}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"python": "3.8.1"}, "runs Python 3.8.1, the driver .*PYSPARK_PYTHON"),
+        ({"version": "0.0.1"}, "has lakelens 0.0.1, the driver"),
+        ({"problem": "Horovod is missing"}, r"executor on w1 \(rank 0\): Horovod is missing"),
+    ],
+)
+def test_an_executor_that_differs_from_the_driver_is_named(changes, words):
+    check_executors([executor()])
+    with pytest.raises(ClusterConfigurationError, match=words):
+        check_executors([executor(), executor(**changes)])
+
+
+# --- Gloo's interface -------------------------------------------------------------------------------------------------
+
+
+def test_imports_of_a_library_are_found_in_its_file():
+    import sys
+    from pathlib import Path
+
+    image = Path(sys.executable).read_bytes()
+    assert relocation_offsets(image, "no_such_function") == []
+    assert relocation_offsets(b"#!/bin/sh", "gethostname") == []
+    assert relocation_offsets(b"\x7fELF\x01\x01" + bytes(100), "gethostname") == []
+    library = next(Path(sys.prefix).rglob("*.so"))
+    names = ("malloc", "PyErr_SetString", "memcpy", "Py_DecRef", "free", "PyModule_Create2", "PyModuleDef_Init")
+    assert any(relocation_offsets(library.read_bytes(), name) for name in names)

@@ -1,0 +1,315 @@
+"""What strangers on the network can and cannot do to a job: nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import pickle
+import secrets
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from lakelens.errors import LaunchError
+from lakelens.training import channel
+from lakelens.training.channel import DriverChannel, Seal, SealedReader, TaskChannel, pack_pair, unpack_pair
+from lakelens.training.rendezvous import MAX_VALUE_BYTES, KeyValueStore, LoopbackStore
+from lakelens.training.wire import HEADER, MAX_BODY_BYTES, FrameReader, Kind, pack
+
+pytestmark = pytest.mark.unit
+
+
+class Poison:
+    """A pickle that leaves a trace if it is ever loaded."""
+
+    def __init__(self, path):
+        self.path = str(path)
+
+    def __reduce__(self):
+        return open, (self.path, "w")
+
+
+# --- the store for Gloo -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def store() -> Iterator[LoopbackStore]:
+    store = LoopbackStore(size=2)
+    yield store
+    store.close()
+
+
+def request(store, method, path, body=None, headers=None):
+    connection = http.client.HTTPConnection("127.0.0.1", store.port, timeout=5)
+    try:
+        connection.request(method, path, body, headers or {})
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+def prefix(store):
+    """The path that Gloo's client makes of the address that it is given."""
+    address = store.environment["HOROVOD_GLOO_RENDEZVOUS_ADDR"]
+    return "/" + f"{address}:{store.environment['HOROVOD_GLOO_RENDEZVOUS_PORT']}".split("/", 1)[1]
+
+
+def test_a_rank_puts_and_gets_opaque_bytes(store):
+    value = bytes(range(256))
+    assert request(store, "PUT", f"{prefix(store)}/global_/0", value) == (200, b"")
+    assert request(store, "GET", f"{prefix(store)}/global_/0") == (200, value)
+    assert request(store, "GET", f"{prefix(store)}/global_/1") == (404, b"")
+    assert request(store, "DELETE", f"{prefix(store)}/global_/0") == (200, b"")
+
+
+@pytest.mark.parametrize("path", ["/global_/0", "/wrong/global_/0", "/", "/%00/x/y", "//global_/0", "*"])
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
+def test_a_stranger_is_refused(store, method, path):
+    store.store.put("global_/0", b"address")
+    assert request(store, method, path, b"x" if method == "PUT" else None) == (403, b"")
+    assert store.store.get("global_/0") == b"address"
+
+
+def test_nearly_the_secret_is_not_the_secret(store):
+    assert request(store, "GET", prefix(store)[:-1] + "/global_/0")[0] == 403
+    assert request(store, "GET", prefix(store) + "0/global_/0")[0] == 403
+
+
+def test_a_poisoned_put_executes_nothing(store, tmp_path):
+    poison = pickle.dumps(Poison(tmp_path / "executed"))
+    assert request(store, "PUT", "/global_/0", poison)[0] == 403
+    assert request(store, "PUT", f"{prefix(store)}/global_/0", poison)[0] == 200
+    assert request(store, "GET", f"{prefix(store)}/global_/0") == (200, poison)
+    assert not (tmp_path / "executed").exists()
+
+
+@pytest.mark.parametrize("length", [str(MAX_VALUE_BYTES + 1), "99999999999", "-1", "many", ""])
+def test_an_oversized_or_nonsensical_body_is_refused_unread(store, length):
+    status, _ = request(store, "PUT", f"{prefix(store)}/global_/0", headers={"Content-Length": length})
+    assert status == 413
+    assert store.store.get("global_/0") is None
+
+
+def test_a_body_that_ends_early_is_not_stored(store):
+    with socket.create_connection(("127.0.0.1", store.port), timeout=5) as client:
+        client.sendall(f"PUT {prefix(store)}/global_/0 HTTP/1.1\r\nContent-Length: 100\r\n\r\nonly".encode())
+        client.shutdown(socket.SHUT_WR)
+        assert b" 400 " in client.recv(1000)
+    assert store.store.get("global_/0") is None
+
+
+def test_the_number_and_length_of_keys_are_bounded():
+    store = KeyValueStore(size=1)
+    taken = sum(store.put(f"scope/{number}", b"") for number in range(1000))
+    assert taken == 256
+    assert not store.put("x" * 513, b"")
+    assert not store.put("big", bytes(MAX_VALUE_BYTES + 1))
+
+
+def test_the_store_listens_on_loopback_only_and_closes(store):
+    import psutil
+
+    ports = {
+        c.laddr for c in psutil.Process().net_connections("inet") if c.status == "LISTEN" and c.laddr.port == store.port
+    }
+    assert {address.ip for address in ports} == {"127.0.0.1"}
+    store.close()
+    with pytest.raises(OSError):
+        socket.create_connection(("127.0.0.1", store.port), timeout=1)
+
+
+def test_a_get_waits_a_moment_for_what_is_about_to_come(store):
+    threading.Timer(0.05, lambda: store.store.put("global_/1", b"late")).start()
+    assert request(store, "GET", f"{prefix(store)}/global_/1") == (200, b"late")
+
+
+def test_the_secret_is_new_for_each_store():
+    first, second = LoopbackStore(1), LoopbackStore(1)
+    try:
+        assert first.environment != second.environment
+    finally:
+        first.close()
+        second.close()
+
+
+# --- the driver's channel ---------------------------------------------------------------------------------------------
+
+
+class Driver:
+    """A driver's channel that notes what it hears."""
+
+    def __init__(self, size=2):
+        self.secret = secrets.token_bytes(32)
+        self.frames, self.lost = [], []
+        self.channel = DriverChannel(
+            size, self.secret, "127.0.0.1", 0, lambda rank, frame: self.frames.append((rank, frame)), self.lost.append
+        )
+
+    def wait(self, condition):
+        deadline = time.monotonic() + 5
+        while not condition():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    def stranger(self):
+        return socket.create_connection(("127.0.0.1", self.channel.port), timeout=5)
+
+    def task(self, rank, secret=None):
+        return TaskChannel("127.0.0.1", self.channel.port, secret or self.secret, {"rank": rank})
+
+
+@pytest.fixture
+def driver() -> Iterator[Driver]:
+    driver = Driver()
+    yield driver
+    driver.channel.close()
+
+
+def read(task, count):
+    frames = []
+    while len(frames) < count:
+        frames += list(task.feed(task.socket.recv(65536)))
+    return frames
+
+
+def test_tasks_with_the_secret_are_heard_and_told(driver):
+    tasks = [driver.task(0), driver.task(1)]
+    driver.wait(lambda: len(driver.frames) == 2)
+    tasks[1].send(Kind.EVENT, {"kind": "ready"})
+    driver.wait(lambda: len(driver.frames) == 3)
+    assert (driver.frames[-1][0], driver.frames[-1][1].json()) == (1, {"kind": "ready"})
+    driver.channel.send(0, Kind.ASSIGN, {"a": 1})
+    assert read(tasks[0], 1)[0].json() == {"a": 1}
+    for task in tasks:
+        task.close()
+    driver.wait(lambda: sorted(driver.lost) == [0, 1])
+
+
+def test_rendezvous_values_go_to_every_other_task_as_they_are(driver):
+    tasks = [driver.task(0), driver.task(1)]
+    driver.wait(lambda: len(driver.frames) == 2)
+    tasks[0].send(Kind.PUT, pack_pair("global_/0", b"\x80\x04anything"))
+    frame = read(tasks[1], 1)[0]
+    assert unpack_pair(frame.body) == ("global_/0", b"\x80\x04anything")
+    for task in tasks:
+        task.close()
+
+
+def test_a_client_without_the_secret_is_refused_and_so_is_a_driver_without_it(driver, monkeypatch):
+    monkeypatch.setattr(channel, "CONNECT_TIMEOUT_S", 0.5)
+    with pytest.raises(LaunchError, match="cannot reach the driver"):
+        driver.task(0, secret=secrets.token_bytes(32))
+    assert driver.frames == []
+
+    # Something that listens in the driver's place cannot prove that it is the driver.
+    impostor = socket.create_server(("127.0.0.1", 0))
+
+    def answer():
+        client, _ = impostor.accept()
+        client.sendall(secrets.token_bytes(32))
+        client.recv(64)
+        client.sendall(secrets.token_bytes(32))
+        client.close()
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    with pytest.raises(LaunchError, match="is not this job's driver"):
+        TaskChannel("127.0.0.1", impostor.getsockname()[1], driver.secret, {"rank": 0})
+    thread.join()
+    impostor.close()
+
+
+@pytest.mark.parametrize(
+    "rubbish", [b"GET / HTTP/1.1\r\n\r\n" * 10, bytes(64), pickle.dumps([1] * 100), secrets.token_bytes(4096)]
+)
+def test_rubbish_is_hung_up_on(driver, rubbish):
+    with driver.stranger() as client:
+        client.sendall(rubbish)
+        client.settimeout(5)
+        with contextlib.suppress(ConnectionResetError):
+            while client.recv(4096):
+                pass
+    assert driver.frames == []
+    driver.task(0).close()  # and a rank still gets in
+
+
+def test_a_frame_that_was_changed_repeated_or_made_too_large_ends_the_connection():
+    key = secrets.token_bytes(32)
+
+    def sealed(seal, body):
+        frame = pack(Kind.EVENT, body)
+        return frame + seal.mac(frame)
+
+    sender = Seal(key, b"to driver")
+    first, second = sealed(sender, b"{}"), sealed(sender, b"[]")
+    assert [frame.body for frame in SealedReader(Seal(key, b"to driver")).feed(first + second)] == [b"{}", b"[]"]
+    for stream in (first + first, second, first[:-1] + bytes([first[-1] ^ 1]), first[:5] + b"x" + first[6:]):
+        with pytest.raises(LaunchError, match="HMAC is wrong"):
+            list(SealedReader(Seal(key, b"to driver")).feed(stream))
+    with pytest.raises(LaunchError, match="HMAC is wrong"):
+        list(SealedReader(Seal(key, b"to task")).feed(first))
+    with pytest.raises(LaunchError, match="at most"):
+        list(SealedReader(Seal(key, b"to driver")).feed(HEADER.pack(1, MAX_BODY_BYTES + 1)))
+
+
+def test_the_driver_stops_listening_once_all_ranks_are_there(driver):
+    tasks = [driver.task(0), driver.task(1)]
+    driver.wait(lambda: len(driver.frames) == 2)
+    with pytest.raises(OSError):
+        driver.stranger()
+    for task in tasks:
+        task.close()
+
+
+def test_a_rank_is_accepted_once_and_only_if_the_job_has_it(driver):
+    first = driver.task(0)
+    driver.wait(lambda: len(driver.frames) == 1)
+    for rank in (0, 2, -1, "0"):
+        imposter = driver.task(rank)
+        assert imposter.socket.recv(10) == b""
+        imposter.close()
+    assert len(driver.frames) == 1
+    first.close()
+
+
+def test_a_crowd_of_silent_strangers_does_not_keep_the_ranks_out(monkeypatch):
+    monkeypatch.setattr(channel, "HANDSHAKE_TIMEOUT_S", 0.5)
+    driver = Driver(size=1)
+    strangers = [driver.stranger() for _ in range(60)]
+    try:
+        driver.task(0).close()
+    finally:
+        for stranger in strangers:
+            stranger.close()
+        driver.channel.close()
+
+
+# --- frames -----------------------------------------------------------------------------------------------------------
+
+
+def test_frames_are_cut_wherever_the_stream_is_cut():
+    stream = pack(Kind.READY) + pack(Kind.MESSAGE, b"x" * 1000) + pack(Kind.RAISED, {"a": "ü"})
+    for step in (1, 3, 7, 5000):
+        reader, frames = FrameReader(), []
+        for start in range(0, len(stream), step):
+            frames += list(reader.feed(stream[start : start + step]))
+        assert [(frame.kind, len(frame.body)) for frame in frames] == [(1, 0), (4, 1000), (6, 15)]
+        assert frames[2].json() == {"a": "ü"}
+
+
+def test_a_frame_that_announces_too_much_is_refused_before_it_is_read():
+    with pytest.raises(LaunchError, match="announces 4294967295 bytes; at most 1048576"):
+        list(FrameReader().feed(struct.pack(">BI", 1, 0xFFFFFFFF)))
+    with pytest.raises(LaunchError, match="too large"):
+        pack(Kind.MESSAGE, bytes(MAX_BODY_BYTES + 1))
+
+
+@pytest.mark.parametrize("body", [b"", b"[1]", b"\x80\x04K\x01.", b"{"])
+def test_a_body_that_is_no_json_object_is_an_error(body):
+    with pytest.raises(LaunchError):
+        next(iter(FrameReader().feed(pack(Kind.EVENT, body)))).json()

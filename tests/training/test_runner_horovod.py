@@ -1,0 +1,288 @@
+"""The launcher with real Horovod ranks: equal weights, the classic recipe, and faults in the middle of a collective."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import cloudpickle
+import numpy as np
+import psutil
+import pytest
+from leftovers import Watch, leaves_nothing
+
+from lakelens.errors import RankFailedError
+from lakelens.training.runner import HorovodRunner
+
+pytestmark = pytest.mark.horovod
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _functions_travel_by_value() -> Iterator[None]:
+    """Executors cannot import this module."""
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    yield
+    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+
+@pytest.fixture
+def watch() -> Iterator[Watch]:
+    with leaves_nothing() as watch:
+        yield watch
+
+
+def runner(np: int, watch: Watch, **options) -> HorovodRunner:
+    return HorovodRunner(np=np, env={**watch.env, "TF_CPP_MIN_LOG_LEVEL": "2"}, **options)
+
+
+def train_on_global_batches():
+    """Three epochs of SGD on global batches of 16; each rank takes its share of each batch."""
+    import keras
+    import numpy as np
+
+    import lakelens.training.distributed as hvd
+
+    hvd.init()
+    keras.utils.set_random_seed(7 if hvd.rank() == 0 else 1000)
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(64, 6)).astype("float32")
+    y = (x.sum(1) > 0).astype("int32")
+    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(8, activation="relu"), keras.layers.Dense(2)])
+    model.compile(
+        hvd.DistributedOptimizer(keras.optimizers.SGD(0.1, momentum=0.9)),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    )
+    model.fit(
+        x[hvd.rank() :: hvd.size()],
+        y[hvd.rank() :: hvd.size()],
+        batch_size=16 // hvd.size(),
+        epochs=3,
+        shuffle=False,
+        verbose=0,
+        callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)],
+    )
+    digest = [float(np.abs(weight).sum()) for weight in model.get_weights()]
+    return model.get_weights(), hvd.allgather_object(digest)
+
+
+def test_two_ranks_and_one_on_the_same_global_batches_end_with_equal_weights(watch):
+    two, digests = runner(-2, watch).run(train_on_global_batches)
+    one, _ = runner(-1, watch).run(train_on_global_batches)
+    assert digests[0] == digests[1]
+    for mine, theirs in zip(two, one, strict=True):
+        np.testing.assert_allclose(mine, theirs, atol=1e-6, rtol=0)
+
+
+def classic_recipe(learning_rate):
+    """The recipe as the original's users have it in their notebooks; only the imports are others."""
+    import numpy as np
+    import tensorflow as tf
+    from tensorflow.keras.callbacks import EarlyStopping
+    from tensorflow.keras.layers import Dense
+    from tensorflow.keras.models import Sequential
+    from tensorflow.keras.optimizers import Nadam
+
+    import lakelens.training.distributed as hvd
+
+    hvd.init()
+    gpus = tf.config.list_physical_devices("GPU")
+    for gpu in gpus:
+        tf.config.experimental.set_memory_growth(gpu, True)
+    if gpus:
+        tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU")
+
+    rng = np.random.default_rng(hvd.rank())
+    x = rng.normal(size=(96, 8)).astype("float32")
+    y = (x[:, :4].sum(1) > x[:, 4:].sum(1)).astype("int32")
+
+    model = Sequential([tf.keras.Input((8,)), Dense(16, activation="relu"), Dense(2, activation="softmax")])
+    optimizer = hvd.DistributedOptimizer(Nadam(learning_rate))
+    model.compile(optimizer=optimizer, loss="sparse_categorical_crossentropy", metrics=["accuracy"])
+    callbacks = [
+        hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+        hvd.callbacks.MetricAverageCallback(),
+        EarlyStopping(patience=3, monitor="val_accuracy", restore_best_weights=True),
+        hvd.callbacks.LogCallback(),
+    ]
+    history = model.fit(
+        x,
+        y,
+        batch_size=16,
+        epochs=8,
+        validation_data=(x[::3], y[::3]),
+        callbacks=callbacks,
+        verbose=(2 if hvd.rank() == 0 else 0),
+    )
+    agree = hvd.allgather_object(([weight.tolist() for weight in model.get_weights()], history.history["val_accuracy"]))
+    return max(history.history["val_accuracy"]), agree[0] == agree[-1], hvd.size()
+
+
+def test_the_classic_recipe_runs_with_its_imports_changed_and_nothing_else(watch, capfd):
+    accuracy, agree, size = runner(-4, watch).run(classic_recipe, learning_rate=0.008)
+    assert size == 4
+    assert agree, "early stopping and best weights must be the same on all ranks"
+    assert accuracy > 0.7
+    said = capfd.readouterr().out
+    assert "Epoch 1 begins" in said
+    assert "val_accuracy: " in said
+
+
+@pytest.mark.spark
+def test_the_classic_recipe_runs_on_a_cluster(spark):
+    spark.sparkContext.parallelize(range(4), 4).map(lambda x: x).count()
+    with leaves_nothing() as watch:
+        accuracy, agree, size = runner(2, watch).run(classic_recipe, learning_rate=0.008)
+    assert (size, agree) == (2, True)
+    assert accuracy > 0.7
+
+
+def collective_faults(fault):
+    """Rank 1 does something wrong in the middle of a run of collectives."""
+    import os
+    import signal
+    import time
+
+    import tensorflow as tf
+
+    import lakelens.training.distributed as hvd
+
+    hvd.init()
+    for step in range(10_000):
+        if step == 20 and hvd.rank() == 1:
+            if fault == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if fault == "stopped":
+                os.kill(os.getpid(), signal.SIGSTOP)
+            if fault == "raises":
+                raise ValueError("in the middle")
+            if fault == "returns":
+                return
+            if fault == "stalls":
+                time.sleep(600)
+            if fault == "leaves":
+                os._exit(3)
+        hvd.allreduce(tf.ones([10]), name="step")
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason", "words"),
+    [
+        ("killed", "died", "was ended by SIGKILL"),
+        ("raises", "raised", "ValueError: in the middle"),
+        ("returns", "left_early", "returned from the training function while other ranks still waited"),
+        ("leaves", "died", "ended with exit code 3"),
+        ("stopped", "stopped", "was stopped by SIGSTOP"),
+        ("stalls", "stalled", "did not take part in a collective that the others wait in"),
+    ],
+)
+def test_a_fault_in_a_collective_is_blamed_on_the_rank_that_has_it(watch, fault, reason, words):
+    with pytest.raises(RankFailedError, match=words) as caught:
+        runner(-2, watch, stall_timeout_s=12).run(collective_faults, fault=fault)
+    assert (caught.value.rank, caught.value.reason) == (1, reason)
+    if reason == "stalled":
+        assert any("in collective_faults" in line for line in caught.value.log), "its stack says where it hangs"
+
+
+def test_ranks_that_call_different_collectives_are_not_left_waiting(watch):
+    def main():
+        import tensorflow as tf
+
+        import lakelens.training.distributed as hvd
+
+        hvd.init()
+        hvd.barrier()
+        if hvd.rank() == 0:
+            hvd.allgather(tf.ones([1]), name="one")
+        else:
+            hvd.broadcast(tf.ones([1]), 0, name="another")
+
+    with pytest.raises(RankFailedError, match="waits in a collective that no rank comes out of"):
+        runner(-2, watch, stall_timeout_s=4).run(main)
+
+
+def test_a_rank_that_never_comes_to_init_is_named(watch):
+    def main():
+        import time
+
+        import lakelens.training.distributed as hvd
+
+        if int(__import__("os").environ["HOROVOD_RANK"]) == 1:
+            time.sleep(600)
+        hvd.init()
+
+    with pytest.raises(RankFailedError, match=r"rank 1 of 2 on .* never reached hvd.init\(\) within 3 s"):
+        runner(-2, watch, stall_timeout_s=3).run(main)
+
+
+def test_the_store_is_closed_once_all_ranks_have_joined(watch):
+    def main():
+        import os
+        import socket
+        import time
+
+        import lakelens.training.distributed as hvd
+
+        port = int(os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"])
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        hvd.init()
+        for _ in range(50):
+            time.sleep(0.1)
+            try:
+                socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            except OSError:
+                return "closed"
+        return "open"
+
+    assert runner(-2, watch).run(main) == "closed"
+
+
+def test_no_rank_listens_beyond_loopback_when_all_are_on_one_machine(watch):
+    def main():
+        import psutil
+
+        import lakelens.training.distributed as hvd
+
+        hvd.init()
+        mine = [c.laddr.ip for c in psutil.Process().net_connections("inet") if c.status == psutil.CONN_LISTEN]
+        connected = [
+            c.laddr.ip for c in psutil.Process().net_connections("inet") if c.status == psutil.CONN_ESTABLISHED
+        ]
+        return [
+            address for pair in hvd.allgather_object((mine, connected)) for addresses in pair for address in addresses
+        ]
+
+    assert set(runner(-2, watch).run(main)) == {"127.0.0.1"}
+
+
+def test_gloo_listens_where_it_is_told_whatever_the_host_name_resolves_to(tmp_path):
+    """Unpatched, Horovod's process sets listen on the address of the host name."""
+    outer = [
+        entry.address
+        for name, entries in psutil.net_if_addrs().items()
+        for entry in entries
+        if entry.family == socket.AF_INET and not entry.address.startswith("127.")
+    ]
+    in_own_uts = ["unshare", "--uts", "sh", "-c"]
+    if not outer or subprocess.run([*in_own_uts, "hostname test"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("needs an outer address and the right to set a host name")
+    script = tmp_path / "driver.py"
+    script.write_text(
+        "from lakelens.training.runner import HorovodRunner\n"
+        "def main():\n"
+        "    import psutil, socket\n"
+        "    import lakelens.training.distributed as hvd\n"
+        "    hvd.init()\n"
+        "    hvd.barrier()\n"
+        "    return socket.gethostname(), {c.laddr.ip for c in psutil.Process().net_connections('inet')}\n"
+        "print(HorovodRunner(np=-2).run(main))\n"
+    )
+    output = subprocess.run(
+        [*in_own_uts, f"hostname {outer[0]}; exec {sys.executable} {script}"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    ).stdout
+    assert output.splitlines()[-1] == str((outer[0], {"127.0.0.1"}))

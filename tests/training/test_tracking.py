@@ -1,0 +1,241 @@
+"""Rules of the MLflow layer, on real stores."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from lakelens.errors import InvalidArgumentError, TrackingError
+from lakelens.run_writer import RunWriter
+from lakelens.tracking import (
+    DIGEST_TAG,
+    FAILURE_TAG,
+    RunReference,
+    TableVersion,
+    log_table,
+    log_text,
+    open_client,
+    register_model,
+    resolve_tracking_uri,
+    tracked_run,
+)
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory) -> str:
+    return f"sqlite:///{tmp_path_factory.mktemp('store')}/mlflow.db"
+
+
+def test_the_argument_wins_over_the_environment(monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://from-environment:5000")
+    assert resolve_tracking_uri("http://given:5000") == "http://given:5000"
+    assert resolve_tracking_uri() == "http://from-environment:5000"
+
+
+def test_without_any_word_the_store_is_sqlite_in_the_working_folder(monkeypatch, tmp_path):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.delenv("DATABRICKS_RUNTIME_VERSION", raising=False)
+    monkeypatch.chdir(tmp_path)
+    assert resolve_tracking_uri() == f"sqlite:///{tmp_path}/mlflow.db"
+    monkeypatch.setenv("DATABRICKS_RUNTIME_VERSION", "15.4")
+    assert resolve_tracking_uri() == "databricks"
+
+
+@pytest.mark.parametrize(
+    ("given", "resolved"),
+    [
+        ("sqlite:///runs.db", "sqlite:///{here}/runs.db"),
+        ("sqlite:////abs/runs.db", "sqlite:////abs/runs.db"),
+        ("mlruns", "file://{here}/mlruns"),
+        ("databricks", "databricks"),
+        ("databricks://profile", "databricks://profile"),
+        ("postgresql://host/db", "postgresql://host/db"),
+    ],
+)
+def test_a_store_means_the_same_in_every_process(monkeypatch, tmp_path, given, resolved):
+    monkeypatch.chdir(tmp_path)
+    assert resolve_tracking_uri(given) == resolved.format(here=tmp_path)
+
+
+def test_a_run_that_ends_well_is_finished_with_what_was_recorded(store, tmp_path):
+    (tmp_path / "part.bin").write_bytes(b"x" * 10)
+    with tracked_run(store, "ends-well", run_name="first", tags={"a": "b"}, params={"epochs": 3}) as run:
+        log_table(run, TableVersion("/data/images", 1, "d1", {"train": 8, "validation": 2}))
+        log_text(run, "class Mine: ...", "code/mine.py")
+        with RunWriter(run) as writer:
+            writer.log_metrics({"loss": 0.5}, step=0)
+            writer.log_metrics({"loss": 0.25}, step=1)
+            writer.log_params({"rate": 0.1, "long": "x" * 10_000})
+            writer.set_tags({DIGEST_TAG: "abc"})
+            writer.log_folder(tmp_path, "checkpoint")
+    client = open_client(store)
+    found = client.get_run(run.run_id)
+    assert (found.info.status, found.info.run_name) == ("FINISHED", "first")
+    assert [(m.step, m.value) for m in client.get_metric_history(run.run_id, "loss")] == [(0, 0.5), (1, 0.25)]
+    assert found.data.params["epochs"] == "3"
+    assert found.data.params["rate"] == "0.1"
+    assert found.data.tags["lakelens.version"] == "1"
+    assert [file.path for file in client.list_artifacts(run.run_id, "checkpoint")] == ["checkpoint/part.bin"]
+    (used,) = found.inputs.dataset_inputs
+    assert (used.dataset.name, used.dataset.digest, used.dataset.source_type) == ("images@1", "d1", "delta_table")
+    assert json.loads(used.dataset.source) == {"path": "/data/images", "delta_table_version": 1}
+    assert json.loads(used.dataset.profile)["num_rows"] == 10
+
+
+@pytest.mark.parametrize("version", [0, 7])
+def test_a_recorded_table_version_is_read_back_by_mlflow_itself(store, version):
+    import mlflow
+
+    with tracked_run(store, "dataset") as run:
+        log_table(run, TableVersion("s3a://bucket/images/", version, "d" * 50, {"train": 8}))
+    (used,) = open_client(store).get_run(run.run_id).inputs.dataset_inputs
+    source = mlflow.data.get_source(used.dataset)
+    assert (source.path, source.delta_table_version) == ("s3a://bucket/images/", version)
+
+
+def _raise(error: BaseException, store: str) -> None:
+    with tracked_run(store, "ends-badly"):
+        raise error
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(ValueError("rank 1 died"), "FAILED"), (KeyboardInterrupt("stopped by hand"), "KILLED")]
+)
+def test_a_run_whose_job_fails_says_so_and_why(store, error, status):
+    with pytest.raises(type(error)):
+        _raise(error, store)
+    client = open_client(store)
+    experiment = client.get_experiment_by_name("ends-badly")
+    latest = client.search_runs([experiment.experiment_id], order_by=["start_time DESC"])[0]
+    assert latest.info.status == status
+    assert latest.data.tags[FAILURE_TAG] == f"{type(error).__name__}: {error}"
+
+
+def test_two_runs_share_an_experiment(store):
+    with tracked_run(store, "shared") as first, tracked_run(store, "shared") as second:
+        assert first.experiment_id == second.experiment_id
+        assert first.run_id != second.run_id
+
+
+def test_artifacts_lie_beside_the_local_store_wherever_it_is_opened_from(store, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    with tracked_run(store, "beside") as run:
+        log_text(run, "text", "a.txt")
+    assert list(Path(store.removeprefix("sqlite:///")).parent.glob("mlartifacts/*/artifacts/a.txt"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_opening_a_new_store_prints_nothing(tmp_path):
+    code = f"""
+        from lakelens.tracking import tracked_run
+        with tracked_run("sqlite:///{tmp_path}/new.db", "x"):
+            pass
+        """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_importing_the_layer_imports_no_mlflow():
+    code = "import sys, lakelens.tracking; sys.exit('mlflow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], timeout=60).returncode == 0
+
+
+def test_a_server_that_does_not_answer_is_named_at_once():
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        uri = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        with pytest.raises(TrackingError, match=f"no tracking server answers at {uri}"):
+            open_client(uri)
+
+
+def test_a_store_in_a_folder_that_cannot_be_made_is_named():
+    with pytest.raises(TrackingError, match="did not let us open the store"):
+        open_client("sqlite:////dev/null/folder/mlflow.db")
+
+
+def test_a_store_that_is_no_database_is_named(tmp_path):
+    (tmp_path / "mlflow.db").write_text("not a database, " * 100)
+    with pytest.raises(TrackingError, match=r"mlflow\.db did not let us open the store"):
+        open_client(f"sqlite:///{tmp_path}/mlflow.db")
+
+
+def test_a_rank_that_has_not_the_drivers_file_learns_the_way_out(store, tmp_path):
+    elsewhere = RunReference(f"sqlite:///{tmp_path}/absent.db", "1", "r1", "driver-host")
+    writer = RunWriter(elsewhere)
+    writer.log_metrics({"loss": 1.0}, 0)
+    with pytest.raises(
+        TrackingError, match=r"the driver on driver-host .* set MLFLOW_TRACKING_URI to a tracking server"
+    ):
+        writer.close()
+    assert not (tmp_path / "absent.db").exists()
+    with pytest.raises(TrackingError, match="finds no run r2"):
+        RunWriter(RunReference(store, "1", "r2", "driver-host")).close()
+
+
+def test_what_the_store_refuses_is_raised_when_the_writer_closes(store):
+    with tracked_run(store, "refused", params={"epochs": 1}) as run:
+        writer = RunWriter(run)
+        writer.log_params({"epochs": 2})
+        writer.log_metrics({"loss": 1.0}, 0)
+        with pytest.raises(TrackingError, match=f"write into run {run.run_id}"):
+            writer.close()
+
+
+def test_a_deleted_experiment_is_named_with_the_way_back(store):
+    with tracked_run(store, "deleted") as run:
+        pass
+    open_client(store).delete_experiment(run.experiment_id)
+    with pytest.raises(TrackingError, match=f"mlflow experiments restore --experiment-id {run.experiment_id}"):
+        tracked_run(store, "deleted").__enter__()
+
+
+def test_on_databricks_an_experiment_is_a_workspace_path():
+    from lakelens.tracking import _experiment_id
+
+    with pytest.raises(InvalidArgumentError, match=r"workspace path, such as /Users/"):
+        _experiment_id(None, "databricks", "lakelens")
+
+
+def test_a_registered_alias_leads_to_the_runs_checkpoint(store, tmp_path):
+    (tmp_path / "manifest.json").write_text("{}")
+    versions = []
+    for digest in ("d1", "d2"):
+        with tracked_run(store, "registered") as run, RunWriter(run) as writer:
+            writer.log_folder(tmp_path, "checkpoint")
+            writer.set_tags({DIGEST_TAG: digest})
+        versions.append(register_model(run.run_id, "digits", alias="champion", tracking_uri=store))
+    assert versions == [1, 2]
+    champion = open_client(store).get_model_version_by_alias("digits", "champion")
+    assert (champion.run_id, champion.tags[DIGEST_TAG]) == (run.run_id, "d2")
+    assert champion.source.endswith(f"{run.run_id}/artifacts/checkpoint")
+
+
+def test_a_run_without_checkpoint_is_not_registered(store):
+    with tracked_run(store, "empty") as run:
+        pass
+    with pytest.raises(TrackingError, match=f"run {run.run_id} has no tag {DIGEST_TAG}"):
+        register_model(run.run_id, "digits", tracking_uri=store)
+    with pytest.raises(TrackingError, match="register run no-such-run"):
+        register_model("no-such-run", "digits", tracking_uri=store)
+
+
+def test_a_job_that_fails_leaves_no_thread_that_writes(store):
+    with tracked_run(store, "failing") as run:
+        with pytest.raises(RuntimeError, match="of the body"), RunWriter(run) as writer:
+            raise RuntimeError("of the body")
+        writer._thread.join(30)
+        assert not writer._thread.is_alive()

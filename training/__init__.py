@@ -1,0 +1,1 @@
+"""Distributed training that pins one version of a Delta table."""

@@ -1,0 +1,488 @@
+"""DeltaFeed: one pinned version of a Delta table as batches for training, every row exactly once per epoch."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import BadRowError, ImageError, InvalidArgumentError, NotAnImageTableError
+from ..etl.labels import LABELS_PROPERTY, labels_of
+from ..etl.snapshot import Snapshot, open_snapshot
+from .decode import SkippedRows
+from .plan import DEFAULT_MEMORY_BYTES, FeedPlan, files_missing
+from .planning import check, make_plan, require_column
+from .sharding import RankBatches, lanes_of_rank
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from .batches import Start
+    from .pipeline import Pass
+
+logger = logging.getLogger(__name__)
+
+Preprocess = Callable[..., Any]
+
+_INTEGERS = ("byte", "short", "integer", "long")
+# Rows that are looked at for the size of the images, in case the first ones are bad.
+_SIZED_ROWS = 16
+READER_THREADS = 4
+READ_TIMEOUT_S = 45.0
+
+
+class DeltaFeed:
+    """One version of a Delta table as a feed of images, labels and weights.
+
+    The version, its files and their row counts are resolved once, where the feed is built, without a JVM; the feed
+    pickles, and ranks that receive it never list or read the log. No copy of the table is made.
+
+    Args:
+        location: Path or URI of the table.
+        version: A number, "latest" or None, a time, or a pin's name.
+        split: Value of the split column to keep; None keeps all rows.
+        seed: Seed of the order of rows.
+        shuffle: Whether each epoch has an order of its own; False is the stored order.
+        image_column: Name of the column of image bytes.
+        label_column: Name of the column of class numbers; None feeds zeros.
+        split_column: Name of the column that `split` is looked up in.
+        format_column: Name of the column that tells the stored form (`jpeg`, `png`, `raw_rgb`), if the table has it.
+        boxes_column: Name of the column of annotations: an array of structs with label, xmin, ymin, xmax and ymax.
+        filters: For columns by name, the value, or a list of the values, whose rows are kept; None is null. Filters on
+            partition columns cost nothing; others read their column once, where the feed is built.
+        lanes: Number of row groups that rows are mixed from; by default the power of two that `memory_bytes` holds.
+        memory_bytes: Limit for the row groups that one process holds.
+        storage_options: Access to an object store, under delta-rs' names; with the prefix `fsspec.` under fsspec's.
+        check_files: Whether to look for the data files now, so that a vacuumed version fails here.
+
+    Raises:
+        NotADeltaTableError: If there is no table at `location`.
+        VersionNotFoundError: If the table has no such version.
+        UnsupportedTableFeatureError: If the version cannot be read from its Parquet files alone.
+        NotAnImageTableError: If a column is missing.
+        EmptyFeedError: If the version or the split holds no rows.
+        VersionFilesMissingError: If data files of the version are gone.
+    """
+
+    def __init__(
+        self,
+        location: str | Path,
+        version: int | str | datetime | None = None,
+        split: str | None = None,
+        seed: int = 0,
+        shuffle: bool = True,
+        *,
+        image_column: str = "image",
+        label_column: str | None = "label",
+        split_column: str = "split",
+        format_column: str = "format",
+        boxes_column: str = "annotations",
+        filters: Mapping[str, Any] | None = None,
+        lanes: int | None = None,
+        memory_bytes: int = DEFAULT_MEMORY_BYTES,
+        storage_options: Mapping[str, str] | None = None,
+        check_files: bool = True,
+    ) -> None:
+        snapshot = open_snapshot(location, version, storage_options)
+        require_column(snapshot, image_column, "image_column")
+        if label_column is not None:
+            _require_numbers(snapshot, label_column)
+        if split is not None:
+            require_column(snapshot, split_column, "split_column")
+        self.split = split
+        self.image_column = image_column
+        self.label_column = label_column
+        self.format_column = format_column if format_column in snapshot.schema else None
+        self.boxes_column = boxes_column
+        self.skipped = SkippedRows()
+        self._labels = labels_of(snapshot.configuration)
+        self.plan = make_plan(
+            snapshot,
+            {**({split_column: split} if split is not None else {}), **(filters or {})},
+            seed=seed,
+            shuffle=shuffle,
+            lanes=lanes,
+            memory_bytes=memory_bytes,
+            storage_options=dict(storage_options or {}),
+            check_files=check_files,
+        )
+
+    def __repr__(self) -> str:
+        split = f", split={self.split!r}" if self.split is not None else ""
+        return f"DeltaFeed({self.location!r}, version={self.version}{split}, rows={self.rows})"
+
+    @property
+    def location(self) -> str:
+        """The table's absolute path or URI."""
+        return self.plan.location
+
+    @property
+    def version(self) -> int:
+        """The version's number, also when a time, a pin or the latest was asked for."""
+        return self.plan.version
+
+    @property
+    def rows(self) -> int:
+        """Rows of an epoch."""
+        return self.plan.rows
+
+    @property
+    def class_names(self) -> list[str] | None:
+        """Names of the classes by their numbers, if the table knows them; "" for a number without a name."""
+        if not self._labels:
+            return None
+        names = [""] * (max(self._labels.values()) + 1)
+        for name, number in self._labels.items():
+            names[number] = name
+        return names
+
+    @cached_property
+    def stored_size(self) -> tuple[int, int]:
+        """Height and width of the first stored image, in pixels."""
+        return _size_of_first_image(self.plan, self.image_column, self.format_column)
+
+    def check_files(self) -> None:
+        """Looks for every data file of the feed.
+
+        Raises:
+            VersionFilesMissingError: If one is gone; names the version and the first such file.
+        """
+        check(self.plan)
+
+    def steps_per_epoch(self, batch_size: int, size: int | None = None) -> int:
+        """Counts the batches of one epoch: the same on every rank, whatever their number.
+
+        Args:
+            batch_size: Rows of a global batch.
+            size: Number of ranks; it changes nothing and is there for symmetry with `as_dataset`.
+        """
+        return RankBatches(self.rows, batch_size, 0, size or 1).steps()
+
+    def position(self, steps: int, batch_size: int, start: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Gives the place in the order of rows that is reached after a number of batches.
+
+        Args:
+            steps: Batches taken since `start`.
+            batch_size: Rows of a global batch.
+            start: Position to count from; None is the start of epoch 0.
+
+        Returns:
+            A small JSON value for `as_dataset(start=...)`: exactly the rows that are left follow from there.
+        """
+        from .batches import Start
+
+        place = self._start(start)
+        batches = RankBatches(self.rows, batch_size)
+        left = batches.steps(place.row)
+        if steps < left:
+            return self._position(Start(place.epoch, place.row + steps * batch_size))
+        epochs, steps = divmod(steps - left, batches.steps())
+        return self._position(Start(place.epoch + 1 + epochs, steps * batch_size))
+
+    def _position(self, start: Start) -> dict[str, Any]:
+        return {"epoch": start.epoch, "row": start.row, "order": self.plan.fingerprint}
+
+    def _start(self, position: Mapping[str, Any] | None) -> Start:
+        from .batches import Start
+
+        if position is None:
+            return Start()
+        try:
+            epoch, row, order = int(position["epoch"]), int(position["row"]), position.get("order")
+        except (KeyError, TypeError, ValueError) as error:
+            raise InvalidArgumentError(
+                f"start={position!r} is no position; give what feed.position(...) returned"
+            ) from error
+        if order is not None and order != self.plan.fingerprint:
+            raise InvalidArgumentError(
+                f"start={dict(position)!r} belongs to another order than this feed's ({self.plan.fingerprint}): resume "
+                " with the same table, version, split, seed, shuffle and lanes"
+            )
+        if epoch < 0 or not 0 <= row <= self.rows:
+            raise InvalidArgumentError(f"start={dict(position)!r}: epoch must be >= 0 and row within 0 to {self.rows}")
+        return Start(epoch, row)
+
+    def as_dataset(
+        self,
+        batch_size: int,
+        rank: int | None = None,
+        size: int | None = None,
+        epochs: int | None = 1,
+        *,
+        image_size: int | Sequence[int] | None = None,
+        start: Mapping[str, Any] | None = None,
+        preprocess: Preprocess | None = None,
+        dtype: str = "float32",
+        one_hot: bool | int = False,
+        max_boxes: int | None = None,
+        bad_rows: str = "error",
+        jpeg: str = "accurate",
+        decoder: str = "auto",
+        decode_threads: int | None = None,
+        reader_threads: int = READER_THREADS,
+        read_timeout_s: float = READ_TIMEOUT_S,
+        prefetch: int = 2,
+    ) -> tf.data.Dataset:
+        """Gives this rank's batches as a tf.data.Dataset of (images, labels, weights).
+
+        `images` is [rows, height, width, 3] with values 0 to 255, `labels` int32 [rows], `weights` float32 [rows],
+        where rows = ceil(batch_size / size). Shapes are static. Rows of weight 0 are padding: they fill the last batch,
+        and every batch if `size` does not divide `batch_size`. Iterating again starts again at `start`.
+
+        Args:
+            batch_size: Rows of a global batch, all ranks together.
+            rank: This rank; by default that of the running Horovod job, 0 outside one.
+            size: Number of ranks; by default that of the running Horovod job, 1 outside one.
+            epochs: Epochs that one pass goes through, the first counted from `start`; None never ends.
+            image_size: Height and width that images are resized to; by default they have the size of the first one.
+            start: Where to begin: what `position` returned.
+            preprocess: Called with (images, labels) of a batch inside the pipeline; returns both.
+            dtype: `float32` or `uint8`.
+            one_hot: Whether labels come as float32 [rows, classes]; the number of classes, if the table does not
+                know it.
+            max_boxes: Boxes of a row. When given, labels are a dictionary of `label`, `boxes` (float32
+                [rows, max_boxes, 4]: xmin, ymin, xmax, ymax in pixels of the image that comes out), `box_labels` (int32
+                [rows, max_boxes]) and `box_count` (int32 [rows]); boxes after the count are zeros.
+            bad_rows: `error` stops at a row that does not decode and names it; `skip` gives it weight 0, logs it and
+                counts it in `skipped`.
+            jpeg: `accurate`, or `fast`: libjpeg's fast inverse transform, which changes most pixels by a level and some
+                by up to seven, and, where images are made smaller, decoding at a half, a quarter or an eighth.
+            decoder: What decodes JPEG: `tensorflow`, `simplejpeg`, `pillow`, or `auto`: TensorFlow here, and in
+                `as_numpy` simplejpeg where it is installed, else Pillow. All decode to the same pixels; only where
+                images are resized may they differ by a level or two.
+            decode_threads: Threads that decode; by default one per core.
+            reader_threads: Threads that read row groups.
+            read_timeout_s: Seconds after which a read that has not answered is an error.
+            prefetch: Batches that are kept ready.
+
+        Raises:
+            InvalidArgumentError: If an argument is outside its range, or `start` belongs to another order.
+        """
+        from .pipeline import Output, image_dataset
+
+        output = Output(
+            image_size=image_size,
+            preprocess=preprocess,
+            dtype=dtype,
+            bad_rows=bad_rows,
+            jpeg=jpeg,
+            decoder=decoder,
+            classes=self._classes(one_hot),
+            max_boxes=max_boxes,
+            decode_threads=decode_threads,
+            prefetch=prefetch,
+        )
+        return image_dataset(
+            self, self._pass(batch_size, rank, size, epochs, start, reader_threads, read_timeout_s), output
+        )
+
+    def as_numpy(
+        self,
+        batch_size: int,
+        rank: int | None = None,
+        size: int | None = None,
+        epochs: int | None = 1,
+        *,
+        image_size: int | Sequence[int] | None = None,
+        start: Mapping[str, Any] | None = None,
+        preprocess: Preprocess | None = None,
+        dtype: str = "float32",
+        one_hot: bool | int = False,
+        max_boxes: int | None = None,
+        bad_rows: str = "error",
+        jpeg: str = "accurate",
+        decoder: str = "auto",
+        decode_threads: int | None = None,
+        reader_threads: int = READER_THREADS,
+        read_timeout_s: float = READ_TIMEOUT_S,
+        prefetch: int = 2,
+    ) -> Iterator[tuple[Any, Any, Any]]:
+        """Gives what `as_dataset` gives as an iterator of NumPy arrays, TensorFlow is not imported.
+
+        Close the iterator, or let it go, to end its threads before its end. Arguments are those of `as_dataset`.
+
+        Raises:
+            InvalidArgumentError: If an argument is outside its range, or `start` belongs to another order.
+            FeedError: While iterating, as what it is.
+        """
+        from .pipeline import Output, numpy_batches
+
+        output = Output(
+            image_size=image_size,
+            preprocess=preprocess,
+            dtype=dtype,
+            bad_rows=bad_rows,
+            jpeg=jpeg,
+            decoder=decoder,
+            classes=self._classes(one_hot),
+            max_boxes=max_boxes,
+            decode_threads=decode_threads,
+            prefetch=prefetch,
+        )
+        passed = self._pass(batch_size, rank, size, epochs, start, reader_threads, read_timeout_s)
+        return numpy_batches(self, passed, output, output.decoding(self, with_tensorflow=False))
+
+    def as_column_dataset(
+        self,
+        batch_size: int,
+        rank: int | None = None,
+        size: int | None = None,
+        epochs: int | None = 1,
+        *,
+        columns: Sequence[str] | None = None,
+        fill: Mapping[str, Any] | None = None,
+        start: Mapping[str, Any] | None = None,
+        reader_threads: int = READER_THREADS,
+        read_timeout_s: float = READ_TIMEOUT_S,
+        prefetch: int = 2,
+    ) -> tf.data.Dataset:
+        """Gives this rank's batches as a tf.data.Dataset of (columns, weights), where columns is a dictionary.
+
+        The rows, their order and their weights are those of `as_dataset`; nothing is decoded. Text, bytes and decimals
+        are strings, times int64 (days, or microseconds since 1970).
+
+        Args:
+            batch_size: Rows of a global batch, all ranks together.
+            rank: This rank, as in `as_dataset`.
+            size: Number of ranks, as in `as_dataset`.
+            epochs: Epochs that one pass goes through.
+            columns: Names of the columns; None is all.
+            fill: What stands for null, by column. Floats are NaN without it; in any other column a null is an error.
+            start: Where to begin: what `position` returned.
+            reader_threads: Threads that read row groups.
+            read_timeout_s: Seconds after which a read that has not answered is an error.
+            prefetch: Batches that are kept ready.
+
+        Raises:
+            InvalidArgumentError: If an argument is outside its range, or a column has no tensor form.
+        """
+        from .columns import column_dataset
+
+        passed = self._pass(batch_size, rank, size, epochs, start, reader_threads, read_timeout_s)
+        return column_dataset(self, passed, columns, fill or {}, prefetch)
+
+    def as_column_numpy(
+        self,
+        batch_size: int,
+        rank: int | None = None,
+        size: int | None = None,
+        epochs: int | None = 1,
+        *,
+        columns: Sequence[str] | None = None,
+        fill: Mapping[str, Any] | None = None,
+        start: Mapping[str, Any] | None = None,
+        reader_threads: int = READER_THREADS,
+        read_timeout_s: float = READ_TIMEOUT_S,
+    ) -> Iterator[tuple[dict[str, Any], Any]]:
+        """Gives what `as_column_dataset` gives as an iterator of NumPy arrays; nested columns come as Python values.
+
+        Raises:
+            InvalidArgumentError: If an argument is outside its range.
+        """
+        from .columns import columns_of, numpy_columns
+
+        passed = self._pass(batch_size, rank, size, epochs, start, reader_threads, read_timeout_s)
+        return numpy_columns(self, passed, columns_of(self, columns), fill or {})
+
+    def _classes(self, one_hot: bool | int) -> int | None:
+        if one_hot is False:
+            return None
+        if one_hot is not True:
+            if one_hot < 1:
+                raise InvalidArgumentError(
+                    f"one_hot={one_hot}: give the number of classes, or True if the table knows it"
+                )
+            return one_hot
+        if self.class_names is None:
+            raise InvalidArgumentError(
+                f"one_hot=True: {self.location} has no property {LABELS_PROPERTY!r}; give the number of classes"
+            )
+        return len(self.class_names)
+
+    def _pass(
+        self,
+        batch_size: int,
+        rank: int | None,
+        size: int | None,
+        epochs: int | None,
+        start: Mapping[str, Any] | None,
+        reader_threads: int,
+        read_timeout_s: float,
+    ) -> Pass:
+        from .pipeline import Pass
+
+        if (rank is None) != (size is None):
+            raise InvalidArgumentError(f"rank={rank}, size={size}: give both or neither")
+        rank, size = running_rank_and_size() if rank is None or size is None else (rank, size)
+        batches = RankBatches(self.rows, batch_size, rank, size)
+        for name, value in (("epochs", epochs), ("reader_threads", reader_threads)):
+            if value is not None and value < 1:
+                raise InvalidArgumentError(f"{name}={value}: it must be at least 1")
+        if read_timeout_s <= 0:
+            raise InvalidArgumentError(f"read_timeout_s={read_timeout_s}: give the seconds that a read may take")
+        lanes = len(lanes_of_rank(self.plan.order.lanes, rank, size))
+        logger.info(
+            "feed %s@%s: rank %d of %d takes %d of the %d rows of a global batch, %d steps an epoch; it reads %d of %d "
+            "lanes and holds at most %d MiB of row groups",
+            *(self.location, self.version, rank, size, batches.local_rows, batch_size, batches.steps(), lanes),
+            *(self.plan.order.lanes, self.plan.reading_bytes(lanes) >> 20),
+        )
+        return Pass(batches, self._start(start), epochs, reader_threads, read_timeout_s)
+
+    def describe_row(self, file: int, row: int) -> str:
+        """Names a stored row for a message."""
+        return f"{self.location}@{self.version}: row {row} of {self.plan.file_location(file)}"
+
+
+def running_rank_and_size() -> tuple[int, int]:
+    """Finds this process's rank and the number of ranks: of the running Horovod job, or (0, 1) outside one."""
+    distributed = sys.modules.get("lakelens.training.distributed")
+    if distributed is not None and distributed.is_initialized():
+        return int(distributed.rank()), int(distributed.size())
+    return int(os.environ.get("HOROVOD_RANK", "0")), int(os.environ.get("HOROVOD_SIZE", "1"))
+
+
+def _require_numbers(snapshot: Snapshot, label_column: str) -> None:
+    require_column(snapshot, label_column, "label_column")
+    declared = snapshot.schema[label_column]
+    if declared not in _INTEGERS:
+        raise NotAnImageTableError(
+            f"{snapshot.location}@{snapshot.version}: column {label_column!r} is {declared}, class numbers are "
+            "integers; name another column as label_column, or add one with numbers"
+        )
+
+
+def _size_of_first_image(plan: FeedPlan, image_column: str, format_column: str | None) -> tuple[int, int]:
+    """Reads the height and width of the first stored image that can be read."""
+    import pyarrow.parquet as pq
+
+    from .decode import size_of
+    from .rowgroups import open_file
+    from .stored import RAW_FORMATS
+
+    file = int(np.flatnonzero(plan.files.rows)[0])
+    columns = [image_column, *([format_column, "height", "width"] if format_column else [])]
+    try:
+        with open_file(plan, file) as source:
+            stored = pq.ParquetFile(source)
+            names = [name for name in columns if name in stored.schema_arrow.names]
+            rows = next(stored.iter_batches(batch_size=_SIZED_ROWS, columns=names)).to_pylist()
+    except FileNotFoundError as error:
+        raise files_missing(plan.location, plan.version, [plan.file_location(file)]) from error
+    for row in rows:
+        if format_column and row.get(format_column) in RAW_FORMATS:
+            return int(row["height"]), int(row["width"])
+        with contextlib.suppress(ImageError):
+            return size_of(row[image_column] or b"")
+    raise BadRowError(
+        f"{plan.location}@{plan.version}: none of the first {len(rows)} rows of {plan.file_location(file)} holds an "
+        f"image in column {image_column!r}"
+    )

@@ -1,0 +1,321 @@
+"""Ranks as the tasks of one Spark barrier stage: the driver's side."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from ..errors import LaunchError, NotEnoughSlotsError, RankFailedError
+from .barrier_task import BEAT_S, TaskPlan, task_function
+from .channel import DriverChannel
+from .executors import check_executors, explained, listening_address, reason_of
+from .gpus import executor_gpus, group_by_machine, visible_to_rank
+from .launch import Job, Listener, assignment, horovod_environment, new_record, place
+from .outcome import Failure, RankEvent
+from .preflight import check_cluster
+from .slots import reserve
+from .supervise import temporary_file
+from .values import read_value
+from .wire import Frame, Kind
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_POLL_S = 0.25
+# Spark needs this long to see that a task is gone and to end the stage.
+_STAGE_END_S = 15.0
+# A busy machine delays a beat; several that do not come are silence, however short the stall timeout is.
+_SILENT_BEATS = 4
+_SAY_AFTER_S = 5.0
+_ACCOUNTS_S = 2.0
+
+
+_LOST = "lost contact with the driver: its executor was lost, or its Python worker was ended"
+
+
+@dataclass(frozen=True)
+class _SparkDone:
+    """The Spark job has ended."""
+
+    chunks: list[bytes] | None
+    error: Exception | None
+
+
+def run_on_cluster(
+    spark: SparkSession, job: Job, listener: Listener, *, slots_wait_s: float, driver_port: int = 0
+) -> Any:
+    """Runs a job as one barrier stage and gives rank 0's value.
+
+    Returns after every process of the job has ended, also when it raises.
+
+    Raises:
+        NotEnoughSlotsError: If the cluster has fewer slots, or they do not come free within `slots_wait_s`.
+        ClusterConfigurationError: If settings rule the job out, or an executor's Python differs from the driver's.
+        RankFailedError: If a rank fails.
+    """
+    total = check_cluster(spark, job, slots_wait_s)
+    application = spark.sparkContext.applicationId
+    with reserve(application, job.name, job.size, total, slots_wait_s, listener.on_notice):
+        run = _BarrierRun(spark, job, listener, slots_wait_s, driver_port)
+        try:
+            return run.wait()
+        finally:
+            run.close()
+
+
+class _BarrierRun:
+    """One start of a job on the cluster."""
+
+    def __init__(
+        self, spark: SparkSession, job: Job, listener: Listener, slots_wait_s: float, driver_port: int
+    ) -> None:
+        import lakelens
+
+        self._spark, self._job, self._listener, self._slots_wait_s = spark, job, listener, slots_wait_s
+        self._record = new_record(job)
+        self._inbox: queue.SimpleQueue[tuple[int, Frame | None] | _SparkDone] = queue.SimpleQueue()
+        self._hellos: dict[int, dict[str, Any]] = {}
+        self._heard_at: dict[int, float] = {}
+        self._done: _SparkDone | None = None
+        self._done_at = 0.0
+        self._store_closed = False
+        self._large = temporary_file()
+        self._tag = f"lakelens-{secrets.token_hex(8)}"
+        context = spark.sparkContext
+        conf = context.getConf()
+        bind, advertised = listening_address(
+            context.master, {key: conf.get(key) for key in ("spark.driver.host", "spark.driver.bindAddress")}
+        )
+        self._channel = DriverChannel(
+            job.size,
+            bytes.fromhex(job.key),
+            bind,
+            driver_port,
+            on_frame=self._receive,
+            on_lost=lambda rank: self._inbox.put((rank, None)),
+        )
+        self._payload = context.broadcast(job.payload)
+        plan = TaskPlan(
+            job=replace(job, payload=b""),
+            address=advertised,
+            port=self._channel.port,
+            want_lines=listener.on_line is not None,
+            version=lakelens.__version__,
+        )
+        self._started_at = time.monotonic()
+        self._thread = self._start_stage(plan)
+
+    # --- the Spark job --------------------------------------------------------------------------------------------
+
+    def _start_stage(self, plan: TaskPlan) -> Any:
+        from pyspark import InheritableThread
+
+        context, job = self._spark.sparkContext, self._job
+        body = task_function(plan, self._payload)
+
+        def run_stage() -> None:
+            chunks, error = None, None
+            try:
+                context.addJobTag(self._tag)
+                if context.getLocalProperty("spark.jobGroup.id") is None:
+                    context.setJobGroup(self._tag, f"lakelens: {job.name}, {job.size} ranks", interruptOnCancel=True)
+                else:
+                    context.setJobDescription(f"lakelens: {job.name}, {job.size} ranks")
+                chunks = context.parallelize(range(job.size), job.size).barrier().mapPartitions(body).collect()
+            except Exception as problem:  # noqa: BLE001 - told to the waiting thread, whatever it is
+                error = problem
+            self._inbox.put(_SparkDone(chunks, error))
+
+        # The caller's scheduler pool and job group hold for this thread too: cancelling the caller's group cancels the
+        # job.
+        thread = InheritableThread(target=run_stage, name=f"lakelens-{job.name}", daemon=True)
+        thread.start()
+        return thread
+
+    def _receive(self, rank: int, frame: Frame) -> None:
+        """Takes a frame, in the channel's thread."""
+        if frame.kind != Kind.VALUE:
+            self._inbox.put((rank, frame))
+        elif rank == 0:
+            self._large.write(frame.body)
+
+    # --- waiting --------------------------------------------------------------------------------------------------
+
+    def wait(self) -> Any:
+        """Follows the job to its end."""
+        next_notice = self._started_at + _SAY_AFTER_S
+        while True:
+            self._take_inbox()
+            now = time.monotonic()
+            if len(self._hellos) < self._job.size and self._done is None:
+                next_notice = self._wait_for_slots(now, next_notice)
+            self._look_for_silence(now)
+            failure = self._record.failure(now)
+            if failure is not None:
+                raise self._failed(failure) from None
+            if self._record.all_joined and not self._store_closed:
+                self._store_closed = True
+                self._channel.send_all(Kind.CLOSE_STORE)
+            if self._done is not None and not (self._done.error and self._may_still_hear(now)):
+                return self._value(self._done)
+
+    def _may_still_hear(self, now: float) -> bool:
+        """Spark may know of a failure before the ranks' own accounts of it arrive."""
+        return self._record.has_evidence or now - self._done_at < _ACCOUNTS_S
+
+    def _failed(self, failure: Failure) -> LaunchError:
+        """Ends the stage and makes the error; raise it `from None`, or Spark's stack traces come before the user's."""
+        if failure.reason == "lost":
+            # Spark knows more of a lost task: a cancelled job, a lost executor.
+            self._wait_for(lambda: self._done is not None, _ACCOUNTS_S)
+            if self._done is not None and self._done.error is not None:
+                known = explained(self._done.error, self._job.name)
+                if not isinstance(known, RankFailedError) or known.reason == "cancelled":
+                    self._end_stage()
+                    return known
+                failure = replace(failure, sentence=f"{failure.sentence} (Spark says: {reason_of(self._done.error)})")
+        self._end_stage(failure.rank if failure.reason == "stalled" else None)
+        return self._record.error(failure)
+
+    def _take_inbox(self) -> None:
+        try:
+            item = self._inbox.get(timeout=_POLL_S)
+            while True:
+                self._take(item)
+                item = self._inbox.get_nowait()
+        except queue.Empty:
+            return
+
+    def _take(self, item: tuple[int, Frame | None] | _SparkDone) -> None:
+        now = time.monotonic()
+        if isinstance(item, _SparkDone):
+            self._done, self._done_at = item, now
+            return
+        rank, frame = item
+        self._heard_at[rank] = now
+        if frame is None:
+            record = self._record.ranks[rank]
+            if not record.gone:
+                self._hear(RankEvent(rank, "lost", {"reason": _LOST}), now)
+        elif frame.kind == Kind.HELLO:
+            self._hellos[rank] = frame.json()
+            self._record.ranks[rank].host = self._hellos[rank]["host"]
+            if len(self._hellos) == self._job.size:
+                self._assign()
+        elif frame.kind == Kind.EVENT:
+            event = frame.json()
+            self._hear(RankEvent(rank, event["kind"], event["data"]), now)
+
+    def _hear(self, event: RankEvent, now: float) -> None:
+        self._record.record(event, now)
+        self._listener.hear(event)
+
+    def _assign(self) -> None:
+        """Tells every rank its place, once all tasks are there."""
+        hellos = [self._hellos[rank] for rank in range(self._job.size)]
+        check_executors(hellos)
+        placements = place(group_by_machine(hellos))
+        gpus = executor_gpus(placements, hellos, wanted=self._job.gpus)
+        single_host = len({hello["machine"] for hello in hellos}) == 1
+        for placement in placements:
+            environment = horovod_environment(placement, "", self._job.stall_timeout_s)
+            environment |= visible_to_rank(gpus[placement.rank], placement.local_rank, wanted=self._job.gpus)
+            told = assignment(self._job, placement, environment)
+            self._channel.send(placement.rank, Kind.ASSIGN, {**told, "single_host": single_host})
+
+    def _wait_for_slots(self, now: float, next_notice: float) -> float:
+        """Says what is waited for, and gives up after `slots_wait_s`."""
+        waited = now - self._started_at
+        missing = self._job.size - len(self._hellos)
+        if waited > max(self._slots_wait_s, _SAY_AFTER_S) and not self._hellos and not self._tasks_started():
+            others = self._other_jobs()
+            self._end_stage()
+            raise NotEnoughSlotsError(
+                f"{self._job.name}: none of {self._job.size} tasks could start within {self._slots_wait_s:g} s; "
+                f"a barrier stage needs all its slots free at once and other Spark jobs hold some ({others}); "
+                f"end them, wait longer "
+                f"(slots_wait_s), or use fewer ranks"
+            )
+        if waited > self._slots_wait_s + self._job.stall_timeout_s:
+            self._end_stage()
+            raise LaunchError(f"{self._job.name}: {missing} of {self._job.size} tasks never reported to the driver")
+        if now >= next_notice:
+            self._listener.on_notice(
+                f"{self._job.name} waits for {missing} of {self._job.size} tasks to start; {self._other_jobs()}"
+            )
+            return now + 10 * _SAY_AFTER_S
+        return next_notice
+
+    def _tasks_started(self) -> bool:
+        """Tells whether Spark has given the stage its slots; a first task then still waits for its Python to start."""
+        tracker = self._spark.sparkContext._jsc.sc().statusTracker()
+        for job_id in tracker.getJobIdsForTag(self._tag):
+            info = self._spark.sparkContext.statusTracker().getJobInfo(job_id)
+            for stage_id in info.stageIds if info else []:
+                stage = self._spark.sparkContext.statusTracker().getStageInfo(stage_id)
+                if stage is not None and stage.numActiveTasks > 0:
+                    return True
+        return False
+
+    def _other_jobs(self) -> str:
+        tracker = self._spark.sparkContext.statusTracker()
+        count = max(0, len(tracker.getActiveJobsIds()) - 1)
+        return f"{count} other Spark jobs are running" if count else "no other Spark job of this session is running"
+
+    def _look_for_silence(self, now: float) -> None:
+        for rank, heard_at in self._heard_at.items():
+            record = self._record.ranks[rank]
+            if not record.gone and now - heard_at > max(self._record.patience_s, _SILENT_BEATS * BEAT_S):
+                reason = f"gave no sign of life for {now - heard_at:.0f} s; its executor or host hangs"
+                self._hear(RankEvent(rank, "lost", {"reason": reason}), now)
+
+    # --- the end --------------------------------------------------------------------------------------------------
+
+    def _value(self, done: _SparkDone) -> Any:
+        if done.error is not None:
+            raise explained(done.error, self._job.name) from done.error
+        if not self._record.all_returned:
+            raise LaunchError(f"{self._job.name}: Spark says that the job is done, but not every rank has returned")
+        skeleton, large = b"".join(done.chunks or []), self._record.value["large"]
+        received = self._large.seek(0, 2)
+        if received != sum(size for _, size in large):
+            raise LaunchError(f"{self._job.name}: rank 0's value arrived in part only ({received} bytes); run it again")
+        self._large.seek(0)
+        return read_value(skeleton, large, self._large)
+
+    def _end_stage(self, dump: int | None = None) -> None:
+        """Ends all ranks and the Spark job, and waits for both; rank `dump` first writes its stacks into its log."""
+        self._channel.send_all(Kind.END, {"dump": [dump] if dump is not None else []})
+        self._wait_for_stage(_STAGE_END_S / 3)
+        if self._done is None:
+            with contextlib.suppress(Exception):
+                self._spark.sparkContext.cancelJobsWithTag(self._tag)
+            self._wait_for_stage(_STAGE_END_S)
+
+    def _wait_for_stage(self, seconds: float) -> None:
+        self._wait_for(lambda: self._done is not None and self._all_reported(), seconds)
+
+    def _wait_for(self, condition: Callable[[], bool], seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and not condition():
+            self._take_inbox()
+
+    def _all_reported(self) -> bool:
+        return all(self._record.ranks[rank].gone or self._record.ranks[rank].lost for rank in self._hellos)
+
+    def close(self) -> None:
+        """Leaves nothing behind, also after an interruption."""
+        try:
+            if self._done is None:
+                self._end_stage()
+        finally:
+            self._channel.close()
+            self._large.close()
+            with contextlib.suppress(Exception):
+                self._payload.destroy()
+            self._thread.join(timeout=_STAGE_END_S)

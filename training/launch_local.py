@@ -1,0 +1,76 @@
+"""Ranks as processes on the driver."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from .gpus import driver_gpus, visible_to_rank
+from .hosts import loopback_interface
+from .launch import Job, Listener, assignment, horovod_environment, new_record, place, rank_environment
+from .outcome import RankEvent
+from .rendezvous import LoopbackStore
+from .supervise import RankSpec, Supervisor, temporary_file
+from .values import read_value
+
+_STEP_S = 0.25
+
+
+def run_on_driver(job: Job, listener: Listener) -> Any:
+    """Runs a job as processes on this machine and gives rank 0's value.
+
+    Ranks see one another through the loopback interface only. Returns after every process of the job has ended, also
+    when it raises.
+
+    Raises:
+        RankFailedError: If a rank fails.
+    """
+    record = new_record(job)
+
+    def hear(event: RankEvent) -> None:
+        record.record(event, time.monotonic())
+        listener.hear(event)
+
+    placements = place(["localhost"] * job.size)
+    store = LoopbackStore(job.size) if job.size > 1 else None
+    payload, value = temporary_file(job.payload), temporary_file()
+    try:
+        with Supervisor(hear) as supervisor:
+            gpus = driver_gpus(job.size, wanted=job.gpus)
+            for placement in placements:
+                process = supervisor.start(
+                    RankSpec(
+                        rank=placement.rank,
+                        payload=payload,
+                        value=value,
+                        environment=rank_environment(job),
+                        preload=job.preload,
+                        title=job.name,
+                    )
+                )
+                variables = horovod_environment(placement, loopback_interface(), job.stall_timeout_s)
+                variables |= visible_to_rank(gpus, placement.local_rank, wanted=job.gpus)
+                process.assign(assignment(job, placement, _with_store(variables, store)))
+            while not (record.all_returned and supervisor.gone):
+                supervisor.step(_STEP_S)
+                failure = record.failure(time.monotonic())
+                if failure is not None:
+                    if failure.reason == "stalled":
+                        supervisor.dump_stacks([failure.rank])
+                    # The other ranks are ended before the error is raised, so that it finds nothing running.
+                    supervisor.end()
+                    raise record.error(failure)
+                if store is not None and record.all_joined:
+                    store.close()
+        value.seek(0)
+        return read_value(value.read(record.value["pickle"]), record.value["large"], value)
+    finally:
+        payload.close()
+        value.close()
+        if store is not None:
+            store.close()
+
+
+def _with_store(variables: Mapping[str, str], store: LoopbackStore | None) -> dict[str, str]:
+    return {**variables, **(store.environment if store is not None else {})}

@@ -1,0 +1,137 @@
+"""The training function and its arguments as bytes for the ranks, and what to say when that cannot be."""
+
+from __future__ import annotations
+
+import io
+import types
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..errors import InvalidArgumentError, MissingDependencyError, UnpicklableFunctionError
+
+# Importing one of these takes seconds, which a rank can spend while the launcher still gathers the others.
+_WORTH_A_HEAD_START = ("tensorflow", "keras")
+_MAX_DEPTH = 3
+
+
+def pickle_function(main: Callable[..., Any], kwargs: Mapping[str, Any]) -> bytes:
+    """Pickles a training function with its arguments.
+
+    Raises:
+        InvalidArgumentError: If `main` is not callable.
+        UnpicklableFunctionError: If something in it cannot be pickled; names that object.
+        MissingDependencyError: If cloudpickle is missing.
+    """
+    if not callable(main):
+        raise InvalidArgumentError(f"run(main, ...) takes a function, got {type(main).__name__}: {main!r}")
+    try:
+        import cloudpickle
+    except ImportError as error:
+        raise MissingDependencyError("cloudpickle is missing; pip install cloudpickle") from error
+    try:
+        buffer = io.BytesIO()
+        cloudpickle.dump((main, dict(kwargs)), buffer)
+        return buffer.getvalue()
+    except Exception as error:
+        culprit = find_unpicklable(main, kwargs)
+        named = f"{culprit[0]} ({culprit[1]})" if culprit else f"something that it refers to ({error})"
+        raise UnpicklableFunctionError(
+            f"the training function {_name(main)} cannot be sent to the ranks: {named} cannot be pickled. "
+            f"Usual causes are a TensorFlow or Spark object, an open file or a lock from outside the function: "
+            f"create it inside the function, or pass a path or plain values."
+        ) from error
+
+
+def find_unpicklable(main: Callable[..., Any], kwargs: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Finds the innermost named object that cannot be pickled: its name as the user wrote it, and its type."""
+    candidates = {f"argument {name}={_short(value)}": value for name, value in kwargs.items()}
+    candidates |= _captured(main)
+    for label, value in candidates.items():
+        found = _culprit(label, value, _MAX_DEPTH)
+        if found is not None:
+            return found
+    return None
+
+
+def _culprit(label: str, value: Any, depth: int) -> tuple[str, str] | None:
+    if _picklable(value):
+        return None
+    if depth > 0:
+        for name, inner in _parts(value).items():
+            found = _culprit(f"{label} -> {name}", inner, depth - 1)
+            if found is not None:
+                return found
+    return label, f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+def _parts(value: Any) -> dict[str, Any]:
+    if isinstance(value, Mapping):
+        return {f"[{key!r}]": inner for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return {f"[{index}]": inner for index, inner in enumerate(value)}
+    if isinstance(value, types.FunctionType):
+        return _captured(value)
+    return (
+        {f".{name}": inner for name, inner in getattr(value, "__dict__", {}).items()}
+        if not isinstance(value, type)
+        else {}
+    )
+
+
+def _captured(function: Any) -> dict[str, Any]:
+    """What a function takes from outside: closure variables, globals, defaults, the object that it is bound to."""
+    bound = getattr(function, "__self__", None)
+    function = getattr(function, "__func__", function)
+    if not isinstance(function, types.FunctionType):
+        partial = getattr(function, "func", None)
+        return _captured(partial) if partial is not None else {"the object": function}
+    found: dict[str, Any] = {} if bound is None else {"self": bound}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
+        try:
+            found[f"variable {name!r}"] = cell.cell_contents
+        except ValueError:
+            continue  # not assigned yet
+    for name in _global_names(function.__code__):
+        if name in function.__globals__ and not isinstance(function.__globals__[name], types.ModuleType):
+            found[f"global variable {name!r}"] = function.__globals__[name]
+    for index, value in enumerate(function.__defaults__ or ()):
+        found[f"default argument {index}"] = value
+    return found
+
+
+def _global_names(code: types.CodeType) -> list[str]:
+    names = list(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            names += _global_names(constant)
+    return names
+
+
+def _picklable(value: Any) -> bool:
+    import cloudpickle
+
+    try:
+        cloudpickle.dumps(value)
+    except Exception:  # noqa: BLE001 - a user's object may raise anything from its __reduce__
+        return False
+    return True
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _name(function: Any) -> str:
+    return repr(getattr(function, "__qualname__", function))
+
+
+def modules_to_preload(payload: bytes, size: int) -> tuple[str, ...]:
+    """Guesses from a pickled function which slow modules it is going to import; a head start, nothing depends on it."""
+    if b"lakelens.training.distributed" in payload or b"training.distributed" in payload:
+        return (
+            ("lakelens.training.distributed", "horovod.tensorflow") if size > 1 else ("lakelens.training.distributed",)
+        )
+    return tuple(
+        name for name in _WORTH_A_HEAD_START[:1] if any(word.encode() in payload for word in _WORTH_A_HEAD_START)
+    )

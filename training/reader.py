@@ -1,0 +1,273 @@
+"""The one module that knows Petastorm: row groups read by its worker pool, in the order in which they are asked for.
+
+Petastorm's own Reader deals row groups by itself, reads the footer of every file first and bounds its memory by a
+number of row groups. Here its ThreadPool and ArrowReaderWorker are fed by tickets: each ticket that is ventilated is
+one row group that the epoch's order needs next, and as many are out as the caller holds memory for.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+import weakref
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ..errors import FeedError, FeedStalledError, InvalidArgumentError, LakelensError
+from .plan import FeedPlan, files_missing
+from .rowgroups import FileLayout, RowGroup, complete, open_file, stored_columns
+from .sharding import Piece
+
+with warnings.catch_warnings():
+    # Petastorm 0.13 imports pyarrow's legacy file systems, each of which warns.
+    warnings.simplefilter("ignore")
+    from petastorm.arrow_reader_worker import ArrowReaderWorker
+    from petastorm.workers_pool.thread_pool import ThreadPool
+
+# Layouts kept; a lane needs its file's once per row group. About 10 kB each.
+_CACHED_LAYOUTS = 256
+# Rows read at a time where a row group is too large to be read at once.
+_STREAMED_ROWS = 64
+# The results queue holds no more than the tickets that are out, and those are bounded by the caller.
+_UNBOUNDED = 1 << 30
+
+
+class _Key(NamedTuple):
+    """Rows of a row group that are held together."""
+
+    file: int
+    row_group: int
+    first: int
+    last: int
+
+
+@dataclass
+class Ticket:
+    """A place in the line of reads: handed to a worker early, told later what to read.
+
+    A worker that waits for its ticket costs nothing; Petastorm's idle workers poll a thousand times a second.
+    """
+
+    piece: Piece | None = None
+    told: threading.Event = field(default_factory=threading.Event)
+    done: threading.Event = field(default_factory=threading.Event)
+
+
+@dataclass(frozen=True)
+class Block:
+    """Rows of one row group in the order of an epoch.
+
+    Attributes:
+        piece: The piece that was asked for, cut to the rows that this block holds.
+        group: The row group.
+        rows: int64, indices into `group`, one per row of `piece`.
+    """
+
+    piece: Piece
+    group: RowGroup
+    rows: np.ndarray[Any, np.dtype[np.int64]]
+
+
+@dataclass(frozen=True)
+class _Failure:
+    error: Exception
+
+
+class _Latch:
+    """A lock that can be referred to weakly."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+
+class _Shelf:
+    """What the workers of one reader share: layouts of files, and the row groups that are in use right now."""
+
+    def __init__(self, plan: FeedPlan, columns: tuple[str, ...]) -> None:
+        self.plan = plan
+        self.columns = columns
+        self._lock = threading.Lock()
+        self._layouts: OrderedDict[int, FileLayout] = OrderedDict()
+        self._groups: weakref.WeakValueDictionary[_Key, RowGroup] = weakref.WeakValueDictionary()
+        self._latches: weakref.WeakValueDictionary[_Key, _Latch] = weakref.WeakValueDictionary()
+
+    def layout(self, file: int) -> FileLayout:
+        """Gives a file's layout, checked against the plan; the last ones are kept."""
+        with self._lock:
+            if file in self._layouts:
+                self._layouts.move_to_end(file)
+                return self._layouts[file]
+        layout = FileLayout.of(self.plan, file)
+        with self._lock:
+            self._layouts[file] = layout
+            while len(self._layouts) > _CACHED_LAYOUTS:
+                self._layouts.popitem(last=False)
+        return layout
+
+    def group(self, key: _Key, layout: FileLayout) -> RowGroup:
+        """Gives a row group: the one that some lane still holds, or a newly read one. Two lanes read it once."""
+        with self._lock:
+            latch = self._latches.get(key)
+            if latch is None:
+                latch = self._latches[key] = _Latch()
+        with latch.lock:
+            with self._lock:
+                group = self._groups.get(key)
+            if group is None:
+                group = self._read(key, layout)
+                with self._lock:
+                    self._groups[key] = group
+        return group
+
+    def _read(self, key: _Key, layout: FileLayout) -> RowGroup:
+        wanted = stored_columns(self.plan, self.columns, layout.footer)
+        rows = layout.footer.row_group(key.row_group).num_rows
+        with open_file(self.plan, key.file) as source:
+            parquet = pq.ParquetFile(source, metadata=layout.footer, pre_buffer=not isinstance(source, pa.NativeFile))
+            if (key.first, key.last) == (0, rows):
+                read = parquet.read_row_group(key.row_group, columns=wanted, use_threads=False)
+            else:
+                read = _read_rows(parquet, key, wanted)
+        first_row = layout.starts[key.row_group] + key.first
+        return RowGroup(key.file, first_row, complete(self.plan, key.file, read, self.columns, key.last - key.first))
+
+
+def _read_rows(parquet: pq.ParquetFile, key: _Key, columns: list[str]) -> pa.Table:
+    """Reads some rows of a row group, holding little more than them; Parquet has to go through those before them."""
+    batches, start = [], 0
+    for batch in parquet.iter_batches(_STREAMED_ROWS, row_groups=[key.row_group], columns=columns, use_threads=False):
+        first, last = max(key.first - start, 0), min(key.last - start, len(batch))
+        if first < last:
+            batches.append(batch.slice(first, last - first))
+        start += len(batch)
+        if start >= key.last:
+            break
+    return pa.Table.from_batches(batches)
+
+
+class _RowGroupWorker(ArrowReaderWorker):  # type: ignore[misc]
+    """Petastorm's Arrow worker, told what to read by tickets.
+
+    It publishes exactly one result per ticket, a Block or a _Failure: an exception that leaves `process` would end the
+    worker's thread and print a traceback.
+    """
+
+    def __init__(self, worker_id: int, publish_func: Any, args: tuple[Any, ...]) -> None:
+        self._shelf: _Shelf = args[-1]
+        super().__init__(worker_id, publish_func, args[:-1])
+
+    def process(self, ticket: Ticket) -> None:
+        ticket.told.wait()
+        if ticket.piece is None:
+            return
+        try:
+            result: Block | _Failure = self._read(ticket.piece)
+        except Exception as error:  # noqa: BLE001 - handed to the thread that waits for it
+            result = _Failure(error)
+        self.publish_func(result)
+        ticket.done.set()
+
+    def _read(self, piece: Piece) -> Block:
+        plan = self._shelf.plan
+        try:
+            layout = self._shelf.layout(piece.file)
+            chosen = plan.order.file_slice(piece.epoch, piece.file, layout.rows, piece.first, piece.last, layout.chunks)
+            key, rows = _Key(piece.file, chosen.row_group, chosen.first, chosen.last), chosen.rows
+            if layout.kept is not None:
+                kept = layout.kept[chosen.row_group]
+                rows = kept[rows]
+                if layout.chunks[chosen.row_group] == 1:
+                    key = key._replace(first=0, last=layout.footer.row_group(chosen.row_group).num_rows)
+                else:
+                    key = key._replace(first=int(kept[chosen.first]), last=int(kept[chosen.last - 1]) + 1)
+            group = self._shelf.group(key, layout)
+        except FileNotFoundError as error:
+            raise files_missing(plan.location, plan.version, [plan.file_location(piece.file)]) from error
+        except LakelensError:
+            raise
+        except Exception as error:  # each store's client has exceptions of its own
+            raise FeedError(
+                f"{plan.location}@{plan.version}: {plan.file_location(piece.file)} cannot be read: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        return Block(piece._replace(last=piece.first + len(rows)), group, rows - key.first)
+
+
+class RowGroupReader:
+    """Reads pieces of the epochs' walks in parallel and gives them back in the order in which they were asked for.
+
+    Args:
+        plan: What is read.
+        columns: Names of the columns to read.
+        threads: Number of reading threads.
+        timeout_s: Seconds after which a read that has not answered is an error.
+    """
+
+    def __init__(self, plan: FeedPlan, columns: tuple[str, ...], threads: int, timeout_s: float) -> None:
+        if threads < 1:
+            raise InvalidArgumentError(f"reader_threads={threads}: reading needs at least one thread")
+        self._plan = plan
+        self._timeout_s = timeout_s
+        self._waiting: deque[Ticket] = deque()
+        self._open: deque[Ticket] = deque()
+        self._stalled = False
+        self._closed = False
+        self._pool = ThreadPool(threads, results_queue_size=_UNBOUNDED)
+        # The places of Petastorm's own arguments: file system, paths, schema, n-gram, pieces, cache, transform,
+        # transformed schema, filters, shuffle, seed. The worker above needs none of them.
+        self._pool.start(
+            _RowGroupWorker, (None, None, None, None, None, None, None, None, None, False, None, _Shelf(plan, columns))
+        )
+        for _ in range(threads):
+            self._ventilate()
+
+    def _ventilate(self) -> None:
+        ticket = Ticket()
+        self._open.append(ticket)
+        self._pool.ventilate(ticket)
+
+    def ask(self, piece: Piece) -> None:
+        """Asks for the first row group of a piece; `take` gives the answers in the order of the questions."""
+        ticket = self._open.popleft()
+        ticket.piece = piece
+        self._waiting.append(ticket)
+        self._ventilate()
+        ticket.told.set()
+
+    def take(self) -> Block:
+        """Waits for the oldest question's answer.
+
+        Raises:
+            FeedStalledError: If it does not come within the time limit; names the file.
+            VersionFilesMissingError: If the file is gone.
+            FeedError: If the file cannot be read, or is not the one that was committed.
+        """
+        ticket = self._waiting.popleft()
+        if not ticket.done.wait(self._timeout_s):
+            self._stalled = True
+            file = ticket.piece.file if ticket.piece is not None else 0
+            raise FeedStalledError(
+                f"{self._plan.location}@{self._plan.version}: {self._plan.file_location(file)} has not answered for "
+                f"{self._timeout_s:g} s; check the store, or raise read_timeout_s"
+            )
+        result = self._pool.get_results()
+        if isinstance(result, _Failure):
+            raise result.error
+        block: Block = result
+        return block
+
+    def close(self) -> None:
+        """Ends the threads. One that hangs in a read is left behind as a daemon thread: nothing can end it."""
+        if self._closed:
+            return
+        self._closed = True
+        self._pool.stop()
+        for ticket in self._open:
+            ticket.told.set()
+        if not self._stalled:
+            self._pool.join()

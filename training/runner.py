@@ -1,0 +1,168 @@
+"""HorovodRunner: a training function on many processes, started by one call."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InvalidArgumentError, RankFailedError
+from .launch import Job, Listener
+from .launch_local import run_on_driver
+from .payload import modules_to_preload, pickle_function
+from .preflight import check_horovod
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_VERBOSITIES = ("all", "log_callback_only")
+
+
+class HorovodRunner:
+    """Runs a training function on several processes that train one model together.
+
+    Args:
+        np: How many. Negative: that many processes on the driver. Positive: that many tasks of one Spark barrier stage,
+            a slot each.
+            Zero: every slot that the cluster has. -1 and 1 need no Horovod.
+        driver_log_verbosity: `all` prints every line that a rank writes, after `[rank]<stdout>` or `[rank]<stderr>`;
+            `log_callback_only` prints what ranks send with `log_to_driver` and `LogCallback`.
+        stall_timeout_s: Seconds after which a rank that is stopped, or that the others wait for, fails the job.
+        slots_wait_s: Seconds to wait for slots that other jobs hold, and for executors that are still starting.
+        max_restarts: How often a failed job is started again. The function sees which attempt it is as
+            `lakelens.training.distributed.attempt()`.
+        use_gpu: True: one GPU for each rank; False: none; None: one each if there are any.
+        env: Environment variables for every rank.
+        name: What the Spark UI, process titles and messages call the job; the function's name by default.
+        driver_port: The port on which the driver hears of its ranks, for networks that let executors connect to known
+            ports only; 0 takes any.
+        spark: The session to use for np >= 0; None takes the active one, or starts one.
+
+    Raises:
+        InvalidArgumentError: If an argument breaks its rule.
+    """
+
+    def __init__(
+        self,
+        *,
+        np: int,
+        driver_log_verbosity: str = "log_callback_only",
+        stall_timeout_s: float = 60.0,
+        slots_wait_s: float = 60.0,
+        max_restarts: int = 0,
+        use_gpu: bool | None = None,
+        env: Mapping[str, str] | None = None,
+        name: str | None = None,
+        driver_port: int = 0,
+        spark: SparkSession | None = None,
+    ) -> None:
+        if isinstance(np, bool) or not isinstance(np, int):
+            raise InvalidArgumentError(f"np={np!r}: the number of processes is a whole number, negative for the driver")
+        if driver_log_verbosity not in _VERBOSITIES:
+            raise InvalidArgumentError(
+                f"driver_log_verbosity={driver_log_verbosity!r} is not known; use one of "
+                f"{', '.join(map(repr, _VERBOSITIES))}"
+            )
+        _require_at_least("stall_timeout_s", stall_timeout_s, 1.0)
+        _require_at_least("slots_wait_s", slots_wait_s, 0.0)
+        _require_at_least("max_restarts", max_restarts, 0)
+        if isinstance(driver_port, bool) or not isinstance(driver_port, int) or not 0 <= driver_port <= 65535:
+            raise InvalidArgumentError(f"driver_port={driver_port!r}: ports are 0 (any) to 65535")
+        for key, value in (env or {}).items():
+            if not isinstance(key, str) or not isinstance(value, str) or not key or "=" in key or "\0" in key + value:
+                raise InvalidArgumentError(
+                    f"env[{key!r}]={value!r}: environment variables are text, and names hold no '='"
+                )
+        self.np = np
+        self.driver_log_verbosity = driver_log_verbosity
+        self.stall_timeout_s = float(stall_timeout_s)
+        self.slots_wait_s = float(slots_wait_s)
+        self.max_restarts = max_restarts
+        self.use_gpu = use_gpu
+        self.env = dict(env or {})
+        self.name = name
+        self.driver_port = driver_port
+        self._spark = spark
+
+    def run(self, main: Callable[..., Any], **kwargs: Any) -> Any:
+        """Calls `main(**kwargs)` on every rank and gives what rank 0's call returned.
+
+        Args:
+            main: The training function. It is pickled, so it makes its TensorFlow objects itself.
+            **kwargs: Its arguments.
+
+        Raises:
+            UnpicklableFunctionError: If `main` or an argument cannot be sent.
+            NotEnoughSlotsError: If the cluster has fewer slots than ranks.
+            ClusterConfigurationError: If the cluster's settings rule the job out.
+            MissingDependencyError: If Horovod is missing or was built for another TensorFlow.
+            RankFailedError: If a rank raised, died, stalled or left early.
+        """
+        payload = pickle_function(main, kwargs)
+        name = self.name or str(getattr(main, "__name__", type(main).__name__))
+        size = self._size()
+        if size > 1 and self.np < 0:
+            check_horovod()
+        for attempt in range(self.max_restarts + 1):
+            job = Job(
+                name=name,
+                size=size,
+                payload=payload,
+                stall_timeout_s=self.stall_timeout_s,
+                environment=self.env,
+                preload=modules_to_preload(payload, size),
+                attempt=attempt,
+                gpus=self.use_gpu,
+            )
+            try:
+                return self._launch(job)
+            except RankFailedError as error:
+                if attempt == self.max_restarts:
+                    raise
+                _notice(f"{name}: {error.summary} Starting again ({attempt + 1} of {self.max_restarts} restarts).")
+        raise AssertionError("unreachable")
+
+    def _size(self) -> int:
+        if self.np < 0:
+            return -self.np
+        from .slots import total_slots
+
+        return self.np or total_slots(self._session(), self.slots_wait_s)
+
+    def _session(self) -> SparkSession:
+        if self._spark is None:
+            from ..session import spark_session
+
+            self._spark = spark_session()
+        return self._spark
+
+    def _launch(self, job: Job) -> Any:
+        listener = Listener(
+            on_line=_print_line if self.driver_log_verbosity == "all" else None, on_message=_print, on_notice=_notice
+        )
+        if self.np < 0:
+            return run_on_driver(job, listener)
+        from .launch_barrier import run_on_cluster
+
+        return run_on_cluster(
+            self._session(), job, listener, slots_wait_s=self.slots_wait_s, driver_port=self.driver_port
+        )
+
+
+def _require_at_least(name: str, value: float, least: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= least:
+        raise InvalidArgumentError(f"{name}={value!r}: must be a number of at least {least:g}")
+
+
+def _print_line(rank: int, stream: str, text: str) -> None:
+    _print(f"[{rank}]<{stream}> {text}")
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def _notice(text: str) -> None:
+    sys.stderr.write(f"lakelens: {text}\n")
+    sys.stderr.flush()

@@ -1,0 +1,66 @@
+"""Counts the collectives that this rank has entered and left, so that the driver sees who waits for whom.
+
+Horovod 0.28.1 has a stall inspector of its own, but on Gloo it never finds anything: its list of ranks is reserved, not
+filled (gloo_controller.cc, `global_ranks_.reserve(size_)`), so no rank is ever missing and
+HOROVOD_STALL_SHUTDOWN_TIME_SECONDS does nothing.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from .rank_link import RankLink
+from .wire import Kind
+
+SAMPLE_S = 1.0
+
+
+class CollectiveCounter:
+    """Two counters on the CPU that the traced graph itself counts up, and a thread that reports when they change.
+
+    Args:
+        link: Where to report.
+    """
+
+    def __init__(self, link: RankLink) -> None:
+        self._link = link
+        with tf.init_scope(), tf.device("/CPU:0"):
+            self._entered = tf.Variable(0, dtype=tf.int64, trainable=False, name="lakelens_entered")
+            self._left = tf.Variable(0, dtype=tf.int64, trainable=False, name="lakelens_left")
+        self._reported = (0, 0)
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._report, name="lakelens-stall", daemon=True)
+        self._thread.start()
+        atexit.register(self.close)
+
+    def around(self, collective: Callable[[], Any]) -> Any:
+        """Calls a function that makes one collective operation, and counts it, eagerly or in a graph."""
+        entered = self._entered.assign_add(1, read_value=False)
+        if tf.executing_eagerly():
+            result = collective()
+            self._left.assign_add(1, read_value=False)
+            return result
+        with tf.control_dependencies([entered]):
+            result = collective()
+        with tf.control_dependencies(tf.nest.flatten(result, expand_composites=True)):
+            self._left.assign_add(1, read_value=False)
+        return result
+
+    def _report(self) -> None:
+        while not self._stopped.wait(SAMPLE_S):
+            # In this order a collective that begins in between shows as left, never as waited for.
+            entered, left = int(self._entered.numpy()), int(self._left.numpy())
+            if (entered, left) != self._reported:
+                self._reported = (entered, left)
+                self._link.send(Kind.PROGRESS, {"entered": entered, "left": left})
+
+    def close(self) -> None:
+        """Stops reporting."""
+        self._stopped.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(timeout=2)

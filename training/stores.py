@@ -1,0 +1,154 @@
+"""Opening data files wherever a table lives: mapped into memory on a disk, through fsspec in an object store."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pyarrow as pa
+
+from ..errors import InvalidArgumentError, MissingDependencyError
+from ..locations import has_scheme
+
+# Hadoop's names of a store -> fsspec's, and the package that brings it.
+_PROTOCOLS = {
+    "s3": ("s3", "s3fs"),
+    "s3a": ("s3", "s3fs"),
+    "s3n": ("s3", "s3fs"),
+    "gs": ("gcs", "gcsfs"),
+    "gcs": ("gcs", "gcsfs"),
+    "abfs": ("abfs", "adlfs"),
+    "abfss": ("abfs", "adlfs"),
+    "az": ("abfs", "adlfs"),
+}
+# delta-rs' names of storage options, which users already have, -> fsspec's; a dot leads into a nested mapping.
+_OPTIONS = {
+    "s3": {
+        "aws_access_key_id": "key",
+        "aws_secret_access_key": "secret",
+        "aws_session_token": "token",
+        "aws_endpoint_url": "endpoint_url",
+        "aws_endpoint": "endpoint_url",
+        "aws_region": "client_kwargs.region_name",
+        "aws_default_region": "client_kwargs.region_name",
+        "aws_skip_signature": "anon",
+    },
+    "gcs": {
+        "google_service_account": "token",
+        "google_service_account_path": "token",
+        "google_application_credentials": "token",
+    },
+    "abfs": {
+        "azure_storage_account_name": "account_name",
+        "azure_storage_account_key": "account_key",
+        "azure_storage_sas_token": "sas_token",
+        "azure_storage_client_id": "client_id",
+        "azure_storage_client_secret": "client_secret",
+        "azure_storage_tenant_id": "tenant_id",
+    },
+}
+# Options with this prefix are for fsspec alone, under its own names.
+FSSPEC_PREFIX = "fsspec."
+
+
+def local_form(location: str) -> str | None:
+    """Gives the path on this machine's disks of a location, or None for one in an object store.
+
+    `dbfs:/x` is `/dbfs/x`, where Databricks mounts it.
+    """
+    if location.startswith("dbfs:"):
+        return "/dbfs/" + location[len("dbfs:") :].lstrip("/")
+    return None if has_scheme(location) else location
+
+
+def fsspec_options(protocol: str, storage_options: Mapping[str, str]) -> dict[str, Any]:
+    """Translates storage options into the arguments of fsspec's file system for `protocol`."""
+    options: dict[str, Any] = {}
+    for key, value in storage_options.items():
+        if key.startswith(FSSPEC_PREFIX):
+            _put(options, key[len(FSSPEC_PREFIX) :], value)
+            continue
+        name = _OPTIONS.get(protocol, {}).get(key.lower()) or _OPTIONS.get(protocol, {}).get(f"aws_{key.lower()}")
+        if name == "anon":
+            options["anon"] = value.lower() == "true"
+        elif name is not None:
+            _put(options, name, value)
+    return options
+
+
+def _put(options: dict[str, Any], name: str, value: str) -> None:
+    *parents, last = name.split(".")
+    for parent in parents:
+        options = options.setdefault(parent, {})
+    options[last] = value
+
+
+def file_system(location: str, storage_options: Mapping[str, str]) -> tuple[Any, str]:
+    """Gives fsspec's file system for a location in an object store, and the location's path in it.
+
+    Raises:
+        InvalidArgumentError: If the scheme is of no store that lakelens reads.
+        MissingDependencyError: If the package for the store is not installed.
+    """
+    import fsspec
+
+    scheme = location.split(":", 1)[0].lower()
+    if scheme not in _PROTOCOLS:
+        known = ", ".join(sorted(_PROTOCOLS))
+        raise InvalidArgumentError(
+            f"{location}: no store of scheme {scheme!r} is known; lakelens reads {known} and disks"
+        )
+    protocol, package = _PROTOCOLS[scheme]
+    try:
+        system = fsspec.filesystem(protocol, **fsspec_options(protocol, storage_options))
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"{location}: reading {scheme}:// needs {package}: pip install {package}"
+        ) from error
+    return system, system._strip_protocol(f"{protocol}:{location.split(':', 1)[1]}")
+
+
+@contextmanager
+def open_location(location: str, storage_options: Mapping[str, str], size: int | None = None) -> Iterator[Any]:
+    """Opens a data file for pyarrow's Parquet reader.
+
+    Args:
+        location: Path or URI.
+        storage_options: Access to an object store.
+        size: Bytes of the file, which saves an object store the question.
+    """
+    path = local_form(location)
+    if path is not None:
+        with pa.memory_map(path) as source:
+            yield source
+        return
+    system, path = file_system(location, storage_options)
+    # pyarrow asks for whole column chunks; a cache would only read further ahead and copy.
+    with system.open(path, "rb", size=size, cache_type="none") as source:
+        yield source
+
+
+def find_missing(locations: Iterable[str], storage_options: Mapping[str, str]) -> list[str]:
+    """Lists those data files that are not there. Folders are listed rather than files looked up one by one."""
+    by_folder: dict[str, list[str]] = defaultdict(list)
+    for location in locations:
+        by_folder[location.rsplit("/", 1)[0]].append(location)
+    missing = []
+    for folder, members in by_folder.items():
+        present = _names_in(folder, storage_options)
+        missing += [member for member in members if member.rsplit("/", 1)[1] not in present]
+    return missing
+
+
+def _names_in(folder: str, storage_options: Mapping[str, str]) -> set[str]:
+    path = local_form(folder)
+    try:
+        if path is not None:
+            return {entry.name for entry in Path(path).iterdir()}
+        system, path = file_system(folder, storage_options)
+        return {PurePosixPath(name).name for name in system.ls(path, detail=False, refresh=True)}
+    except FileNotFoundError:
+        return set()

@@ -1,0 +1,155 @@
+"""The body of one rank: a fresh interpreter that receives the training function, runs it and reports.
+
+It knows neither Spark nor Keras. Its supervisor hands it three descriptors (a line, the pickled function, a file for
+the value); its place in the world arrives on the line, so that heavy imports run while the launcher still waits for the
+other ranks.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import importlib
+import json
+import mmap
+import os
+import pickle
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import LaunchError
+from . import rank_link
+from .outcome import is_consequence
+from .rank_link import RankLink
+from .wire import STACK_SIGNAL, FrameReader, Kind
+
+EXIT_RAISED = 1
+EXIT_TERMINATED = 128 + signal.SIGTERM
+MAX_TRACEBACK_CHARACTERS = 200_000
+
+
+def main(argument: str) -> None:
+    """Runs the rank that `argument` (JSON: line, payload, value, preload) describes, and ends the process."""
+    spec: dict[str, Any] = json.loads(argument)
+    line = socket.socket(fileno=spec["line"])
+    signal.signal(signal.SIGTERM, _terminate)
+    faulthandler.register(STACK_SIGNAL, all_threads=True)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True, errors="replace")  # type: ignore[union-attr]
+    for name in spec["preload"]:
+        _preload(name)
+    link = _receive_assignment(line)
+    rank_link.attach(link)
+    link.send(Kind.READY, {"pid": os.getpid()})
+    sys.exit(_run(link, spec["payload"], spec["value"]))
+
+
+def _terminate(number: int, frame: object) -> None:
+    # Unwinds the user's `finally` blocks; a second signal ends the process at once.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    sys.exit(EXIT_TERMINATED)
+
+
+def _preload(name: str) -> None:
+    try:
+        importlib.import_module(name)
+    except ImportError:
+        # Only a head start: the training function's own import raises where the user sees it.
+        return
+
+
+def _receive_assignment(line: socket.socket) -> RankLink:
+    reader = FrameReader()
+    while True:
+        data = line.recv(65536)
+        if not data:
+            raise SystemExit(EXIT_TERMINATED)  # the supervisor is gone before the job began
+        for frame in reader.feed(data):
+            if frame.kind != Kind.ASSIGN:
+                raise LaunchError(f"a rank expects its assignment first, got a frame of kind {frame.kind}")
+            assignment = frame.json()
+            os.environ.update(assignment["env"])
+            return RankLink(
+                rank=assignment["rank"],
+                size=assignment["size"],
+                local_rank=assignment["local_rank"],
+                local_size=assignment["local_size"],
+                attempt=assignment["attempt"],
+                name=assignment["name"],
+                job_key=bytes.fromhex(assignment["job_key"]),
+                _socket=line,
+            )
+
+
+def _run(link: RankLink, payload: int, value: int) -> int:
+    try:
+        function, kwargs = _load(payload)
+        result = function(**kwargs)
+        stored = _store(result, value) if link.rank == 0 else {}
+    except SystemExit as stop:
+        if stop.code in (None, 0):
+            link.send(Kind.RETURNED, _store(None, value) if link.rank == 0 else {})
+            return 0
+        if stop.code == EXIT_TERMINATED:
+            return EXIT_TERMINATED
+        _report(link, stop)
+        return stop.code if isinstance(stop.code, int) else EXIT_RAISED
+    except BaseException as error:  # noqa: BLE001 - whatever the user's function raises goes to the driver
+        _report(link, error)
+        return EXIT_RAISED
+    link.send(Kind.RETURNED, stored)
+    return 0
+
+
+def _load(payload: int) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """Unpickles the function and its arguments, which come from this job's driver by Spark's own channel."""
+    with mmap.mmap(payload, 0, access=mmap.ACCESS_READ) as view:
+        try:
+            function, kwargs = pickle.loads(view)  # noqa: S301
+        except ModuleNotFoundError as error:
+            raise LaunchError(
+                f"this rank's Python cannot import {error.name!r}, which the training function needs; "
+                f"install it on every worker, send it with --py-files, or define the function in the script or "
+                f"notebook itself"
+            ) from error
+    return function, kwargs
+
+
+def _store(result: Any, descriptor: int) -> dict[str, Any]:
+    """Writes rank 0's value where the supervisor reads it, and says what is where."""
+    from .values import write_value
+
+    with os.fdopen(os.dup(descriptor), "wb") as file:
+        file.seek(0)
+        file.truncate()
+        try:
+            return write_value(result, file)
+        except Exception as error:
+            raise LaunchError(
+                f"the training function returned {type(result).__name__}, which cannot be pickled ({error}); "
+                f"return plain values, or save the object and return its path"
+            ) from error
+
+
+def _report(link: RankLink, error: BaseException) -> None:
+    """Sends the error, with the user's frames only, and prints it into the rank's own log."""
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_globals.get("__name__") == __name__:
+        frames = frames.tb_next
+    own = isinstance(error, LaunchError)
+    text = "".join(traceback.format_exception(type(error), error, None if own else frames))
+    kind = type(error)
+    link.send(
+        Kind.RAISED,
+        {
+            "type": kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}",
+            "message": str(error)[:4000],
+            "traceback": text[-MAX_TRACEBACK_CHARACTERS:],
+            "consequence": is_consequence(kind.__name__, str(error)),
+        },
+    )
+    sys.stderr.write(text)
+    sys.stderr.flush()
