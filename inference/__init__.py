@@ -1,0 +1,1 @@
+"""Batch inference from tracked checkpoints."""

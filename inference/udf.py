@@ -1,0 +1,80 @@
+"""The model as a Spark UDF."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InvalidArgumentError
+from .arrow import PREDICTION_DDL, predict_pandas
+from .models import resolve_model
+from .predictor import DEFAULT_BATCH_BYTES, check_batch_bytes
+from .shipping import ShippedModel, ship
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql import SparkSession
+    from pyspark.sql._typing import UserDefinedFunctionLike
+
+_ARGUMENTS = ("image", "format", "height", "width")
+
+
+def predict_udf(
+    spark: SparkSession,
+    model: str | Path,
+    *,
+    tracking_uri: str | None = None,
+    batch_bytes: int = DEFAULT_BATCH_BYTES,
+    custom_objects: Mapping[str, Any] | None = None,
+) -> UserDefinedFunctionLike:
+    """Makes a UDF that predicts the class of stored images.
+
+    `df.select(udf("image"))` reads encoded images; `udf("image", "format", "height", "width")` reads `raw_rgb` too.
+    It gives struct<prediction int, predicted_name string, probability float, probabilities array<float>, error string>;
+    a row that cannot be scored has an `error` and null elsewhere. For SQL: `spark.udf.register("predict", udf)`.
+
+    The checkpoint is found here, on the driver, and sent to every executor through `SparkContext.addFile` (see
+    `shipping.ship`); each Python worker compares its digest and loads it once, however many tasks it runs.
+
+    Memory: the model runs on at most `batch_bytes` of float32 input at once. Before that, Spark hands over
+    `spark.sql.execution.arrow.maxRecordsPerBatch` rows (10,000 by default) in one piece; for images, set it to about
+    `batch_bytes` / bytes per stored image, as `score` does by itself.
+
+    Args:
+        spark: The session that will run it.
+        model: `runs:/<run id>`, `models:/<name>@<alias>`, `experiment:<id>` or a checkpoint's path (`resolve_model`).
+        tracking_uri: MLflow tracking URI.
+        batch_bytes: Most bytes of one batch of float32 input.
+        custom_objects: The user's own layers by name, when the model has any.
+
+    Raises:
+        ModelNotFoundError: If `model` leads to no checkpoint.
+        CheckpointError: If the checkpoint is damaged, changed, or of a kind that is refused.
+    """
+    check_batch_bytes(batch_bytes)
+    shipped = ship(spark, resolve_model(model, tracking_uri), batch_bytes=batch_bytes, custom_objects=custom_objects)
+    return udf_of(shipped)
+
+
+def udf_of(shipped: ShippedModel) -> UserDefinedFunctionLike:
+    """Makes the UDF of a model that is on the executors already."""
+    import pandas as pd
+    from pyspark.sql.functions import pandas_udf
+
+    def predict(batches: Any) -> Any:
+        yield from predict_pandas(shipped.predictor(), _checked(batches))
+
+    # pyspark reads the kind of a pandas UDF from these; they must be types, which this module's annotations are not.
+    predict.__annotations__ = {"batches": Iterator[tuple[pd.Series, ...]], "return": Iterator[pd.DataFrame]}
+    udf: UserDefinedFunctionLike = pandas_udf(predict, PREDICTION_DDL)
+    return udf
+
+
+def _checked(batches: Iterator[pd.Series | tuple[pd.Series, ...]]) -> Iterator[Any]:
+    for batch in batches:
+        if isinstance(batch, tuple) and len(batch) != len(_ARGUMENTS):
+            raise InvalidArgumentError(
+                f"the prediction UDF got {len(batch)} columns; give the image alone or {', '.join(_ARGUMENTS)}"
+            )
+        yield batch

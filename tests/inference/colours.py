@@ -1,0 +1,82 @@
+"""Images of one colour, a model that names the colour, and image tables of them."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+COLOURS = {"red": (220, 30, 30), "green": (30, 220, 30), "blue": (30, 30, 220)}
+NAMES = tuple(COLOURS)
+SIDE = 16
+METADATA = {
+    "input": {"height": SIDE, "width": SIDE, "channels": 3},
+    "labels": {str(number): name for number, name in enumerate(NAMES)},
+    "epoch": 1,
+}
+TABLE_DDL = (
+    "path STRING, image BINARY, format STRING, height INT, width INT, label INT, label_name STRING, split STRING, "
+    "content_hash STRING"
+)
+
+
+def image_of(name: str, side: int = SIDE, form: str = "JPEG") -> bytes:
+    """An image of one colour."""
+    image = Image.new("RGB", (side, side), COLOURS[name])
+    if form == "raw_rgb":
+        return image.tobytes()
+    buffer = io.BytesIO()
+    image.save(buffer, form)
+    return buffer.getvalue()
+
+
+def row(
+    number: int, name: str | None = None, *, data: bytes | None = b"", form: str = "jpeg", split: str = "test"
+) -> tuple:
+    """A row of an image table; the colours take turns unless one is named."""
+    name = name or NAMES[number % len(NAMES)]
+    if data == b"":
+        data = image_of(name, form="raw_rgb" if form == "raw_rgb" else form.upper())
+    content = hashlib.sha256(f"{number}".encode() + (data or b"")).hexdigest()
+    return (f"file:///images/{number:05d}.jpg", data, form, SIDE, SIDE, NAMES.index(name), name, split, content)
+
+
+def write_table(spark: Any, path: Path | str, rows: Sequence[tuple], ddl: str = TABLE_DDL) -> None:
+    """Appends rows as one version of a Delta table that is partitioned by split."""
+    writer = spark.createDataFrame(list(rows), ddl).coalesce(2).write.format("delta").mode("append")
+    (writer.partitionBy("split") if "split" in ddl else writer).save(str(path))
+
+
+def colour_model(sharpness: float = 8.0) -> Any:
+    """A model that gives each image the colour that is strongest in it; untrained, because its weights are known."""
+    import keras
+
+    model = keras.Sequential(
+        [
+            keras.Input((SIDE, SIDE, 3)),
+            keras.layers.Rescaling(1 / 255),
+            keras.layers.GlobalAveragePooling2D(),
+            keras.layers.Dense(3, "softmax"),
+        ]
+    )
+    model.layers[-1].set_weights([np.eye(3, dtype=np.float32) * sharpness, np.zeros(3, np.float32)])
+    return model
+
+
+def save(model: Any, folder: Path, **metadata: Any) -> Any:
+    """Saves a model as a checkpoint."""
+    from lakelens.training.checkpoints import save_checkpoint
+
+    return save_checkpoint(model, folder, metadata={**METADATA, **metadata}, state={"epoch": 1})
+
+
+def read(spark: Any, path: Path | str, version: int | None = None) -> list[Any]:
+    """The rows of a predictions table, by path."""
+    reader = spark.read.format("delta")
+    reader = reader if version is None else reader.option("versionAsOf", version)
+    return reader.load(str(path)).orderBy("path", "version").collect()

@@ -1,0 +1,154 @@
+"""Rules of the predictor: what it says of good images, and of every kind of bad one; no Spark."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+
+import numpy as np
+import pytest
+from colours import NAMES, SIDE, colour_model, image_of, save
+
+from lakelens.errors import CheckpointError, CheckpointNotFoundError, InvalidArgumentError, ModelMismatchError
+from lakelens.inference.predictor import LOADED, Predictor, PredictorCache, load_predictor
+
+pytestmark = pytest.mark.tensorflow
+
+
+@pytest.fixture(scope="module")
+def predictor(checkpoint):
+    return load_predictor(checkpoint.path)
+
+
+@pytest.mark.parametrize("form", ["JPEG", "PNG"])
+def test_each_image_gets_its_class_name_and_probabilities(predictor, form):
+    given = predictor.predict([image_of(name, form=form) for name in NAMES])
+    assert given.names == list(NAMES)
+    assert given.labels.tolist() == [0, 1, 2]
+    assert np.allclose(given.probabilities.sum(axis=1), 1, atol=1e-5)
+    assert given.errors == [None] * 3
+
+
+def test_raw_pixels_and_images_of_another_size_are_scored_too(predictor):
+    images = [image_of("green", form="raw_rgb"), image_of("blue", side=40), image_of("red", side=4, form="raw_rgb")]
+    given = predictor.predict(images, ["raw_rgb", "jpeg", "raw_rgb"], [SIDE, 40, 4], [SIDE, 40, 4])
+    assert given.names == ["green", "blue", "red"]
+
+
+@pytest.mark.parametrize(
+    ("data", "form", "reason"),
+    [
+        (None, "jpeg", "null"),
+        (b"", "jpeg", "empty"),
+        (b"this is text", "jpeg", "not_an_image"),
+        (image_of("red", side=64)[:200], "jpeg", ""),
+        (b"\x00" * 10, "raw_rgb", "wrong_size"),
+    ],
+)
+def test_a_bad_row_gets_an_error_and_its_neighbours_are_scored(predictor, data, form, reason):
+    images = [image_of("red"), data, image_of("blue")]
+    given = predictor.predict(images, ["jpeg", form, "jpeg"], [SIDE] * 3, [SIDE] * 3)
+    assert given.names == ["red", None, "blue"]
+    assert given.errors[0] is None
+    assert given.errors[2] is None
+    assert given.errors[1].startswith(reason)
+    assert np.isnan(given.probabilities[1]).all()
+
+
+def test_only_the_row_that_makes_the_model_raise_gets_its_error():
+    def picky(pixels):
+        if (pixels[:, 0, 0, 0] == 7).any():
+            raise ValueError("seven is not for me")
+        return np.tile(np.array([0.25, 0.75], np.float32), (len(pixels), 1))
+
+    predictor = Predictor(picky, input_shape=(1, 1, 3), classes=2)
+    pixels = [bytes([7 if n in (3, 11) else n, 0, 0]) for n in range(20)]
+    given = predictor.predict(pixels, ["raw_rgb"] * 20, [1] * 20, [1] * 20)
+    bad = {n for n, error in enumerate(given.errors) if error}
+    assert bad == {3, 7, 11}
+    assert given.errors[3] == "model_raised: ValueError: seven is not for me"
+
+
+def test_an_output_that_is_not_finite_is_an_error_of_its_row():
+    def dividing(pixels):
+        first = pixels[:, 0, 0, 0].astype(np.float32)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.stack([first / first, first / first], axis=1)
+
+    given = Predictor(dividing, input_shape=(1, 1, 3), classes=2).predict(
+        [b"\x01\x00\x00", b"\x00\x00\x00"], ["raw_rgb"] * 2, [1, 1], [1, 1]
+    )
+    assert given.errors[0] is None
+    assert given.errors[1].startswith("not_finite")
+
+
+def test_batches_are_bounded_by_bytes_and_keep_the_order(checkpoint):
+    sizes = []
+
+    def watched(pixels):
+        sizes.append(len(pixels))
+        return np.eye(3, dtype=np.float32)[pixels.reshape(len(pixels), -1, 3).mean(axis=1).argmax(axis=1)]
+
+    row_bytes = SIDE * SIDE * 3 * 4
+    predictor = Predictor(
+        watched, input_shape=(SIDE, SIDE, 3), classes=3, class_names=NAMES, batch_bytes=4 * row_bytes, decode_threads=3
+    )
+    names = [NAMES[(n * n) % 3] for n in range(30)]
+    assert predictor.predict([image_of(name) for name in names]).names == names
+    assert max(sizes) == 4
+    assert sum(sizes) == 30
+
+
+def test_the_model_is_loaded_once_whoever_asks(checkpoint):
+    cache = PredictorCache()
+    loaded = []
+
+    def load():
+        loaded.append(threading.get_ident())
+        return Predictor(lambda pixels: np.zeros((len(pixels), 1), np.float32), input_shape=(1, 1, 3), classes=1)
+
+    threads = [threading.Thread(target=cache.get, args=("digest", load)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(loaded) == cache.loads == 1
+    before = LOADED.loads
+    assert load_predictor(checkpoint.path) is load_predictor(checkpoint.path)
+    assert LOADED.loads <= before + 1
+
+
+def test_logits_become_probabilities(tmp_path):
+    import keras
+
+    model = colour_model()
+    model.layers[-1].activation = keras.activations.linear
+    given = load_predictor(save(model, tmp_path).path).predict([image_of("green")])
+    assert given.probabilities.sum() == pytest.approx(1, abs=1e-5)
+    assert given.names == ["green"]
+
+
+def test_a_model_that_does_not_fit_its_checkpoint_is_refused(tmp_path):
+    wrong_size = save(colour_model(), tmp_path / "a", input={"height": SIDE, "width": SIDE, "channels": 1})
+    with pytest.raises(ModelMismatchError, match="black image of its own size"):
+        load_predictor(wrong_size.path)
+    too_many = save(colour_model(), tmp_path / "b", labels={str(n): f"class {n}" for n in range(5)})
+    with pytest.raises(ModelMismatchError, match="names 5 classes"):
+        load_predictor(too_many.path)
+
+
+def test_a_changed_checkpoint_is_refused(tmp_path):
+    path = save(colour_model(), tmp_path).path
+    model = bytearray((path / "model.keras").read_bytes())
+    model[len(model) // 2] ^= 1
+    (path / "model.keras").write_bytes(bytes(model))
+    assert hashlib.sha256(model).hexdigest() not in (path / "manifest.json").read_text()
+    with pytest.raises(CheckpointError, match="sha256"):
+        load_predictor(path)
+
+
+def test_no_checkpoint_and_no_bound_are_refused_by_name(tmp_path, checkpoint):
+    with pytest.raises(CheckpointNotFoundError):
+        load_predictor(tmp_path / "nothing")
+    with pytest.raises(InvalidArgumentError, match="batch_bytes=0"):
+        load_predictor(checkpoint.path, batch_bytes=0)
