@@ -1,0 +1,1 @@
+"""Entry points: the lakelens command and the spark-submit jobs."""

@@ -1,0 +1,50 @@
+"""The `lakelens` command."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+from lakelens import __version__
+from lakelens.jobs.command import execute
+
+# Each module has DESCRIPTION, add_arguments(parser) and run(args).
+COMMANDS = ("etl", "table", "train", "score", "doctor", "demo")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Builds the parser of all commands."""
+    parser = argparse.ArgumentParser(
+        prog="lakelens",
+        description="From a folder of images to a scored Delta table on Spark.",
+        epilog="The last line on stdout is one JSON object. Exit code: 0 done, 1 failed, 2 usage or configuration.",
+    )
+    parser.add_argument("--version", action="version", version=f"lakelens {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="{" + ",".join(COMMANDS) + "}")
+    for name in COMMANDS:
+        module = importlib.import_module(f"lakelens.jobs.{name}")
+        command = commands.add_parser(
+            name,
+            help=module.DESCRIPTION,
+            description=module.DESCRIPTION,
+            formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        )
+        module.add_arguments(command)
+        command.set_defaults(run=module.run)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line.
+
+    Returns:
+        0 done, 1 failed, 2 usage or configuration.
+    """
+    args = build_parser().parse_args(argv)
+    return execute(args.run, args)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

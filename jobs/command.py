@@ -1,0 +1,113 @@
+"""What every job shares: flags in, one JSON line out, exit codes 0 done, 1 failed, 2 usage or configuration."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from lakelens.errors import LakelensError, UsageError
+
+EXIT_DONE, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
+
+AddArguments = Callable[[argparse.ArgumentParser], None]
+Run = Callable[[argparse.Namespace], dict[str, Any]]
+
+
+def main_of(description: str, add_arguments: AddArguments, run: Run, argv: Sequence[str] | None = None) -> int:
+    """Parses the flags of one job, runs it, prints its result; the `main` of a spark-submit entry point.
+
+    Args:
+        description: One line for `--help`.
+        add_arguments: Adds the job's flags to a parser.
+        run: Does the work and returns what the last stdout line shows.
+        argv: The flags; None takes the process's own.
+
+    Returns:
+        The exit code.
+    """
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    add_arguments(parser)
+    return execute(run, parser.parse_args(argv))
+
+
+def execute(run: Run, args: argparse.Namespace) -> int:
+    """Runs a parsed job, prints its result as the last stdout line, and turns errors into exit codes.
+
+    Errors of lakelens are one message on stderr; anything else keeps its traceback, because it is a defect or the
+    cluster's. Either way the last stdout line is a JSON object, so that a caller can always parse it.
+
+    Returns:
+        0 when the job is done, 1 when it failed, 2 when its input or configuration has to change.
+    """
+    try:
+        result = run(args)
+    except UsageError as error:
+        return _failed(error, EXIT_USAGE)
+    except LakelensError as error:
+        return _failed(error, EXIT_FAILED)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except Exception as error:  # noqa: BLE001  a job's last word is an exit code and a JSON line, whatever went wrong
+        traceback.print_exc()
+        return _failed(error, EXIT_FAILED)
+    exit_code = result.pop("exit_code", EXIT_DONE)
+    print_json(result)
+    return int(exit_code)
+
+
+def print_json(value: dict[str, Any]) -> None:
+    """Prints one JSON object as one line of stdout, with everything before it flushed."""
+    sys.stderr.flush()
+    print(json.dumps(value, default=str), flush=True)
+
+
+def _failed(error: Exception, exit_code: int) -> int:
+    print(f"error: {error}", file=sys.stderr)
+    print_json({"error": type(error).__name__, "message": str(error)})
+    return exit_code
+
+
+def add_session_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags that choose a Spark session; spark-submit's own settings win over the defaults."""
+    group = parser.add_argument_group("Spark")
+    group.add_argument("--master", default=None, help="Spark master URL; spark-submit's, or local[*], when absent")
+    group.add_argument(
+        "--conf", action="append", default=[], metavar="KEY=VALUE", help="a Spark setting; may be given several times"
+    )
+
+
+def session_of(args: argparse.Namespace, app_name: str) -> Any:
+    """Opens the Spark session that `add_session_arguments` describes."""
+    from lakelens.session import spark_session
+
+    session = spark_session(args.master, app_name=app_name, **key_values(args.conf, "--conf"))
+    if "local" in session.sparkContext.master:
+        session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def key_values(pairs: Sequence[str], flag: str) -> dict[str, str]:
+    """Splits `KEY=VALUE` flags.
+
+    Raises:
+        InvalidArgumentError: If one has no `=` or no key.
+    """
+    from lakelens.errors import InvalidArgumentError
+
+    result: dict[str, str] = {}
+    for pair in pairs:
+        key, separator, value = pair.partition("=")
+        if not separator or not key:
+            raise InvalidArgumentError(f"{flag} {pair!r} is not KEY=VALUE")
+        result[key] = value
+    return result
+
+
+def version_value(text: str) -> int | str:
+    """Reads a version flag: a number, or a timestamp, a pin's name or `latest` as text."""
+    return int(text) if text.isdigit() else text

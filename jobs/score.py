@@ -1,0 +1,51 @@
+"""Scores one version of an image table with a tracked model (`lakelens score`, or spark-submit)."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from typing import Any
+
+from lakelens.jobs.command import add_session_arguments, main_of, session_of, version_value
+
+DESCRIPTION = "Score one version of an image table with a tracked model into a predictions table."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the job's flags."""
+    parser.add_argument("model", help="runs:/<id>, models:/<name>@<alias>, experiment:<id> or a checkpoint folder")
+    parser.add_argument("table", help="image table: path, URI or catalog.schema.table")
+    parser.add_argument("predictions", help="predictions table to write: path, URI or catalog.schema.table")
+    parser.add_argument("--version", default="latest", help="version number, timestamp, pin or latest")
+    parser.add_argument("--split", default=None, help="only this split")
+    parser.add_argument("--tracking-uri", default=None, help="MLflow tracking URI; MLFLOW_TRACKING_URI when absent")
+    add_session_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    """Runs the scoring and returns version and counts."""
+    from lakelens.inference.score import score
+    from lakelens.progress import spark_progress
+
+    spark = session_of(args, f"lakelens score {args.table}")
+    with spark_progress(spark, "score"):
+        result = score(
+            spark,
+            args.model,
+            args.table,
+            version_value(args.version),
+            args.predictions,
+            split=args.split,
+            tracking_uri=args.tracking_uri,
+        )
+    return {"table": args.table, "predictions": args.predictions, **dataclasses.asdict(result)}
+
+
+def main() -> int:
+    """Runs the job with the process's own flags."""
+    return main_of(DESCRIPTION, add_arguments, run)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

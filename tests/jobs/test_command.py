@@ -1,0 +1,93 @@
+"""What every job promises: one JSON object as the last stdout line, and an exit code that says what to do next."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+import pytest
+
+from lakelens.errors import InvalidArgumentError, LakelensError
+from lakelens.jobs.cli import COMMANDS, build_parser, main
+from lakelens.jobs.command import execute, key_values, version_value
+from lakelens.jobs.etl import fractions
+
+pytestmark = pytest.mark.unit
+
+
+def last_line(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    return json.loads(capsys.readouterr().out.splitlines()[-1])
+
+
+def raising(error: BaseException) -> Any:
+    def run(_: argparse.Namespace) -> dict[str, Any]:
+        print("some words on stdout")
+        raise error
+
+    return run
+
+
+def test_a_job_that_is_done_prints_its_result_and_exits_0(capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(lambda _: {"version": 3}, argparse.Namespace()) == 0
+    assert last_line(capsys) == {"version": 3}
+
+
+def test_a_job_can_be_done_and_still_exit_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(lambda _: {"ok": False, "exit_code": 1}, argparse.Namespace()) == 1
+    assert last_line(capsys) == {"ok": False}
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (InvalidArgumentError("size=0 must be positive"), 2),
+        (LakelensError("rank 1 died"), 1),
+        (RuntimeError("a defect"), 1),
+    ],
+)
+def test_an_error_is_a_json_line_and_an_exit_code(
+    error: Exception, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert execute(raising(error), argparse.Namespace()) == code
+    captured = capsys.readouterr()
+    assert json.loads(captured.out.splitlines()[-1]) == {"error": type(error).__name__, "message": str(error)}
+    assert f"error: {error}" in captured.err
+    assert ("Traceback" in captured.err) == (not isinstance(error, LakelensError))
+
+
+def test_an_interrupt_ends_with_the_shell_convention() -> None:
+    assert execute(raising(KeyboardInterrupt()), argparse.Namespace()) == 130
+
+
+def test_every_command_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in COMMANDS:
+        with pytest.raises(SystemExit) as stopped:
+            build_parser().parse_args([name, "--help"])
+        assert stopped.value.code == 0
+        assert "usage: lakelens " + name in capsys.readouterr().out
+
+
+def test_a_missing_flag_or_command_is_a_usage_error() -> None:
+    for argv in ([], ["nothing"], ["etl"]):
+        with pytest.raises(SystemExit) as stopped:
+            main(argv)
+        assert stopped.value.code == 2
+
+
+def test_key_values_are_split_at_the_first_equals_sign() -> None:
+    assert key_values(["a=b=c", "d="], "--conf") == {"a": "b=c", "d": ""}
+    with pytest.raises(InvalidArgumentError, match="--conf 'novalue' is not KEY=VALUE"):
+        key_values(["novalue"], "--conf")
+
+
+def test_a_version_is_a_number_or_a_word() -> None:
+    assert version_value("12") == 12
+    assert version_value("latest") == "latest"
+    assert version_value("2026-01-01T00:00:00Z") == "2026-01-01T00:00:00Z"
+
+
+def test_a_split_fraction_has_to_be_a_number() -> None:
+    assert fractions(["train=0.8", "test=0.2"]) == {"train": 0.8, "test": 0.2}
+    with pytest.raises(InvalidArgumentError, match="--split train='most'"):
+        fractions(["train=most"])

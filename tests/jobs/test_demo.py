@@ -1,0 +1,55 @@
+"""The demo tells the truth: everything that it claims is read back from what it has left behind."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.spark, pytest.mark.horovod, pytest.mark.timeout(600)]
+
+
+def demo(*flags: str) -> tuple[subprocess.CompletedProcess[str], dict]:
+    done = subprocess.run(
+        [sys.executable, "-m", "lakelens.jobs.cli", "demo", *flags],
+        capture_output=True,
+        text=True,
+        timeout=550,
+        check=False,
+    )
+    return done, json.loads(done.stdout.splitlines()[-1])
+
+
+def test_the_demo_shows_that_the_data_version_made_the_difference(tmp_path: Path) -> None:
+    out = tmp_path / "demo"
+    done, summary = demo("--out", str(out), "--epochs", "10")
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert summary["versions"] == [0, 1]
+    for counts in summary["rows"]:
+        assert counts["in"] == counts["stored"] + counts["quarantined"] + counts["skipped"]
+    assert summary["rows"][0] == {"in": 1629, "stored": 1627, "quarantined": 2, "skipped": 0}
+    assert summary["rows"][1] == {"in": 1799, "stored": 170, "quarantined": 0, "skipped": 1629}
+    assert summary["recall_after"] > summary["recall_before"] + 0.3
+    assert summary["accuracy_after"] >= 0.95
+    assert summary["version_0_unchanged"] is True
+    assert "quarantined: 001_truncated.jpg: truncated" in done.stdout
+    assert (out / "result.png").stat().st_size > 10_000
+
+    from lakelens.etl.snapshot import open_snapshot
+    from lakelens.tracking import open_client
+
+    assert open_snapshot(str(out / "tables" / "images"), 0).rows == 1627
+    assert open_snapshot(summary["predictions"]["path"]).rows == summary["predictions"]["rows"]
+    client = open_client(f"sqlite:///{out / 'mlflow.db'}")
+    assert [client.get_run(run).data.tags["lakelens.version"] for run in summary["runs"]] == ["0", "1"]
+
+
+def test_a_folder_that_the_demo_did_not_make_is_never_removed(tmp_path: Path) -> None:
+    (tmp_path / "precious.txt").write_text("keep")
+    done, summary = demo("--out", str(tmp_path))
+    assert done.returncode == 2
+    assert summary["error"] == "InvalidArgumentError"
+    assert (tmp_path / "precious.txt").read_text() == "keep"

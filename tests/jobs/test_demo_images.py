@@ -1,0 +1,70 @@
+"""The files that the demo starts from."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from lakelens.errors import EmptySourceError, SourceNotFoundError
+from lakelens.jobs.demo_images import FIRST_FILES_OF_HELD_BACK, deliver, link_own, write_digits
+
+pytestmark = pytest.mark.unit
+
+
+def files_of(folder: Path) -> set[Path]:
+    return {f.relative_to(folder) for f in folder.rglob("*") if f.is_file()}
+
+
+def test_digits_are_jpeg_files_in_numbered_class_folders_with_two_broken_among_them(tmp_path: Path) -> None:
+    images = write_digits(tmp_path)
+    assert images.files + images.late_files == 1797 + 2
+    unreadable = set()
+    for file in images.source.rglob("*.jpg"):
+        assert re.fullmatch(r"\d{3}\.[a-z]+", file.parent.name)
+        try:
+            with Image.open(file) as image:
+                image.load()
+                assert (image.format, image.size) == ("JPEG", (96, 96))
+        except OSError:
+            unreadable.add(file)
+    assert unreadable == set(images.broken)
+
+
+def test_the_held_back_class_arrives_later_and_nothing_is_lost(tmp_path: Path) -> None:
+    images = write_digits(tmp_path)
+    early, late = files_of(images.source), files_of(images.arrivals)
+    assert {f.parent.name for f in late} == {"009.eight"}
+    assert sum(f.parent.name == "009.eight" for f in early) == FIRST_FILES_OF_HELD_BACK
+    deliver(images)
+    assert files_of(images.source) == early | late
+    assert not images.arrivals.exists()
+
+
+def own_images(folder: Path, counts: dict[str, int]) -> Path:
+    for name, count in counts.items():
+        (folder / name).mkdir(parents=True)
+        for index in range(count):
+            Image.new("RGB", (8, 8), (index, 0, 0)).save(folder / name / f"{index}.png")
+    return folder
+
+
+def test_own_images_are_linked_and_the_largest_class_is_held_back(tmp_path: Path) -> None:
+    own = own_images(tmp_path / "own", {"001.cat": 9, "002.dog": 12, ".hidden": 3})
+    images = link_own(own, tmp_path / "out", limit_per_class=10)
+    assert images.held_back == "dog"
+    assert images.files == 9 + FIRST_FILES_OF_HELD_BACK
+    assert images.late_files == 10 - FIRST_FILES_OF_HELD_BACK
+    assert all(f.is_symlink() for f in images.source.rglob("*.png"))
+    deliver(images)
+    assert len(files_of(images.source)) == 19
+    assert len(files_of(own)) == 9 + 12 + 3
+
+
+def test_own_images_need_a_folder_with_two_classes(tmp_path: Path) -> None:
+    with pytest.raises(SourceNotFoundError, match=r"nothing is not a folder.*one subfolder per class"):
+        link_own(tmp_path / "nothing", tmp_path / "out", 10)
+    with pytest.raises(EmptySourceError, match=r"1 subfolders with images.*at least 2"):
+        link_own(own_images(tmp_path / "own", {"cat": 3}), tmp_path / "out", 10)

@@ -1,0 +1,67 @@
+"""The jobs are spark-submit entry points: one JSON object as the last stdout line, and the exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lakelens.jobs.demo_images import write_digits
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+
+JOBS = Path(__file__).resolve().parents[2] / "jobs"
+
+
+def spark_submit(job: str, *flags: str, folder: Path) -> tuple[int, dict]:
+    import pyspark
+
+    from lakelens.java import find_java
+    from lakelens.session import _delta_package
+
+    settings = {
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.ui.enabled": "false",
+    }
+    command = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", "local[2]"]
+    command += ["--packages", _delta_package()]
+    for key, value in settings.items():
+        command += ["--conf", f"{key}={value}"]
+    environment = os.environ | {"JAVA_HOME": str(find_java().home), "PYSPARK_PYTHON": sys.executable}
+    done = subprocess.run(
+        [*command, str(JOBS / job), *flags],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    try:
+        return done.returncode, json.loads(done.stdout.splitlines()[-1])
+    except (IndexError, ValueError) as error:
+        raise AssertionError(f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}") from error
+
+
+def test_an_ingest_is_a_spark_submit_job(tmp_path: Path) -> None:
+    images = write_digits(tmp_path)
+    table = tmp_path / "table"
+    code, result = spark_submit("etl.py", str(images.arrivals), str(table), "--size", "16", folder=tmp_path)
+    assert code == 0, result
+    assert (result["version"], result["rows_in"], result["stored"]) == (0, images.late_files, images.late_files)
+
+    from lakelens.etl.snapshot import open_snapshot
+
+    assert open_snapshot(str(table)).rows == images.late_files
+
+
+def test_a_usage_error_of_a_spark_submit_job_exits_with_2(tmp_path: Path) -> None:
+    code, result = spark_submit("etl.py", str(tmp_path / "nothing"), str(tmp_path / "table"), folder=tmp_path)
+    assert code == 2
+    assert result["error"] == "SourceNotFoundError"
+    assert "nothing" in result["message"]
