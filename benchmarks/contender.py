@@ -1,0 +1,186 @@
+"""A contender: a class that works in a process of its own and is asked, call by call, to do its work once.
+
+Each contender has its own interpreter, JVM and TensorFlow, so that start-up stays out of what is measured, one
+contender's settings cannot reach another, and a peer may come from an environment of its own. Parent and child speak
+JSON lines. What the child prints goes to a log file. This module needs the standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+_CHECKOUT = Path(__file__).resolve().parent.parent
+_LOG_LINES = 40
+
+
+class ContenderError(Exception):
+    """Raised when a contender fails, dies or does not answer in time; carries the end of its log."""
+
+
+class Contender:
+    """A running contender.
+
+    Args:
+        target: `module:Class`, as in `benchmarks.etl_contenders:Recipe`.
+        log: Where its output goes.
+        python: The interpreter; this one by default.
+        environment: Variables to add.
+        start_timeout_s: How long construction may take.
+        **arguments: What the class is constructed with; JSON values.
+
+    Raises:
+        ContenderError: If it cannot be constructed.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        log: Path,
+        *,
+        python: str | Path = sys.executable,
+        environment: Mapping[str, str] | None = None,
+        start_timeout_s: float = 300.0,
+        **arguments: Any,
+    ) -> None:
+        self.target = target
+        self._log = log
+        variables = {**os.environ, **(environment or {})}
+        variables["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_CHECKOUT), os.environ.get("PYTHONPATH")]))
+        variables.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+        variables.setdefault("CUDA_VISIBLE_DEVICES", "")
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [str(python), "-m", "benchmarks.contender"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=output,
+                env=variables,
+                cwd=log.parent,
+                start_new_session=True,
+            )
+        started = time.perf_counter()
+        try:
+            self.call(target, timeout_s=start_timeout_s, **arguments)
+        except BaseException:
+            self.close()
+            raise
+        self.start_s = time.perf_counter() - started
+
+    @property
+    def pid(self) -> int:
+        """The process to watch; its descendants do the work."""
+        return self._process.pid
+
+    def call(self, method: str, *, timeout_s: float = 900.0, **arguments: Any) -> dict[str, Any]:
+        """Calls a method and gives what it returned.
+
+        Returns:
+            The method's dictionary; `seconds` is added when the method did not measure itself.
+
+        Raises:
+            ContenderError: If the method raises, or the process dies or stays silent for `timeout_s`.
+        """
+        line = json.dumps({"method": method, "arguments": arguments}) + "\n"
+        pipe = self._process.stdin
+        if pipe is None:
+            raise ContenderError(f"{self.target}: has no standard input")
+        try:
+            pipe.write(line.encode())
+            pipe.flush()
+        except (BrokenPipeError, ValueError):
+            raise ContenderError(f"{self.target}.{method}: its process is gone\n{self.log_tail()}") from None
+        reply = self._reply(method, timeout_s)
+        if "error" in reply:
+            raise ContenderError(f"{self.target}.{method}: {reply['error']}\n{self.log_tail()}")
+        value: dict[str, Any] = reply["value"]
+        return value
+
+    def _reply(self, method: str, timeout_s: float) -> dict[str, Any]:
+        pipe = self._process.stdout
+        if pipe is None:
+            raise ContenderError(f"{self.target}: has no standard output")
+        if not select.select([pipe], [], [], timeout_s)[0]:
+            raise ContenderError(f"{self.target}.{method}: no answer within {timeout_s:g} s\n{self.log_tail()}")
+        line = pipe.readline()
+        if not line:
+            code = self._process.wait()
+            raise ContenderError(f"{self.target}.{method}: its process ended with {code}\n{self.log_tail()}")
+        reply: dict[str, Any] = json.loads(line)
+        return reply
+
+    def log_tail(self) -> str:
+        """The last lines that the contender printed."""
+        try:
+            lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            return ""
+        return "\n".join(lines[-_LOG_LINES:])
+
+    def close(self, timeout_s: float = 30.0) -> None:
+        """Ends the contender and everything that it started."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        finally:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            if self._process.stdout is not None:
+                self._process.stdout.close()
+
+    def __enter__(self) -> Contender:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def serve() -> int:
+    """The child's side: constructs what the first line names, then answers calls until standard input ends."""
+    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what libraries print would otherwise be taken for a reply
+    subject: Any = None
+    # readline, not iteration: that one reads ahead.
+    for line in iter(sys.stdin.readline, ""):
+        request = json.loads(line)
+        started = time.perf_counter()
+        try:
+            if subject is None:
+                module, _, name = request["method"].partition(":")
+                subject = getattr(importlib.import_module(module), name)(**request["arguments"])
+                value: dict[str, Any] = {}
+            else:
+                value = getattr(subject, request["method"])(**request["arguments"]) or {}
+            value.setdefault("seconds", time.perf_counter() - started)
+            reply = {"value": value}
+        except Exception as error:  # noqa: BLE001 - the parent raises it again
+            traceback.print_exc()
+            reply = {"error": f"{type(error).__name__}: {error}"}
+        replies.write(json.dumps(reply) + "\n")
+        replies.flush()
+    close = getattr(subject, "close", None)
+    if close is not None:
+        close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(serve())

@@ -1,0 +1,55 @@
+"""The table of `docs/faults.md`, written from the results of `benchmarks.faults`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .marked import write_between
+
+BEGIN = "<!-- table: python -m benchmarks.faults --results benchmarks/results/faults.json --page docs/faults.md -->"
+END = "<!-- end of table -->"
+
+
+def write_page(path: Path, found: Mapping[str, Any], faults: Sequence[str], launchers: Sequence[str]) -> None:
+    """Replaces what lies between the page's two marks.
+
+    Raises:
+        ValueError: If the page lacks a mark.
+    """
+    write_between(path, BEGIN, END, table(found, faults, launchers))
+
+
+def table(found: Mapping[str, Any], faults: Sequence[str], launchers: Sequence[str]) -> str:
+    """Writes the Markdown table: a row for each fault, a column for each launcher."""
+    results = {(one["launcher"], one["fault"]): one for one in found["results"]}
+    lines = [f"| fault | {' | '.join(launchers)} |", "|---|" + "---|" * len(launchers)]
+    for fault in faults:
+        cells = [cell(results.get((launcher, fault))) for launcher in launchers]
+        lines.append(f"| {'no fault' if fault == 'none' else fault} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def cell(result: Mapping[str, Any] | None) -> str:
+    """Says in a few words how a launcher met a fault."""
+    if result is None:
+        return "not run"
+    ended, seconds = result["ended"], result["seconds"]
+    if ended == "hangs":
+        text = f"**hangs** (nothing after {seconds:g} s)"
+    elif ended == "error":
+        cause = "names the cause" if result["says"] else "does not name the cause"
+        text = f"`{result['error']}` after {seconds:.1f} s, {cause}"
+    elif ended == "ranks live on":
+        text = f"**ranks live on** after {seconds:g} s"
+    elif ended == "did not start":
+        text = "did not start"
+    else:
+        text = f"{ended} after {seconds:.1f} s"
+    left = [f"{len(value)} {_kind(key, len(value))}" for key, value in result["left"].items() if value]
+    return f"{text}; leaves {', '.join(left)}" if left else f"{text}; leaves nothing"
+
+
+def _kind(plural: str, count: int) -> str:
+    return plural if count != 1 else {"processes": "process", "ports": "port", "files": "file"}[plural]

@@ -1,0 +1,283 @@
+"""The same faults on lakelens, horovod.spark.run and TorchDistributor: how each ends, when, and what stays behind.
+
+    python -m benchmarks.peers torch --folder KEPT      (once; TorchDistributor is left out without it)
+    python -m benchmarks.faults --folder KEPT [--results FILE] [--page docs/faults.md] [--json]
+
+Two ranks on `local[2]` sum a number twenty times a second. When both have, one fault is made to happen. Measured are
+the seconds from the fault until `run()` comes back, what it comes back with, and which processes, listening ports and
+temporary files of the job are there ten seconds later that were not there before it. A `run()` that has not come back
+after `--bound-s` counts as hanging. Each launcher has its defaults. Results are added to `--results`, and `--page`
+writes the table from all results in there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from .fault_page import write_page
+from .harness import machine as this_machine
+from .harness import parser, positive, rounded, scratch, tell
+from .launchers import LAUNCHERS
+from .leftovers import TAG, Seen, end_tagged, look, tagged
+from .peers import peer_python
+
+RANKS = 2
+_START_S = 180.0
+_SETTLE_S = 10.0
+_CHECKOUT = Path(__file__).resolve().parent.parent
+
+FAULTS = (
+    "none",
+    "kill -9 rank 0",
+    "kill -9 rank 1",
+    "SIGSTOP rank 1",
+    "exception",
+    "early return",
+    "out of memory",
+    "driver killed",
+    "more ranks than slots",
+)
+
+
+@dataclass
+class Result:
+    """How one launcher met one fault.
+
+    Attributes:
+        launcher: Its name.
+        fault: Its name.
+        ended: `returned`, `error` or `hangs`; `ranks gone` or `ranks live on` when the driver was killed.
+        seconds: From the fault to the end; the bound when it hangs.
+        error: The error's class.
+        message: The error's message, its first 2,000 characters.
+        says: Whether the message tells what happened.
+        left: Processes, ports and files that stayed.
+    """
+
+    launcher: str
+    fault: str
+    ended: str
+    seconds: float
+    error: str = ""
+    message: str = ""
+    says: bool = False
+    left: dict[str, list[str]] = field(default_factory=dict)
+
+
+_CAUSES: dict[str, tuple[str, ...]] = {
+    "kill -9 rank 0": ("SIGKILL", "signal 9", "-9", "137", "killed"),
+    "kill -9 rank 1": ("SIGKILL", "signal 9", "-9", "137", "killed"),
+    "out of memory": ("SIGKILL", "signal 9", "-9", "137", "killed"),
+    "SIGSTOP rank 1": ("SIGSTOP", "stopped", "stall"),
+    "exception": ("the fault that was asked for",),
+    "early return": ("returned", "early", "left"),
+    "more ranks than slots": ("slot",),
+}
+
+
+def says_cause(fault: str, message: str) -> bool:
+    """Whether an error's message names what happened in words that a person would look for."""
+    return any(word.lower() in message.lower() for word in _CAUSES.get(fault, ()))
+
+
+class Trial:
+    """One driver that meets one fault."""
+
+    def __init__(self, launcher: str, fault: str, python: str | Path, place: Path, bound_s: float) -> None:
+        self.launcher, self.fault, self.bound_s = launcher, fault, bound_s
+        self.place = place
+        self.temporary = place / "tmp"
+        self.temporary.mkdir(parents=True)
+        self.tag = uuid.uuid4().hex
+        ranks = 2 * RANKS if fault == "more ranks than slots" else RANKS
+        seconds = 5.0 if fault == "none" else bound_s + 30
+        variables = {**os.environ, TAG: self.tag, "TMPDIR": str(self.temporary), "PYTHONPATH": str(_CHECKOUT)}
+        variables |= {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": ""}
+        command = [str(python), "-m", "benchmarks.fault_driver", launcher, fault, str(place), str(ranks), str(seconds)]
+        with (place / "log").open("wb") as log:
+            self.driver = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=variables, cwd=place
+            )
+
+    def meet(self) -> Result:
+        """Waits for the ranks, makes the fault happen, waits for the end and looks for what stays."""
+        self._wait(lambda: (self.place / "session.json").exists(), _START_S, "no Spark session")
+        before = look(self.tag, self.driver.pid, self.temporary)
+        launched_at = time.time()
+        if self.fault not in ("more ranks than slots", "none"):
+            self._wait(lambda: len(self._ranks()) == RANKS, _START_S, "the ranks have not joined")
+        if self.fault == "driver killed":
+            return self._without_driver(before)
+        fault_at = self._make_fault() or launched_at
+        found = self._outcome(fault_at)
+        if found is None:
+            return Result(self.launcher, self.fault, "hangs", self.bound_s, left=self._left(before))
+        ended = "returned" if "returned" in found else "error"
+        message = found.get("message", "")
+        result = Result(self.launcher, self.fault, ended, rounded(found["at"] - fault_at, 3))
+        result.error, result.message = found.get("error", ""), message[:2000]
+        result.says = says_cause(self.fault, message)
+        time.sleep(_SETTLE_S)
+        result.left = self._left(before)
+        return result
+
+    def close(self) -> None:
+        """Ends the driver and everything that carries its tag."""
+        (self.place / "close").touch()
+        try:
+            self.driver.wait(20)
+        except subprocess.TimeoutExpired:
+            self.driver.kill()
+            self.driver.wait()
+        end_tagged(self.tag)
+
+    def _make_fault(self) -> float | None:
+        if self.fault in ("none", "more ranks than slots"):
+            return None
+        if self.fault in ("exception", "early return", "out of memory"):
+            (self.place / "go").touch()
+            self._wait(lambda: (self.place / "fault-at").exists(), 30, "rank 1 did not see the file go")
+            time.sleep(0.2)
+            return float((self.place / "fault-at").read_text(encoding="utf-8"))
+        sent, rank = (signal.SIGSTOP, 1) if self.fault.startswith("SIGSTOP") else (signal.SIGKILL, int(self.fault[-1]))
+        os.kill(self._ranks()[rank], sent)
+        return time.time()
+
+    def _ranks(self) -> dict[int, int]:
+        files = self.place.glob("rank-*.pid")
+        return {int(file.stem.removeprefix("rank-")): int(file.read_text(encoding="utf-8")) for file in files}
+
+    def _outcome(self, fault_at: float) -> dict[str, Any] | None:
+        path = self.place / "outcome.json"
+        while time.time() < fault_at + self.bound_s:
+            if path.exists():
+                found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+                return found
+            if self.driver.poll() is not None:
+                code = self.driver.returncode
+                return {"error": "driver died", "message": f"exit code {code}", "at": time.time()}
+            time.sleep(0.05)
+        return None
+
+    def _without_driver(self, before: Seen) -> Result:
+        ranks = list(self._ranks().values())
+        self.driver.kill()
+        self.driver.wait()
+        killed_at = time.time()
+        while time.time() < killed_at + self.bound_s:
+            if not any(_alive(pid) for pid in ranks):
+                break
+            time.sleep(0.05)
+        seconds = rounded(time.time() - killed_at, 3)
+        alive = any(_alive(pid) for pid in ranks)
+        time.sleep(0 if alive else _SETTLE_S)
+        left = self._left(before)
+        # Without its driver, nothing of Spark has a reason to be there either.
+        left["processes"] = [f"{process.pid} {process.name()}" for process in tagged(self.tag)]
+        return Result(self.launcher, self.fault, "ranks live on" if alive else "ranks gone", seconds, left=left)
+
+    def _left(self, before: Seen) -> dict[str, list[str]]:
+        return look(self.tag, self.driver.pid, self.temporary).beyond(before)
+
+    def _wait(self, ready: Callable[[], bool], seconds: float, problem: str) -> None:
+        deadline = time.monotonic() + seconds
+        while not ready():
+            if time.monotonic() > deadline or self.driver.poll() is not None or (self.place / "outcome.json").exists():
+                outcome = self.place / "outcome.json"
+                ended = outcome.read_text(encoding="utf-8") if outcome.exists() else f"exit {self.driver.poll()}"
+                log = (self.place / "log").read_text(encoding="utf-8", errors="replace")[-3000:]
+                raise TrialError(f"{self.launcher}, {self.fault}: {problem}; {ended}\n{log}")
+            time.sleep(0.05)
+
+
+class TrialError(Exception):
+    """Raised when a launcher does not get as far as the fault."""
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def run(arguments: Any) -> list[Result]:
+    """Runs every launcher against every fault."""
+    torch = peer_python("torch", arguments.folder) if arguments.folder is not None else None
+    results = []
+    with scratch(arguments.folder) as (_, temporary):
+        for fault in arguments.faults:
+            for launcher in arguments.launchers:
+                python = torch if launcher == "TorchDistributor" else sys.executable
+                if python is None:
+                    tell("TorchDistributor is left out: make its environment with python -m benchmarks.peers torch")
+                    continue
+                place = temporary / f"{launcher}-{fault}".replace(" ", "-")
+                trial = Trial(launcher, fault, python, place, arguments.bound_s)
+                try:
+                    result = trial.meet()
+                except TrialError as error:
+                    result = Result(launcher, fault, "did not start", 0.0, message=str(error))
+                finally:
+                    trial.close()
+                results.append(result)
+                left = {key: len(value) for key, value in result.left.items() if value}
+                tell(f"{launcher}, {fault}: {result.ended} {result.error} after {result.seconds:g} s; left {left}")
+                if arguments.results is not None:
+                    keep(arguments.results, [result], arguments.bound_s)
+    return results
+
+
+def keep(path: Path, results: list[Result], bound_s: float) -> dict[str, Any]:
+    """Adds results to a file, over those of the same launcher and fault; gives all that it holds."""
+    known = json.loads(path.read_text(encoding="utf-8"))["results"] if path.exists() else []
+    merged = {(one["launcher"], one["fault"]): one for one in known}
+    merged |= {(one.launcher, one.fault): asdict(one) for one in results}
+    order = {(launcher, fault): i for i, (fault, launcher) in enumerate((f, n) for f in FAULTS for n in LAUNCHERS)}
+    value = {
+        "benchmark": "faults",
+        "bound_s": bound_s,
+        "machine": this_machine(),
+        "results": sorted(merged.values(), key=lambda one: order.get((one["launcher"], one["fault"]), len(order))),
+    }
+    path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+    return value
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs the command."""
+    flags = parser("The same faults on three launchers.", repeats=1)
+    flags.add_argument(
+        "--launchers", nargs="*", choices=list(LAUNCHERS), default=list(LAUNCHERS), help="who takes part"
+    )
+    flags.add_argument("--faults", nargs="+", choices=FAULTS, default=list(FAULTS), help="which faults")
+    flags.add_argument("--bound-s", type=positive, default=90, help="seconds after which run() counts as hanging")
+    flags.add_argument("--results", type=Path, help="JSON file to which results are added")
+    flags.add_argument("--page", type=Path, help="page whose table is written from --results")
+    arguments = flags.parse_args(argv)
+    results = run(arguments)
+    if arguments.page is not None:
+        if arguments.results is None:
+            flags.error("--page writes what --results holds; give both")
+        write_page(arguments.page, json.loads(arguments.results.read_text(encoding="utf-8")), FAULTS, list(LAUNCHERS))
+    if arguments.json:
+        print(
+            json.dumps({"benchmark": "faults", "results": [asdict(one) for one in results], "machine": this_machine()})
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

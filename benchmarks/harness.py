@@ -1,0 +1,278 @@
+"""What every benchmark shares: interleaved repeats, medians, paired ratios, aims, the machine, and the report."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+_PACKAGES = ("pyspark", "delta-spark", "tensorflow", "horovod", "petastorm", "pyarrow", "pillow", "mlflow", "deltalake")
+
+
+@dataclass(frozen=True)
+class Series:
+    """The values that one contender reached, one for each repeat, in the order of the repeats."""
+
+    unit: str
+    values: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        """The middle value."""
+        return statistics.median(self.values)
+
+    def as_json(self) -> dict[str, Any]:
+        """Median, extremes and all values."""
+        return {
+            "unit": self.unit,
+            "median": rounded(self.median),
+            "min": rounded(min(self.values)),
+            "max": rounded(max(self.values)),
+            "values": [rounded(value) for value in self.values],
+        }
+
+
+@dataclass(frozen=True)
+class Aim:
+    """What a ratio or a number should reach.
+
+    Attributes:
+        name: What is compared, as in `lakelens / pool`.
+        value: What was measured.
+        at_least: The smallest value that meets the aim; None when there is none.
+        at_most: The largest value that meets the aim; None when there is none.
+    """
+
+    name: str
+    value: float
+    at_least: float | None = None
+    at_most: float | None = None
+
+    @property
+    def met(self) -> bool:
+        """Whether the value is within the aim's bounds."""
+        above = self.at_least is None or self.value >= self.at_least
+        return above and (self.at_most is None or self.value <= self.at_most)
+
+    def as_json(self) -> dict[str, Any]:
+        """The aim, the value and whether it was met."""
+        bounds = {"at_least": self.at_least, "at_most": self.at_most}
+        return {
+            "name": self.name,
+            "value": rounded(self.value),
+            **{key: value for key, value in bounds.items() if value is not None},
+            "met": self.met,
+        }
+
+
+def rounded(value: float, digits: int = 4) -> float:
+    """Rounds to so many significant digits: more would claim what a stopwatch cannot know."""
+    return float(f"{value:.{digits}g}")
+
+
+def paired_ratio(over: Sequence[float], under: Sequence[float]) -> float:
+    """The median of the ratios of values that were measured in the same repeat.
+
+    Neighbours in time share the machine's load, so that their ratio is steadier than the ratio of two medians.
+
+    Raises:
+        ValueError: If the series differ in length or are empty.
+    """
+    if len(over) != len(under) or not over:
+        raise ValueError(f"{len(over)} and {len(under)} values: paired ratios need as many of each, and one at least")
+    return statistics.median(a / b for a, b in zip(over, under, strict=True))
+
+
+def rotated(names: Sequence[str], repeat: int) -> list[str]:
+    """The order of the contenders in one repeat: each is first as often as the others."""
+    shift = repeat % len(names)
+    return [*names[shift:], *names[:shift]]
+
+
+def interleave(
+    repeats: int, measures: Mapping[str, Callable[[int], Mapping[str, float]]], tell: Callable[[str], None]
+) -> dict[str, dict[str, list[float]]]:
+    """Measures every contender once per repeat, repeat by repeat.
+
+    Args:
+        repeats: How often each contender is measured.
+        measures: For each contender a function of the repeat's number that measures once and gives named values.
+        tell: Receives a line after each measurement.
+
+    Returns:
+        Contender -> name of the value -> one number for each repeat.
+    """
+    found: dict[str, dict[str, list[float]]] = {name: {} for name in measures}
+    for repeat in range(repeats):
+        for name in rotated(list(measures), repeat):
+            values = measures[name](repeat)
+            for key, value in values.items():
+                found[name].setdefault(key, []).append(float(value))
+            shown = ", ".join(f"{key} {rounded(value):g}" for key, value in values.items())
+            tell(f"{repeat + 1}/{repeats} {name}: {shown}")
+    return found
+
+
+def machine() -> dict[str, Any]:
+    """The machine and the versions that the numbers belong to."""
+    versions = {}
+    for package in _PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return {
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "versions": versions,
+    }
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+@dataclass
+class Report:
+    """What one benchmark found; printed as a table, or as one JSON object in the last line.
+
+    Attributes:
+        name: The benchmark's name.
+        settings: What was asked for.
+        series: Measured values by contender, as in `lakelens images/s`.
+        ratios: Paired ratios by name.
+        aims: What was to be reached.
+        facts: Everything else that was seen (bytes, tasks, processes).
+        notes: What a reader has to know before quoting a number.
+    """
+
+    name: str
+    settings: Mapping[str, Any]
+    series: dict[str, Series] = field(default_factory=dict)
+    ratios: dict[str, float] = field(default_factory=dict)
+    aims: list[Aim] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    started: str = field(default_factory=lambda: datetime.now(timezone.utc).isoformat(timespec="seconds"))
+    load: tuple[float, float, float] = field(default_factory=os.getloadavg)
+
+    def add(self, name: str, unit: str, values: Sequence[float]) -> None:
+        """Adds the values of one contender."""
+        self.series[name] = Series(unit, tuple(values))
+
+    def compare(self, over: str, under: str, at_least: float | None = None, at_most: float | None = None) -> float:
+        """Adds the paired ratio of two series, and its aim when a bound is given."""
+        name = f"{over} / {under}"
+        value = paired_ratio(self.series[over].values, self.series[under].values)
+        self.ratios[name] = value
+        if at_least is not None or at_most is not None:
+            self.aims.append(Aim(name, value, at_least, at_most))
+        return value
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything, ready for `json.dumps`."""
+        return {
+            "benchmark": self.name,
+            "started": self.started,
+            "settings": dict(self.settings),
+            "series": {name: series.as_json() for name, series in self.series.items()},
+            "ratios": {name: rounded(value) for name, value in self.ratios.items()},
+            "aims": [aim.as_json() for aim in self.aims],
+            "facts": self.facts,
+            "notes": self.notes,
+            "load_average": {"before": list(self.load), "after": list(os.getloadavg())},
+            "machine": machine(),
+        }
+
+    def lines(self) -> Iterator[str]:
+        """The report for a terminal."""
+        width = max((len(name) for name in [*self.series, *self.ratios]), default=0)
+        yield f"\n{self.name}: {', '.join(f'{key}={value}' for key, value in self.settings.items())}"
+        for name, series in self.series.items():
+            low, high = rounded(min(series.values), 3), rounded(max(series.values), 3)
+            yield f"  {name:<{width}}  {rounded(series.median, 3):>10g} {series.unit}   ({low:g} to {high:g})"
+        for name, value in self.ratios.items():
+            yield f"  {name:<{width}}  {rounded(value, 3):>10g}"
+        for name, fact in self.facts.items():
+            yield f"  {name}: {json.dumps(fact)}"
+        for aim in self.aims:
+            bounds = [f">= {aim.at_least:g}"] if aim.at_least is not None else []
+            bounds += [f"<= {aim.at_most:g}"] if aim.at_most is not None else []
+            verdict = "met" if aim.met else "MISSED"
+            yield f"  aim {verdict}: {aim.name} {' and '.join(bounds)}: {rounded(aim.value, 3):g}"
+        yield from (f"  note: {note}" for note in self.notes)
+        here = machine()
+        versions = " ".join(f"{name} {version}" for name, version in here["versions"].items())
+        memory = f"{here['memory_bytes'] / 2**30:.0f} GiB"
+        yield f"  on {here['processor']}, {here['cores']} cores, {memory}, Python {here['python']}"
+        yield f"  {versions}"
+        yield f"  load average before {self.load[0]:.1f}, after {os.getloadavg()[0]:.1f}"
+
+    def show(self, as_json: bool) -> None:
+        """Prints the report; with `as_json` the last line is one JSON object."""
+        for line in self.lines():
+            print(line, file=sys.stderr if as_json else sys.stdout, flush=True)
+        if as_json:
+            print(json.dumps(self.as_json()), flush=True)
+
+
+def parser(description: str, repeats: int = 5) -> argparse.ArgumentParser:
+    """An argument parser with the flags that every benchmark has."""
+    result = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter, allow_abbrev=False
+    )
+    result.add_argument("--repeats", type=positive, default=repeats, help="how often each contender is measured")
+    result.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+    result.add_argument("--folder", type=Path, help="keep photographs and peers here; a temporary folder when absent")
+    return result
+
+
+def positive(text: str) -> int:
+    """Reads a whole number of at least 1 from a flag."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+    return value
+
+
+@contextmanager
+def scratch(kept: Path | None) -> Iterator[tuple[Path, Path]]:
+    """Gives a folder for what may be kept between runs and one that goes away at the end.
+
+    Yields:
+        (kept, temporary). Without a folder to keep things in, both go away.
+    """
+    if kept is not None:
+        kept.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix="lakelens-benchmark-", dir=kept))
+    try:
+        yield (kept.resolve() if kept is not None else temporary), temporary.resolve()
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def tell(line: str) -> None:
+    """Writes a line of progress to standard error."""
+    print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)

@@ -1,0 +1,97 @@
+"""The three launchers that are compared, behind one call: `launcher.run(function, ranks, **arguments)`.
+
+Each is started in a driver process of its own, with a Spark session of its own. The functions that ranks run lie in
+`benchmarks.ranks`, which imports nothing at its top, so that each environment can unpickle them by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+class Launcher:
+    """A Spark session and a way to run a function on ranks.
+
+    Args:
+        folder: Where Spark may write.
+        master: The Spark master; None starts no session.
+    """
+
+    def __init__(self, folder: Path, master: str | None) -> None:
+        self.spark = self.start(folder, master) if master is not None else None
+
+    def start(self, folder: Path, master: str) -> Any:
+        """Starts the Spark session."""
+        from .sparks import session
+
+        return session(folder, master, **{"spark.executor.memory": "1g"})
+
+    def run(self, function: Callable[..., Any], ranks: int, **arguments: Any) -> Any:
+        """Runs `function(**arguments)` on every rank and gives rank 0's value."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Ends the session."""
+        if self.spark is not None:
+            self.spark.stop()
+
+
+class Lakelens(Launcher):
+    """`HorovodRunner` on the cluster, or on the driver when there is no session."""
+
+    def run(self, function: Callable[..., Any], ranks: int, **arguments: Any) -> Any:
+        """Runs in one barrier stage, or as processes of this machine."""
+        from lakelens import HorovodRunner
+
+        np = ranks if self.spark is not None else -ranks
+        return HorovodRunner(np=np, spark=self.spark).run(function, **arguments)
+
+
+class HorovodSpark(Launcher):
+    """`horovod.spark.run` over Gloo."""
+
+    def run(self, function: Callable[..., Any], ranks: int, **arguments: Any) -> Any:
+        """Runs in ordinary Spark tasks."""
+        import horovod.spark
+
+        # Loopback only: the machine's other interfaces may be closed to connections from itself.
+        return horovod.spark.run(
+            function, kwargs=arguments, num_proc=ranks, use_gloo=True, use_mpi=False, nics={"lo"}, verbose=0
+        )[0]
+
+
+class Torch(Launcher):
+    """PySpark's `TorchDistributor` on the cluster, over Gloo."""
+
+    def start(self, folder: Path, master: str) -> Any:
+        """Starts a plain session: this environment has no Delta."""
+        import os
+        import sys
+
+        from pyspark.sql import SparkSession
+
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+        return (
+            SparkSession.builder.master(master)
+            .config("spark.ui.enabled", "false")
+            .config("spark.local.dir", str(folder / "spark"))
+            .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+            .config("spark.driver.memory", "1g")
+            .config("spark.executor.memory", "1g")
+            .getOrCreate()
+        )
+
+    def run(self, function: Callable[..., Any], ranks: int, **arguments: Any) -> Any:
+        """Runs under torchrun, one process in each barrier task."""
+        from pyspark.ml.torch.distributor import TorchDistributor
+
+        return TorchDistributor(num_processes=ranks, local_mode=False, use_gpu=False).run(function, **arguments)
+
+
+LAUNCHERS: dict[str, type[Launcher]] = {
+    "lakelens": Lakelens,
+    "horovod.spark.run": HorovodSpark,
+    "TorchDistributor": Torch,
+}

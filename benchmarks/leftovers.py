@@ -1,0 +1,92 @@
+"""What a launcher leaves behind: processes, listening ports and temporary files of one driver and all it started."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+# Every process that a driver starts inherits this variable, also those that have been given another parent.
+TAG = "LAKELENS_BENCHMARK_TAG"
+_SPARK = ("java", "pyspark.daemon", "pyspark/daemon")
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What there is at one moment.
+
+    Attributes:
+        processes: Process ids and command lines of tagged processes, without the driver and Spark's own.
+        ports: (command, port) of every tagged process that listens, without Spark's Python daemon.
+        files: Paths in the temporary folder and in shared memory.
+    """
+
+    processes: dict[int, str]
+    ports: frozenset[tuple[str, int]]
+    files: frozenset[str]
+
+    def beyond(self, before: Seen) -> dict[str, list[str]]:
+        """What is here and was not there before."""
+        ports = {port for _, port in before.ports}
+        return {
+            "processes": [f"{pid} {text}" for pid, text in self.processes.items() if pid not in before.processes],
+            "ports": [f"{text} :{port}" for text, port in sorted(self.ports) if port not in ports],
+            "files": sorted(self.files - before.files),
+        }
+
+
+def tagged(tag: str) -> list[psutil.Process]:
+    """All processes that carry the tag in their environment."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(TAG) == tag and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+            continue
+    return found
+
+
+def look(tag: str, driver: int, temporary: Path) -> Seen:
+    """Looks once.
+
+    Args:
+        tag: The value of the tag.
+        driver: The driver's process id.
+        temporary: The folder that TMPDIR names in the driver.
+    """
+    processes: dict[int, str] = {}
+    ports: set[tuple[str, int]] = set()
+    for process in tagged(tag):
+        try:
+            command = " ".join(process.cmdline())
+            if "pyspark" in command and "daemon" in command:
+                continue
+            for connection in process.net_connections("tcp"):
+                if connection.status == psutil.CONN_LISTEN:
+                    ports.add((_short(command), connection.laddr.port))
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+        if process.pid != driver and not any(part in command for part in _SPARK):
+            processes[process.pid] = _short(command)
+    shared = Path("/dev/shm")  # noqa: S108 - looked at, not written
+    files = [str(path) for path in temporary.rglob("*")]
+    files += [str(path) for path in shared.iterdir()] if shared.is_dir() else []
+    return Seen(processes, frozenset(ports), frozenset(files))
+
+
+def end_tagged(tag: str) -> int:
+    """Kills every tagged process; gives their number."""
+    processes = tagged(tag)
+    for process in processes:
+        try:
+            process.kill()
+        except psutil.NoSuchProcess:
+            continue
+    return len(processes)
+
+
+def _short(command: str) -> str:
+    words = [Path(word).name if word.startswith("/") else word for word in command.split()]
+    return " ".join(words)[:100]

@@ -1,0 +1,107 @@
+"""What ranks run in the benchmarks of launching and faults; each environment imports its own inside."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_PAUSE_S = 0.05
+
+
+class Collective:
+    """One launcher's way to sum a number over the ranks.
+
+    Args:
+        library: `lakelens`, `horovod.spark.run` or `TorchDistributor`.
+    """
+
+    def __init__(self, library: str) -> None:
+        self.library = library
+        if library == "TorchDistributor":
+            import torch
+            import torch.distributed
+
+            self.module: Any = torch
+        elif library == "lakelens":
+            import tensorflow  # noqa: F401 - the user's function would import it as well
+
+            import lakelens.training.distributed
+
+            self.module = lakelens.training.distributed
+        else:
+            import horovod.tensorflow
+
+            self.module = horovod.tensorflow
+
+    def join(self) -> tuple[int, int]:
+        """Joins the world; gives rank and size."""
+        if self.library == "TorchDistributor":
+            self.module.distributed.init_process_group("gloo")
+            return self.module.distributed.get_rank(), self.module.distributed.get_world_size()
+        self.module.init()
+        return self.module.rank(), self.module.size()
+
+    def sum(self, value: float) -> float:
+        """Sums a number over the ranks."""
+        if self.library == "TorchDistributor":
+            tensor = self.module.tensor([value], dtype=self.module.float32)
+            self.module.distributed.all_reduce(tensor)
+            return float(tensor[0])
+        import numpy as np
+        import tensorflow as tf
+
+        tensor = tf.constant(np.array([value], np.float32))
+        return float(self.module.allreduce(tensor, op=self.module.Sum)[0])
+
+
+def first_allreduce(library: str) -> dict[str, float]:
+    """Sums a one over the ranks, and says by the machine's clock when each step was reached."""
+    import time
+
+    entered = time.time()
+    collective = Collective(library)
+    imported = time.time()
+    _, size = collective.join()
+    joined = time.time()
+    total = collective.sum(1.0)
+    reduced = time.time()
+    if total != size:
+        raise ValueError(f"the sum of ones over {size} ranks is {total}")
+    return {"entered": entered, "imported": imported, "joined": joined, "reduced": reduced}
+
+
+def meet_fault(library: str, fault: str, folder: str, seconds: float) -> int:
+    """Sums ones over the ranks again and again, and does what `fault` asks of it once `go` lies in the folder.
+
+    Each rank writes its process id to `rank-<n>.pid` after it has joined. Rank 1 is the one that fails by itself; when
+    it does, it writes the time to `fault-at`.
+
+    Returns:
+        The number of ranks, after `seconds` or more without a fault.
+    """
+    import os
+    import signal
+    import time
+    from pathlib import Path
+
+    place = Path(folder)
+    (place / f"process-{os.getpid()}").touch()
+    collective = Collective(library)
+    rank, size = collective.join()
+    collective.sum(1.0)
+    (place / f"rank-{rank}.writing").write_text(str(os.getpid()), encoding="utf-8")
+    (place / f"rank-{rank}.writing").rename(place / f"rank-{rank}.pid")
+    # Counted, not timed: each rank has to take part in the same number of sums.
+    for _ in range(round(seconds / _PAUSE_S)):
+        if rank == 1 and (place / "go").exists() and fault in ("exception", "early return", "out of memory"):
+            (place / "fault-at").write_text(repr(time.time()), encoding="utf-8")
+            if fault == "early return":
+                return size
+            if fault == "out of memory":
+                # The kernel's killer gives a process that holds memory SIGKILL, and nobody a word.
+                held = bytearray(256 * 1024 * 1024)
+                held[::4096] = b"x" * len(held[::4096])
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise ValueError("the fault that was asked for")
+        collective.sum(1.0)
+        time.sleep(_PAUSE_S)
+    return size

@@ -1,0 +1,101 @@
+"""Writes the measured part of `docs/benchmarks.md` from the JSON objects that the benchmarks have printed.
+
+python -m benchmarks.etl --json | tail -1 > benchmarks/results/etl.json      (and the others alike)
+python -m benchmarks.summary
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from .harness import rounded
+from .marked import write_between
+
+BEGIN = "<!-- measured: python -m benchmarks.summary -->"
+END = "<!-- end of measured -->"
+_CHECKOUT = Path(__file__).resolve().parent.parent
+_ORDER = ("etl", "planning", "feed", "first_batch", "launch", "scaling", "scoring")
+
+
+def summary(results: Mapping[str, Mapping[str, Any]]) -> str:
+    """Writes the aims of all benchmarks as one table, then a section for each benchmark."""
+    ordered = [results[name] for name in _ORDER if name in results]
+    lines = ["| benchmark | compared | measured | aim | |", "|---|---|---|---|---|"]
+    for result in ordered:
+        lines += [_aim_row(result["benchmark"], aim) for aim in result["aims"]]
+    for result in ordered:
+        lines += ["", *_section(result)]
+    return "\n".join(lines)
+
+
+def _aim_row(benchmark: str, aim: Mapping[str, Any]) -> str:
+    bounds = [f"{sign} {aim[key]:g}" for key, sign in (("at_least", "≥"), ("at_most", "≤")) if key in aim]
+    verdict = "met" if aim["met"] else "**missed**"
+    return f"| {benchmark} | {aim['name']} | {rounded(aim['value'], 3):g} | {' and '.join(bounds)} | {verdict} |"
+
+
+def _section(result: Mapping[str, Any]) -> Iterator[str]:
+    here = result["machine"]
+    settings = ", ".join(f"{key} {value}" for key, value in result["settings"].items())
+    load = result["load_average"]
+    yield f"### {result['benchmark']}"
+    yield ""
+    yield (
+        f"{result['started'][:10]}, {here['processor']}, {here['cores']} cores, Python {here['python']}; {settings}; "
+        f"load average {load['before'][0]:.1f} before, {load['after'][0]:.1f} after."
+    )
+    yield ""
+    yield "| | median | min to max | |"
+    yield "|---|---:|---:|---|"
+    for name, series in result["series"].items():
+        low, high = rounded(series["min"], 3), rounded(series["max"], 3)
+        yield f"| {name} | {rounded(series['median'], 3):g} | {low:g} to {high:g} | {series['unit']} |"
+    if result["ratios"]:
+        yield ""
+        yield "| ratio (median of the ratios of each repeat) | |"
+        yield "|---|---:|"
+        yield from (f"| {name} | {rounded(value, 3):g} |" for name, value in result["ratios"].items())
+    if result["facts"]:
+        yield ""
+        yield from (f"- {name}: {_fact(fact)}" for name, fact in result["facts"].items())
+    yield from (f"- {note}" for note in result["notes"])
+
+
+def _fact(fact: Any) -> str:
+    if isinstance(fact, dict):
+        return ", ".join(
+            f"{key} {_fact(value) if not isinstance(value, dict) else f'({_fact(value)})'}"
+            for key, value in fact.items()
+        )
+    return f"{fact}"
+
+
+def read_results(folder: Path) -> dict[str, dict[str, Any]]:
+    """Reads the results of a folder by the benchmark's name."""
+    found = {}
+    for path in sorted(folder.glob("*.json")):
+        value = json.loads(path.read_text(encoding="utf-8"))
+        if value["benchmark"] in _ORDER:
+            found[value["benchmark"]] = value
+    return found
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs the command."""
+    flags = argparse.ArgumentParser(description="Write the measured part of docs/benchmarks.md.")
+    flags.add_argument(
+        "--results", type=Path, default=_CHECKOUT / "benchmarks" / "results", help="folder of JSON files"
+    )
+    flags.add_argument("--page", type=Path, default=_CHECKOUT / "docs" / "benchmarks.md", help="page to write into")
+    arguments = flags.parse_args(argv)
+    write_between(arguments.page, BEGIN, END, summary(read_results(arguments.results)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

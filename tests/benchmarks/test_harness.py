@@ -1,0 +1,237 @@
+"""The benchmarks' arithmetic, without a JVM."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks import fault_page, faults, harness, memory, photographs, planning, summary
+from benchmarks.contender import Contender, ContenderError
+from benchmarks.emulated import highest_busy_rate, take
+from benchmarks.leftovers import TAG, end_tagged, look
+
+pytestmark = pytest.mark.unit
+
+
+class Counter:
+    """A contender for these tests."""
+
+    def __init__(self, start: int) -> None:
+        print("not a reply")
+        self.value = start
+
+    def add(self, number: int) -> dict[str, int]:
+        print("nor this")
+        self.value += number
+        return {"value": self.value}
+
+    def fail(self) -> None:
+        raise ValueError("asked to fail")
+
+    def die(self) -> None:
+        os._exit(7)
+
+    def start_child(self) -> dict[str, int]:
+        return {"pid": subprocess.Popen(["sleep", "600"]).pid}
+
+
+def counter(folder: Path) -> Contender:
+    return Contender("test_harness:Counter", folder / "log", start=3)
+
+
+@pytest.fixture
+def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parent))
+    return tmp_path
+
+
+def test_ratios_pair_what_was_measured_in_the_same_repeat() -> None:
+    # Load doubles both in the second repeat; the ratio of medians would be 2 as well, the ratio of means would not.
+    assert harness.paired_ratio([2.0, 20.0, 4.0], [1.0, 10.0, 1.0]) == 2.0
+    with pytest.raises(ValueError, match="as many of each"):
+        harness.paired_ratio([1.0], [1.0, 2.0])
+    with pytest.raises(ValueError, match="one at least"):
+        harness.paired_ratio([], [])
+
+
+def test_every_contender_is_first_as_often_as_the_others() -> None:
+    names = ["a", "b", "c"]
+    orders = [harness.rotated(names, repeat) for repeat in range(6)]
+    assert [order[0] for order in orders] == ["a", "b", "c", "a", "b", "c"]
+    assert all(sorted(order) == names for order in orders)
+
+
+def test_repeats_are_interleaved() -> None:
+    calls: list[str] = []
+
+    def measure(name: str) -> dict[str, float]:
+        calls.append(name)
+        return {"x": len(calls)}
+
+    found = harness.interleave(2, {"a": lambda _: measure("a"), "b": lambda _: measure("b")}, lambda _: None)
+    assert calls == ["a", "b", "b", "a"]
+    assert found == {"a": {"x": [1.0, 4.0]}, "b": {"x": [2.0, 3.0]}}
+
+
+def test_aims_hold_their_bounds() -> None:
+    assert harness.Aim("x", 0.9, at_least=0.9).met
+    assert not harness.Aim("x", 0.89, at_least=0.9).met
+    assert harness.Aim("x", 1.0, at_most=1.05).met
+    assert not harness.Aim("x", 1.06, at_most=1.05).met
+
+
+def test_the_last_line_is_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
+    report = harness.Report("test", {"repeats": 3})
+    report.add("ours", "rows/s", [3.0, 1.0, 2.0])
+    report.add("theirs", "rows/s", [1.0, 1.0, 1.0])
+    report.compare("ours", "theirs", at_least=3)
+    report.show(as_json=True)
+    lines = capsys.readouterr().out.splitlines()
+    found = json.loads(lines[-1])
+    assert found["series"]["ours"]["median"] == 2.0
+    assert found["series"]["ours"]["values"] == [3.0, 1.0, 2.0]
+    assert found["ratios"] == {"ours / theirs": 2.0}
+    assert found["aims"] == [{"name": "ours / theirs", "value": 2.0, "at_least": 3, "met": False}]
+    assert found["machine"]["cores"] == os.cpu_count()
+
+
+def test_a_temporary_folder_goes_and_a_kept_one_stays(tmp_path: Path) -> None:
+    with harness.scratch(None) as (kept, temporary):
+        assert kept == temporary
+    assert not temporary.exists()
+    with harness.scratch(tmp_path / "kept") as (kept, temporary):
+        assert temporary.parent == kept
+    assert kept.exists()
+    assert not temporary.exists()
+
+
+def test_a_contender_answers_and_its_prints_go_to_the_log(target: Path) -> None:
+    with counter(target) as running:
+        assert running.call("add", number=4)["value"] == 7
+        assert running.call("add", number=1)["seconds"] >= 0
+    assert "nor this" in (target / "log").read_text()
+
+
+def test_a_contender_that_raises_or_dies_says_so(target: Path) -> None:
+    with counter(target) as running:
+        with pytest.raises(ContenderError, match="ValueError: asked to fail"):
+            running.call("fail")
+        assert running.call("add", number=1)["value"] == 4
+        with pytest.raises(ContenderError, match="ended with 7"):
+            running.call("die")
+
+
+def test_a_contender_leaves_no_child_behind(target: Path) -> None:
+    with counter(target) as running:
+        child = psutil.Process(running.call("start_child")["pid"])
+        assert child in memory.tree(running.pid)
+    assert memory.gone_within([child], 5) == []
+
+
+def test_photographs_are_the_same_for_the_same_seed_and_differ_among_themselves(tmp_path: Path) -> None:
+    made = photographs.photographs(tmp_path / "a", 12, classes=4, seed=5)
+    again = photographs.photographs(tmp_path / "b", 12, classes=4, seed=5)
+    contents = [path.read_bytes() for path in photographs.files(made)]
+    assert contents == [path.read_bytes() for path in photographs.files(again)]
+    assert len(set(contents)) == 12
+    assert made.bytes == sum(map(len, contents))
+    assert sorted(path.name for path in made.folder.iterdir() if path.is_dir()) == [
+        "001.china-0",
+        "002.flower-0",
+        "003.china-1",
+        "004.flower-1",
+    ]
+    part = photographs.subset(made, 5, tmp_path / "part")
+    assert part.bytes == sum(path.stat().st_size for path in (tmp_path / "part").rglob("*.jpg"))
+    assert photographs.photographs(tmp_path / "a", 12, classes=4, seed=5) == made
+
+
+def test_an_emulated_accelerator_is_busy_while_it_sleeps() -> None:
+    import numpy as np
+
+    batches = [np.zeros((4, 2, 2, 3), np.uint8)] * 5
+    found = take(iter(batches), 4, rate=400)
+    assert found["rows"] == 20
+    assert 0.5 < found["busy"] <= 1.0  # sixteen images after the first batch at 400/s: 40 ms of sleep and little else
+    assert take(iter(batches), 4)["busy"] == 0
+
+
+def test_bisection_finds_the_highest_rate_that_stays_busy() -> None:
+    rate = highest_busy_rate(lambda asked: min(1.0, 700 / asked), 1600, 0.9, rounds=12)
+    assert rate == pytest.approx(700 / 0.9, rel=0.01)
+
+
+def test_the_log_without_data_is_one_that_delta_reads(tmp_path: Path) -> None:
+    from deltalake import DeltaTable
+
+    planning.write_log(tmp_path / "table", 25, with_data=True)
+    table = DeltaTable(str(tmp_path / "table"))
+    adds = table.get_add_actions(flatten=True)
+    assert adds.num_rows == 25
+    assert (tmp_path / "table" / "_delta_log" / "_last_checkpoint").exists()
+    assert all(Path(tmp_path / "table" / planning._add(n)["add"]["path"]).stat().st_size for n in range(25))
+
+
+def test_tagged_processes_are_found_when_their_parent_has_gone(tmp_path: Path) -> None:
+    environment = {**os.environ, TAG: "a-test"}
+    before = look("a-test", 0, tmp_path)
+    subprocess.run(["sh", "-c", "sleep 600 & "], env=environment, check=True)
+    (tmp_path / "left").touch()
+    try:
+        deadline = time.monotonic() + 10
+        while "sleep" not in "".join(look("a-test", 0, tmp_path).processes.values()) and time.monotonic() < deadline:
+            time.sleep(0.02)  # it is a shell until it has replaced itself
+        left = look("a-test", 0, tmp_path).beyond(before)
+        assert [line.split()[1] for line in left["processes"]] == ["sleep"]
+        assert left["files"] == [str(tmp_path / "left")]
+    finally:
+        assert end_tagged("a-test") == 1
+
+
+def test_the_table_of_faults_says_what_was_seen(tmp_path: Path) -> None:
+    results = tmp_path / "faults.json"
+    ours = faults.Result("lakelens", "exception", "error", 0.42, "RankFailedError", "ValueError: ...", says=True)
+    theirs = faults.Result("TorchDistributor", "exception", "hangs", 90, left={"processes": ["1 x"], "ports": []})
+    faults.keep(results, [ours], 90)
+    found = faults.keep(results, [theirs], 90)
+    page = tmp_path / "faults.md"
+    page.write_text(f"before\n{fault_page.BEGIN}\nold\n{fault_page.END}\nafter\n")
+    fault_page.write_page(page, found, ("exception",), ("lakelens", "horovod.spark.run", "TorchDistributor"))
+    text = page.read_text()
+    assert "| exception | `RankFailedError` after 0.4 s, names the cause; leaves nothing | not run | **hangs**" in text
+    assert "leaves 1 process |" in text
+    assert "old" not in text
+    assert text.startswith("before")
+    assert text.endswith("after\n")
+
+
+def test_a_message_names_the_cause_in_words_that_one_would_look_for() -> None:
+    assert faults.says_cause("kill -9 rank 1", "rank 1 was killed by SIGKILL")
+    assert not faults.says_cause("kill -9 rank 1", "Connection closed by peer")
+    assert faults.says_cause("exception", "ValueError: the fault that was asked for")
+
+
+def test_the_summary_shows_aims_series_and_ratios(tmp_path: Path) -> None:
+    report = harness.Report("etl", {"repeats": 2})
+    report.add("lakelens", "images/s", [8.0, 6.0])
+    report.add("pool", "images/s", [10.0, 10.0])
+    report.compare("lakelens", "pool", at_least=0.9)
+    (tmp_path / "etl.json").write_text(json.dumps(report.as_json()))
+    page = tmp_path / "page.md"
+    page.write_text(f"{summary.BEGIN}\n{summary.END}\n")
+    assert summary.main(["--results", str(tmp_path), "--page", str(page)]) == 0
+    text = page.read_text()
+    assert "| etl | lakelens / pool | 0.7 | ≥ 0.9 | **missed** |" in text
+    assert "| lakelens | 7 | 6 to 8 | images/s |" in text
+    page.write_text("no marks")
+    with pytest.raises(ValueError, match="lacks"):
+        summary.main(["--results", str(tmp_path), "--page", str(page)])
