@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import InvalidArgumentError
+from ..errors import InvalidArgumentError, PredictionsSchemaError
 from ..etl.catalog import path_of, read_table
 from ..locations import absolute
-from .metrics import Evaluation, evaluate_counts
+from .metrics import Evaluation, evaluate_counts, one_numbering
 from .predictions import require_predictions
 
 if TYPE_CHECKING:
@@ -42,7 +42,8 @@ def evaluate(
     Raises:
         NotADeltaTableError: If there is no predictions table.
         VersionNotFoundError: If it has no such version.
-        PredictionsSchemaError: If the table lacks columns of predictions.
+        PredictionsSchemaError: If the table lacks columns of predictions, or if the model numbers its classes otherwise
+            than the image table does, so that equal numbers are not equal classes.
         InvalidArgumentError: If what is left belongs to several scorings, which are never mixed, or is nothing.
     """
     location = absolute(predictions)
@@ -60,17 +61,20 @@ def evaluate(
     _require_one_scoring(rows, location)
     counted = rows.groupBy("label", "label_name", "prediction", "predicted_name").count().collect()
     counts: dict[tuple[int, int | None], int] = {}
-    names: dict[int, str] = {}
     unlabelled = 0
     for row in counted:
         if row.label is None:
             unlabelled += row["count"]
             continue
-        for number, name in ((row.prediction, row.predicted_name), (row.label, row.label_name)):
-            if number is not None and name:
-                names[number] = name
         key = (row.label, row.prediction)
         counts[key] = counts.get(key, 0) + row["count"]
+    labelled = [row for row in counted if row.label is not None]
+    true_names = {row.label: row.label_name for row in labelled if row.label_name}
+    predicted_names = {row.prediction: row.predicted_name for row in labelled if row.predicted_name}
+    try:
+        names = one_numbering(true_names, predicted_names)
+    except PredictionsSchemaError as error:
+        raise PredictionsSchemaError(f"{location}: {error}") from None
     return evaluate_counts(counts, names, unlabelled)
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from ..errors import PredictionsSchemaError
+
 
 @dataclass(frozen=True)
 class ClassMetrics:
@@ -49,6 +51,22 @@ class Evaluation:
     unlabelled: int
     classes: list[ClassMetrics]
     confusion: npt.NDArray[np.int64]
+
+
+def one_numbering(true_names: Mapping[int, str], predicted_names: Mapping[int, str]) -> dict[int, str]:
+    """Joins the names of true and of predicted classes.
+
+    Raises:
+        PredictionsSchemaError: If one number is two classes, so that equal numbers are not equal classes.
+    """
+    for number in sorted(true_names.keys() & predicted_names.keys()):
+        if true_names[number] != predicted_names[number]:
+            raise PredictionsSchemaError(
+                f"label {number} is {true_names[number]!r} in the image table and {predicted_names[number]!r} for the "
+                "model: they number their classes differently, so that no two numbers can be compared. Score with a "
+                "model that was trained on this table, or on one that numbers its classes alike"
+            )
+    return {**predicted_names, **true_names}
 
 
 def evaluate_counts(

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import select
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -41,8 +44,20 @@ def execute(run: Run, args: argparse.Namespace) -> int:
     cluster's. Either way the last stdout line is a JSON object, so that a caller can always parse it.
 
     Returns:
-        0 when the job is done, 1 when it failed, 2 when its input or configuration has to change.
+        0 when the job is done, 1 when it failed, 2 when its input or configuration has to change; 130 after Ctrl-C and
+        141 when the reader of stdout has gone (`lakelens table history ... | head`), as a shell would say.
     """
+    try:
+        return _executed(run, args)
+    except BrokenPipeError:
+        if not _stdout_is_gone():
+            raise
+        # The interpreter flushes stdout once more as it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+
+
+def _executed(run: Run, args: argparse.Namespace) -> int:
     try:
         result = run(args)
     except UsageError as error:
@@ -51,13 +66,25 @@ def execute(run: Run, args: argparse.Namespace) -> int:
         return _failed(error, EXIT_FAILED)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
-        return 130
-    except Exception as error:  # noqa: BLE001  a job's last word is an exit code and a JSON line, whatever went wrong
+        return 128 + signal.SIGINT
+    except Exception as error:
+        if isinstance(error, BrokenPipeError) and _stdout_is_gone():
+            raise
         traceback.print_exc()
         return _failed(error, EXIT_FAILED)
     exit_code = result.pop("exit_code", EXIT_DONE)
     print_json(result)
     return int(exit_code)
+
+
+def _stdout_is_gone() -> bool:
+    try:
+        descriptor = sys.stdout.fileno()
+    except (OSError, ValueError):  # a notebook's stdout has none
+        return False
+    poll = select.poll()
+    poll.register(descriptor, 0)
+    return any(events & select.POLLERR for _, events in poll.poll(0))
 
 
 def print_json(value: dict[str, Any]) -> None:

@@ -208,7 +208,7 @@ class ModelNotFoundError(UsageError):
 
 
 class PredictionsSchemaError(TableError, UsageError):
-    """Raised when an existing predictions table lacks a column that predictions need, or has it with another type."""
+    """Raised when a table is no table of predictions, or numbers its labels otherwise than its predictions."""
 
 
 class ModelMismatchError(UsageError):

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _POLL_S = 0.1
-# Without a word in the settings on how many executors there will be, those that are there are all once none has come for
-# this long: executors start their JVMs at the same time, and on a loaded machine they register seconds apart.
+# Where no setting says how many executors there will be, those that are there are all of them once none has come for
+# this long: they start their JVMs at the same time, and on a loaded machine they register seconds apart.
 _SETTLED_S = 10.0
 _SAY_AFTER_S = 2.0
 _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,")
@@ -34,7 +34,7 @@ def executors_now(spark: SparkSession) -> int:
 
 
 def newest_executor_age_s(spark: SparkSession) -> float:
-    """Tells how many seconds ago the youngest of the registered executors came; the session's age while there is none."""
+    """Tells how many seconds ago the newest executor registered; without any, the session's age."""
     context = spark.sparkContext._jsc.sc()
     executors = context.statusStore().executorList(True)
     added = [int(executors.apply(index).addTime().getTime()) for index in range(int(executors.size()))]
@@ -77,9 +77,7 @@ def total_slots(spark: SparkSession, wait_s: float, enough: int | None = None, *
             return slots
         if slots > 0 and not patient:
             complete = (
-                executors_now(spark) >= expected
-                if expected is not None
-                else newest_executor_age_s(spark) >= _SETTLED_S
+                executors_now(spark) >= expected if expected is not None else newest_executor_age_s(spark) >= _SETTLED_S
             )
             if complete:
                 return slots

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lakelens.inference.metrics import evaluate_counts
+from lakelens.errors import PredictionsSchemaError
+from lakelens.inference.metrics import evaluate_counts, one_numbering
 
 pytestmark = pytest.mark.unit
 
@@ -32,3 +33,9 @@ def test_what_is_not_defined_is_none_and_not_zero():
     assert (owl.recall, owl.precision) == (None, None)
     assert given.unlabelled == 4
     assert evaluate_counts({}, {}).accuracy is None
+
+
+def test_one_number_is_one_class_for_the_table_and_for_the_model():
+    assert one_numbering({0: "cat"}, {0: "cat", 1: "dog"}) == {0: "cat", 1: "dog"}
+    with pytest.raises(PredictionsSchemaError, match="label 1 is 'dog' in the image table and 'horse' for the model"):
+        one_numbering({0: "cat", 1: "dog"}, {1: "horse", 2: "dog"})

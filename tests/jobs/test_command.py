@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,6 +58,25 @@ def test_an_error_is_a_json_line_and_an_exit_code(
     assert json.loads(captured.out.splitlines()[-1]) == {"error": type(error).__name__, "message": str(error)}
     assert f"error: {error}" in captured.err
     assert ("Traceback" in captured.err) == (not isinstance(error, LakelensError))
+
+
+@pytest.mark.parametrize("lines", [0, 100_000], ids=["its result", "its work"])
+def test_a_reader_of_stdout_that_has_gone_ends_the_job_without_a_traceback(lines: int) -> None:
+    job = f"""
+import argparse, sys
+from lakelens.jobs.command import execute
+def run(_):
+    for number in range({lines}):
+        print("a line of history", number)
+    return {{}}
+sys.exit(execute(run, argparse.Namespace()))
+"""
+    read, write = os.pipe()
+    os.close(read)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run([sys.executable, "-c", job], stdout=write, stderr=subprocess.PIPE, text=True, env=environment)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, "")
 
 
 def test_an_interrupt_ends_with_the_shell_convention() -> None:
