@@ -33,6 +33,7 @@ DEVELOPMENT = [
     "mypy>=1.10",
     "pytest>=8",
     "pytest-timeout>=2.3",
+    "pytest-xdist>=3.6",
     "ruff>=0.6",
     "types-psutil",
     "types-pyyaml",

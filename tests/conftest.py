@@ -19,6 +19,13 @@ os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.pop("SPARK_HOME", None)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keeps in one process, when two run the tests, what shares a fixture: the Spark session, or those of a file."""
+    for item in items:
+        shared = "spark" if "spark" in getattr(item, "fixturenames", ()) else str(item.path)
+        item.add_marker(pytest.mark.xdist_group(shared))
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A Spark session with two executors, two slots each, in processes of their own."""

@@ -145,34 +145,26 @@ def train(
     _require_positive(epochs=epochs, batch_size=batch_size)
     if patience is not None:
         _require_positive(patience=patience)
-    goal = Goal.of(metric or ("val_loss" if validation_split is not None else "loss"), mode)
-    if validation_split is None and goal.metric.startswith("val_"):
-        raise InvalidArgumentError(
-            f"metric is {goal.metric!r} and validation_split is None; give a split, or a metric of the training"
-        )
+    goal = _goal(metric, mode, validation_split)
     entry = EntryPoint.parse(entrypoint)
     root = _checkpoint_root(checkpoint_dir)
-    location = _location_of(table, spark)
-    feed = DeltaFeed(location, version, train_split, seed, storage_options=storage_options)
+    feed = DeltaFeed(_location_of(table, spark), version, train_split, seed, storage_options=storage_options)
     validation = _validation_feed(feed, validation_split)
     names = _class_names(feed, class_names)
     size = _image_size(feed, image_size)
-    recorded = _recorded(feed, validation)
-    params: dict[str, object] = {
+    params = {
         "epochs": epochs,
         "batch_size": batch_size,
         "np": np,
         "seed": seed,
         "patience": patience,
+        "train_split": train_split,
+        "validation_split": validation_split,
+        "image_size": f"{size[0]}x{size[1]}",
     }
-    params |= {"train_split": train_split, "validation_split": validation_split, "image_size": f"{size[0]}x{size[1]}"}
-    tags = {ENTRYPOINT_TAG: entry.name, METRIC_TAG: f"{goal.metric}:{goal.mode}"}
-    tags |= {TABLE_TAG: feed.location, VERSION_TAG: str(feed.version)}
     uri = resolve_tracking_uri(tracking_uri)
-    with tracked_run(uri, experiment_name, run_name=run_name, tags=tags, params=params) as run:
-        log_table(run, recorded)
-        if entry.source is not None:
-            log_text(run, entry.source, f"code/{Path(entry.target).name}")
+    read = _recorded(feed, validation)
+    with _recorded_run(uri, experiment_name, run_name, entry, goal, read, params) as run:
         with _run_folder(root, run) as folder, _version_in_use(feed, run):
             job = TrainingJob(
                 entrypoint=entry,
@@ -193,7 +185,7 @@ def train(
                 np=np,
                 driver_log_verbosity=driver_log_verbosity,
                 stall_timeout_s=stall_timeout_s,
-                name=f"train {recorded.name}",
+                name=f"train {read.name}",
                 spark=spark,
             )
             outcome: RankOutcome = runner.run(run_rank, job=job)
@@ -213,6 +205,39 @@ def train(
         ranks=outcome.ranks,
         seconds=round(time.perf_counter() - started, 3),
     )
+
+
+def _goal(metric: str | None, mode: str | None, validation_split: str | None) -> Goal:
+    goal = Goal.of(metric or ("val_loss" if validation_split is not None else "loss"), mode)
+    if validation_split is None and goal.metric.startswith("val_"):
+        raise InvalidArgumentError(
+            f"metric is {goal.metric!r} and validation_split is None; give a split, or a metric of the training"
+        )
+    return goal
+
+
+@contextlib.contextmanager
+def _recorded_run(
+    uri: str,
+    experiment_name: str,
+    run_name: str | None,
+    entry: EntryPoint,
+    goal: Goal,
+    read: TableVersion,
+    params: Mapping[str, object],
+) -> Iterator[RunReference]:
+    """Opens the MLflow run and writes down, before anything trains, what will be trained on which rows."""
+    tags = {
+        ENTRYPOINT_TAG: entry.name,
+        METRIC_TAG: f"{goal.metric}:{goal.mode}",
+        TABLE_TAG: read.location,
+        VERSION_TAG: str(read.version),
+    }
+    with tracked_run(uri, experiment_name, run_name=run_name, tags=tags, params=dict(params)) as run:
+        log_table(run, read)
+        if entry.source is not None:
+            log_text(run, entry.source, f"code/{Path(entry.target).name}")
+        yield run
 
 
 def _require_positive(**values: int) -> None:
