@@ -13,7 +13,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..errors import InvalidArgumentError, NotAnImageTableError
-from ..locations import has_scheme
+from ..parquet import open_parquet_file
 from . import schema
 from .labels import labels_of
 from .profile_boxes import BoxCounts, counts_between, floats_of, histogram_of
@@ -148,21 +148,11 @@ def scan_rows(snapshot: Snapshot, storage_options: Mapping[str, str] | None = No
     return scan
 
 
-@contextmanager
 def open_parquet(
     snapshot: Snapshot, file: int, storage_options: Mapping[str, str] | None = None
-) -> Iterator[pq.ParquetFile]:
-    """Opens a data file, on a disk or through fsspec."""
-    location = snapshot.file_location(file)
-    if not has_scheme(location):
-        with pq.ParquetFile(location, memory_map=True) as parquet:
-            yield parquet
-        return
-    import fsspec
-
-    system, path = fsspec.core.url_to_fs(location, **dict(storage_options or {}))
-    with system.open(path, "rb") as stream, pq.ParquetFile(stream) as parquet:
-        yield parquet
+) -> AbstractContextManager[pq.ParquetFile]:
+    """Opens a data file, on a disk or through fsspec; raises as `lakelens.parquet.open_parquet_file` does."""
+    return open_parquet_file(snapshot.file_location(file), storage_options, int(snapshot.files.sizes[file]))
 
 
 def class_rows(scan: Scan) -> tuple[ClassRows, ...]:

@@ -96,6 +96,10 @@ class VersionFilesMissingError(TableError):
     """Raised when a version is in the log but VACUUM or a hand has removed its data files."""
 
 
+class DataFileError(TableError):
+    """Raised when a data file is no whole Parquet file, or one that cannot be read; names the file."""
+
+
 class VersionProtectedError(TableError, UsageError):
     """Raised when a VACUUM would remove files of a version that is pinned or that a run has used."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -14,10 +15,11 @@ import pyarrow.parquet as pq
 
 from ..errors import EmptyFeedError, InvalidArgumentError, NotAnImageTableError
 from ..etl.snapshot import DataFiles, PartitionColumn, Snapshot
+from ..parquet import open_parquet_file
+from ..stores import find_missing
 from .plan import GROUPS_PER_LANE, FeedPlan, RowFilter, files_missing, lanes_within
-from .rowgroups import arrow_type, kept_rows, open_file, parse_partition_value
+from .rowgroups import arrow_type, kept_rows, parse_partition_value
 from .sharding import GlobalOrder
-from .stores import find_missing
 
 # Footers that are read to learn how large row groups are: those of the largest files.
 _SAMPLED_FILES = 4
@@ -177,14 +179,17 @@ def _count_rows(plan: FeedPlan) -> FeedPlan:
     return replace(plan, files=files.take(with_rows), stored_rows=stored[with_rows])
 
 
+def _open_parquet(plan: FeedPlan, file: int) -> AbstractContextManager[pq.ParquetFile]:
+    return open_parquet_file(plan.file_location(file), plan.storage_options, int(plan.files.sizes[file]))
+
+
 class _Rows(NamedTuple):
     stored: int
     kept: int
 
 
 def _rows_in(plan: FeedPlan, file: int) -> _Rows:
-    with open_file(plan, file) as source:
-        parquet = pq.ParquetFile(source)
+    with _open_parquet(plan, file) as parquet:
         stored = int(parquet.metadata.num_rows)
         if not plan.filters:
             return _Rows(stored, stored)
@@ -207,8 +212,8 @@ def _sizes(plan: FeedPlan) -> tuple[int, int]:
     sampled = np.argsort(-sizes, kind="stable")[:_SAMPLED_FILES]
 
     def groups(file: int) -> list[int]:
-        with open_file(plan, file) as source:
-            footer = pq.ParquetFile(source).metadata
+        with _open_parquet(plan, file) as parquet:
+            footer = parquet.metadata
         return [footer.row_group(i).total_byte_size for i in range(footer.num_row_groups)]
 
     try:

@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ..errors import FeedError
+from ..stores import open_location
 from .plan import FeedPlan, RowFilter
-from .stores import open_location
 
 # How a partition value, which Delta's log keeps as text, becomes the value of its column.
 _FROM_TEXT: dict[str, Any] = {

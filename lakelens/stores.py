@@ -10,8 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..errors import InvalidArgumentError, MissingDependencyError
-from ..locations import has_scheme
+from .errors import InvalidArgumentError, MissingDependencyError
+from .locations import has_scheme
 
 # Hadoop's names of a store -> fsspec's, and the package that brings it.
 _PROTOCOLS = {
