@@ -17,12 +17,12 @@ from PIL import Image, ImageCms, UnidentifiedImageError
 from ..errors import ImageError, InvalidArgumentError
 from .geometry import RESIZES, Placement, place
 
-# Formats whose decoder is Pillow's own. EPS is left out because it runs Ghostscript on the file; WMF, MPEG, HDF5,
-# GRIB and BUFR because Pillow only recognises them.
+# Formats whose decoder is Pillow's own. EPS is left out because it runs Ghostscript on the file; IPTC because it opens
+# what it holds as any format, EPS too; WMF, MPEG, HDF5, GRIB and BUFR because Pillow only recognises them.
 FORMATS = (
-    "AVIF", "BLP", "BMP", "CUR", "DCX", "DDS", "DIB", "FITS", "FLI", "FTEX", "GBR", "GIF", "ICNS", "ICO", "IM", "JPEG",
-    "JPEG2000", "MSP", "PCD", "PCX", "PIXAR", "PNG", "PPM", "PSD", "QOI", "SGI", "SPIDER", "SUN", "TGA", "TIFF",
-    "WEBP", "XBM", "XPM",
+    "AVIF", "BLP", "BMP", "CUR", "DCX", "DDS", "DIB", "FITS", "FLI", "FTEX", "GBR", "GIF", "ICNS", "ICO", "IM", "IMT",
+    "JPEG", "JPEG2000", "MCIDAS", "MSP", "PCD", "PCX", "PIXAR", "PNG", "PPM", "PSD", "QOI", "SGI", "SPIDER", "SUN",
+    "TGA", "TIFF", "WEBP", "XBM", "XPM", "XVTHUMB",
 )  # fmt: skip
 
 DEFAULT_MAX_PIXELS = 100_000_000
@@ -55,7 +55,8 @@ class Decoded:
         orientation: EXIF orientation of the file, 1-8; 1 when it has none.
         file_format: Pillow's name of the format that the bytes are in, whatever the file is called.
         mode: Pillow's name of the pixel format before the conversion to RGB.
-        is_plain: Whether the file itself is opaque 8-bit RGB or grey, upright and without a colour profile of its own.
+        is_plain: Whether the file itself is a JPEG or PNG that every decoder shows alike: opaque 8-bit RGB or grey,
+            upright, one frame, without a colour profile of its own.
     """
 
     image: Image.Image
@@ -95,11 +96,20 @@ def decode_source(data: bytes, *, target_size: int | None = None, max_pixels: in
     image, size, file_format = _load(data, target_size, max_pixels)
     orientation = _orientation(image)
     mode = image.mode
-    is_plain = mode in ("RGB", "L") and orientation not in _UPRIGHT and not _needs_care(image)
+    is_plain = (
+        file_format in ("JPEG", "PNG")
+        and mode in ("RGB", "L")
+        and orientation not in _UPRIGHT
+        and not _needs_care(image)
+    )
     try:
         image = upright(to_rgb(to_srgb(image)), orientation)
+    except ImageError:
+        raise
     except MemoryError as error:
         raise ImageError("out_of_memory", "decoding took more memory than one image may") from error
+    except Exception as error:  # palettes and samples that only the conversion looks at are broken in as many ways
+        raise _decoding_error(error) from error
     width, height = (size[1], size[0]) if orientation in _TURNED else size
     return Decoded(image, width, height, orientation, file_format, mode, is_plain)
 

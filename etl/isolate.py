@@ -179,6 +179,10 @@ def _serve(connection: Connection[Any, Any], recipe: Recipe, limits: Limits) -> 
             text = f"more than {limits.memory_bytes} bytes"
             connection.send_bytes(json.dumps({"reason": "out_of_memory", "error": text}).encode())
             continue
+        except Exception as error:  # noqa: BLE001  as good as a crash, and its words are worth more than an exit code
+            text = f"{type(error).__name__}: {error}"[:2000]
+            connection.send_bytes(json.dumps({"reason": "decoder_crashed", "error": text}).encode())
+            continue
         header = asdict(stored)
         payload = header.pop("image")
         connection.send_bytes(json.dumps(header).encode())

@@ -89,6 +89,6 @@ def _encode(image: Image.Image, decoded: Decoded, data: bytes, recipe: Recipe) -
         return image.tobytes(), "raw_rgb"
     if recipe.store == "jpeg":
         return encode_jpeg(image, recipe.quality), "jpeg"
-    if decoded.is_plain and decoded.file_format in ("JPEG", "PNG"):
+    if decoded.is_plain:
         return data, decoded.file_format.lower()
     return encode_png(image), "png"
