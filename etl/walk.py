@@ -11,9 +11,9 @@ from urllib.parse import quote, unquote_to_bytes
 
 # What Pillow's own decoders are called on disk. Other names are passed over without being read.
 _SUFFIXES = """
-apng avif avifs blp bmp bw cur dcx dds dib fit fits flc fli ftc ftu gbr gif icb icns ico im imt j2c j2k jfif jp2 jpc jpe
-jpeg jpf jpg jpx mpo msp pbm pcd pcx pfm pgm png pnm ppm psd pxr qoi ras rgb rgba sgi spi spider sun tga tif tiff vda vst
-webp xbm xpm
+apng avif avifs blp bmp bw cur dcx dds dib fit fits flc fli ftc ftu gbr gif icb icns ico im imt j2c j2k jfif jp2 jpc
+jpe jpeg jpf jpg jpx mpo msp pbm pcd pcx pfm pgm png pnm ppm psd pxr qoi ras rgb rgba sgi spi spider sun tga tif tiff
+vda vst webp xbm xpm
 """
 IMAGE_SUFFIXES = frozenset(_SUFFIXES.split())
 _HIDDEN_NAMES = frozenset({"thumbs.db", "desktop.ini", "__macosx", "@eadir", "$recycle.bin"})
