@@ -131,6 +131,10 @@ class UnpicklableFunctionError(LaunchError, UsageError):
     """Raised when the training function or an argument of it cannot be sent to the ranks; names the object."""
 
 
+class NotSupportedError(UsageError, NotImplementedError):
+    """Raised when code asks for a name or an option of Horovod's that lakelens has not; says what does the same."""
+
+
 class RankFailedError(LaunchError):
     """Raised when a rank raises, dies, stops answering or leaves early; every other rank has been ended.
 

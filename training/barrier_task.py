@@ -15,14 +15,15 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 from ..errors import LaunchError
-from .channel import TaskChannel, pack_pair, unpack_pair
+from ..horovod_build import problem
 from .hosts import executor_key, interface_of, loopback_interface, machine_key
 from .launch import Job, rank_environment
 from .outcome import KEPT_LOG_LINES, RankEvent
-from .preflight import horovod_problem
+from .rank_process import RankSpec, temporary_file
 from .rendezvous import LoopbackStore
-from .supervise import RankSpec, Supervisor, temporary_file
-from .wire import MAX_BODY_BYTES, Frame, Kind
+from .supervise import Supervisor
+from .task_channel import TaskChannel
+from .wire import MAX_BODY_BYTES, Frame, Kind, pack_pair, unpack_pair
 
 BEAT_S = 2.0
 PIECE_BYTES = 8 << 20
@@ -104,7 +105,7 @@ class _Task:
                 "executor": executor_key(),
                 "python": platform.python_version(),
                 "version": lakelens.__version__,
-                "problem": horovod_problem() if plan.job.size > 1 else None,
+                "problem": problem() if plan.job.size > 1 else None,
                 "gpus": gpus,
                 "visible_gpus": os.environ.get("CUDA_VISIBLE_DEVICES"),
             },

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import keras
 
-from ..errors import InvalidArgumentError
+from ..errors import InvalidArgumentError, NotSupportedError
 from . import distributed as world
+from .learning_rate import LearningRateScheduleCallback, LearningRateWarmupCallback
 from .optimizer import is_distributed
 
 __all__ = [
@@ -46,10 +46,13 @@ class BroadcastGlobalVariablesCallback(_WorldCallback):
 
     Args:
         root_rank: The rank whose values all get.
+        device: Horovod's option; only its default is supported.
+        local_variables: The same.
     """
 
-    def __init__(self, root_rank: int = 0) -> None:
+    def __init__(self, root_rank: int = 0, device: str = "", local_variables: Any = None) -> None:
         super().__init__()
+        _refuse(device=device, local_variables=local_variables)
         self.root_rank = root_rank
         self._done = False
 
@@ -81,10 +84,14 @@ class MetricAverageCallback(_WorldCallback):
 
     Put it before callbacks that decide by metrics (EarlyStopping, ModelCheckpoint, ReduceLROnPlateau), so that all
     ranks decide alike. A metric that only some ranks have is averaged over those, and then known to all.
+
+    Args:
+        device: Horovod's option; only its default is supported.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, device: str = "") -> None:
         super().__init__()
+        _refuse(device=device)
         self._training_counts: dict[str, float] = {}
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
@@ -121,101 +128,10 @@ def _rows(name: str, training: dict[str, float], validation: dict[str, float]) -
     return counts.get(plain, counts.get("loss", 1.0))
 
 
-class LearningRateScheduleCallback(keras.callbacks.Callback):
-    """Multiplies a learning rate by a factor of the epoch.
-
-    Args:
-        initial_lr: The learning rate that is multiplied.
-        multiplier: A number, or a function of the epoch (with a fraction unless `staircase`) that gives one.
-        start_epoch: First epoch that it acts in.
-        end_epoch: First epoch that it no longer acts in; None for all.
-        staircase: Change once an epoch, not each step.
-        steps_per_epoch: Steps of an epoch; needed without `staircase` if Keras does not know them.
-    """
-
-    def __init__(
-        self,
-        initial_lr: float,
-        multiplier: float | Callable[[float], float],
-        start_epoch: int = 0,
-        end_epoch: int | None = None,
-        staircase: bool = True,
-        steps_per_epoch: int | None = None,
-    ) -> None:
-        super().__init__()
-        if initial_lr <= 0:
-            raise InvalidArgumentError(f"initial_lr={initial_lr!r}: must be above 0")
-        self.initial_lr = initial_lr
-        self.multiplier = multiplier if callable(multiplier) else (lambda _epoch, factor=multiplier: factor)
-        self.start_epoch = start_epoch
-        self.end_epoch = end_epoch
-        self.staircase = staircase
-        self.steps_per_epoch = steps_per_epoch
-        self._epoch = 0
-
-    def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
-        """Learns how many steps an epoch has."""
-        self.steps_per_epoch = self.steps_per_epoch or (self.params or {}).get("steps")
-        if not self.staircase and not self.steps_per_epoch:
-            raise InvalidArgumentError(
-                "steps_per_epoch is not known to Keras; pass it to the callback, or use staircase=True"
-            )
-
-    def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
-        """Sets the epoch's learning rate."""
-        self._epoch = epoch
-        if self.staircase:
-            self._adjust(epoch)
-
-    def on_train_batch_begin(self, batch: int, logs: dict[str, float] | None = None) -> None:
-        """Sets the step's learning rate."""
-        if not self.staircase:
-            self._adjust(self._epoch + batch / (self.steps_per_epoch or 1))
-
-    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
-        """Adds the learning rate to the logs, as Horovod's does."""
-        if logs is not None:
-            logs["lr"] = float(self.model.optimizer.learning_rate)
-
-    def _adjust(self, epoch: float) -> None:
-        if epoch >= self.start_epoch and (self.end_epoch is None or epoch < self.end_epoch):
-            self.model.optimizer.learning_rate = self.initial_lr * self.multiplier(epoch)
-
-
-class LearningRateWarmupCallback(LearningRateScheduleCallback):
-    """Raises the learning rate step by step from `initial_lr / size` to `initial_lr`.
-
-    Source: Goyal et al. 2017, Accurate, Large Minibatch SGD (arXiv:1706.02677).
-
-    Args:
-        initial_lr: The learning rate after warm-up, usually scaled by the number of ranks.
-        warmup_epochs: Epochs that the rise takes.
-        steps_per_epoch: As in `LearningRateScheduleCallback`.
-        verbose: 1 says when warm-up is over.
-    """
-
-    def __init__(
-        self, initial_lr: float, warmup_epochs: float = 5, steps_per_epoch: int | None = None, verbose: int = 0
-    ) -> None:
-        def multiplier(epoch: float) -> float:
-            at = epoch + 1.0 / (self.steps_per_epoch or 1)
-            return 1.0 / world.size() * (at * (world.size() - 1) / warmup_epochs + 1)
-
-        if warmup_epochs <= 0:
-            raise InvalidArgumentError(f"warmup_epochs={warmup_epochs!r}: must be above 0")
-        super().__init__(initial_lr, multiplier, 0, None, False, steps_per_epoch)
-        self.warmup_epochs = warmup_epochs
-        self.verbose = verbose
-
-    def _adjust(self, epoch: float) -> None:
-        if epoch < self.warmup_epochs:
-            super()._adjust(epoch)
-
-    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
-        """Says when warm-up is over."""
-        super().on_epoch_end(epoch, logs)
-        if self.verbose > 0 and epoch + 1 == self.warmup_epochs and world.rank() == 0:
-            world.log_to_driver(f"warm-up is over: learning rate {float(self.model.optimizer.learning_rate):g}")
+def _refuse(**options: Any) -> None:
+    for name, value in options.items():
+        if value:
+            raise NotSupportedError(f"{name}={value!r} is not supported; leave it out")
 
 
 class LogCallback(keras.callbacks.Callback):
@@ -255,3 +171,12 @@ def _described(logs: dict[str, float] | None) -> str:
         except (TypeError, ValueError):
             warnings.warn(f"the metric {name!r} is no number: {value!r}", stacklevel=2)
     return ", ".join(described) or "no metrics"
+
+
+def __getattr__(name: str) -> Any:
+    if name == "BestModelCheckpoint":
+        raise NotSupportedError(
+            "Horovod's BestModelCheckpoint is not supported: put keras.callbacks.ModelCheckpoint(path, "
+            "save_best_only=True) after hvd.callbacks.MetricAverageCallback() on rank 0"
+        )
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .outcome import JobRecord, RankEvent
@@ -59,6 +59,10 @@ class Job:
     attempt: int = 0
     gpus: bool | None = None
     key: str = field(default_factory=lambda: secrets.token_hex(32), repr=False)
+
+    def again(self) -> Job:
+        """The same job for its next start, with a secret of its own."""
+        return replace(self, attempt=self.attempt + 1, key=secrets.token_hex(32))
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import LaunchError, NotEnoughSlotsError, RankFailedError
 from .barrier_task import BEAT_S, TaskPlan, task_function
-from .channel import DriverChannel
+from .driver_channel import DriverChannel
 from .executors import check_executors, explained, listening_address, reason_of
 from .gpus import executor_gpus, group_by_machine, visible_to_rank
 from .launch import Job, Listener, assignment, horovod_environment, new_record, place
 from .outcome import Failure, RankEvent
 from .preflight import check_cluster
+from .rank_process import temporary_file
 from .slots import reserve
-from .supervise import temporary_file
 from .values import read_value
 from .wire import Frame, Kind
 

@@ -10,8 +10,9 @@ from .gpus import driver_gpus, visible_to_rank
 from .hosts import loopback_interface
 from .launch import Job, Listener, assignment, horovod_environment, new_record, place, rank_environment
 from .outcome import RankEvent
+from .rank_process import RankSpec, temporary_file
 from .rendezvous import LoopbackStore
-from .supervise import RankSpec, Supervisor, temporary_file
+from .supervise import Supervisor
 from .values import read_value
 
 _STEP_S = 0.25

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import types
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from ..errors import InvalidArgumentError, MissingDependencyError, UnpicklableFunctionError
@@ -34,16 +36,53 @@ def pickle_function(main: Callable[..., Any], kwargs: Mapping[str, Any]) -> byte
         return buffer.getvalue()
     except Exception as error:
         culprit = find_unpicklable(main, kwargs)
-        named = f"{culprit[0]} ({culprit[1]})" if culprit else f"something that it refers to ({error})"
+        named = f"{culprit.label} ({culprit.kind})" if culprit else f"something that it refers to ({error})"
         raise UnpicklableFunctionError(
             f"the training function {_name(main)} cannot be sent to the ranks: {named} cannot be pickled. "
-            f"Usual causes are a TensorFlow or Spark object, an open file or a lock from outside the function: "
-            f"create it inside the function, or pass a path or plain values."
+            f"{_ADVICE[culprit.family if culprit else None]}"
         ) from error
 
 
-def find_unpicklable(main: Callable[..., Any], kwargs: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Finds the innermost named object that cannot be pickled: its name as the user wrote it, and its type."""
+@dataclass(frozen=True)
+class Culprit:
+    """An object that cannot be pickled.
+
+    Attributes:
+        label: Its name as the user wrote it.
+        kind: Its type.
+        family: `stream`, `spark` or `tensorflow`; None for any other.
+    """
+
+    label: str
+    kind: str
+    family: str | None
+
+
+# What a person has to do instead, by the family of the object.
+_ADVICE = {
+    "stream": "Spark reads a stream on the driver: write it to a Delta table and let the function read one version "
+    "(lakelens.DeltaFeed), or call run() from foreachBatch.",
+    "spark": "Spark's objects live on the driver: pass a table's path and version and read them inside the function "
+    "(lakelens.DeltaFeed), or plain values.",
+    "tensorflow": "TensorFlow objects from outside the function belong to the driver's process: create them inside the "
+    "function.",
+    None: "Usual causes are a TensorFlow or Spark object, an open file or a lock from outside the function: create it "
+    "inside the function, or pass a path or plain values.",
+}
+_FAMILIES = {"pyspark": "spark", "py4j": "spark", "tensorflow": "tensorflow", "keras": "tensorflow"}
+
+
+def _family(value: Any) -> str | None:
+    family = _FAMILIES.get(type(value).__module__.partition(".")[0])
+    if family == "spark":
+        with contextlib.suppress(Exception):  # asks the JVM, which may be gone
+            if getattr(value, "isStreaming", False) is True:
+                return "stream"
+    return family
+
+
+def find_unpicklable(main: Callable[..., Any], kwargs: Mapping[str, Any]) -> Culprit | None:
+    """Finds the innermost object of the user's own that cannot be pickled; None if there is none to be named."""
     candidates = {f"argument {name}={_short(value)}": value for name, value in kwargs.items()}
     candidates |= _captured(main)
     for label, value in candidates.items():
@@ -53,15 +92,16 @@ def find_unpicklable(main: Callable[..., Any], kwargs: Mapping[str, Any]) -> tup
     return None
 
 
-def _culprit(label: str, value: Any, depth: int) -> tuple[str, str] | None:
+def _culprit(label: str, value: Any, depth: int) -> Culprit | None:
     if _picklable(value):
         return None
-    if depth > 0:
+    family = _family(value)
+    if depth > 0 and family is None:
         for name, inner in _parts(value).items():
             found = _culprit(f"{label} -> {name}", inner, depth - 1)
             if found is not None:
                 return found
-    return label, f"{type(value).__module__}.{type(value).__qualname__}"
+    return Culprit(label, f"{type(value).__module__}.{type(value).__qualname__}", family)
 
 
 def _parts(value: Any) -> dict[str, Any]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidArgumentError, RankFailedError
 from .launch import Job, Listener
 from .launch_local import run_on_driver
 from .payload import modules_to_preload, pickle_function
-from .preflight import check_horovod
+from .preflight import active_connect_session, check_horovod, require_classic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -95,34 +96,32 @@ class HorovodRunner:
             UnpicklableFunctionError: If `main` or an argument cannot be sent.
             NotEnoughSlotsError: If the cluster has fewer slots than ranks.
             ClusterConfigurationError: If the cluster's settings rule the job out.
+            SessionError: If the session is one of Spark Connect.
             MissingDependencyError: If Horovod is missing or was built for another TensorFlow.
             RankFailedError: If a rank raised, died, stalled or left early.
         """
         payload = pickle_function(main, kwargs)
-        name = self.name or str(getattr(main, "__name__", type(main).__name__))
-        size = self._size()
-        if size > 1 and self.np < 0:
-            check_horovod()
-        for attempt in range(self.max_restarts + 1):
-            job = Job(
-                name=name,
-                size=size,
-                payload=payload,
-                stall_timeout_s=self.stall_timeout_s,
-                environment=self.env,
-                preload=modules_to_preload(payload, size),
-                attempt=attempt,
-                gpus=self.use_gpu,
-            )
+        job = Job(
+            name=self.name or str(getattr(main, "__name__", type(main).__name__)),
+            size=self._size(),
+            payload=payload,
+            stall_timeout_s=self.stall_timeout_s,
+            environment=self.env,
+            gpus=self.use_gpu,
+        )
+        job = replace(job, preload=modules_to_preload(payload, job.size))
+        while True:
             try:
                 return self._launch(job)
             except RankFailedError as error:
-                if attempt == self.max_restarts:
+                if job.attempt == self.max_restarts:
                     raise
-                _notice(f"{name}: {error.summary} Starting again ({attempt + 1} of {self.max_restarts} restarts).")
-        raise AssertionError("unreachable")
+                job = job.again()
+                _notice(f"{job.name}: {error.summary} Starting again ({job.attempt} of {self.max_restarts} restarts).")
 
     def _size(self) -> int:
+        if self.np < -1:
+            check_horovod()
         if self.np < 0:
             return -self.np
         from .slots import total_slots
@@ -133,7 +132,8 @@ class HorovodRunner:
         if self._spark is None:
             from ..session import spark_session
 
-            self._spark = spark_session()
+            self._spark = active_connect_session() or spark_session()
+        require_classic(self._spark)
         return self._spark
 
     def _launch(self, job: Job) -> Any:

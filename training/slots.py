@@ -18,7 +18,6 @@ _POLL_S = 0.1
 # Where no setting says how many executors there will be, those that are there are all of them once none has come for
 # this long: they start their JVMs at the same time, and on a loaded machine they register seconds apart.
 _SETTLED_S = 10.0
-_SAY_AFTER_S = 2.0
 _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,")
 
 
@@ -84,6 +83,12 @@ def total_slots(spark: SparkSession, wait_s: float, enough: int | None = None, *
         if time.monotonic() - started >= wait_s:
             return slots
         time.sleep(_POLL_S)
+
+
+def _all_there(spark: SparkSession, expected: int | None) -> bool:
+    if expected is not None:
+        return executors_now(spark) >= expected
+    return newest_executor_age_s(spark) >= _SETTLED_S
 
 
 class _Ledger:

@@ -1,7 +1,7 @@
 """Frames: how ranks, their supervisors and the driver speak to one another.
 
 A frame is one byte of kind, four bytes of length (big endian) and a body of bytes. Bodies are JSON or opaque; nothing
-that arrives here is ever unpickled. Over a network each frame also carries an HMAC of a session key (see `channel`).
+that arrives here is ever unpickled. Over a network each frame also carries an HMAC of a session key (see `seal`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from ..errors import LaunchError
 # Log lines and rendezvous values are the largest bodies; 8 KiB and 150 KiB (1,000 ranks) respectively.
 MAX_BODY_BYTES = 1 << 20
 HEADER = struct.Struct(">BI")
+_KEY_LENGTH = struct.Struct(">H")
 # A rank answers this signal by writing the stacks of its Python threads.
 STACK_SIGNAL = signal.SIGUSR2
 
@@ -76,6 +77,19 @@ def pack(kind: int, body: bytes | dict[str, Any] = b"") -> bytes:
     if len(raw) > MAX_BODY_BYTES:
         raise LaunchError(f"a message of {len(raw)} bytes is too large; at most {MAX_BODY_BYTES} are sent at once")
     return HEADER.pack(kind, len(raw)) + raw
+
+
+def pack_pair(key: str, value: bytes) -> bytes:
+    """Makes the body of a PUT."""
+    raw = key.encode()
+    return _KEY_LENGTH.pack(len(raw)) + raw + value
+
+
+def unpack_pair(body: bytes) -> tuple[str, bytes]:
+    """Reads the body of a PUT."""
+    (length,) = _KEY_LENGTH.unpack_from(body)
+    start = _KEY_LENGTH.size
+    return body[start : start + length].decode("utf-8", "replace"), body[start + length :]
 
 
 class FrameReader:

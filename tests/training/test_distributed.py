@@ -36,6 +36,7 @@ def checks():
 
     import lakelens.training.distributed as hvd
     from lakelens.errors import LakelensError
+    from lakelens.training.objects import seal, unseal
 
     hvd.init()
     hvd.init()  # does nothing
@@ -96,9 +97,9 @@ def checks():
     hvd.barrier()
 
     # --- an object that this job did not sign is not unpickled
-    sealed = hvd._seal(rank)
+    sealed = seal(rank)
     try:
-        hvd._open(bytes([sealed[0] ^ 1]) + sealed[1:])
+        unseal(bytes([sealed[0] ^ 1]) + sealed[1:])
     except LakelensError as error:
         results["tampered object"] = str(error)
 

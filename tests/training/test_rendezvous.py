@@ -15,10 +15,12 @@ from collections.abc import Iterator
 import pytest
 
 from lakelens.errors import LaunchError
-from lakelens.training import channel
-from lakelens.training.channel import DriverChannel, Seal, SealedReader, TaskChannel, pack_pair, unpack_pair
+from lakelens.training import driver_channel, task_channel
+from lakelens.training.driver_channel import DriverChannel
 from lakelens.training.rendezvous import MAX_VALUE_BYTES, KeyValueStore, LoopbackStore
-from lakelens.training.wire import HEADER, MAX_BODY_BYTES, FrameReader, Kind, pack
+from lakelens.training.seal import Seal, SealedReader
+from lakelens.training.task_channel import TaskChannel
+from lakelens.training.wire import HEADER, MAX_BODY_BYTES, FrameReader, Kind, pack, pack_pair, unpack_pair
 
 pytestmark = pytest.mark.unit
 
@@ -201,7 +203,7 @@ def test_rendezvous_values_go_to_every_other_task_as_they_are(driver):
 
 
 def test_a_client_without_the_secret_is_refused_and_so_is_a_driver_without_it(driver, monkeypatch):
-    monkeypatch.setattr(channel, "CONNECT_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(task_channel, "CONNECT_TIMEOUT_S", 0.5)
     with pytest.raises(LaunchError, match="cannot reach the driver"):
         driver.task(0, secret=secrets.token_bytes(32))
     assert driver.frames == []
@@ -278,7 +280,7 @@ def test_a_rank_is_accepted_once_and_only_if_the_job_has_it(driver):
 
 
 def test_a_crowd_of_silent_strangers_does_not_keep_the_ranks_out(monkeypatch):
-    monkeypatch.setattr(channel, "HANDSHAKE_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(driver_channel, "HANDSHAKE_TIMEOUT_S", 0.5)
     driver = Driver(size=1)
     strangers = [driver.stranger() for _ in range(60)]
     try:

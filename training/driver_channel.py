@@ -1,94 +1,27 @@
-"""The one network connection that lakelens adds to a barrier job: from each task to the driver.
+"""The driver's end of the one network connection that lakelens adds to a barrier job: from each task to the driver.
 
-The driver listens on one interface until every task has connected, then stops listening. Both sides prove with
-HMAC-SHA256 that they hold the job's secret, which travels with the task by Spark's own channel; every frame then
-carries an HMAC of a key made for the connection, a direction and a running number, so that none can be forged, repeated
-or reordered. Frames are bounded, and their bodies are JSON or opaque bytes, never unpickled. Bodies are not encrypted:
-they are addresses and log lines.
+The driver listens on one interface until every task has connected, then stops listening. What arrives is bounded, and
+JSON or opaque bytes: nothing is unpickled. How a connection is guarded is in `seal`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hmac
-import secrets
 import selectors
 import socket
-import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..errors import LaunchError
-from .wire import HEADER, MAX_BODY_BYTES, Frame, Kind, pack
+from .seal import MAC_BYTES, NONCE_BYTES, Seal, SealedReader, new_nonce, prove, same, session_key
+from .wire import Frame, Kind, pack
 
-NONCE_BYTES = 32
-MAC_BYTES = 32
 HANDSHAKE_TIMEOUT_S = 5.0
-CONNECT_TIMEOUT_S = 10.0
 # A driver that cannot send this much to a task has lost it.
 MAX_UNSENT_BYTES = 64 << 20
 _STRANGERS_AT_ONCE = 32
-_KEY_LENGTH = struct.Struct(">H")
-
-
-def _mac(key: bytes, *parts: bytes) -> bytes:
-    return hmac.digest(key, b"".join(struct.pack(">I", len(part)) + part for part in parts), "sha256")
-
-
-class Seal:
-    """Signs the frames of one direction of one connection."""
-
-    def __init__(self, key: bytes, direction: bytes) -> None:
-        self._key = _mac(key, b"direction", direction)
-        self._number = 0
-
-    def mac(self, data: bytes) -> bytes:
-        """Gives the HMAC of the next frame."""
-        self._number += 1
-        return _mac(self._key, struct.pack(">Q", self._number), data)
-
-
-class SealedReader:
-    """Cuts a stream into frames and checks the HMAC of each."""
-
-    def __init__(self, seal: Seal) -> None:
-        self._seal = seal
-        self._buffer = bytearray()
-
-    def feed(self, data: bytes) -> Iterator[Frame]:
-        """Takes bytes and yields the frames that are complete and genuine.
-
-        Raises:
-            LaunchError: If a frame is too large or its HMAC is wrong.
-        """
-        self._buffer += data
-        while len(self._buffer) >= HEADER.size:
-            kind, length = HEADER.unpack_from(self._buffer)
-            if length > MAX_BODY_BYTES:
-                raise LaunchError(f"a frame announces {length} bytes; at most {MAX_BODY_BYTES} are accepted")
-            end = HEADER.size + length
-            if len(self._buffer) < end + MAC_BYTES:
-                return
-            signed, mac = bytes(self._buffer[:end]), bytes(self._buffer[end : end + MAC_BYTES])
-            del self._buffer[: end + MAC_BYTES]
-            if not hmac.compare_digest(mac, self._seal.mac(signed)):
-                raise LaunchError("a frame's HMAC is wrong; the connection is closed")
-            yield Frame(kind, signed[HEADER.size :])
-
-
-def pack_pair(key: str, value: bytes) -> bytes:
-    """Makes the body of a PUT."""
-    raw = key.encode()
-    return _KEY_LENGTH.pack(len(raw)) + raw + value
-
-
-def unpack_pair(body: bytes) -> tuple[str, bytes]:
-    """Reads the body of a PUT."""
-    (length,) = _KEY_LENGTH.unpack_from(body)
-    start = _KEY_LENGTH.size
-    return body[start : start + length].decode("utf-8", "replace"), body[start + length :]
 
 
 class _Connection:
@@ -100,7 +33,7 @@ class _Connection:
         self.opened_at = time.monotonic()
         self.unsent = bytearray()
         self._secret = secret
-        self._nonce = secrets.token_bytes(NONCE_BYTES)
+        self._nonce = new_nonce()
         self._greeting = bytearray()
         self._reader: SealedReader | None = None
         self._seal: Seal | None = None
@@ -119,12 +52,12 @@ class _Connection:
         """Checks the task's proof and answers with ours; gives the bytes that came after it."""
         greeting = bytes(self._greeting)
         nonce, proof = greeting[:NONCE_BYTES], greeting[NONCE_BYTES : NONCE_BYTES + MAC_BYTES]
-        if not hmac.compare_digest(proof, _mac(self._secret, b"task", self._nonce, nonce)):
+        if not same(proof, prove(self._secret, b"task", self._nonce, nonce)):
             raise LaunchError("a client without the job's secret was refused")
-        key = _mac(self._secret, b"session", self._nonce, nonce)
+        key = session_key(self._secret, self._nonce, nonce)
         self._reader = SealedReader(Seal(key, b"to driver"))
         self._seal = Seal(key, b"to task")
-        self.unsent += _mac(self._secret, b"driver", nonce, self._nonce)
+        self.unsent += prove(self._secret, b"driver", nonce, self._nonce)
         return greeting[NONCE_BYTES + MAC_BYTES :]
 
     def queue(self, frame: bytes) -> None:
@@ -342,88 +275,3 @@ class DriverChannel:
         self._selector.close()
         self._woken.close()
         self._waker.close()
-
-
-class TaskChannel:
-    """A task's side.
-
-    Args:
-        address: Where the driver listens.
-        port: Its port there.
-        secret: The job's secret.
-        hello: The task's introduction; holds its `rank`.
-
-    Raises:
-        LaunchError: If the driver cannot be reached or does not hold the secret.
-    """
-
-    def __init__(self, address: str, port: int, secret: bytes, hello: dict[str, Any]) -> None:
-        self.lost = False
-        deadline = time.monotonic() + CONNECT_TIMEOUT_S
-        try:
-            while True:
-                try:
-                    theirs, ours, proof = self._connect(address, port, secret)
-                    break
-                except OSError:
-                    # Strangers may have taken the driver's places for a moment.
-                    if time.monotonic() > deadline:
-                        raise
-                    time.sleep(0.2)
-        except OSError as error:
-            raise LaunchError(
-                f"rank {hello['rank']} on {socket.gethostname()} cannot reach the driver at {address}:{port} "
-                f"({error}); the network "
-                f"must let executors connect to that address, as it lets them to spark.driver.host (a fixed "
-                f"port: driver_port=...)"
-            ) from error
-        if not hmac.compare_digest(proof, _mac(secret, b"driver", ours, theirs)):
-            self.socket.close()
-            raise LaunchError(f"what listens on {address}:{port} is not this job's driver")
-        key = _mac(secret, b"session", theirs, ours)
-        self._seal = Seal(key, b"to driver")
-        self._reader = SealedReader(Seal(key, b"to task"))
-        self._lock = threading.Lock()
-        self.socket.settimeout(30.0)
-        self.send(Kind.HELLO, hello)
-
-    def _connect(self, address: str, port: int, secret: bytes) -> tuple[bytes, bytes, bytes]:
-        """Connects and exchanges proofs: their nonce, ours, their proof."""
-        self.socket = socket.create_connection((address, port), timeout=CONNECT_TIMEOUT_S)
-        try:
-            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            theirs = self._receive(NONCE_BYTES)
-            ours = secrets.token_bytes(NONCE_BYTES)
-            self.socket.sendall(ours + _mac(secret, b"task", theirs, ours))
-            return theirs, ours, self._receive(MAC_BYTES)
-        except OSError:
-            self.socket.close()
-            raise
-
-    def _receive(self, count: int) -> bytes:
-        data = b""
-        while len(data) < count:
-            more = self.socket.recv(count - len(data))
-            if not more:
-                raise ConnectionResetError("it hung up")
-            data += more
-        return data
-
-    def send(self, kind: Kind, body: bytes | dict[str, Any] = b"") -> None:
-        """Sends a frame to the driver, from any thread; if that fails, `lost` is set."""
-        frame = pack(kind, body)
-        with self._lock:
-            try:
-                if not self.lost:
-                    self.socket.sendall(frame + self._seal.mac(frame))
-            except OSError:
-                # Part of a frame may be on its way: nothing after it would be understood.
-                self.lost = True
-
-    def feed(self, data: bytes) -> Iterator[Frame]:
-        """Cuts what was read from `socket` into frames."""
-        return self._reader.feed(data)
-
-    def close(self) -> None:
-        """Closes the connection."""
-        self.socket.close()

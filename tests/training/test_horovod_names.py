@@ -1,0 +1,242 @@
+"""Horovod's names and options without other ranks: what is refused, what a learning rate does, a world of one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lakelens.errors import CheckpointError, InvalidArgumentError, NotSupportedError
+
+pytestmark = pytest.mark.tensorflow
+
+
+@pytest.fixture
+def hvd():
+    import lakelens.training.distributed as hvd
+
+    return hvd
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("Adasum", "use op=hvd.Average or hvd.Sum"),
+        ("ProcessSet", "start one HorovodRunner for each group of ranks"),
+        ("global_process_set", "all ranks of a job are one world"),
+        ("join", "feed rows of zero weight to those that run out, as lakelens.DeltaFeed does"),
+        ("elastic", r"HorovodRunner\(max_restarts=...\) starts it again"),
+        ("broadcast_global_variables", "use hvd.broadcast_variables"),
+        ("SyncBatchNormalization", "use keras.layers.GroupNormalization"),
+        ("start_timeline", "HOROVOD_TIMELINE"),
+        ("PartialDistributedOptimizer", "use hvd.DistributedOptimizer"),
+    ],
+)
+def test_a_name_that_only_horovod_has_says_what_to_use_instead(hvd, name, words):
+    with pytest.raises(NotSupportedError, match=f"Horovod's {name} is not supported: .*{words}"):
+        getattr(hvd, name)
+
+
+def test_every_public_name_of_horovods_keras_api_is_there_or_says_why_not(hvd):
+    from pathlib import Path
+
+    import horovod
+
+    # Read, not imported: on Keras 3 the import itself fails.
+    text = Path(horovod.__file__).parent.joinpath("tensorflow", "keras", "__init__.py").read_text()
+    imported = [line for line in text.splitlines() if line.startswith("from horovod.tensorflow")]
+    names = {name.strip() for line in imported for name in line.partition(" import ")[2].split(",")}
+    names |= {line[4 : line.index("(")] for line in text.splitlines() if line.startswith("def ")}
+    assert {"DistributedOptimizer", "gloo_built", "ProcessSet", "load_model", "reducescatter"} <= names
+    for name in names:
+        try:
+            assert getattr(hvd, name) is not None
+        except NotSupportedError:
+            continue
+
+
+def test_a_name_that_nobody_has_is_an_attribute_error(hvd):
+    assert not hasattr(hvd, "no_such_name")
+    assert not hasattr(hvd.callbacks, "no_such_name")
+    with pytest.raises(NotSupportedError, match=r"BestModelCheckpoint is not supported: put keras.callbacks"):
+        _ = hvd.callbacks.BestModelCheckpoint
+
+
+def test_options_that_only_horovod_has_are_refused_unless_they_change_nothing(hvd):
+    import tensorflow as tf
+
+    for make, subject in ((hvd.DistributedOptimizer, "sgd"), (hvd.DistributedGradientTape, tf.GradientTape())):
+        with pytest.raises(NotSupportedError, match="device_dense='/gpu:0' is not supported"):
+            make(subject, device_dense="/gpu:0")
+        with pytest.raises(NotSupportedError, match="scale_local_gradients=False is not supported"):
+            make(subject, scale_local_gradients=False)
+        with pytest.raises(NotSupportedError, match="give a number of groups, the result is the same"):
+            make(subject, groups=[[1]])
+        with pytest.raises(InvalidArgumentError, match="no_such=1: there is no such option"):
+            make(subject, no_such=1)
+        with pytest.raises(InvalidArgumentError, match=r"num_groups=-1|groups=-1"):
+            make(subject, num_groups=-1)
+        with pytest.raises(InvalidArgumentError, match=r"compression='fp16': use hvd.Compression"):
+            make(subject, compression="fp16")
+        make(subject, device_dense="", device_sparse="", process_set=None, scale_local_gradients=True)
+    with pytest.raises(NotSupportedError, match="device='/cpu:0' is not supported"):
+        hvd.callbacks.MetricAverageCallback("/cpu:0")
+    with pytest.raises(NotSupportedError, match="local_variables="):
+        hvd.callbacks.BroadcastGlobalVariablesCallback(0, local_variables=[1])
+
+
+def test_a_tape_is_wrapped_once_and_nothing_else_is_a_tape(hvd):
+    import tensorflow as tf
+
+    tape = hvd.DistributedGradientTape(tf.GradientTape())
+    with pytest.raises(InvalidArgumentError, match="distributed already"):
+        hvd.DistributedGradientTape(tape)
+    with pytest.raises(InvalidArgumentError, match=r"takes a tf.GradientTape, got int"):
+        hvd.DistributedGradientTape(3)
+
+
+def test_a_world_of_one_gives_back_what_it_was_given(hvd):
+    import tensorflow as tf
+
+    assert hvd.allreduce(np.array([1.0, 2.0]), prescale_factor=2.0).numpy().tolist() == [2.0, 4.0]
+    assert hvd.reducescatter(tf.constant([1.0, 2.0])).numpy().tolist() == [1.0, 2.0]
+    assert hvd.alltoall(tf.range(3)).numpy().tolist() == [0, 1, 2]
+    received, counts = hvd.alltoall(tf.range(3), splits=[3])
+    assert (received.numpy().tolist(), counts.numpy().tolist()) == ([0, 1, 2], [3])
+    assert (hvd.nccl_built(), hvd.gloo_built(), hvd.is_homogeneous()) == (0, False, True)
+    with tf.GradientTape() as tape:
+        x = tf.Variable(3.0)
+        y = x * x
+    assert float(hvd.DistributedGradientTape(tape).gradient(y, x)) == 6.0
+    with pytest.raises(InvalidArgumentError, match="an average of int32 would lose its fraction"):
+        hvd.allreduce(tf.constant([1]))
+    with pytest.raises(InvalidArgumentError, match="reducescatter works along the first dimension and a scalar has"):
+        hvd.reducescatter(1.0)
+    with pytest.raises(InvalidArgumentError, match=r"splits=\[1, 2\]: one number of rows for each of 1 ranks"):
+        hvd.alltoall(tf.range(3), splits=[1, 2])
+    with pytest.raises(InvalidArgumentError, match="name=True: the second argument names the operation"):
+        hvd.allreduce(1.0, True)
+
+
+# --- models ---------------------------------------------------------------------------------------------------------
+
+
+def small_model(optimizer, policy=None):
+    import keras
+
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")])
+    model.compile(optimizer, "mse")
+    return model
+
+
+def test_a_saved_model_is_loaded_with_a_distributed_optimizer_that_keeps_its_state(hvd, tmp_path):
+    import keras
+
+    model = small_model(keras.optimizers.Adam(0.1))
+    model.fit(np.ones([4, 2]), np.ones([4, 1]), verbose=0)
+    model.save(tmp_path / "model.keras")
+    loaded = hvd.load_model(tmp_path / "model.keras")
+    assert int(loaded.optimizer.iterations) == 1
+    with pytest.raises(InvalidArgumentError, match="distributed already"):
+        hvd.DistributedOptimizer(loaded.optimizer)
+    loaded.fit(np.ones([4, 2]), np.ones([4, 1]), verbose=0)
+    assert int(loaded.optimizer.iterations) == 2
+
+
+def test_a_model_file_that_could_run_code_is_not_loaded(hvd, tmp_path):
+    (tmp_path / "model.keras").write_bytes(b"\x80\x04pickle")
+    with pytest.raises(CheckpointError, match=r"is not a .keras archive"):
+        hvd.load_model(tmp_path / "model.keras")
+
+
+# --- learning rates -------------------------------------------------------------------------------------------------
+
+
+def rates_of(callback, epochs, optimizer=None, steps=2):
+    """The learning rate after each step, on `steps` steps an epoch."""
+    import keras
+
+    seen = []
+
+    class Watch(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            seen.append(round(float(self.model.optimizer.learning_rate), 6))
+
+    model = small_model(optimizer or keras.optimizers.SGD(1.0))
+    rows = np.ones([steps, 2])
+    history = model.fit(rows, rows[:, :1], batch_size=1, epochs=epochs, verbose=0, callbacks=[callback, Watch()])
+    return seen, history.history
+
+
+def test_a_number_decays_the_learning_rate_exponentially_from_its_first_epoch(hvd):
+    schedule = hvd.callbacks.LearningRateScheduleCallback(0.8, 0.5, start_epoch=1, end_epoch=4)
+    seen, history = rates_of(schedule, 6)
+    assert seen == pytest.approx([1.0, 1.0, 0.8, 0.8, 0.4, 0.4, 0.2, 0.2, 0.2, 0.2, 0.2, 0.2])
+    assert history["lr"] == pytest.approx([1.0, 0.8, 0.4, 0.2, 0.2, 0.2])
+
+
+def test_a_function_is_asked_for_each_step_unless_the_rate_is_a_staircase(hvd):
+    schedule = hvd.callbacks.LearningRateScheduleCallback(0.1, lambda epoch: 1 + epoch, staircase=False)
+    assert rates_of(schedule, 2)[0] == pytest.approx([0.1, 0.15, 0.2, 0.25])
+    schedule = hvd.callbacks.LearningRateScheduleCallback(0.1, lambda epoch: 1 + epoch)
+    assert rates_of(schedule, 2)[0] == pytest.approx([0.1, 0.1, 0.2, 0.2])
+
+
+def momentum_by_hand(rates, momentum, corrected):
+    """Weights of a model that has one input of ones, two weights and a target of zero, step by step.
+
+    With correction the momentum is multiplied by new rate / old rate for the step at which the rate changes.
+    """
+    weight, velocity, before = 1.0, 0.0, rates[0]
+    for rate in rates:
+        gradient = 2 * (2 * weight)
+        factor = rate / before if corrected else 1.0
+        velocity = momentum * factor * velocity - rate * gradient
+        weight, before = weight + velocity, rate
+    return weight
+
+
+@pytest.mark.parametrize("corrected", [True, False])
+@pytest.mark.parametrize("scaled", [True, False])
+def test_accumulated_momentum_follows_the_learning_rate(hvd, corrected, scaled):
+    import keras
+
+    optimizer = keras.optimizers.SGD(0.01, momentum=0.9)
+    if scaled:
+        optimizer = keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=8.0)
+    model = small_model(optimizer)
+    schedule = hvd.callbacks.LearningRateScheduleCallback(
+        0.01, lambda epoch: (1.0, 4.0, 4.0, 0.5)[int(epoch)], momentum_correction=corrected
+    )
+    rows = np.ones([2, 2])
+    model.fit(rows, 0 * rows[:, :1], batch_size=1, epochs=4, verbose=0, callbacks=[schedule])
+    expected = momentum_by_hand([r * 0.01 for r in (1, 1, 4, 4, 4, 4, 0.5, 0.5)], 0.9, corrected)
+    np.testing.assert_allclose(model.get_weights()[0].ravel(), [expected] * 2, rtol=1e-5)
+
+
+def test_warm_up_takes_horovods_arguments_in_their_order(hvd):
+    warm_up = hvd.callbacks.LearningRateWarmupCallback(0.1, 3, False, 7, 1)
+    assert (warm_up.warmup_epochs, warm_up.momentum_correction, warm_up.steps_per_epoch, warm_up.verbose) == (
+        *(3, False, 7),
+        1,
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda c: c.LearningRateScheduleCallback(0, 1.0), "initial_lr=0: must be above 0"),
+        (lambda c: c.LearningRateScheduleCallback(None, 1.0), "initial_lr=None: must be above 0"),
+        (lambda c: c.LearningRateWarmupCallback(0.1, 0), "warmup_epochs=0: must be above 0"),
+    ],
+)
+def test_numbers_that_break_a_rule_are_refused(hvd, make, words):
+    with pytest.raises(InvalidArgumentError, match=words):
+        make(hvd.callbacks)
+
+
+def test_an_optimizer_with_a_schedule_of_its_own_is_refused(hvd):
+    import keras
+
+    own = keras.optimizers.SGD(keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.9))
+    with pytest.raises(InvalidArgumentError, match="learning rate follows ExponentialDecay, which no callback can"):
+        rates_of(hvd.callbacks.LearningRateWarmupCallback(0.1), 1, own)

@@ -1,0 +1,376 @@
+"""Collective operations on tensors, with Horovod's names and meanings, for every type that fits one that it moves.
+
+In a world of one every operation gives back what it was given, without Horovod.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from ..errors import InvalidArgumentError
+from .world import counted, joined, rank, size
+
+
+class ReduceOp(enum.Enum):
+    """How values of several ranks become one."""
+
+    AVERAGE = "Average"
+    SUM = "Sum"
+    MIN = "Min"
+    MAX = "Max"
+    PRODUCT = "Product"
+
+
+Average, Sum, Min, Max, Product = ReduceOp.AVERAGE, ReduceOp.SUM, ReduceOp.MIN, ReduceOp.MAX, ReduceOp.PRODUCT
+
+
+class Compression(enum.Enum):
+    """In which type gradients travel."""
+
+    none = "none"
+    fp16 = "fp16"
+
+
+# What Horovod 0.28.1's operations are registered for.
+_REDUCED = ("uint8", "int8", "int32", "int64", "float16", "float32", "float64")
+_MOVED = (*_REDUCED, "uint16", "int16", "bool")
+_SCATTERED = ("int32", "int64", "float16", "float32", "float64")
+
+
+# --- reductions -----------------------------------------------------------------------------------------------------
+
+
+def allreduce(
+    value: Any,
+    name: str | None = None,
+    average: bool | None = None,
+    *,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    compression: Compression = Compression.none,
+) -> Any:
+    """Combines a tensor over all ranks, element by element.
+
+    Args:
+        value: A tensor, variable or array of numbers, of any shape, the same shape and type on every rank.
+        name: Names the operation; ranks that call in different orders need names.
+        average: Horovod's older way to say `op`: True is `Average`, False is `Sum`.
+        op: How to combine; `Average` by default.
+        prescale_factor: Multiplies the value before it travels.
+        postscale_factor: Multiplies the result.
+        compression: Type in which it travels.
+
+    Returns:
+        A tensor of the same shape and type. A sparse gradient (tf.IndexedSlices) stays sparse.
+
+    Raises:
+        InvalidArgumentError: If the type cannot be combined, or whole numbers are to be averaged.
+    """
+    return grouped_allreduce(
+        [value],
+        name,
+        average,
+        op=op,
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
+        compression=compression,
+    )[0]
+
+
+def grouped_allreduce(
+    values: Sequence[Any],
+    name: str | None = None,
+    average: bool | None = None,
+    *,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    compression: Compression = Compression.none,
+) -> list[Any]:
+    """Combines several tensors over all ranks as one operation for each type; see `allreduce`.
+
+    Returns:
+        One tensor for each of `values`, in their order.
+    """
+    import tensorflow as tf
+
+    op = _operation(op, average)
+    _check_name(name)
+    if not isinstance(compression, Compression):
+        raise InvalidArgumentError(f"compression={compression!r}: use hvd.Compression.none or hvd.Compression.fp16")
+    tensors = [value if isinstance(value, tf.IndexedSlices) else tf.convert_to_tensor(value) for value in values]
+    for tensor in tensors:
+        _check_reducible(tensor.dtype, op)
+    scale = prescale_factor * postscale_factor
+    if size() == 1:
+        return [_scaled(tensor, scale) for tensor in tensors]
+    horovod = joined()
+    scaling = {"prescale_factor": prescale_factor, "postscale_factor": postscale_factor}
+    scaling = {key: factor for key, factor in scaling.items() if factor != 1.0}
+    results: list[Any] = list(tensors)
+    for kind, indexes in _by_wire_type(tensors, _REDUCED).items():
+        group = [_cast(tensors[index], kind) for index in indexes]
+        call = functools.partial(
+            horovod.grouped_allreduce,
+            group,
+            name=f"{name}.{kind}" if name else None,
+            op=getattr(horovod, op.value),
+            compression=getattr(horovod.Compression, compression.value),
+            **scaling,
+        )
+        reduced = counted(call)
+        for index, tensor in zip(indexes, reduced, strict=True):
+            results[index] = _cast(tensor, tensors[index].dtype)
+    for index, tensor in enumerate(tensors):
+        if isinstance(tensor, tf.IndexedSlices):
+            # Horovod 0.28.1's grouped form gives sparse tensors the shapes of others when dense ones are among them.
+            results[index] = _sparse_allreduce(horovod, tensor, op, scale)
+    return results
+
+
+def _operation(op: ReduceOp | None, average: bool | None) -> ReduceOp:
+    if average is not None and op is not None:
+        raise InvalidArgumentError(f"average={average!r} and op={op!r} say the same thing; pass op alone")
+    if average is not None:
+        if not isinstance(average, bool):
+            raise InvalidArgumentError(f"average={average!r}: True or False; or op=hvd.Average, op=hvd.Sum")
+        return Average if average else Sum
+    if op is not None and not isinstance(op, ReduceOp):
+        raise InvalidArgumentError(f"op={op!r}: use hvd.Average, hvd.Sum, hvd.Min, hvd.Max or hvd.Product")
+    return op or Average
+
+
+def _check_name(name: str | None) -> None:
+    if name is not None and not isinstance(name, str):
+        raise InvalidArgumentError(f"name={name!r}: the second argument names the operation; pass others by keyword")
+
+
+def _check_reducible(dtype: Any, op: ReduceOp) -> None:
+    if not (dtype.is_integer or dtype.is_floating):
+        raise InvalidArgumentError(
+            f"{dtype.name} cannot be combined over ranks, only numbers; tf.cast it, or use hvd.allgather"
+        )
+    if dtype.is_integer and op is Average:
+        raise InvalidArgumentError(
+            f"an average of {dtype.name} would lose its fraction; tf.cast the value to float32, or use op=hvd.Sum"
+        )
+
+
+def _by_wire_type(tensors: Iterable[Any], known: Sequence[str]) -> dict[Any, list[int]]:
+    """Groups dense tensors by the type in which they travel: one operation of Horovod's takes one type."""
+    import tensorflow as tf
+
+    groups: dict[Any, list[int]] = {}
+    for index, tensor in enumerate(tensors):
+        if not isinstance(tensor, tf.IndexedSlices):
+            groups.setdefault(_wire_type(tensor.dtype, known), []).append(index)
+    return groups
+
+
+def _wire_type(dtype: Any, known: Sequence[str]) -> str:
+    """Finds a type that Horovod moves and that holds every value of `dtype`.
+
+    Raises:
+        InvalidArgumentError: If there is none.
+    """
+    if dtype.name in known:
+        return str(dtype.name)
+    if dtype.is_floating:  # bfloat16 and smaller
+        return "float32"
+    if dtype.is_integer and dtype.name != "uint64":
+        return "int64"
+    raise InvalidArgumentError(f"{dtype.name} cannot travel between ranks; Horovod moves {', '.join(known)}")
+
+
+def _cast(tensor: Any, dtype: Any) -> Any:
+    import tensorflow as tf
+
+    return tensor if tensor.dtype == tf.as_dtype(dtype) else tf.cast(tensor, dtype)
+
+
+def _sparse_allreduce(horovod: Any, slices: Any, op: ReduceOp, scale: float) -> Any:
+    import tensorflow as tf
+
+    if op not in (Average, Sum):
+        raise InvalidArgumentError(
+            f"op={op.value} does not exist for sparse gradients; use Average or Sum, or sparse_as_dense=True"
+        )
+    moved = tf.IndexedSlices(
+        _cast(slices.values, _wire_type(slices.values.dtype, _MOVED)), slices.indices, slices.dense_shape
+    )
+    reduced = counted(lambda: horovod.allreduce(moved, op=getattr(horovod, op.value)))
+    values = _cast(reduced.values, slices.values.dtype)
+    return _scaled(tf.IndexedSlices(values, reduced.indices, reduced.dense_shape), scale)
+
+
+def _scaled(tensor: Any, scale: float) -> Any:
+    import tensorflow as tf
+
+    if scale == 1.0:
+        return tensor
+    if isinstance(tensor, tf.IndexedSlices):
+        return tf.IndexedSlices(_scaled(tensor.values, scale), tensor.indices, tensor.dense_shape)
+    if tensor.dtype.is_integer:
+        # As Horovod does: a factor of 0.5 must not become 0.
+        return tf.cast(tf.cast(tensor, tf.float64) * scale, tensor.dtype)
+    return tensor * tf.cast(scale, tensor.dtype)
+
+
+def reducescatter(value: Any, name: str | None = None, op: ReduceOp = Average) -> Any:
+    """Combines a tensor over all ranks and gives each rank its share of the rows.
+
+    Args:
+        value: A tensor of at least one dimension, the same shape and type on every rank. Where the rows do not divide
+            by the number of ranks, the first ranks get one more.
+        name: Names the operation.
+        op: `Average` or `Sum`.
+
+    Returns:
+        This rank's rows, [rows of the share, ...].
+
+    Raises:
+        InvalidArgumentError: If the operation, the type or the shape does not allow it.
+    """
+    import tensorflow as tf
+
+    if op not in (Average, Sum):
+        raise InvalidArgumentError(f"op={op!r}: reducescatter combines by hvd.Average or hvd.Sum")
+    _check_name(name)
+    tensor = _with_rows(value, "reducescatter")
+    _check_reducible(tensor.dtype, op)
+    if size() == 1:
+        return tensor
+    horovod = joined()
+    moved = _cast(tensor, _wire_type(tensor.dtype, _SCATTERED))
+    reduced = counted(lambda: horovod.reducescatter(moved, op=getattr(horovod, op.value), name=name))
+    return tf.cast(reduced, tensor.dtype)
+
+
+# --- moving values --------------------------------------------------------------------------------------------------
+
+
+def allgather(value: Any, name: str | None = None) -> Any:
+    """Joins the ranks' tensors along the first dimension, in the order of ranks.
+
+    Args:
+        value: A tensor of at least one dimension; all but the first must be the same on every rank.
+        name: Names the operation.
+
+    Raises:
+        InvalidArgumentError: If it is a scalar, or of a type that cannot travel.
+    """
+    return _move(_with_rows(value, "allgather"), lambda horovod, tensor: horovod.allgather(tensor, name=name))
+
+
+def grouped_allgather(values: Sequence[Any], name: str | None = None) -> list[Any]:
+    """Joins each of several tensors as `allgather` does; gives one tensor for each, in their order."""
+    return [allgather(value, f"{name}.{index}" if name else None) for index, value in enumerate(values)]
+
+
+def alltoall(value: Any, splits: Any = None, name: str | None = None) -> Any:
+    """Sends rows to every rank and receives rows from every rank.
+
+    Args:
+        value: A tensor of at least one dimension; all but the first must be the same on every rank.
+        splits: How many rows go to each rank, by rank; None sends equally many to each.
+        name: Names the operation.
+
+    Returns:
+        The received rows, in the order of ranks; with `splits` also how many came from each rank.
+
+    Raises:
+        InvalidArgumentError: If the rows do not add up or do not divide, or the type cannot travel.
+    """
+    import tensorflow as tf
+
+    tensor = _with_rows(value, "alltoall")
+    rows = tensor.shape[0]
+    if splits is None:
+        if rows is not None and rows % size():
+            raise InvalidArgumentError(f"{rows} rows do not divide among {size()} ranks; pass splits=[...]")
+        return _move(tensor, lambda horovod, moved: horovod.alltoall(moved, name=name))
+    counts = tf.cast(tf.convert_to_tensor(splits), tf.int32)
+    if counts.shape.rank != 1 or counts.shape[0] != size():
+        raise InvalidArgumentError(f"splits={splits!r}: one number of rows for each of {size()} ranks")
+    if size() == 1:
+        return tensor, counts
+    received: list[Any] = []
+
+    def exchange(horovod: Any, moved: Any) -> Any:
+        output, from_each = horovod.alltoall(moved, splits=counts, name=name)
+        received.append(from_each)
+        return output
+
+    output = _move(tensor, exchange)
+    return output, received[0]
+
+
+def broadcast(value: Any, root_rank: int = 0, name: str | None = None) -> Any:
+    """Gives every rank the tensor of `root_rank`; shape and type must be the same on every rank.
+
+    Raises:
+        InvalidArgumentError: If there is no such rank, or the type cannot travel.
+    """
+    import tensorflow as tf
+
+    check_root(root_rank)
+    return _move(tf.convert_to_tensor(value), lambda horovod, tensor: horovod.broadcast(tensor, root_rank, name=name))
+
+
+def broadcast_variables(variables: Sequence[Any], root_rank: int = 0) -> None:
+    """Gives every rank the values that `variables` (Keras's or TensorFlow's) have on `root_rank`.
+
+    The variables must be the same, in the same order, on every rank.
+    """
+    check_root(root_rank)
+    if size() == 1:
+        return
+    import tensorflow as tf
+
+    for index, variable in enumerate(variables):
+        held = getattr(variable, "value", variable)
+        tensor = tf.convert_to_tensor(held() if callable(held) else held)
+        variable.assign(broadcast(tensor, root_rank, name=f"lakelens.broadcast.{index}"))
+
+
+def barrier() -> None:
+    """Returns when every rank has called it."""
+    if size() > 1:
+        import tensorflow as tf
+
+        allreduce(tf.zeros([], tf.int32), name="lakelens.barrier", op=Sum)
+
+
+def _move(tensor: Any, collective: Callable[[Any, Any], Any]) -> Any:
+    """Sends a tensor through one of Horovod's operations, in a type that it moves."""
+    kind = _wire_type(tensor.dtype, _MOVED)
+    if size() == 1:
+        return tensor
+    horovod = joined()
+    moved = _cast(tensor, kind)
+    return _cast(counted(lambda: collective(horovod, moved)), tensor.dtype)
+
+
+def _with_rows(value: Any, what: str) -> Any:
+    import tensorflow as tf
+
+    tensor = tf.convert_to_tensor(value)
+    if tensor.shape.rank == 0:
+        raise InvalidArgumentError(
+            f"{what} works along the first dimension and a scalar has none; use tf.expand_dims(value, 0)"
+        )
+    return tensor
+
+
+def check_root(root_rank: int) -> None:
+    """Checks that there is such a rank.
+
+    Raises:
+        InvalidArgumentError: If there is none.
+    """
+    if not 0 <= root_rank < size():
+        raise InvalidArgumentError(f"root_rank={root_rank}: ranks are 0 to {size() - 1} (this is rank {rank()})")

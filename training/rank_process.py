@@ -1,0 +1,237 @@
+"""One rank's process, its keeper, and the pipes to both: what they say becomes events, what they are told goes in.
+
+Each rank has a keeper process (see `keeper`), so that nothing of it survives the supervisor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO, Any
+
+from ..errors import LaunchError
+from . import keeper
+from .outcome import RankEvent
+from .wire import Frame, FrameReader, Kind, pack
+
+SOFT_END_S = 3.0
+MAX_LINE_BYTES = 8192
+_KEEPER_MAIN = "import sys; exec(compile(open(int(sys.argv[2])).read(), 'lakelens-keeper', 'exec'))"
+_RANK_MAIN = (
+    "import sys, json; spec = json.loads(sys.argv[1]); sys.path[:] = spec['path']; "
+    "from lakelens.training.worker import main; main(sys.argv[1])"
+)
+_FRAME_EVENTS = {
+    Kind.READY: "ready",
+    Kind.JOINING: "joining",
+    Kind.JOINED: "joined",
+    Kind.RETURNED: "returned",
+    Kind.RAISED: "raised",
+    Kind.PROGRESS: "progress",
+}
+
+
+@dataclass(frozen=True)
+class RankSpec:
+    """How to start one rank's process.
+
+    Attributes:
+        rank: Its number, for titles and events.
+        payload: File that holds the pickled function and arguments.
+        value: Empty file that rank 0's value goes to.
+        environment: All environment variables of the process.
+        preload: Modules to import before the assignment arrives.
+        title: What `ps` shows beside `lakelens-rank`.
+    """
+
+    rank: int
+    payload: IO[bytes]
+    value: IO[bytes]
+    environment: Mapping[str, str]
+    preload: Sequence[str] = ()
+    title: str = ""
+
+
+def temporary_file(content: bytes = b"") -> IO[bytes]:
+    """Makes a file without a name: it takes disk space only while a process holds it open."""
+    file = tempfile.TemporaryFile()  # noqa: SIM115 - handed to processes, closed by the launcher
+    file.write(content)
+    file.flush()
+    return file
+
+
+class RankProcess:
+    """One rank, its keeper, and the pipes to both."""
+
+    def __init__(self, spec: RankSpec, emit: Callable[[RankEvent], None]) -> None:
+        self.rank = spec.rank
+        self.pid: int | None = None
+        self.left_at: float | None = None
+        self.keeper_gone = False
+        self.ended = False
+        self._emit = emit
+        self._ended: dict[str, Any] | None = None
+        self._partial = {"stdout": bytearray(), "stderr": bytearray(), "status": bytearray()}
+        self._frames = FrameReader()
+        self.line, theirs = socket.socketpair()
+        out_read, out_write = os.pipe()
+        err_read, err_write = os.pipe()
+        source = temporary_file(inspect.getsource(keeper).encode())
+        source.seek(0)
+        rank_argument = {
+            "line": theirs.fileno(),
+            "payload": spec.payload.fileno(),
+            "value": spec.value.fileno(),
+            "preload": list(spec.preload),
+            "path": [os.path.abspath(entry) for entry in sys.path],  # noqa: PTH100 - '' is the working directory
+        }
+        keep = [theirs.fileno(), spec.payload.fileno(), spec.value.fileno()]
+        specification = {
+            "argv": [
+                sys.executable,
+                "-c",
+                _RANK_MAIN,
+                json.dumps(rank_argument),
+                f"lakelens-rank={spec.rank}",
+                spec.title,
+            ],
+            "stdout": out_write,
+            "stderr": err_write,
+            "keep": keep,
+            "parent": os.getpid(),
+            "grace_s": SOFT_END_S,
+        }
+        try:
+            self.keeper = subprocess.Popen(
+                [
+                    *(sys.executable, "-I", "-S", "-c", _KEEPER_MAIN, json.dumps(specification)),
+                    *(str(source.fileno()), f"lakelens-keeper={spec.rank}", spec.title),
+                ],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=dict(spec.environment),
+                pass_fds=[*keep, out_write, err_write, source.fileno()],
+                start_new_session=True,
+            )
+        except OSError as error:
+            for descriptor in (out_read, err_read):
+                os.close(descriptor)
+            self.line.close()
+            raise LaunchError(f"rank {spec.rank} could not be started with {sys.executable}: {error}") from error
+        finally:
+            for descriptor in (out_write, err_write):
+                os.close(descriptor)
+            theirs.close()
+            source.close()
+        self.streams: dict[str, int] = {"stdout": out_read, "stderr": err_read}
+        self.status = _fileno(self.keeper.stdout)
+
+    # --- what arrives ---------------------------------------------------------------------------------------------
+
+    def take_frames(self, data: bytes) -> None:
+        """Turns bytes of the rank's line into events."""
+        for frame in self._frames.feed(data):
+            self._take_frame(frame)
+
+    def _take_frame(self, frame: Frame) -> None:
+        if frame.kind == Kind.MESSAGE:
+            self._emit(RankEvent(self.rank, "message", {"text": frame.body.decode("utf-8", "replace")}))
+        elif frame.kind in _FRAME_EVENTS:
+            if frame.kind in (Kind.RETURNED, Kind.RAISED):
+                self.left_at = time.monotonic()
+            self._emit(RankEvent(self.rank, _FRAME_EVENTS[Kind(frame.kind)], frame.json() if frame.body else {}))
+
+    def take_output(self, stream: str, data: bytes) -> None:
+        """Turns bytes of the rank's output into events, a line each; empty data is the end of the stream."""
+        for line in self._lines(stream, data):
+            self._emit(RankEvent(self.rank, "line", {"stream": stream, "text": line}))
+
+    def take_status(self, data: bytes) -> None:
+        """Turns the keeper's reports into events; empty data means that nothing of the rank is left."""
+        if not data:
+            self.keeper_gone = True
+        for line in self._lines("status", data):
+            status = json.loads(line)
+            if "pid" in status:
+                self.pid = status["pid"]
+                self._emit(RankEvent(self.rank, "started", {"pid": self.pid, "host": socket.gethostname()}))
+            elif "stopped" in status:
+                self._emit(RankEvent(self.rank, "stopped", {"signal": status["stopped"]}))
+            elif "continued" in status:
+                self._emit(RankEvent(self.rank, "continued"))
+            elif "ended" in status:
+                self._ended = status
+                self.left_at = time.monotonic()
+
+    def _lines(self, stream: str, data: bytes) -> list[str]:
+        buffer = self._partial[stream]
+        buffer += data
+        *whole, rest = bytes(buffer).split(b"\n")
+        if not data or len(rest) > MAX_LINE_BYTES:
+            whole, rest = [*whole, rest] if rest else whole, b""
+        buffer[:] = rest
+        return [line[:MAX_LINE_BYTES].decode("utf-8", "replace").rstrip("\r") for line in whole]
+
+    def report_end(self) -> None:
+        """Emits the end of the rank, after its last lines."""
+        if self.ended:
+            return
+        self.ended = True
+        if self._ended is None:
+            # The keeper itself was killed, and the rank by the kernel with it.
+            code = self.keeper.poll()
+            self._ended = {"exit_code": None, "signal": -code if code is not None and code < 0 else signal.SIGKILL}
+        self._emit(RankEvent(self.rank, "ended", self._ended))
+
+    # --- what is sent ---------------------------------------------------------------------------------------------
+
+    def assign(self, assignment: dict[str, Any]) -> None:
+        """Tells the rank its place in the world."""
+        with contextlib.suppress(OSError):
+            self.line.sendall(pack(Kind.ASSIGN, assignment))
+
+    def command(self, letter: bytes) -> None:
+        """Sends the keeper a command: `T` to end softly, `K` to end at once."""
+        with contextlib.suppress(OSError):
+            os.write(_fileno(self.keeper.stdin), letter)
+
+    def destroy(self) -> None:
+        """Ends keeper and rank from here, should the keeper not answer."""
+        with contextlib.suppress(OSError):
+            self.keeper.kill()
+        if self.pid is not None:
+            with contextlib.suppress(OSError):
+                os.killpg(self.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Closes the pipes and reaps the keeper."""
+        with contextlib.suppress(OSError):
+            self.line.close()
+        for descriptor in self.streams.values():
+            os.close(descriptor)
+        self.streams = {}
+        for pipe in (self.keeper.stdin, self.keeper.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+        try:
+            self.keeper.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self.destroy()
+            self.keeper.wait(timeout=5)
+
+
+def _fileno(pipe: IO[bytes] | None) -> int:
+    if pipe is None:
+        raise LaunchError("the keeper was started without pipes")
+    return pipe.fileno()

@@ -1,0 +1,55 @@
+"""A tf.GradientTape that combines gradients over all ranks, for training loops that people write themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from ..errors import InvalidArgumentError
+from .collectives import Average, Compression, ReduceOp
+from .gradients import GradientSettings, combine, group_count, refuse
+
+
+class _Distributed:
+    """Mixed into the class of a tape by `DistributedGradientTape`."""
+
+    _lakelens: GradientSettings
+
+    def gradient(self, target: Any, sources: Any, *arguments: Any, **options: Any) -> Any:
+        """Gives the gradients of `target` by `sources`, combined over ranks, in the structure of `sources`."""
+        grads = super().gradient(target, sources, *arguments, **options)  # type: ignore[misc]
+        return tf.nest.pack_sequence_as(grads, combine(tf.nest.flatten(grads), self._lakelens))
+
+
+def DistributedGradientTape(
+    gradtape: tf.GradientTape,
+    *,
+    compression: Compression = Compression.none,
+    sparse_as_dense: bool = False,
+    op: ReduceOp = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int | None = None,
+    groups: int | None = None,
+    **options: Any,
+) -> Any:
+    """Makes a tape combine gradients over all ranks; see `DistributedOptimizer` for the arguments.
+
+    Returns:
+        `gradtape` itself; its `gradient` combines.
+
+    Raises:
+        InvalidArgumentError: If an argument breaks its rule, or the tape is distributed already.
+        NotSupportedError: If an option of Horovod's does not exist here.
+    """
+    if not isinstance(gradtape, tf.GradientTape):
+        raise InvalidArgumentError(f"DistributedGradientTape takes a tf.GradientTape, got {type(gradtape).__name__}")
+    if isinstance(gradtape, _Distributed):
+        raise InvalidArgumentError("this tape is distributed already; wrap it once")
+    refuse(options)
+    settings = GradientSettings(
+        op, compression, sparse_as_dense, gradient_predivide_factor, group_count(num_groups, groups)
+    )
+    base = type(gradtape)
+    gradtape.__class__ = type(base.__name__, (_Distributed, base), {"_lakelens": settings})
+    return gradtape
