@@ -1,7 +1,9 @@
 """The same faults on lakelens, horovod.spark.run and TorchDistributor: how each ends, when, and what stays behind.
 
-    python -m benchmarks.peers torch --folder KEPT      (once; TorchDistributor is left out without it)
     python -m benchmarks.faults --folder KEPT [--results FILE] [--page docs/faults.md] [--json]
+
+PyTorch gets an environment of its own below KEPT, made once (6 GB, some minutes); without --folder TorchDistributor is
+left out.
 
 Two ranks on `local[2]` sum a number twenty times a second. When both have, one fault is made to happen. Measured are
 the seconds from the fault until `run()` comes back, what it comes back with, and which processes, listening ports and
@@ -31,7 +33,7 @@ from .harness import machine as this_machine
 from .harness import parser, positive, rounded, scratch, tell
 from .launchers import LAUNCHERS
 from .leftovers import TAG, Seen, end_tagged, look, tagged
-from .peers import peer_python
+from .peers import make_peer
 
 RANKS = 2
 _START_S = 180.0
@@ -215,14 +217,16 @@ def _alive(pid: int) -> bool:
 
 def run(arguments: Any) -> list[Result]:
     """Runs every launcher against every fault."""
-    torch = peer_python("torch", arguments.folder) if arguments.folder is not None else None
+    torch = None
+    if "TorchDistributor" in arguments.launchers and arguments.folder is not None:
+        torch = make_peer("torch", arguments.folder)
     results = []
     with scratch(arguments.folder) as (_, temporary):
         for fault in arguments.faults:
             for launcher in arguments.launchers:
                 python = torch if launcher == "TorchDistributor" else sys.executable
                 if python is None:
-                    tell("TorchDistributor is left out: make its environment with python -m benchmarks.peers torch")
+                    tell("TorchDistributor is left out: it needs --folder, where its environment is kept")
                     continue
                 place = temporary / f"{launcher}-{fault}".replace(" ", "-")
                 trial = Trial(launcher, fault, python, place, arguments.bound_s)

@@ -1,7 +1,9 @@
 """Seconds from `run()` to the first allreduce of two ranks: lakelens beside horovod.spark.run and TorchDistributor.
 
-    python -m benchmarks.peers torch --folder KEPT      (once; TorchDistributor is left out without it)
-    python -m benchmarks.launch --folder KEPT [--master local-cluster[2,1,1024]] [--repeats 5] [--json]
+    python -m benchmarks.launch --folder KEPT [--master local-cluster[2,1,1024]] [--repeats 3] [--json]
+
+PyTorch gets an environment of its own below KEPT, made once (6 GB, some minutes); without --folder TorchDistributor is
+left out.
 
 Cold is the first run in a new Spark session that has run nothing before; warm is a later run in the same session. The
 floor is the import of the framework alone (TensorFlow, or PyTorch), in as many new processes at the same time as there
@@ -21,7 +23,7 @@ from . import ranks
 from .contender import Contender
 from .harness import Aim, Report, interleave, parser, scratch, tell
 from .launchers import LAUNCHERS
-from .peers import peer_python
+from .peers import make_peer
 
 RANKS = 2
 _DRIVER = "lakelens on the driver"
@@ -69,9 +71,11 @@ def import_floor(python: str | Path, statement: str) -> dict[str, float]:
 def run(arguments: Any) -> Report:
     """Runs the benchmark."""
     report = Report("launch", {"ranks": RANKS, "master": arguments.master, "repeats": arguments.repeats})
-    torch = peer_python("torch", arguments.folder) if arguments.folder is not None else None
+    torch = None
+    if "TorchDistributor" in arguments.contenders and arguments.folder is not None:
+        torch = make_peer("torch", arguments.folder)
     if torch is None:
-        report.notes.append("TorchDistributor was left out: make its environment with python -m benchmarks.peers torch")
+        report.notes.append("TorchDistributor was left out: it needs --folder, where its environment is kept")
     with scratch(arguments.folder) as (_, temporary):
         measures: dict[str, Callable[[int], dict[str, float]]] = {}
         for name in arguments.contenders:
@@ -138,7 +142,7 @@ def _fill(report: Report, found: dict[str, dict[str, list[float]]]) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the command."""
-    flags = parser("Seconds from run() to the first allreduce.")
+    flags = parser("Seconds from run() to the first allreduce.", repeats=3)
     flags.add_argument("--master", default="local[2]", help="Spark master of every launcher")
     flags.add_argument(
         "--contenders", nargs="+", choices=list(LAUNCHERS), default=list(LAUNCHERS), help="who takes part"

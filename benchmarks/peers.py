@@ -14,14 +14,17 @@ import sys
 import venv
 from pathlib import Path
 
-PACKAGES = {"torch": ("torch==2.15.0", "pyspark==3.5.9", "numpy<2")}
+# TorchDistributor runs its ranks through pandas and pyarrow, which PySpark itself does not require.
+PACKAGES = {"torch": ("torch==2.15.0", "pyspark==3.5.9", "numpy<2", "pandas<2.3", "pyarrow==14.0.2")}
 _READY = "ready"
 
 
 def peer_python(name: str, folder: Path) -> Path | None:
     """Finds the interpreter of a peer's environment; None when it has not been made."""
     home = folder.resolve() / f"peer-{name}"
-    return home / "bin" / "python" if (home / _READY).exists() else None
+    ready = home / _READY
+    complete = ready.exists() and ready.read_text(encoding="utf-8").split() == list(PACKAGES[name])
+    return home / "bin" / "python" if complete else None
 
 
 def make_peer(name: str, folder: Path) -> Path:
@@ -37,7 +40,7 @@ def make_peer(name: str, folder: Path) -> Path:
     venv.create(home, with_pip=True, clear=True)
     python = home / "bin" / "python"
     subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-cache-dir", *PACKAGES[name]], check=True)
-    (home / _READY).touch()
+    (home / _READY).write_text("\n".join(PACKAGES[name]), encoding="utf-8")
     return python
 
 

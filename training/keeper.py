@@ -33,23 +33,35 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 def oom_kills() -> int:
     """Counts the processes that the kernel has killed for memory in this control group; 0 where that is not known."""
-    total = 0
-    candidates = ["/sys/fs/cgroup"]
     try:
-        for line in Path("/proc/self/cgroup").read_text().splitlines():
-            if line.startswith("0::") and line != "0::/":
-                candidates.append("/sys/fs/cgroup" + line[3:])
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:
         return 0
-    for folder in candidates:
-        try:
-            for line in Path(folder, "memory.events").read_text().splitlines():
-                name, value = line.split()
-                if name == "oom_kill":
-                    total += int(value)
-        except (OSError, ValueError):
-            continue
-    return total
+    counts = []
+    for line in lines:
+        _, controllers, folder = line.split(":", 2)
+        if not controllers:
+            places = ["/sys/fs/cgroup", "/sys/fs/cgroup" + folder]
+            counts += [_counter(f"{place}/memory.events") for place in dict.fromkeys(places)]
+        elif "memory" in controllers.split(","):
+            # In a container this group may be what is mounted there.
+            places = ["/sys/fs/cgroup/memory", "/sys/fs/cgroup/memory" + folder]
+            counts += [_counter(f"{place}/memory.oom_control") for place in dict.fromkeys(places)]
+    known = [count for count in counts if count is not None]
+    # The whole machine's counter, for machines without control groups.
+    return sum(known) if known else _counter("/proc/vmstat") or 0
+
+
+def _counter(path: str) -> int | None:
+    """Reads `oom_kill` from a file of names and values; None if the kernel does not tell it there."""
+    try:
+        for line in Path(path).read_text().splitlines():
+            name, _, value = line.partition(" ")
+            if name == "oom_kill":
+                return int(value)
+    except (OSError, ValueError):
+        return None
+    return None
 
 
 def descendants(root: int) -> list[int]:

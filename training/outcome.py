@@ -198,7 +198,7 @@ class JobRecord:
         number = next(rank for rank, consequence in self._evidence if not consequence)
         rank = self.ranks[number]
         if rank.raised is not None:
-            return Failure(number, "raised", f"raised {rank.raised['type']}: {rank.raised['message']}")
+            return Failure(number, "raised", _describe_raised(rank.raised))
         if rank.lost is not None:
             return Failure(number, "lost", rank.lost)
         return Failure(number, "died", describe_end(rank.ended or {}))
@@ -230,7 +230,7 @@ class JobRecord:
             return Failure(absent[0], "stalled", self._stall_sentence("never reached hvd.init()"))
         number = self._evidence[0][0]
         raised = self.ranks[number].raised or {}
-        return Failure(number, "raised", f"raised {raised.get('type')}: {raised.get('message')}")
+        return Failure(number, "raised", _describe_raised(raised))
 
     def _unjoined(self, now: float) -> Failure | None:
         """A rank that waits in hvd.init() needs every other rank there."""
@@ -322,16 +322,29 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
+def _describe_raised(raised: dict[str, Any]) -> str:
+    """Says what a rank raised, and what to do about memory that was refused."""
+    told = f"raised {raised.get('type')}: {raised.get('message')}"
+    if str(raised.get("type")).rpartition(".")[2] in _REFUSED_MEMORY:
+        return f"{told.rstrip(': ')} (out of memory: use smaller batches, or give each rank more memory)"
+    return told
+
+
+# Python's, and TensorFlow's of a GPU or of its own allocator.
+_REFUSED_MEMORY = frozenset({"MemoryError", "_ArrayMemoryError", "ResourceExhaustedError"})
+
+
 def describe_end(end: dict[str, Any]) -> str:
     """Says how a process ended that neither returned nor raised."""
     peak = f"; its memory peaked at {end['peak_bytes'] / 2**20:.0f} MiB" if end.get("peak_bytes") else ""
     if end.get("out_of_memory"):
         return (
-            f"was killed by the kernel for lack of memory{peak}; give each rank more memory or use fewer ranks per host"
+            f"was killed by the kernel: out of memory{peak}; give each rank more memory, use smaller batches, or fewer "
+            f"ranks per host"
         )
     if end.get("signal"):
         name = signal_name(end["signal"])
-        cause = " (kill -9, or the kernel for lack of memory)" if name == "SIGKILL" else ""
+        cause = " (kill -9, or the kernel when out of memory)" if name == "SIGKILL" else ""
         return f"was ended by {name}{cause}{peak}"
     code = end.get("exit_code")
     if code == 0:

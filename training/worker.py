@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import LaunchError
-from . import rank_link
+from . import lazy_imports, rank_link
 from .outcome import is_consequence
 from .rank_link import RankLink
 from .wire import STACK_SIGNAL, FrameReader, Kind
@@ -39,6 +39,7 @@ def main(argument: str) -> None:
     faulthandler.register(STACK_SIGNAL, all_threads=True)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True, errors="replace")  # type: ignore[union-attr]
+    lazy_imports.install()
     for name in spec["preload"]:
         _preload(name)
     link = _receive_assignment(line)

@@ -145,11 +145,11 @@ def test_a_connection_that_ends_after_the_rank_has_returned_is_no_failure():
 @pytest.mark.parametrize(
     ("end", "words"),
     [
-        ({"signal": 9}, "was ended by SIGKILL (kill -9, or the kernel for lack of memory)"),
+        ({"signal": 9}, "was ended by SIGKILL (kill -9, or the kernel when out of memory)"),
         ({"signal": 11}, "was ended by SIGSEGV"),
         (
             {"signal": 9, "out_of_memory": True, "peak_bytes": 3 << 30},
-            "for lack of memory; its memory peaked at 3072 MiB; give each",
+            "killed by the kernel: out of memory; its memory peaked at 3072 MiB; give each",
         ),
         ({"exit_code": 0}, "with exit code 0 before the training function had returned"),
         ({"exit_code": 5}, "with exit code 5 without an exception"),
