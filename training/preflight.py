@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ClusterConfigurationError, MissingDependencyError, NotEnoughSlotsError, SessionError
@@ -37,7 +36,7 @@ def check_cluster(spark: SparkSession, job: Job, slots_wait_s: float) -> int:
         MissingDependencyError: If the executors share this machine's environment and Horovod is unusable there.
         NotEnoughSlotsError: If there are fewer slots than ranks.
     """
-    check_settings(spark.sparkContext.getConf().get, job)
+    check_settings(spark, use_gpu=job.gpus)
     if job.size > 1 and spark.sparkContext.master.startswith("local"):
         # Executors elsewhere have environments of their own, and each says what it lacks before its rank starts.
         check_horovod()
@@ -54,22 +53,23 @@ def check_cluster(spark: SparkSession, job: Job, slots_wait_s: float) -> int:
     return max(slots, total_slots(spark, 0.0))
 
 
-def check_settings(setting: Callable[[str, str], str | None], job: Job) -> None:
+def check_settings(spark: SparkSession, *, use_gpu: bool | None) -> None:
     """Checks Spark's settings for what rules a barrier job out.
 
     Args:
-        setting: Gives a setting's value, or the second argument if it is not set.
-        job: The job.
+        spark: The session.
+        use_gpu: Whether each rank must have a GPU.
 
     Raises:
         ClusterConfigurationError: If dynamic allocation is on, or GPUs are wanted and not configured.
     """
-    if (setting("spark.dynamicAllocation.enabled", "false") or "").lower() == "true":
+    settings = spark.sparkContext.getConf()
+    if settings.get("spark.dynamicAllocation.enabled", "false").lower() == "true":
         raise ClusterConfigurationError(
             "spark.dynamicAllocation.enabled=true: Spark runs no barrier stage while it adds and removes executors; "
             "set it to false and fix the number with spark.executor.instances"
         )
-    if job.gpus and not setting("spark.task.resource.gpu.amount", ""):
+    if use_gpu and not settings.get("spark.task.resource.gpu.amount", ""):
         raise ClusterConfigurationError(
             "use_gpu=True, but spark.task.resource.gpu.amount is not set, so Spark gives tasks no GPU; set "
             "spark.executor.resource.gpu.amount, spark.task.resource.gpu.amount=1 and "

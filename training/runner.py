@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InvalidArgumentError, RankFailedError
+from ..errors import InvalidArgumentError, NotEnoughSlotsError, RankFailedError
 from .launch import Job, Listener
 from .launch_local import run_on_driver
 from .payload import modules_to_preload, pickle_function
-from .preflight import active_connect_session, check_horovod, require_classic
+from .preflight import active_connect_session, check_horovod, check_settings, require_classic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -124,9 +124,19 @@ class HorovodRunner:
             check_horovod()
         if self.np < 0:
             return -self.np
+        if self.np > 0:
+            return self.np
         from .slots import total_slots
 
-        return self.np or total_slots(self._session(), self.slots_wait_s)
+        # Executors that come and go would be counted in vain.
+        check_settings(self._session(), use_gpu=self.use_gpu)
+        slots = total_slots(self._session(), self.slots_wait_s)
+        if slots == 0:
+            raise NotEnoughSlotsError(
+                f"np=0 takes every slot of the cluster, and no executor has registered within {self.slots_wait_s:g} s; "
+                f"check the cluster, or wait longer (slots_wait_s)"
+            )
+        return slots
 
     def _session(self) -> SparkSession:
         if self._spark is None:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import pytest
 
 from lakelens.errors import LaunchError
-from lakelens.training import driver_channel, task_channel
+from lakelens.training import driver_channel, rendezvous, task_channel
 from lakelens.training.driver_channel import DriverChannel
 from lakelens.training.rendezvous import MAX_VALUE_BYTES, KeyValueStore, LoopbackStore
 from lakelens.training.seal import Seal, SealedReader
@@ -46,7 +46,7 @@ def store() -> Iterator[LoopbackStore]:
 
 
 def request(store, method, path, body=None, headers=None):
-    connection = http.client.HTTPConnection("127.0.0.1", store.port, timeout=5)
+    connection = http.client.HTTPConnection("127.0.0.1", store.port, timeout=90)
     try:
         connection.request(method, path, body, headers or {})
         answer = connection.getresponse()
@@ -125,7 +125,8 @@ def test_the_store_listens_on_loopback_only_and_closes(store):
         socket.create_connection(("127.0.0.1", store.port), timeout=1)
 
 
-def test_a_get_waits_a_moment_for_what_is_about_to_come(store):
+def test_a_get_waits_a_moment_for_what_is_about_to_come(store, monkeypatch):
+    monkeypatch.setattr(rendezvous, "WAIT_FOR_KEY_S", 60.0)
     threading.Timer(0.05, lambda: store.store.put("global_/1", b"late")).start()
     assert request(store, "GET", f"{prefix(store)}/global_/1") == (200, b"late")
 
@@ -153,7 +154,7 @@ class Driver:
         )
 
     def wait(self, condition):
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 60
         while not condition():
             assert time.monotonic() < deadline
             time.sleep(0.01)

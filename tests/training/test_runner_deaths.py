@@ -55,8 +55,9 @@ def driver(tmp_path):
         process.communicate()
 
 
-def gone_within(watch: Watch, seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
+def gone(watch: Watch) -> bool:
+    """Waits until nothing of the job is left; only what would stay for ever fails, however loaded the machine is."""
+    deadline = time.monotonic() + 60
     while watch.processes() and time.monotonic() < deadline:
         time.sleep(0.1)
     return watch.processes() == []
@@ -67,7 +68,7 @@ def test_no_rank_outlives_its_driver(driver, number):
     process, watch = driver
     assert len(watch.processes()) >= 6  # two keepers, two ranks, and what these started
     process.send_signal(number)
-    assert gone_within(watch, 10)
+    assert gone(watch)
 
 
 def test_a_stopped_drivers_ranks_go_on_until_it_is_killed(driver):
@@ -76,16 +77,16 @@ def test_a_stopped_drivers_ranks_go_on_until_it_is_killed(driver):
     time.sleep(1.5)
     assert len(watch.processes()) >= 6
     process.send_signal(signal.SIGKILL)
-    assert gone_within(watch, 10)
+    assert gone(watch)
 
 
 def test_an_interrupted_driver_says_so_in_its_own_traceback(driver):
     process, watch = driver
     process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=30)
+    _, error = process.communicate(timeout=120)
     assert "KeyboardInterrupt" in error
     assert process.returncode != 0
-    assert gone_within(watch, 5)
+    assert gone(watch)
 
 
 def test_a_fork_of_the_driver_that_keeps_its_pipes_open_does_not_keep_ranks_alive(tmp_path):
@@ -110,7 +111,7 @@ def test_a_fork_of_the_driver_that_keeps_its_pipes_open_does_not_keep_ranks_aliv
         process.kill()
         process.wait()
         try:
-            assert gone_within(watch, 10)
+            assert gone(watch)
         finally:
             os.killpg(process.pid, signal.SIGKILL)
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
-import time
 from collections.abc import Iterator
 
 import pytest
 from leftovers import Watch, leaves_nothing
 
 from lakelens.errors import InvalidArgumentError, LakelensError, RankFailedError, UnpicklableFunctionError
+from lakelens.training.rank_process import RankProcess
+from lakelens.training.rendezvous import LoopbackStore
 from lakelens.training.runner import HorovodRunner
+from lakelens.training.supervise import Supervisor
 
 pytestmark = pytest.mark.unit
 
@@ -122,24 +125,19 @@ def test_only_what_is_sent_is_shown_by_default_and_long_messages_are_cut(watch, 
     assert sorted(lines) == ["from 0", "from 1", "x" * 4000, "x" * 4000]
 
 
-def test_lines_are_shown_while_the_rank_runs(watch, capfd):
-    shown_at = []
+def test_lines_are_shown_while_the_rank_runs(watch, capfd, tmp_path, monkeypatch):
+    seen = tmp_path / "seen"
 
-    def main():
+    def main(seen):
         import time
+        from pathlib import Path
 
         print("early")
-        time.sleep(1.5)
+        while not Path(seen).exists():  # only a line that is shown now lets the rank end
+            time.sleep(0.05)
 
-    import lakelens.training.runner as module
-
-    original = module._print_line
-    module._print_line = lambda *arguments: shown_at.append(time.monotonic())
-    try:
-        runner(-1, watch, driver_log_verbosity="all").run(main)
-    finally:
-        module._print_line = original
-    assert time.monotonic() - shown_at[0] > 1.0
+    monkeypatch.setattr("lakelens.training.runner._print_line", lambda *_: seen.touch())
+    runner(-1, watch, driver_log_verbosity="all").run(main, seen=str(seen))
 
 
 def test_a_rank_that_raises_ends_all_and_its_traceback_is_shown_first(watch):
@@ -198,7 +196,7 @@ def test_a_stopped_rank_ends_the_job_within_the_stall_timeout(watch):
         time.sleep(600)
 
     with pytest.raises(
-        RankFailedError, match=r"rank 1 of 2 .* was stopped by SIGSTOP and did not continue for 2 s"
+        RankFailedError, match=r"rank 1 of 2 .* was stopped by SIGSTOP and did not continue for \d+ s"
     ) as caught:
         runner(-2, watch, stall_timeout_s=2).run(main)
     assert caught.value.reason == "stopped"
@@ -216,7 +214,7 @@ def test_a_rank_that_is_stopped_and_continued_in_time_goes_on(watch):
         time.sleep(0.1)
         return "went on"
 
-    assert runner(-1, watch, stall_timeout_s=3).run(main) == "went on"
+    assert runner(-1, watch, stall_timeout_s=60).run(main) == "went on"
 
 
 def test_a_rank_that_leaves_by_exit_code_is_told_apart(watch):
@@ -395,17 +393,14 @@ def test_a_world_of_one_never_imports_horovod(watch):
     assert runner(-1, watch).run(main) == (({"a": 1}, [2], 0, 1, 0), False)
 
 
-def test_fifty_starts_in_a_row_leave_nothing_and_do_not_slow_down(watch):
+def test_fifty_starts_in_a_row_leave_nothing_that_a_later_one_would_stumble_over(watch):
     def main():
         return 1
 
-    seconds = []
     for _ in range(50):
-        started = time.monotonic()
         assert runner(-2, watch).run(main) == 1
-        seconds.append(time.monotonic() - started)
-    # Medians of the first and the last ten; a leak of processes or descriptors shows as a multiple.
-    assert sorted(seconds[-10:])[5] < 3 * sorted(seconds[:10])[5]
+    gc.collect()
+    assert [kept for kept in gc.get_objects() if isinstance(kept, (RankProcess, Supervisor, LoopbackStore))] == []
 
 
 @pytest.mark.parametrize(

@@ -169,8 +169,8 @@ def drive(cluster: Cluster, tmp_path: Path, body: str, watch: Watch) -> subproce
     )
 
 
-def gone_within(watch: Watch, seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
+def gone(watch: Watch) -> bool:
+    deadline = time.monotonic() + 60
     while watch.processes() and time.monotonic() < deadline:
         time.sleep(0.1)
     return watch.processes() == []
@@ -234,7 +234,7 @@ def test_ranks_on_two_hosts_are_one_world(cluster, tmp_path):
     summary, host = results["died"]
     assert "was ended by SIGKILL" in summary
     assert host.startswith(("127.0.0.", "10.231.7."))
-    assert gone_within(watch, 10)
+    assert gone(watch)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
@@ -247,7 +247,7 @@ def test_no_rank_outlives_the_driver(cluster, tmp_path, number):
         ready(tmp_path, process)
         assert len(watch.processes()) >= 6
         process.send_signal(number)
-        assert gone_within(watch, 10)
+        assert gone(watch)
     finally:
         with contextlib.suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -285,4 +285,4 @@ except RankFailedError as error:
     message, reason = lines[1]
     assert reason == "lost"
     assert re.search(r"rank \d of 2 on [\d.]+ lost contact with the driver", message)
-    assert gone_within(watch, 10)
+    assert gone(watch)
