@@ -1,4 +1,4 @@
-"""What a job may leave behind: nothing. Processes, listening ports, descriptors, threads, files with a name."""
+"""What a job may leave behind: nothing. Processes, ports, descriptors, threads, files with a name, shared memory."""
 
 from __future__ import annotations
 
@@ -50,6 +50,22 @@ def files_in(folder: str) -> list[str]:
     return [path.name for path in Path(folder).iterdir() if not path.name.startswith("__autograph_generated_file")]
 
 
+def shared_memory() -> set[str]:
+    """Names in shared memory."""
+    folder = Path("/dev/shm")
+    return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+
+
+def held_by_somebody(name: str) -> bool:
+    """Tells whether a living process has a piece of shared memory mapped: then it belongs to that one."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if f"/dev/shm/{name}" in (entry / "maps").read_text():
+                    return True
+    return False
+
+
 def lakelens_threads() -> list[str]:
     """Our threads in this process."""
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("lakelens-")]
@@ -78,7 +94,7 @@ def leaves_nothing(same_process_tree: bool = True) -> Iterator[Watch]:
         same_process_tree: Check ports and descriptors too; not where the test itself ends an executor.
     """
     watch = Watch(temporary=tempfile.mkdtemp())
-    ports, descriptors = listening(), psutil.Process().num_fds()
+    ports, descriptors, shared = listening(), psutil.Process().num_fds(), shared_memory()
     yield watch
     deadline = time.monotonic() + PATIENCE_S
     while True:
@@ -86,6 +102,7 @@ def leaves_nothing(same_process_tree: bool = True) -> Iterator[Watch]:
             "processes": watch.processes(),
             "ports": sorted(listening() - ports) if same_process_tree else [],
             "files": files_in(watch.temporary),
+            "shared memory": [name for name in shared_memory() - shared if not held_by_somebody(name)],
             "threads": lakelens_threads(),
         }
         if not any(left.values()) or time.monotonic() > deadline:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from lakelens.errors import ClusterConfigurationError
-from lakelens.training.executors import check_executors, listening_address
+from lakelens.errors import ClusterConfigurationError, LaunchError, RankFailedError
+from lakelens.training.executors import check_executors, explained, listening_address
 from lakelens.training.gloo_interface import relocation_offsets
 from lakelens.training.gpus import driver_gpus, executor_gpus, group_by_machine, through_index_map, visible_to_rank
 from lakelens.training.launch import Job, horovod_environment, place, rank_environment
@@ -147,6 +149,26 @@ def test_an_executor_that_differs_from_the_driver_is_named(changes, words):
     check_executors([executor()])
     with pytest.raises(ClusterConfigurationError, match=words):
         check_executors([executor(), executor(**changes)])
+
+
+@pytest.mark.parametrize(
+    ("spark_says", "kind", "words"),
+    [
+        (
+            "Total size of results is bigger than spark.driver.maxResultSize",
+            LaunchError,
+            "larger than spark.driver.max",
+        ),
+        ("ModuleNotFoundError: No module named 'lakelens'", ClusterConfigurationError, "executors have no lakelens"),
+        ("[PYTHON_VERSION_MISMATCH] Python in worker has", ClusterConfigurationError, "another Python than the driver"),
+        ("x\nSparkException: Job 3 cancelled part of group", RankFailedError, "was cancelled .* Job 3 cancelled part"),
+        ("SparkException: Could not recover from a failed barrier", RankFailedError, "was ended by Spark .* recover"),
+    ],
+)
+def test_what_spark_says_of_a_job_becomes_an_error_that_says_what_to_change(spark_says, kind, words):
+    found = explained(RuntimeError(spark_says), "training")
+    assert type(found) is kind
+    assert re.search(words, str(found))
 
 
 # --- Gloo's interface -------------------------------------------------------------------------------------------------

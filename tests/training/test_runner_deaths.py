@@ -43,7 +43,10 @@ def driver(tmp_path):
     folder.mkdir()
     with leaves_nothing() as watch:
         process = subprocess.Popen(
-            [sys.executable, str(script), watch.token, str(folder)], stderr=subprocess.PIPE, text=True
+            [sys.executable, str(script), watch.token, str(folder)],
+            stderr=subprocess.PIPE,
+            text=True,
+            env=with_temporary_files_in(watch),
         )
         deadline = time.monotonic() + 60
         while len(list(folder.iterdir())) < 2:
@@ -53,6 +56,11 @@ def driver(tmp_path):
         yield process, watch
         process.kill()
         process.communicate()
+
+
+def with_temporary_files_in(watch: Watch) -> dict[str, str]:
+    """An environment in which the driver's own temporary files are looked for as well."""
+    return {**os.environ, "TMPDIR": str(watch.temporary)}
 
 
 def gone(watch: Watch) -> bool:
@@ -103,7 +111,11 @@ def test_a_fork_of_the_driver_that_keeps_its_pipes_open_does_not_keep_ranks_aliv
     folder = tmp_path / "ranks"
     folder.mkdir()
     with leaves_nothing() as watch:
-        process = subprocess.Popen([sys.executable, str(script), watch.token, str(folder)], start_new_session=True)
+        process = subprocess.Popen(
+            [sys.executable, str(script), watch.token, str(folder)],
+            start_new_session=True,
+            env=with_temporary_files_in(watch),
+        )
         deadline = time.monotonic() + 60
         while len(list(folder.iterdir())) < 2 or len(children(process.pid)) < 3:
             assert time.monotonic() < deadline

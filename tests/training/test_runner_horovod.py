@@ -178,6 +178,34 @@ def test_a_rank_that_never_comes_to_init_is_named(watch):
         runner(-2, watch, stall_timeout_s=3).run(main)
 
 
+def test_a_rank_that_returns_before_init_is_named_while_the_others_wait_there(watch):
+    def main():
+        import lakelens.training.distributed as hvd
+        from lakelens.training.rank_link import current
+
+        if current().rank == 0:
+            return
+        hvd.init()
+
+    with pytest.raises(RankFailedError, match=r"rank 0 of 2 on .* returned without calling hvd.init\(\)") as caught:
+        runner(-2, watch).run(main)
+    assert caught.value.reason == "left_early"
+
+
+def test_what_keras_imports_for_nothing_is_put_off_and_still_there(watch):
+    def main():
+        import sys
+
+        import keras
+        import tensorflow as tf
+
+        before = {name for name in ("sklearn", "matplotlib") if name in sys.modules}
+        return before, keras.wrappers.SKLearnClassifier.__name__, tf.keras.visualization.plot_image_gallery.__name__
+
+    expected = (set(), "SKLearnClassifier", "plot_image_gallery")
+    assert runner(-1, watch).run(main) == expected
+
+
 def test_the_store_is_closed_once_all_ranks_have_joined(watch):
     def main():
         import os

@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from leftovers import Watch, leaves_nothing
@@ -346,6 +347,24 @@ def test_an_interrupted_driver_ends_the_ranks(watch):
     finally:
         signal.signal(signal.SIGALRM, previous)
     assert watch.processes() == []
+
+
+def test_two_runners_from_two_threads_run_at_the_same_time(watch, tmp_path):
+    def main(folder, name):
+        import time
+        from pathlib import Path
+
+        from lakelens.training.rank_link import current
+
+        # Each job ends only if the ranks of both are there at once.
+        Path(folder, f"{name}-{current().rank}").touch()
+        while len(list(Path(folder).iterdir())) < 4:
+            time.sleep(0.05)
+        return name
+
+    with ThreadPoolExecutor(2) as pool:
+        jobs = [pool.submit(runner(-2, watch).run, main, folder=str(tmp_path), name=name) for name in ("a", "b")]
+        assert [job.result() for job in jobs] == ["a", "b"]
 
 
 def test_a_failed_job_is_started_again_and_the_function_sees_its_attempt(watch, capfd):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import platform
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -87,8 +89,27 @@ query = stream.writeStream.foreachBatch(each).trigger(once=True)
 query.option("checkpointLocation", FOLDER + "/checkpoint").start().awaitTermination(120)
 found["in a batch of a stream"] = batches
 spark.stop()
+
+if sys.argv[5]:
+    os.environ["PYSPARK_PYTHON"] = sys.argv[5]
+    spark = spark_session("local[2]", **SMALL)
+    spark.sparkContext.setLogLevel("OFF")
+    found["another Python"] = refusal(lambda: HorovodRunner(np=2, env=ENV).run(size))
+    spark.stop()
 print(json.dumps(found))
 """
+
+
+def other_python() -> str | None:
+    """A Python of another minor version on this machine; None if there is none."""
+    for minor in (10, 11, 12, 13):
+        if minor != sys.version_info.minor:
+            known = [shutil.which(f"python3.{minor}"), *Path.home().glob(f".pyenv/versions/3.{minor}.*/bin/python")]
+            for path in filter(None, known):
+                probe = [str(path), "-c", f"import sys; sys.exit(sys.version_info[1] != {minor})"]
+                if subprocess.run(probe, capture_output=True, check=False).returncode == 0:
+                    return str(path)
+    return None
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +122,7 @@ def found(tmp_path_factory):
         run = subprocess.run(
             [
                 *(sys.executable, str(script), str(Path(__file__).parent), watch.token, str(watch.temporary)),
-                str(folder / "work"),
+                *(str(folder / "work"), other_python() or ""),
             ],
             capture_output=True,
             text=True,
@@ -156,3 +177,12 @@ def test_a_stream_a_table_and_the_session_cannot_be_sent_and_are_named_with_the_
 
 def test_a_job_may_be_started_from_a_batch_of_a_stream(found):
     assert found["in a batch of a stream"] == [[0, 2]]
+
+
+def test_executors_of_another_python_are_refused_with_the_setting_to_change(found):
+    if "another Python" not in found:
+        pytest.skip("this machine has no Python of another minor version")
+    kind, message = found["another Python"]
+    assert kind == "ClusterConfigurationError"
+    assert f"the executors run another Python than the driver, {platform.python_version()}" in message
+    assert "set PYSPARK_PYTHON" in message

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from leftovers import Watch
+from leftovers import Watch, leaves_nothing
 
 pytestmark = [pytest.mark.spark, pytest.mark.horovod]
 
@@ -59,7 +59,7 @@ spark = (
     .getOrCreate()
 )
 spark.sparkContext.setLogLevel("OFF")
-ENV = {"LAKELENS_TEST_TOKEN": sys.argv[2], "TF_CPP_MIN_LOG_LEVEL": "2"}
+ENV = {"LAKELENS_TEST_TOKEN": sys.argv[2], "TMPDIR": sys.argv[5], "TF_CPP_MIN_LOG_LEVEL": "2"}
 FOLDER = sys.argv[3]
 
 def sleep_for_ever(folder):
@@ -155,12 +155,22 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         subprocess.run(["ip", "netns", "del", NETWORK], capture_output=True, check=False)
 
 
+@pytest.fixture
+def watch() -> Iterator[Watch]:
+    """Ports are those of the cluster's own JVMs, which stay."""
+    with leaves_nothing(same_process_tree=False) as watch:
+        yield watch
+
+
 def drive(cluster: Cluster, tmp_path: Path, body: str, watch: Watch) -> subprocess.Popen[str]:
     script = tmp_path / "driver.py"
     script.write_text(HEAD + body)
     (tmp_path / "ranks").mkdir()
     return subprocess.Popen(
-        [sys.executable, str(script), cluster.url, watch.token, str(tmp_path / "ranks"), cluster.address],
+        [
+            *(sys.executable, str(script), cluster.url, watch.token, str(tmp_path / "ranks"), cluster.address),
+            str(watch.temporary),
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -217,8 +227,7 @@ print(json.dumps(results))
 """
 
 
-def test_ranks_on_two_hosts_are_one_world(cluster, tmp_path):
-    watch = Watch()
+def test_ranks_on_two_hosts_are_one_world(cluster, tmp_path, watch):
     process = drive(cluster, tmp_path, WORLD, watch)
     output, errors = process.communicate(timeout=200)
     assert process.returncode == 0, errors[-3000:]
@@ -238,8 +247,7 @@ def test_ranks_on_two_hosts_are_one_world(cluster, tmp_path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_no_rank_outlives_the_driver(cluster, tmp_path, number):
-    watch = Watch()
+def test_no_rank_outlives_the_driver(cluster, tmp_path, watch, number):
     process = drive(
         cluster, tmp_path, "HorovodRunner(np=2, env=ENV, spark=spark).run(sleep_for_ever, folder=FOLDER)\n", watch
     )
@@ -254,7 +262,7 @@ def test_no_rank_outlives_the_driver(cluster, tmp_path, number):
         process.communicate()
 
 
-def test_a_port_that_is_taken_and_a_lost_host_are_named(cluster, tmp_path):
+def test_a_port_that_is_taken_and_a_lost_host_are_named(cluster, tmp_path, watch):
     body = """
 import socket
 taken = socket.create_server((sys.argv[4], 0))
@@ -267,7 +275,6 @@ try:
 except RankFailedError as error:
     print(json.dumps([str(error), error.reason]), flush=True)
 """
-    watch = Watch()
     process = drive(cluster, tmp_path, body, watch)
     try:
         ready(tmp_path, process)
