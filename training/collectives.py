@@ -5,40 +5,26 @@ In a world of one every operation gives back what it was given, without Horovod.
 
 from __future__ import annotations
 
-import enum
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..errors import InvalidArgumentError
+from .tensor_types import (
+    MOVED,
+    REDUCED,
+    SCATTERED,
+    Average,
+    Compression,
+    ReduceOp,
+    Sum,
+    by_wire_type,
+    cast,
+    check_reducible,
+    wire_type,
+    with_rows,
+)
 from .world import counted, joined, rank, size
-
-
-class ReduceOp(enum.Enum):
-    """How values of several ranks become one."""
-
-    AVERAGE = "Average"
-    SUM = "Sum"
-    MIN = "Min"
-    MAX = "Max"
-    PRODUCT = "Product"
-
-
-Average, Sum, Min, Max, Product = ReduceOp.AVERAGE, ReduceOp.SUM, ReduceOp.MIN, ReduceOp.MAX, ReduceOp.PRODUCT
-
-
-class Compression(enum.Enum):
-    """In which type gradients travel."""
-
-    none = "none"
-    fp16 = "fp16"
-
-
-# What Horovod 0.28.1's operations are registered for.
-_REDUCED = ("uint8", "int8", "int32", "int64", "float16", "float32", "float64")
-_MOVED = (*_REDUCED, "uint16", "int16", "bool")
-_SCATTERED = ("int32", "int64", "float16", "float32", "float64")
-
 
 # --- reductions -----------------------------------------------------------------------------------------------------
 
@@ -104,7 +90,7 @@ def grouped_allreduce(
         raise InvalidArgumentError(f"compression={compression!r}: use hvd.Compression.none or hvd.Compression.fp16")
     tensors = [value if isinstance(value, tf.IndexedSlices) else tf.convert_to_tensor(value) for value in values]
     for tensor in tensors:
-        _check_reducible(tensor.dtype, op)
+        check_reducible(tensor.dtype, op)
     scale = prescale_factor * postscale_factor
     if size() == 1:
         return [_scaled(tensor, scale) for tensor in tensors]
@@ -112,8 +98,8 @@ def grouped_allreduce(
     scaling = {"prescale_factor": prescale_factor, "postscale_factor": postscale_factor}
     scaling = {key: factor for key, factor in scaling.items() if factor != 1.0}
     results: list[Any] = list(tensors)
-    for kind, indexes in _by_wire_type(tensors, _REDUCED).items():
-        group = [_cast(tensors[index], kind) for index in indexes]
+    for kind, indexes in by_wire_type(tensors, REDUCED).items():
+        group = [cast(tensors[index], kind) for index in indexes]
         call = functools.partial(
             horovod.grouped_allreduce,
             group,
@@ -124,7 +110,7 @@ def grouped_allreduce(
         )
         reduced = counted(call)
         for index, tensor in zip(indexes, reduced, strict=True):
-            results[index] = _cast(tensor, tensors[index].dtype)
+            results[index] = cast(tensor, tensors[index].dtype)
     for index, tensor in enumerate(tensors):
         if isinstance(tensor, tf.IndexedSlices):
             # Horovod 0.28.1's grouped form gives sparse tensors the shapes of others when dense ones are among them.
@@ -149,49 +135,6 @@ def _check_name(name: str | None) -> None:
         raise InvalidArgumentError(f"name={name!r}: the second argument names the operation; pass others by keyword")
 
 
-def _check_reducible(dtype: Any, op: ReduceOp) -> None:
-    if not (dtype.is_integer or dtype.is_floating):
-        raise InvalidArgumentError(
-            f"{dtype.name} cannot be combined over ranks, only numbers; tf.cast it, or use hvd.allgather"
-        )
-    if dtype.is_integer and op is Average:
-        raise InvalidArgumentError(
-            f"an average of {dtype.name} would lose its fraction; tf.cast the value to float32, or use op=hvd.Sum"
-        )
-
-
-def _by_wire_type(tensors: Iterable[Any], known: Sequence[str]) -> dict[Any, list[int]]:
-    """Groups dense tensors by the type in which they travel: one operation of Horovod's takes one type."""
-    import tensorflow as tf
-
-    groups: dict[Any, list[int]] = {}
-    for index, tensor in enumerate(tensors):
-        if not isinstance(tensor, tf.IndexedSlices):
-            groups.setdefault(_wire_type(tensor.dtype, known), []).append(index)
-    return groups
-
-
-def _wire_type(dtype: Any, known: Sequence[str]) -> str:
-    """Finds a type that Horovod moves and that holds every value of `dtype`.
-
-    Raises:
-        InvalidArgumentError: If there is none.
-    """
-    if dtype.name in known:
-        return str(dtype.name)
-    if dtype.is_floating:  # bfloat16 and smaller
-        return "float32"
-    if dtype.is_integer and dtype.name != "uint64":
-        return "int64"
-    raise InvalidArgumentError(f"{dtype.name} cannot travel between ranks; Horovod moves {', '.join(known)}")
-
-
-def _cast(tensor: Any, dtype: Any) -> Any:
-    import tensorflow as tf
-
-    return tensor if tensor.dtype == tf.as_dtype(dtype) else tf.cast(tensor, dtype)
-
-
 def _sparse_allreduce(horovod: Any, slices: Any, op: ReduceOp, scale: float) -> Any:
     import tensorflow as tf
 
@@ -200,10 +143,10 @@ def _sparse_allreduce(horovod: Any, slices: Any, op: ReduceOp, scale: float) -> 
             f"op={op.value} does not exist for sparse gradients; use Average or Sum, or sparse_as_dense=True"
         )
     moved = tf.IndexedSlices(
-        _cast(slices.values, _wire_type(slices.values.dtype, _MOVED)), slices.indices, slices.dense_shape
+        cast(slices.values, wire_type(slices.values.dtype, MOVED)), slices.indices, slices.dense_shape
     )
     reduced = counted(lambda: horovod.allreduce(moved, op=getattr(horovod, op.value)))
-    values = _cast(reduced.values, slices.values.dtype)
+    values = cast(reduced.values, slices.values.dtype)
     return _scaled(tf.IndexedSlices(values, reduced.indices, reduced.dense_shape), scale)
 
 
@@ -240,12 +183,12 @@ def reducescatter(value: Any, name: str | None = None, op: ReduceOp = Average) -
     if op not in (Average, Sum):
         raise InvalidArgumentError(f"op={op!r}: reducescatter combines by hvd.Average or hvd.Sum")
     _check_name(name)
-    tensor = _with_rows(value, "reducescatter")
-    _check_reducible(tensor.dtype, op)
+    tensor = with_rows(value, "reducescatter")
+    check_reducible(tensor.dtype, op)
     if size() == 1:
         return tensor
     horovod = joined()
-    moved = _cast(tensor, _wire_type(tensor.dtype, _SCATTERED))
+    moved = cast(tensor, wire_type(tensor.dtype, SCATTERED))
     reduced = counted(lambda: horovod.reducescatter(moved, op=getattr(horovod, op.value), name=name))
     return tf.cast(reduced, tensor.dtype)
 
@@ -263,7 +206,7 @@ def allgather(value: Any, name: str | None = None) -> Any:
     Raises:
         InvalidArgumentError: If it is a scalar, or of a type that cannot travel.
     """
-    return _move(_with_rows(value, "allgather"), lambda horovod, tensor: horovod.allgather(tensor, name=name))
+    return _move(with_rows(value, "allgather"), lambda horovod, tensor: horovod.allgather(tensor, name=name))
 
 
 def grouped_allgather(values: Sequence[Any], name: str | None = None) -> list[Any]:
@@ -287,7 +230,7 @@ def alltoall(value: Any, splits: Any = None, name: str | None = None) -> Any:
     """
     import tensorflow as tf
 
-    tensor = _with_rows(value, "alltoall")
+    tensor = with_rows(value, "alltoall")
     rows = tensor.shape[0]
     if splits is None:
         if rows is not None and rows % size():
@@ -347,23 +290,12 @@ def barrier() -> None:
 
 def _move(tensor: Any, collective: Callable[[Any, Any], Any]) -> Any:
     """Sends a tensor through one of Horovod's operations, in a type that it moves."""
-    kind = _wire_type(tensor.dtype, _MOVED)
+    kind = wire_type(tensor.dtype, MOVED)
     if size() == 1:
         return tensor
     horovod = joined()
-    moved = _cast(tensor, kind)
-    return _cast(counted(lambda: collective(horovod, moved)), tensor.dtype)
-
-
-def _with_rows(value: Any, what: str) -> Any:
-    import tensorflow as tf
-
-    tensor = tf.convert_to_tensor(value)
-    if tensor.shape.rank == 0:
-        raise InvalidArgumentError(
-            f"{what} works along the first dimension and a scalar has none; use tf.expand_dims(value, 0)"
-        )
-    return tensor
+    moved = cast(tensor, kind)
+    return cast(counted(lambda: collective(horovod, moved)), tensor.dtype)
 
 
 def check_root(root_rank: int) -> None:

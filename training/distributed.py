@@ -11,13 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import NotSupportedError
 from .collectives import (
-    Average,
-    Compression,
-    Max,
-    Min,
-    Product,
-    ReduceOp,
-    Sum,
     allgather,
     allreduce,
     alltoall,
@@ -30,6 +23,7 @@ from .collectives import (
 )
 from .objects import allgather_object, broadcast_object
 from .rank_link import log_to_driver
+from .tensor_types import Average, Compression, Max, Min, Product, ReduceOp, Sum
 from .world import (
     attempt,
     cross_rank,

@@ -10,7 +10,8 @@ from typing import Any
 import tensorflow as tf
 
 from ..errors import InvalidArgumentError, NotSupportedError
-from .collectives import Average, Compression, ReduceOp, Sum, grouped_allreduce
+from .collectives import grouped_allreduce
+from .tensor_types import Average, Compression, ReduceOp, Sum
 from .world import size
 
 

@@ -40,4 +40,4 @@ class _Finder:
 def install() -> None:
     """Puts them off in this process from now on; modules that are loaded already stay."""
     if _Finder not in sys.meta_path:
-        sys.meta_path.insert(0, _Finder)  # type: ignore[arg-type]
+        sys.meta_path.insert(0, _Finder)

@@ -9,8 +9,8 @@ import keras
 import tensorflow as tf
 
 from ..errors import InvalidArgumentError
-from .collectives import Average, Compression, ReduceOp
 from .gradients import GradientSettings, combine, group_count, refuse
+from .tensor_types import Average, Compression, ReduceOp
 
 
 def DistributedOptimizer(

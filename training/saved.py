@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .collectives import Compression
 from .keras_files import load_keras_file
 from .optimizer import DistributedOptimizer
+from .tensor_types import Compression
 
 
 def load_model(

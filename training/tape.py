@@ -7,8 +7,8 @@ from typing import Any
 import tensorflow as tf
 
 from ..errors import InvalidArgumentError
-from .collectives import Average, Compression, ReduceOp
 from .gradients import GradientSettings, combine, group_count, refuse
+from .tensor_types import Average, Compression, ReduceOp
 
 
 class _Distributed:
