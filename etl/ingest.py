@@ -9,12 +9,12 @@ from __future__ import annotations
 import getpass
 import json
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import EmptySourceError, NotADeltaTableError, TableConflictError
+from ..errors import EmptySourceError, InvalidArgumentError, NotADeltaTableError, TableConflictError
 from ..locations import absolute
 from ..progress import spark_progress
 from . import schema
@@ -25,7 +25,7 @@ from .listing import Listing
 from .plan import CHANGED, GONE, IN_QUARANTINE, KNOWN, NEW, STATUS, STORED_HASH, Plan, make_plan
 from .quality import Quarantine
 from .recipe import RECIPE_PROPERTY, Recipe
-from .results import CONTENT, DELETE, IngestPreview, IngestRequest, IngestResult
+from .results import CONTENT, DELETE, IngestPreview, IngestRequest, IngestResult, StreamResult
 from .sources import list_source
 from .worker import BatchTask
 from .writing import deal_work, writing_session
@@ -33,7 +33,7 @@ from .writing import deal_work, writing_session
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["IngestPreview", "IngestRequest", "IngestResult", "ingest", "preview"]
+__all__ = ["IngestPreview", "IngestRequest", "IngestResult", "ingest", "ingest_available", "preview"]
 
 _ATTEMPTS = 5
 # A file that was found bad is read once more for its reason, alone in its Arrow batch.
@@ -64,6 +64,80 @@ def ingest(spark: SparkSession, location: str, request: IngestRequest) -> Ingest
         f"{location}: gave up after {_ATTEMPTS} attempts, because other writers kept committing first; "
         f"run the ingest again when they are done. Last: {conflict}"
     ) from conflict
+
+
+def ingest_available(
+    spark: SparkSession,
+    location: str,
+    request: IngestRequest,
+    max_files: int,
+    on_batch: Callable[[IngestResult], None] | None = None,
+) -> StreamResult:
+    """Ingests what a landing folder holds now, in batches of bounded size, each one commit; then ends.
+
+    The table itself is the checkpoint: a file is done when it is known, as stored or as bad, by path, size and time.
+    Killed at any moment, the next call goes on where this one stopped, and no file is stored twice or left out.
+
+    Args:
+        spark: The session.
+        location: The table, created by the first batch if it is not there.
+        request: What is asked for, of every batch alike.
+        max_files: Most files that one batch reads.
+        on_batch: Is told each batch's result as soon as it is committed.
+
+    Raises:
+        TableConflictError: If other writers kept being faster.
+        UsageError: Its subclasses, as `ingest` does; but an empty folder is no error.
+    """
+    request.check()
+    if not isinstance(max_files, int) or isinstance(max_files, bool) or max_files < 1:
+        raise InvalidArgumentError(f"max_files = {max_files!r}: a batch has a whole number of files, 1 or more")
+    done: list[IngestResult] = []
+    attempts = 0
+    while True:
+        known_of_ours = sum(result.stored + result.quarantined for result in done)
+        before = len(done)
+        try:
+            with _prepared(spark, location, request) as prepared:
+                for result in _batches(prepared, max_files):
+                    # After another writer's commit, what this call has done itself is among what is known.
+                    own = min(known_of_ours, result.skipped)
+                    known_of_ours -= own
+                    done.append(replace(result, skipped=result.skipped - own, rows_in=result.rows_in - own))
+                    if on_batch is not None:
+                        on_batch(done[-1])
+            return StreamResult.of(done)
+        except EmptySourceError:
+            version = done[-1].version if done else _version_of(spark, location)
+            return StreamResult.of(done, version)
+        except TableConflictError as error:
+            attempts = 1 if len(done) > before else attempts + 1
+            if attempts == _ATTEMPTS:
+                raise TableConflictError(
+                    f"{location}: gave up after {_ATTEMPTS} attempts and {len(done)} batches, because other writers "
+                    f"kept committing first; run the stream again when they are done. Last: {error}"
+                ) from error
+
+
+def _batches(prepared: _Prepared, max_files: int) -> Iterator[IngestResult]:
+    """Runs the parts of one plan, each on top of the version that the one before has made."""
+    version = None if prepared.transaction is None else prepared.transaction.version
+    for number, plan in enumerate(prepared.plan.batches(max_files)):
+        part = prepared
+        if number:
+            transaction = _open(prepared.spark, prepared.location)
+            if transaction is None or transaction.version != version:
+                raise TableConflictError(f"{prepared.location}: another writer committed between two batches")
+            part = replace(prepared, transaction=transaction)
+        with spark_progress(prepared.spark, f"ingest {prepared.request.source.name}, batch {number + 1}"):
+            result = _Ingest(part.with_plan(plan)).run()
+        version = result.version
+        yield result
+
+
+def _version_of(spark: SparkSession, location: str) -> int | None:
+    transaction = _open(spark, location)
+    return None if transaction is None else transaction.version
 
 
 def preview(spark: SparkSession, location: str, request: IngestRequest, limit: int) -> IngestPreview:
@@ -129,6 +203,15 @@ class _Prepared:
     def new_classes(self) -> tuple[str, ...]:
         return tuple(name for name in self.labels if name not in self.labels_before)
 
+    def with_plan(self, plan: Plan) -> _Prepared:
+        """Gives the same with another plan, and the class numbers that the table has after that one."""
+        text = None if self.transaction is None else self.transaction.property(LABELS_PROPERTY)
+        before = labels_of({} if text is None else {LABELS_PROPERTY: text})
+        names = plan.class_names + (_box_classes(plan) if self.listing.has_annotations and plan.work else [])
+        if self.request.classes is not None:
+            names = [name for name in self.request.classes if name in set(names)]
+        return replace(self, plan=plan, labels_before=before, labels=grow_labels(before, names))
+
     def __enter__(self) -> _Prepared:
         return self
 
@@ -156,13 +239,7 @@ def _prepared(user_session: SparkSession, location: str, request: IngestRequest)
                 f"{request.source.name} holds no image file in layout {request.source.layout!r} ({passed} found); "
                 "check the folder and the layout"
             )
-        text = None if transaction is None else transaction.property(LABELS_PROPERTY)
-        before = labels_of({} if text is None else {LABELS_PROPERTY: text})
-        names = plan.class_names + (_box_classes(plan) if listing.has_annotations and plan.work else [])
-        if request.classes is not None:
-            names = [name for name in request.classes if name in set(names)]
-        labels = grow_labels(before, names)
-        return _Prepared(spark, location, request, transaction, recipe, listing, plan, before, labels)
+        return _Prepared(spark, location, request, transaction, recipe, listing, plan, {}, {}).with_plan(plan)
     except BaseException:
         plan.release()
         listing.release()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ STATUS = "status"
 IN_QUARANTINE = "in_quarantine"
 STORED_HASH = "stored_hash"
 _HASHED_AT_ONCE = 64
+_BATCH = "batch"
 
 NEW = "new"
 CHANGED = "changed"
@@ -77,6 +79,33 @@ class Plan:
         """Lets Spark forget the cached files."""
         self.files.unpersist()
 
+    def batches(self, max_files: int) -> Iterator[Plan]:
+        """Yields the same plan in parts of at most `max_files` files to read, those that changed longest ago first.
+
+        What is not to be read is in the first part, so that the counts of all parts add up to those of the whole.
+        """
+        from pyspark import StorageLevel
+        from pyspark.sql import Window
+        from pyspark.sql import functions as F
+
+        if self.work <= max_files:
+            yield self
+            return
+        age = Window.orderBy(schema.SOURCE_MODIFIED, schema.PATH)
+        number = F.floor((F.row_number().over(age) - 1) / max_files).cast("int")
+        numbered = self.work_files().select(schema.PATH, schema.SOURCE_MODIFIED).withColumn(_BATCH, number)
+        files = self.files.join(numbered.select(schema.PATH, _BATCH), schema.PATH, "left").na.fill(0, [_BATCH])
+        files = files.persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            parts = [
+                Plan(files.where(F.col(_BATCH) == part).drop(_BATCH)) for part in range(-(-self.work // max_files))
+            ]
+            for group in _groups(files, _BATCH):
+                _count(parts[group[_BATCH]], group)
+            yield from parts
+        finally:
+            files.unpersist()
+
 
 def make_plan(
     listing: Listing, stored: DataFrame | None, quarantined: DataFrame | None, *, verify_content: bool = False
@@ -100,18 +129,22 @@ def make_plan(
 
 
 def _counted(files: DataFrame) -> Plan:
+    plan = Plan(files)
+    for group in _groups(files):
+        _count(plan, group)
+    return plan
+
+
+def _groups(files: DataFrame, *by: str) -> list[Row]:
     from pyspark.sql import functions as F
 
-    plan = Plan(files)
-    groups = files.groupBy(STATUS, IGNORED, IN_QUARANTINE, schema.LABEL_NAME).agg(
+    groups = files.groupBy(STATUS, IGNORED, IN_QUARANTINE, schema.LABEL_NAME, *by).agg(
         F.count("*").alias("files"),
         F.sum(schema.SOURCE_LENGTH).alias("bytes"),
         F.max(schema.SOURCE_LENGTH).alias("largest"),
         F.min(LABEL_RANK).alias("rank"),
     )
-    for group in groups.collect():
-        _count(plan, group)
-    return plan
+    return list(groups.collect())
 
 
 def _count(plan: Plan, group: Row) -> None:

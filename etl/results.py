@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -92,6 +93,52 @@ class IngestResult:
     new_classes: tuple[str, ...] = ()
     batch_id: str = ""
     committed: bool = False
+
+
+@dataclass(frozen=True)
+class StreamResult:
+    """What the batches of a stream did together; `rows_in == stored + quarantined + skipped`, always.
+
+    Attributes:
+        version: The table's version after the last batch; None when there is no table and nothing to make one of.
+        rows_in: Files of the source.
+        stored: Files that became rows.
+        quarantined: Files that were read and found bad.
+        skipped: Files that were known before, and unchanged.
+        reasons: Files quarantined, by reason.
+        repairs: Boxes of stored rows that were repaired or dropped, by reason.
+        new_classes: Classes that got a number.
+        batches: Each batch's own result, in order; batches that had nothing to do are left out.
+    """
+
+    version: int | None
+    rows_in: int
+    stored: int
+    quarantined: int
+    skipped: int
+    reasons: Mapping[str, int]
+    repairs: Mapping[str, int]
+    new_classes: tuple[str, ...]
+    batches: tuple[IngestResult, ...]
+
+    @classmethod
+    def of(cls, results: Sequence[IngestResult], version: int | None = None) -> StreamResult:
+        """Adds up batches; `version` is that of the table when there is none."""
+
+        def counted(name: str) -> dict[str, int]:
+            return dict(sum((Counter(getattr(result, name)) for result in results), Counter[str]()))
+
+        return cls(
+            version=results[-1].version if results else version,
+            rows_in=sum(result.rows_in for result in results),
+            stored=sum(result.stored for result in results),
+            quarantined=sum(result.quarantined for result in results),
+            skipped=sum(result.skipped for result in results),
+            reasons=counted("reasons"),
+            repairs=counted("repairs"),
+            new_classes=tuple(name for result in results for name in result.new_classes),
+            batches=tuple(result for result in results if result.committed or result.quarantined or result.stored),
+        )
 
 
 @dataclass(frozen=True)

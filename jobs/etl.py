@@ -1,22 +1,45 @@
-"""Ingests a folder of images as one new version of an image table (`lakelens etl`, or spark-submit)."""
+"""Ingests images as one new version of an image table, or as a stream of them (`lakelens etl`, or spark-submit)."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lakelens.jobs.command import add_session_arguments, key_values, main_of, session_of
 
+if TYPE_CHECKING:
+    from lakelens.etl.results import IngestRequest, IngestResult
+
 DESCRIPTION = "Ingest a folder of images as one new version of an image table."
+_FILES_OF_A_BATCH = 10_000
+_PATHS_SHOWN = 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the job's flags."""
     parser.add_argument("source", help="folder of images (path or URI)")
     parser.add_argument("table", help="table to write: path, URI or catalog.schema.table")
-    parser.add_argument("--layout", default="class_folders", help="how the source is laid out")
+    parser.add_argument(
+        "--layout", default="class_folders", help="class_folders, nested_class_folders, voc, coco or manifest"
+    )
+    parser.add_argument("--annotations", default=None, help="COCO: the instances file, when its name is no usual one")
+    parser.add_argument("--images", default=None, help="manifest: folder that relative paths start from")
+    parser.add_argument(
+        "--class", action="append", default=[], dest="classes", metavar="NAME", help="store these alone; several"
+    )
+    parser.add_argument("--batch-id", default=None, help="name of the batch in every row and in the history")
+    parser.add_argument("--dry-run", action="store_true", help="only tell what would be done; reads no image")
+    parser.add_argument(
+        "--removed", default="keep", help="keep or delete the rows of files that the source no longer holds"
+    )
+    parser.add_argument(
+        "--verify", default="stamp", help="what tells that a known file is unchanged: stamp (size, time) or content"
+    )
+    stream = parser.add_argument_group("stream", "The source is a landing folder: what is there now, then the end.")
+    stream.add_argument("--stream", action="store_true", help="ingest in batches, each a version of its own")
+    stream.add_argument("--max-files", type=int, default=_FILES_OF_A_BATCH, help="most files that a batch reads")
     recipe = parser.add_argument_group("recipe", "Fixed by a table's first ingest; a later one may leave it out.")
     recipe.add_argument("--size", type=int, default=None, help="side of the stored square image in pixels; 299")
     recipe.add_argument("--resize", default=None, help="fit (padded), crop, stretch or none; fit")
@@ -30,27 +53,59 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a split and its share; several; train=0.8 validation=0.1 test=0.1",
     )
     recipe.add_argument("--seed", type=int, default=None, help="seed of the split; 0")
+    _add_limits(parser)
     add_session_arguments(parser)
 
 
-def run(args: argparse.Namespace) -> dict[str, Any]:
-    """Runs the ingest and returns version and counts."""
-    from lakelens.etl.tables import ImageTable
-    from lakelens.progress import spark_progress
+def _add_limits(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("limits", "What one image may cost before it is quarantined.")
+    group.add_argument("--max-bytes", type=int, default=None, help="largest file; 256 MiB")
+    group.add_argument("--max-pixels", type=int, default=None, help="largest width x height; 100 million")
+    group.add_argument("--timeout-s", type=float, default=None, help="seconds for one image; 60")
+    group.add_argument("--memory-bytes", type=int, default=None, help="memory to decode one image; 2 GiB")
 
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    """Runs the ingest, the stream or the dry run, and returns version and counts."""
+    from lakelens.etl.ingest import ingest, ingest_available, preview
+    from lakelens.etl.tables import ImageTable
+
+    request = _request(args)
+    request.check()
     spark = session_of(args, f"lakelens etl {args.table}")
-    with spark_progress(spark, "ingest"):
-        result = ImageTable(spark, args.table).ingest(
-            args.source,
-            layout=args.layout,
-            size=args.size,
-            resize=args.resize,
-            store=args.store,
-            quality=args.quality,
-            splits=fractions(args.split) if args.split else None,
-            seed=args.seed,
-        )
-    return {"table": args.table, **dataclasses.asdict(result)}
+    location = ImageTable(spark, args.table).location
+    if args.dry_run:
+        found = preview(spark, location, request, _PATHS_SHOWN)
+        for status, paths in found.files.items():
+            for path in paths:
+                print(f"{status:<8} {path}")
+        return {"table": args.table, "dry_run": True, **dataclasses.asdict(found)}
+    if args.stream:
+        streamed = dataclasses.asdict(ingest_available(spark, location, request, args.max_files, _tell_batch))
+        return {"table": args.table, **streamed, "batches": len(streamed["batches"])}
+    return {"table": args.table, **dataclasses.asdict(ingest(spark, location, request))}
+
+
+def _request(args: argparse.Namespace) -> IngestRequest:
+    from lakelens.etl.recipe import Limits
+    from lakelens.etl.results import IngestRequest
+    from lakelens.etl.sources import Source
+
+    limits = {name: getattr(args, name) for name in ("max_bytes", "max_pixels", "timeout_s", "memory_bytes")}
+    recipe = {name: getattr(args, name) for name in ("size", "resize", "store", "quality", "seed")}
+    return IngestRequest(
+        Source(args.source, args.layout, args.annotations, args.images),
+        {**recipe, "splits": fractions(args.split) if args.split else None},
+        Limits(**{name: value for name, value in limits.items() if value is not None}),
+        removed=args.removed,
+        verify=args.verify,
+        classes=args.classes or None,
+        batch_id=args.batch_id,
+    )
+
+
+def _tell_batch(result: IngestResult) -> None:
+    print(f"version {result.version}: {result.stored} stored, {result.quarantined} quarantined", file=sys.stderr)
 
 
 def fractions(pairs: list[str]) -> dict[str, float]:

@@ -9,84 +9,111 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from etl_pictures import write_image
 
 from lakelens import ImageTable
-from lakelens.etl.snapshot import open_snapshot
+from lakelens.etl.ingest import ingest_available
+from lakelens.etl.quality import Quarantine
+from lakelens.etl.results import IngestRequest
+from lakelens.etl.sources import Source
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 SIZE = 16
-
-CHILD = """
-import sys, lakelens
-spark = lakelens.spark_session("local[2]", **{"spark.ui.enabled": "false"})
-print("ready", flush=True)
-print(lakelens.ImageTable(spark, sys.argv[2]).ingest(sys.argv[1], size=int(sys.argv[3])), flush=True)
-"""
 
 
 def paths_of(table: ImageTable) -> Counter[str]:
     return Counter(row["path"] for row in table.read().select("path").collect())
 
 
-def test_two_writers_at_once_both_finish_and_nothing_is_doubled(spark, class_folders, tmp_path):
-    first, second = class_folders("first", cat=8, dog=8), class_folders("second", cat=8, cow=8)
+def write_manifest(path: Path, classes: dict[str, int]) -> Path:
+    lines = ["path,label"]
+    for name, count in classes.items():
+        for number in range(count):
+            write_image(path.parent / name / f"{number}.jpg", seed=len(name) * 100 + number)
+            lines.append(f"{name}/{number}.jpg,{name}")
+    path.write_text("\n".join(lines))
+    return path
+
+
+def test_two_writers_at_once_both_finish_and_nothing_is_doubled(spark, tmp_path):
+    # Each brings the cats, and a class that the other has not.
+    first = write_manifest(tmp_path / "first.csv", {"cat": 6, "horse": 4})
+    second = write_manifest(tmp_path / "second.csv", {"cat": 6, "cow": 3})
     table = ImageTable(spark, tmp_path / "t")
-    table.ingest(class_folders("start", cat=2), size=SIZE)
-    results, errors = {}, []
-    gate = threading.Barrier(3)
+    table.ingest(write_manifest(tmp_path / "start.csv", {"sheep": 1}), "manifest", size=SIZE)
+    results, errors = [], []
+    gate = threading.Barrier(2)
 
     def ingest(source: Path) -> None:
         gate.wait()
         try:
-            results.setdefault(source.name, []).append(ImageTable(spark, tmp_path / "t").ingest(source))
+            results.append(ImageTable(spark, tmp_path / "t").ingest(source, "manifest"))
         except Exception as error:  # noqa: BLE001  shown by the assertion below
             errors.append(error)
 
-    threads = [threading.Thread(target=ingest, args=(source,)) for source in (first, second, first)]
+    threads = [threading.Thread(target=ingest, args=(source,)) for source in (first, second)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert errors == []
     paths = paths_of(table)
-    assert len(paths) == 2 + 16 + 16
-    assert set(paths.values()) == {1}
-    assert sorted(result.stored for result in results["first"]) == [0, 16]
-    assert [result.stored for result in results["second"]] == [16]
+    assert (len(paths), set(paths.values())) == (1 + 6 + 4 + 3, {1})
+    assert sum(result.stored for result in results) == 6 + 4 + 3
+    assert sorted(result.skipped for result in results) == [0, 6]
     labels = table.labels()
-    assert sorted(labels) == ["cat", "cow", "dog"]
-    assert len(set(labels.values())) == 3
+    assert sorted(labels) == ["cat", "cow", "horse", "sheep"]
+    assert len(set(labels.values())) == 4
 
 
-@pytest.mark.parametrize("delay_s", [4.0])
-def test_an_ingest_that_is_killed_is_completed_by_the_next(spark, class_folders, tmp_path, delay_s):
-    source = class_folders(cat=150, dog=150)
-    (source / "cat" / "broken.jpg").write_text("no image")
-    place = tmp_path / "t"
-    child = subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(source), str(place), str(SIZE)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,
-    )
-    for line in child.stdout:
-        if line.startswith("ready"):
-            break
-    time.sleep(delay_s)
+def kill_when(child: subprocess.Popen[bytes], moment: Callable[[], bool]) -> None:
+    """Kills the process, its JVM and its workers as soon as `moment` has come."""
+    deadline = time.monotonic() + 300
+    while not moment():
+        assert child.poll() is None, "the ingest ended before it was killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
     os.killpg(child.pid, signal.SIGKILL)
     child.wait()
-    child.stdout.close()
+
+
+@pytest.mark.parametrize("moment", ["between two batches", "within a batch"])
+def test_a_stream_that_is_killed_is_completed_by_the_next(spark, class_folders, tmp_path, moment):
+    source, place = class_folders(cat=60, dog=60), tmp_path / "t"
+    (source / "cat" / "broken.jpg").write_text("no image")
+    os.utime(source / "cat" / "broken.jpg", (0, 0))  # the oldest: in the first batch
+    first = place / "_delta_log" / f"{0:020d}.json"
+    flags = ["--stream", "--max-files", "50", "--size", str(SIZE), "--master", "local[2]"]
+    child = subprocess.Popen(
+        [sys.executable, "-m", "lakelens.jobs.cli", "etl", str(source), str(place), *flags],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+    def has_come() -> bool:
+        if not first.exists() or moment == "between two batches":
+            return first.exists()
+        return any(file.stat().st_mtime_ns > first.stat().st_mtime_ns for file in place.glob("split=*/*.parquet"))
+
+    kill_when(child, has_come)
     table = ImageTable(spark, place)
-    result = table.ingest(source, size=SIZE)
-    assert result.rows_in == 301 == result.stored + result.quarantined + result.skipped
+    assert table.version == 0
+    assert table.read().count() == 49
+    request = IngestRequest(Source(source), {})
+    result = ingest_available(spark, str(place), request, 50)
+    # The bad file is among them when the kill came before it was written down.
+    assert (result.rows_in, result.stored) == (121, 71)
+    assert result.rows_in == result.stored + result.quarantined + result.skipped
     paths = paths_of(table)
-    assert (len(paths), set(paths.values())) == (300, {1})
-    assert [Path(row["path"]).name for row in table.quarantine().collect()] == ["broken.jpg"]
+    assert (len(paths), set(paths.values())) == (120, {1})
+    quarantine = Quarantine(spark, table.location).read()
+    assert [Path(row["path"]).name for row in quarantine.collect()] == ["broken.jpg"]
+    assert [info.rows for info in reversed(table.history())] == [49, 99, 120] or result.quarantined
     again = table.ingest(source)
-    assert (again.stored, again.quarantined, again.skipped, again.committed) == (0, 0, 301, False)
-    assert open_snapshot(place).rows == 300
+    assert (again.stored, again.quarantined, again.skipped, again.committed) == (0, 0, 121, False)

@@ -1,0 +1,117 @@
+"""Rules of a landing folder that is ingested as a stream, on a real two-executor Spark."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from etl_pictures import write_image
+
+from lakelens import ImageTable
+from lakelens.errors import InvalidArgumentError
+from lakelens.etl.ingest import ingest_available
+from lakelens.etl.results import IngestRequest, StreamResult
+from lakelens.etl.sources import Source
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+
+BATCH = 20
+
+
+def stream(spark, place: Path, source: Path, on_batch=None, **options) -> StreamResult:
+    request = IngestRequest(Source(source), {"size": 16})
+    result = ingest_available(spark, str(place), request, **{"max_files": BATCH, "on_batch": on_batch, **options})
+    assert result.rows_in == result.stored + result.quarantined + result.skipped
+    return result
+
+
+def rows_by_path(table: ImageTable) -> Counter[str]:
+    return Counter(row.path for row in table.read().select("path").collect())
+
+
+@pytest.fixture(scope="module")
+def landing(spark, tmp_path_factory):
+    """A landing folder through three calls: what had come, nothing new, and what came later."""
+    root = tmp_path_factory.mktemp("landing")
+    source = root / "landing"
+    for number in range(30):
+        write_image(source / "cat" / f"{number}.jpg", seed=number)
+        write_image(source / "dog" / f"{number}.jpg", seed=100 + number)
+    (source / "cat" / "broken.jpg").write_text("no image")
+    told: list[int] = []
+    first = stream(spark, root / "t", source, lambda result: told.append(result.version))
+    again = stream(spark, root / "t", source)
+    write_image(source / "cat" / "0.jpg", seed=999)
+    write_image(source / "cat" / "broken.jpg", seed=998)
+    write_image(source / "cow" / "0.jpg", seed=997)
+    later = stream(spark, root / "t", source)
+    table = ImageTable(spark, root / "t")
+    return {"table": table, "told": told, "first": first, "again": again, "later": later}
+
+
+def test_each_batch_is_one_commit_of_at_most_so_many_files(landing):
+    first = landing["first"]
+    assert [(batch.version, batch.stored + batch.quarantined) for batch in first.batches] == [
+        (0, 20),
+        (1, 20),
+        (2, 20),
+        (2, 1) if first.batches[3].quarantined else (3, 1),
+    ]
+    assert landing["told"] == [batch.version for batch in first.batches]
+    assert landing["table"].read(0).count() <= BATCH
+
+
+def test_every_file_of_the_folder_is_stored_once_or_in_quarantine(landing):
+    first = landing["first"]
+    assert (first.rows_in, first.stored, first.quarantined, first.skipped) == (61, 60, 1, 0)
+    assert first.reasons == {"not_an_image": 1}
+    paths = rows_by_path(landing["table"])
+    assert (len(paths), set(paths.values())) == (62, {1})
+
+
+def test_a_stream_with_nothing_new_commits_nothing(landing):
+    again = landing["again"]
+    assert (again.batches, again.version, again.skipped) == ((), landing["first"].version, 61)
+
+
+def test_new_changed_and_mended_files_are_the_next_batch(landing):
+    later = landing["later"]
+    assert (later.rows_in, later.stored, later.quarantined, later.skipped) == (62, 3, 0, 59)
+    assert [batch.changed for batch in later.batches] == [2]
+    assert landing["table"].labels() == {"cat": 0, "dog": 1, "cow": 2}
+    assert later.new_classes == ("cow",)
+
+
+def test_another_writer_between_two_batches_doubles_and_loses_nothing(spark, tmp_path):
+    source, other = tmp_path / "landing", tmp_path / "other"
+    for number in range(BATCH + 5):
+        write_image(source / "cat" / f"{number:02d}.jpg", seed=number)
+    write_image(other / "cow" / "1.jpg", seed=500)
+    table = ImageTable(spark, tmp_path / "t")
+    calls: list[int] = []
+
+    def write_between(result) -> None:
+        calls.append(result.version)
+        if len(calls) == 1:
+            table.ingest(other)
+
+    result = stream(spark, tmp_path / "t", source, write_between)
+    assert (result.rows_in, result.stored, result.skipped) == (BATCH + 5, BATCH + 5, 0)
+    assert calls == [0, 2]
+    paths = rows_by_path(table)
+    assert (len(paths), set(paths.values())) == (BATCH + 6, {1})
+    assert sorted(table.labels().values()) == [0, 1]
+
+
+def test_an_empty_landing_folder_is_nothing_to_do(spark, tmp_path):
+    (tmp_path / "landing").mkdir()
+    result = stream(spark, tmp_path / "t", tmp_path / "landing")
+    assert (result.version, result.rows_in, result.batches) == (None, 0, ())
+    assert not (tmp_path / "t").exists()
+
+
+@pytest.mark.parametrize("max_files", [0, -1, 2.5, True, None])
+def test_a_batch_without_a_bound_is_refused(spark, tmp_path, max_files):
+    with pytest.raises(InvalidArgumentError, match="max_files"):
+        stream(spark, tmp_path / "t", tmp_path, max_files=max_files)
