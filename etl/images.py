@@ -27,6 +27,8 @@ FORMATS = (
 
 DEFAULT_MAX_PIXELS = 100_000_000
 DEFAULT_JPEG_QUALITY = 90
+# How many columns and rows share a colour: 4:2:0 is two and two, 4:2:2 two and one, 4:4:4 none.
+SUBSAMPLINGS = ("4:2:0", "4:2:2", "4:4:4")
 WHITE = (255, 255, 255)
 
 _ORIENTATION_TAG = 0x0112
@@ -171,10 +173,10 @@ def fit(image: Image.Image, size: int, resize: str = "fit", fill: tuple[int, int
     return place_image(image, place(resize, image.width, image.height, size), fill)
 
 
-def encode_jpeg(image: Image.Image, quality: int = DEFAULT_JPEG_QUALITY) -> bytes:
-    """Encodes an RGB image as JPEG with 4:2:0 chroma and optimised tables left to the default."""
+def encode_jpeg(image: Image.Image, quality: int = DEFAULT_JPEG_QUALITY, subsampling: str = SUBSAMPLINGS[0]) -> bytes:
+    """Encodes an RGB image as JPEG with the standard's own Huffman tables."""
     buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=quality)
+    image.save(buffer, "JPEG", quality=quality, subsampling=subsampling)
     return buffer.getvalue()
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import InvalidArgumentError, NotAnImageTableError
-from .images import DEFAULT_JPEG_QUALITY, DEFAULT_MAX_PIXELS, check_resize, check_size
+from .images import DEFAULT_JPEG_QUALITY, DEFAULT_MAX_PIXELS, SUBSAMPLINGS, check_resize, check_size
 from .splits import DEFAULT_SPLITS, check_splits
 
 RECIPE_PROPERTY = "lakelens.recipe"
@@ -25,6 +25,7 @@ class Recipe:
         resize: `fit`, `crop`, `stretch` or `none`.
         store: `jpeg`, `raw_rgb` or `original`.
         quality: JPEG quality, 1-100.
+        subsampling: Chroma of a stored JPEG: `4:2:0`, `4:2:2` or `4:4:4`.
         splits: Fractions by split name, in order.
         seed: Seed of the split.
     """
@@ -33,6 +34,7 @@ class Recipe:
     resize: str = "fit"
     store: str = "jpeg"
     quality: int = DEFAULT_JPEG_QUALITY
+    subsampling: str = SUBSAMPLINGS[0]
     splits: Mapping[str, float] = dataclasses.field(default_factory=lambda: dict(DEFAULT_SPLITS))
     seed: int = 0
 
@@ -44,6 +46,8 @@ class Recipe:
             raise InvalidArgumentError(f"store = {self.store!r} is not one of {', '.join(STORES)}")
         if not _is_whole(self.quality) or not 1 <= self.quality <= 100:
             raise InvalidArgumentError(f"quality = {self.quality!r}: JPEG quality is a whole number from 1 to 100")
+        if self.subsampling not in SUBSAMPLINGS:
+            raise InvalidArgumentError(f"subsampling = {self.subsampling!r} is not one of {', '.join(SUBSAMPLINGS)}")
         if not _is_whole(self.seed):
             raise InvalidArgumentError(f"seed = {self.seed!r}: the seed of the split is a whole number")
 

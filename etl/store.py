@@ -88,7 +88,7 @@ def _encode(image: Image.Image, decoded: Decoded, data: bytes, recipe: Recipe) -
     if recipe.store == "raw_rgb":
         return image.tobytes(), "raw_rgb"
     if recipe.store == "jpeg":
-        return encode_jpeg(image, recipe.quality), "jpeg"
+        return encode_jpeg(image, recipe.quality, recipe.subsampling), "jpeg"
     if decoded.is_plain:
         return data, decoded.file_format.lower()
     return encode_png(image), "png"

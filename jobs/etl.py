@@ -44,7 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     recipe.add_argument("--size", type=int, default=None, help="side of the stored square image in pixels; 299")
     recipe.add_argument("--resize", default=None, help="fit (padded), crop, stretch or none; fit")
     recipe.add_argument("--store", default=None, help="jpeg, raw_rgb or original; jpeg")
-    recipe.add_argument("--quality", type=int, default=None, help="JPEG quality, 1-100")
+    recipe.add_argument("--quality", type=int, default=None, help="JPEG quality, 1-100; 90")
+    recipe.add_argument("--subsampling", default=None, help="chroma of a JPEG: 4:2:0, 4:2:2 or 4:4:4; 4:2:0")
     recipe.add_argument(
         "--split",
         action="append",
@@ -92,7 +93,7 @@ def _request(args: argparse.Namespace) -> IngestRequest:
     from lakelens.etl.sources import Source
 
     limits = {name: getattr(args, name) for name in ("max_bytes", "max_pixels", "timeout_s", "memory_bytes")}
-    recipe = {name: getattr(args, name) for name in ("size", "resize", "store", "quality", "seed")}
+    recipe = {name: getattr(args, name) for name in ("size", "resize", "store", "quality", "subsampling", "seed")}
     return IngestRequest(
         Source(args.source, args.layout, args.annotations, args.images),
         {**recipe, "splits": fractions(args.split) if args.split else None},

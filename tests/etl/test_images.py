@@ -1,18 +1,19 @@
 from __future__ import annotations
 
 import io
+import json
 import struct
 import zlib
 
 import numpy as np
 import pytest
 from etl_pictures import encoded, picture
-from PIL import Image, ImageCms
+from PIL import Image, ImageCms, JpegImagePlugin
 
 from lakelens.errors import ImageError, InvalidArgumentError
 from lakelens.etl.images import decode, decode_source, encode_jpeg, fit, to_rgb, upright
 from lakelens.etl.quality import REASONS
-from lakelens.etl.recipe import Limits, Recipe
+from lakelens.etl.recipe import RECIPE_PROPERTY, Limits, Recipe
 from lakelens.etl.store import make_stored_image
 
 pytestmark = pytest.mark.unit
@@ -247,6 +248,31 @@ def test_stored_forms_hold_what_they_say():
     assert jpeg.image == encode_jpeg(fit(decode(data), 32))
 
 
+def test_a_recipe_chooses_the_chroma_of_its_jpegs():
+    data = encoded(picture(width=80, height=60))
+    for number, subsampling in enumerate(("4:4:4", "4:2:2", "4:2:0")):
+        stored = make_stored_image(data, Recipe(size=64, subsampling=subsampling), Limits())
+        assert JpegImagePlugin.get_sampling(Image.open(io.BytesIO(stored.image))) == number
+
+
+def test_a_table_from_before_a_choice_was_there_has_its_default():
+    before = json.loads(Recipe().as_property())
+    del before["subsampling"]
+    assert Recipe.of({RECIPE_PROPERTY: json.dumps(before)}, "t") == Recipe()
+
+
+def test_broken_layers_cost_no_image_that_is_whole():
+    # A PSD whose merged image is whole, with a layer that ends before it starts.
+    header = b"8BPS" + struct.pack(">H6xHIIHH", 1, 1, 4, 4, 8, 1) + bytes(8)
+    layer = struct.pack(">h4iH", 1, 9, 9, 0, 0, 1) + struct.pack(">hI", 0, 2) + b"8BIMnorm" + bytes(4)
+    layer += struct.pack(">I", 12) + struct.pack(">II", 0, 0) + bytes(4)
+    block = struct.pack(">I", len(layer) + 20) + layer + bytes(20)
+    data = header + struct.pack(">I", len(block)) + block + struct.pack(">H", 0) + bytes(range(16))
+    with pytest.raises(ValueError, match="tile"):
+        _ = Image.open(io.BytesIO(data)).n_frames
+    assert decode_source(data).image.size == (4, 4)
+
+
 def test_original_keeps_the_bytes_when_any_decoder_shows_them_alike_and_else_every_pixel():
     recipe = Recipe(store="original")
     for file_format in ("JPEG", "PNG"):
@@ -274,6 +300,7 @@ def test_a_file_beyond_the_byte_limit_is_refused():
         ({"size": 0}, ["size", "0"]),
         ({"store": "webp"}, ["store", "'webp'", "raw_rgb"]),
         ({"quality": 101}, ["quality", "101", "100"]),
+        ({"subsampling": "4:1:0"}, ["subsampling", "'4:1:0'", "4:4:4"]),
         ({"seed": 1.5}, ["seed", "1.5"]),
         ({"splits": {"a": 0.5}}, ["0.5", "sum to 1"]),
         ({"resize": "blur"}, ["resize", "'blur'"]),
