@@ -9,31 +9,30 @@ from __future__ import annotations
 import getpass
 import json
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..errors import EmptySourceError, InvalidArgumentError, NotADeltaTableError, TableConflictError
-from ..locations import absolute
+from ..errors import TableConflictError
 from ..progress import spark_progress
 from . import schema
-from .catalog import is_delta_table, path_of, read_table, sql_name
-from .commit import Committed, Transaction, conflict_of, open_transaction, sql_literal
-from .labels import LABELS_PROPERTY, grow_labels, labels_of, labels_property
-from .listing import Listing
-from .plan import CHANGED, GONE, IN_QUARANTINE, KNOWN, NEW, STATUS, STORED_HASH, Plan, make_plan
+from .catalog import read_table, sql_name
+from .commit import Committed, conflict_of, sql_literal
+from .labels import LABELS_PROPERTY, labels_property
+from .near_duplicates import find_across_splits
+from .plan import CHANGED, GONE, IN_QUARANTINE, KNOWN, NEW, STATUS, STORED_HASH, TOUCHED
+from .prepare import Prepared, prepare
 from .quality import Quarantine
-from .recipe import RECIPE_PROPERTY, Recipe
-from .results import CONTENT, DELETE, IngestPreview, IngestRequest, IngestResult, StreamResult
-from .sources import list_source
+from .recipe import RECIPE_PROPERTY
+from .results import DELETE, IngestPreview, IngestRequest, IngestResult
+from .stamps import Stamps
 from .worker import BatchTask
-from .writing import deal_work, writing_session
+from .writing import deal_work
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["IngestPreview", "IngestRequest", "IngestResult", "ingest", "ingest_available", "preview"]
+__all__ = ["IngestPreview", "IngestRequest", "IngestResult", "ingest", "preview"]
 
 _ATTEMPTS = 5
 # A file that was found bad is read once more for its reason, alone in its Arrow batch.
@@ -54,90 +53,21 @@ def ingest(spark: SparkSession, location: str, request: IngestRequest) -> Ingest
     for _ in range(_ATTEMPTS):
         try:
             with (
-                _prepared(spark, location, request) as prepared,
+                prepare(spark, location, request) as prepared,
                 spark_progress(spark, f"ingest {request.source.name}"),
             ):
-                return _Ingest(prepared).run()
+                result = run_prepared(prepared)
         except TableConflictError as error:
             conflict = error
+        else:
+            if not (request.near_duplicates and result.committed):
+                return result
+            near = find_across_splits(spark, location, result.version, [result.batch_id])
+            return replace(result, near_duplicates=near)
     raise TableConflictError(
         f"{location}: gave up after {_ATTEMPTS} attempts, because other writers kept committing first; "
         f"run the ingest again when they are done. Last: {conflict}"
     ) from conflict
-
-
-def ingest_available(
-    spark: SparkSession,
-    location: str,
-    request: IngestRequest,
-    max_files: int,
-    on_batch: Callable[[IngestResult], None] | None = None,
-) -> StreamResult:
-    """Ingests what a landing folder holds now, in batches of bounded size, each one commit; then ends.
-
-    The table itself is the checkpoint: a file is done when it is known, as stored or as bad, by path, size and time.
-    Killed at any moment, the next call goes on where this one stopped, and no file is stored twice or left out.
-
-    Args:
-        spark: The session.
-        location: The table, created by the first batch if it is not there.
-        request: What is asked for, of every batch alike.
-        max_files: Most files that one batch reads.
-        on_batch: Is told each batch's result as soon as it is committed.
-
-    Raises:
-        TableConflictError: If other writers kept being faster.
-        UsageError: Its subclasses, as `ingest` does; but an empty folder is no error.
-    """
-    request.check()
-    if not isinstance(max_files, int) or isinstance(max_files, bool) or max_files < 1:
-        raise InvalidArgumentError(f"max_files = {max_files!r}: a batch has a whole number of files, 1 or more")
-    done: list[IngestResult] = []
-    attempts = 0
-    while True:
-        known_of_ours = sum(result.stored + result.quarantined for result in done)
-        before = len(done)
-        try:
-            with _prepared(spark, location, request) as prepared:
-                for result in _batches(prepared, max_files):
-                    # After another writer's commit, what this call has done itself is among what is known.
-                    own = min(known_of_ours, result.skipped)
-                    known_of_ours -= own
-                    done.append(replace(result, skipped=result.skipped - own, rows_in=result.rows_in - own))
-                    if on_batch is not None:
-                        on_batch(done[-1])
-            return StreamResult.of(done)
-        except EmptySourceError:
-            version = done[-1].version if done else _version_of(spark, location)
-            return StreamResult.of(done, version)
-        except TableConflictError as error:
-            attempts = 1 if len(done) > before else attempts + 1
-            if attempts == _ATTEMPTS:
-                raise TableConflictError(
-                    f"{location}: gave up after {_ATTEMPTS} attempts and {len(done)} batches, because other writers "
-                    f"kept committing first; run the stream again when they are done. Last: {error}"
-                ) from error
-
-
-def _batches(prepared: _Prepared, max_files: int) -> Iterator[IngestResult]:
-    """Runs the parts of one plan, each on top of the version that the one before has made."""
-    version = None if prepared.transaction is None else prepared.transaction.version
-    for number, plan in enumerate(prepared.plan.batches(max_files)):
-        part = prepared
-        if number:
-            transaction = _open(prepared.spark, prepared.location)
-            if transaction is None or transaction.version != version:
-                raise TableConflictError(f"{prepared.location}: another writer committed between two batches")
-            part = replace(prepared, transaction=transaction)
-        with spark_progress(prepared.spark, f"ingest {prepared.request.source.name}, batch {number + 1}"):
-            result = _Ingest(part.with_plan(plan)).run()
-        version = result.version
-        yield result
-
-
-def _version_of(spark: SparkSession, location: str) -> int | None:
-    transaction = _open(spark, location)
-    return None if transaction is None else transaction.version
 
 
 def preview(spark: SparkSession, location: str, request: IngestRequest, limit: int) -> IngestPreview:
@@ -153,7 +83,7 @@ def preview(spark: SparkSession, location: str, request: IngestRequest, limit: i
         UsageError: Its subclasses, as `ingest` does.
     """
     request.check()
-    with _prepared(spark, location, request) as prepared:
+    with prepare(spark, location, request) as prepared:
         plan = prepared.plan
         files: dict[str, list[str]] = {}
         for status in (NEW, CHANGED, GONE):
@@ -173,109 +103,19 @@ def preview(spark: SparkSession, location: str, request: IngestRequest, limit: i
         )
 
 
-@dataclass
-class _Prepared:
-    """An ingest up to the point where the first image is read; a context manager that lets go of the plan.
+def run_prepared(prepared: Prepared) -> IngestResult:
+    """Reads, writes and commits what was planned, on top of the version that it was planned for.
 
-    Attributes:
-        spark: A session of its own.
-        location: The table.
-        request: What was asked for.
-        transaction: The open transaction; None when the table is to be created.
-        recipe: How sources become rows.
-        listing: What the source holds.
-        plan: What is to be done.
-        labels_before: Class numbers of the table.
-        labels: Class numbers after the ingest.
+    Raises:
+        TableConflictError: If another writer was faster.
     """
-
-    spark: SparkSession
-    location: str
-    request: IngestRequest
-    transaction: Transaction | None
-    recipe: Recipe
-    listing: Listing
-    plan: Plan
-    labels_before: Mapping[str, int]
-    labels: Mapping[str, int]
-
-    @property
-    def new_classes(self) -> tuple[str, ...]:
-        return tuple(name for name in self.labels if name not in self.labels_before)
-
-    def with_plan(self, plan: Plan) -> _Prepared:
-        """Gives the same with another plan, and the class numbers that the table has after that one."""
-        text = None if self.transaction is None else self.transaction.property(LABELS_PROPERTY)
-        before = labels_of({} if text is None else {LABELS_PROPERTY: text})
-        names = plan.class_names + (_box_classes(plan) if self.listing.has_annotations and plan.work else [])
-        if self.request.classes is not None:
-            names = [name for name in self.request.classes if name in set(names)]
-        return replace(self, plan=plan, labels_before=before, labels=grow_labels(before, names))
-
-    def __enter__(self) -> _Prepared:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.plan.release()
-        self.listing.release()
-
-
-def _prepared(user_session: SparkSession, location: str, request: IngestRequest) -> _Prepared:
-    spark = writing_session(user_session)
-    transaction = _open(spark, location)
-    recipe = _recipe(transaction, location, request)
-    listing = list_source(spark, request.source)
-    quarantine = Quarantine(spark, location)
-    plan = make_plan(
-        listing,
-        None if transaction is None else read_table(spark, location, transaction.version),
-        quarantine.read() if quarantine.exists() else None,
-        verify_content=request.verify == CONTENT,
-    )
-    try:
-        if plan.rows_in == 0 and not (request.removed == DELETE and plan.counts[GONE]):
-            passed = ", ".join(f"{count} {reason}" for reason, count in sorted(plan.ignored.items())) or "nothing"
-            raise EmptySourceError(
-                f"{request.source.name} holds no image file in layout {request.source.layout!r} ({passed} found); "
-                "check the folder and the layout"
-            )
-        return _Prepared(spark, location, request, transaction, recipe, listing, plan, {}, {}).with_plan(plan)
-    except BaseException:
-        plan.release()
-        listing.release()
-        raise
-
-
-def _open(spark: SparkSession, location: str) -> Transaction | None:
-    if is_delta_table(spark, location):
-        return open_transaction(spark, path_of(spark, location))
-    path = Path(absolute(location))
-    if "://" not in location and path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise NotADeltaTableError(
-            f"{location} exists and is no Delta table; ingest into a path that does not exist yet, or an image table"
-        )
-    return None
-
-
-def _recipe(transaction: Transaction | None, location: str, request: IngestRequest) -> Recipe:
-    if transaction is None:
-        return Recipe().with_changes(**request.recipe_changes)
-    text = transaction.property(RECIPE_PROPERTY)
-    mine = Recipe.of({} if text is None else {RECIPE_PROPERTY: text}, location)
-    mine.check_unchanged(mine.with_changes(**request.recipe_changes), location)
-    return mine
-
-
-def _box_classes(plan: Plan) -> list[str]:
-    """The classes of the boxes in the files that are to be read, in sorted order."""
-    rows = plan.work_files().selectExpr("explode(boxes.label_name) AS name").distinct().collect()
-    return sorted(row[0] for row in rows if row[0] is not None)
+    return _Ingest(prepared).run()
 
 
 class _Ingest:
     """The steps of one ingest after its plan."""
 
-    def __init__(self, prepared: _Prepared) -> None:
+    def __init__(self, prepared: Prepared) -> None:
         self._prepared = prepared
         self._spark = prepared.spark
         self._plan = prepared.plan
@@ -305,6 +145,8 @@ class _Ingest:
             version = prepared.transaction.version
         bad = self._bad_files(committed, task, is_append=stale is None) if plan.work else None
         reasons = self._settle_quarantine(bad)
+        if plan.touched:
+            Stamps(self._spark, prepared.location).remember(plan.touched_files())
         quarantined = sum(reasons.values())
         if version is None:
             raise TableConflictError(f"{prepared.location}: the table vanished while it was being written")
@@ -381,7 +223,7 @@ class _Ingest:
         from pyspark import StorageLevel
         from pyspark.sql import functions as F
 
-        missing = self._plan.work_files().drop(STATUS, STORED_HASH)
+        missing = self._plan.work_files().drop(STATUS, STORED_HASH, TOUCHED)
         if committed.version is not None:
             if is_append and committed.rows == self._plan.work:
                 return None

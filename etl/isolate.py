@@ -1,6 +1,7 @@
 """A child process that decodes images for one Spark task, so that a decoder that crashes or spins costs one image.
 
-Requests and replies are frames of JSON and raw bytes; nothing is unpickled.
+Requests are paths or bytes. A reply is one frame: the length of its header, the header as JSON, and the stored bytes.
+Nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ import ctypes
 import json
 import os
 import resource
+import select
 import signal
 import stat
+import struct
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -29,6 +32,7 @@ from .store import StoredImage, make_stored_image
 
 # Paths are small: some ahead keep the child busy while the parent packs what is done.
 _PATHS_AHEAD = 8
+_HEADER_LENGTH = struct.Struct("!I")
 _SET_PARENT_DEATH_SIGNAL = 1  # prctl's PR_SET_PDEATHSIG
 
 
@@ -56,6 +60,7 @@ class IsolatedDecoder:
         self._limits = limits
         self._pid: int | None = None
         self._connection: Connection[Any, Any] | None = None
+        self._poll = select.poll()
 
     def __enter__(self) -> IsolatedDecoder:
         return self
@@ -100,15 +105,14 @@ class IsolatedDecoder:
     def _receive(self) -> StoredImage | ImageError:
         connection = self._connection or self._start_child()
         try:
-            if not connection.poll(self._limits.timeout_s):
+            if not self._poll.poll(1000 * self._limits.timeout_s):
                 self._end_child()
                 raise ImageError("timeout", f"not done after {self._limits.timeout_s:g} s")
-            header = json.loads(connection.recv_bytes())
-            if "reason" in header:
-                return ImageError(header["reason"], header["error"])
-            payload = connection.recv_bytes()
+            header, payload = _unpack(connection.recv_bytes())
         except (EOFError, OSError) as error:
             raise ImageError("decoder_crashed", f"the decoder's process died ({self._end_child()})") from error
+        if "reason" in header:
+            return ImageError(header["reason"], header["error"])
         placement = Placement(**header.pop("placement"))
         return StoredImage(image=payload, placement=placement, **header)
 
@@ -121,6 +125,7 @@ class IsolatedDecoder:
             _child_main(there, self._recipe, self._limits)
         there.close()
         self._pid, self._connection = pid, here
+        self._poll.register(here.fileno(), select.POLLIN)
         return here
 
     def _end_child(self) -> str:
@@ -128,6 +133,7 @@ class IsolatedDecoder:
         pid, connection = self._pid, self._connection
         self._pid = self._connection = None
         if connection is not None:
+            self._poll.unregister(connection.fileno())
             connection.close()
         if pid is None:
             return "not started"
@@ -173,20 +179,30 @@ def _serve(connection: Connection[Any, Any], recipe: Recipe, limits: Limits) -> 
             data = request[1:] if request[:1] == b"D" else read_file(request[1:], limits.max_bytes)
             stored = make_stored_image(data, recipe, limits)
         except ImageError as error:
-            connection.send_bytes(json.dumps({"reason": error.reason, "error": str(error)[:2000]}).encode())
+            connection.send_bytes(_packed({"reason": error.reason, "error": str(error)[:2000]}))
             continue
         except MemoryError:
             text = f"more than {limits.memory_bytes} bytes"
-            connection.send_bytes(json.dumps({"reason": "out_of_memory", "error": text}).encode())
+            connection.send_bytes(_packed({"reason": "out_of_memory", "error": text}))
             continue
         except Exception as error:  # noqa: BLE001  as good as a crash, and its words are worth more than an exit code
             text = f"{type(error).__name__}: {error}"[:2000]
-            connection.send_bytes(json.dumps({"reason": "decoder_crashed", "error": text}).encode())
+            connection.send_bytes(_packed({"reason": "decoder_crashed", "error": text}))
             continue
         header = asdict(stored)
         payload = header.pop("image")
-        connection.send_bytes(json.dumps(header).encode())
-        connection.send_bytes(payload)
+        connection.send_bytes(_packed(header, payload))
+
+
+def _packed(header: Mapping[str, Any], payload: bytes = b"") -> bytes:
+    text = json.dumps(header).encode()
+    return _HEADER_LENGTH.pack(len(text)) + text + payload
+
+
+def _unpack(frame: bytes) -> tuple[dict[str, Any], bytes]:
+    start = _HEADER_LENGTH.size
+    (length,) = _HEADER_LENGTH.unpack_from(frame)
+    return json.loads(frame[start : start + length]), frame[start + length :]
 
 
 def read_file(path: bytes, max_bytes: int) -> bytes:

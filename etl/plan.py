@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 STATUS = "status"
 IN_QUARANTINE = "in_quarantine"
 STORED_HASH = "stored_hash"
+TOUCHED = "touched"
 _HASHED_AT_ONCE = 64
 _BATCH = "batch"
+_STAMP = (schema.SOURCE_LENGTH, schema.SOURCE_MODIFIED, schema.ANNOTATION_HASH)
 
 NEW = "new"
 CHANGED = "changed"
@@ -34,13 +36,15 @@ class Plan:
 
     Attributes:
         files: The listing with the columns `status` (`new`, `changed`, `known`; null when passed over; `gone` for known
-            paths below the source folder that it no longer holds) and `in_quarantine`; cached until `release`.
+            paths below the source folder that it no longer holds), `in_quarantine` and `touched` (known by its content,
+            although its size or time is new); cached until `release`.
         counts: Number of files by status.
         ignored: Number of things passed over, by reason.
         class_ranks: Classes of the files that are to be read, with the number of their folder or None.
         mended_known: Number of files that are stored as they are and still in quarantine: an ingest was killed between
             its two commits.
         quarantined_work: Number of files to read that are in quarantine.
+        touched: Number of files with the column `touched`.
         work_bytes: Bytes of the files that are to be read.
         largest_bytes: Bytes of the largest of them.
     """
@@ -51,6 +55,7 @@ class Plan:
     class_ranks: dict[str, int | None] = field(default_factory=dict)
     mended_known: int = 0
     quarantined_work: int = 0
+    touched: int = 0
     work_bytes: int = 0
     largest_bytes: int = 0
 
@@ -74,6 +79,13 @@ class Plan:
     def work_files(self) -> DataFrame:
         """The files that are to be read."""
         return self.files.where(f"{STATUS} IN ('{NEW}', '{CHANGED}')")
+
+    def touched_files(self) -> DataFrame:
+        """Rows of `stamps.COLUMNS` for the files that were read and found unchanged."""
+        from pyspark.sql import functions as F
+
+        stamp = [schema.PATH, schema.SOURCE_LENGTH, schema.SOURCE_MODIFIED]
+        return self.files.where(TOUCHED).select(*stamp, F.col(STORED_HASH).alias(schema.CONTENT_HASH))
 
     def release(self) -> None:
         """Lets Spark forget the cached files."""
@@ -108,7 +120,12 @@ class Plan:
 
 
 def make_plan(
-    listing: Listing, stored: DataFrame | None, quarantined: DataFrame | None, *, verify_content: bool = False
+    listing: Listing,
+    stored: DataFrame | None,
+    quarantined: DataFrame | None,
+    stamps: DataFrame | None = None,
+    *,
+    verify_content: bool = False,
 ) -> Plan:
     """Compares a listing with what is known, by path, size and time of change.
 
@@ -116,11 +133,12 @@ def make_plan(
         listing: What the source holds.
         stored: The image table, or None when there is none yet.
         quarantined: The quarantine, or None.
+        stamps: Further sizes and times of stored files, rows of `stamps.COLUMNS`, or None.
         verify_content: Whether to read every known file and compare its content, for sources whose times lie.
     """
     from pyspark import StorageLevel
 
-    first = _counted(_classified(listing, stored, quarantined).persist(StorageLevel.MEMORY_AND_DISK))
+    first = _counted(_classified(listing, stored, quarantined, stamps).persist(StorageLevel.MEMORY_AND_DISK))
     if not first.counts[CHANGED] and not (verify_content and first.counts[KNOWN]):
         return first
     second = _counted(_compared_by_content(first.files, listing, verify_content).persist(StorageLevel.MEMORY_AND_DISK))
@@ -143,6 +161,7 @@ def _groups(files: DataFrame, *by: str) -> list[Row]:
         F.sum(schema.SOURCE_LENGTH).alias("bytes"),
         F.max(schema.SOURCE_LENGTH).alias("largest"),
         F.min(LABEL_RANK).alias("rank"),
+        F.count_if(TOUCHED).alias(TOUCHED),
     )
     return list(groups.collect())
 
@@ -157,6 +176,7 @@ def _count(plan: Plan, group: Row) -> None:
         return
     if status == KNOWN:
         plan.mended_known += count if group[IN_QUARANTINE] else 0
+        plan.touched += group[TOUCHED]
         return
     plan.quarantined_work += count if group[IN_QUARANTINE] else 0
     plan.work_bytes += group["bytes"]
@@ -179,37 +199,31 @@ def _compared_by_content(files: DataFrame, listing: Listing, verify_content: boo
     else:
         read = listing.read_contents(candidates.select(schema.PATH), _HASHED_AT_ONCE)
         hashed = read.select(schema.PATH, F.sha2("content", 256).alias("hash"))
+    touched = F.expr(f"coalesce({STATUS} = '{CHANGED}' AND hash = {STORED_HASH}, false)")
     status = (
-        f"CASE WHEN {STATUS} = '{CHANGED}' AND hash = {STORED_HASH} THEN '{KNOWN}' "
+        f"CASE WHEN {TOUCHED} THEN '{KNOWN}' "
         f"WHEN {STATUS} = '{KNOWN}' AND hash <> {STORED_HASH} THEN '{CHANGED}' ELSE {STATUS} END"
     )
-    return files.join(hashed, schema.PATH, "left").withColumn(STATUS, F.expr(status)).drop("hash")
+    compared = files.join(hashed, schema.PATH, "left").withColumn(TOUCHED, touched)
+    return compared.withColumn(STATUS, F.expr(status)).drop("hash")
 
 
-def _classified(listing: Listing, stored: DataFrame | None, quarantined: DataFrame | None) -> DataFrame:
+def _classified(
+    listing: Listing, stored: DataFrame | None, quarantined: DataFrame | None, stamps: DataFrame | None
+) -> DataFrame:
     """Brings everything that is known of a path into one row, with one shuffle however many sides there are."""
     from pyspark.sql import functions as F
 
-    stamp = [schema.SOURCE_LENGTH, schema.SOURCE_MODIFIED, schema.ANNOTATION_HASH]
-    listed_columns = [name for name in listing.files.columns if name != schema.PATH]
-    sides = {"listed": listing.files.select(schema.PATH, F.struct(*listed_columns).alias("listed"))}
-    if stored is not None:
-        sides["stored"] = stored.select(schema.PATH, F.struct(*stamp, schema.CONTENT_HASH).alias("stored"))
-    if quarantined is not None:
-        sides["bad"] = quarantined.select(schema.PATH, F.struct(*stamp, "reason").alias("bad"))
+    sides = _sides(listing, stored, quarantined, stamps)
     union = functools.reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), sides.values())
     paths = union.groupBy(schema.PATH).agg(*[F.max(side).alias(side) for side in sides])
-
-    def same(side: str) -> str:
-        return f"({side} IS NOT NULL AND " + " AND ".join(f"listed.{name} <=> {side}.{name}" for name in stamp) + ")"
-
-    unlike = (
-        f"(listed.{schema.CONTENT_HASH} IS NOT NULL AND listed.{schema.CONTENT_HASH} <> stored.{schema.CONTENT_HASH})"
-    )
     tried = ", ".join(f"'{reason}'" for reason in RETRIED_REASONS)
-    is_stored = f"({same('stored')} AND NOT {unlike})" if "stored" in sides else "false"
-    is_bad = f"({same('bad')} AND bad.reason NOT IN ({tried}))" if "bad" in sides else "false"
-    seen = " OR ".join(f"{side} IS NOT NULL" for side in sides if side != "listed") or "false"
+    is_stored = _is_stored(sides)
+    is_bad = f"({_has_stamp_of('bad')} AND bad.reason NOT IN ({tried}))" if "bad" in sides else "false"
+    if "stored" in sides:  # a restored version may hold the row of a file that has gone bad since: that row has to go
+        is_bad = f"({is_bad} AND stored IS NULL)"
+    known_sides = [side for side in ("stored", "bad") if side in sides]
+    seen = " OR ".join(f"{side} IS NOT NULL" for side in known_sides) or "false"
     status = (
         f"CASE WHEN listed IS NULL THEN '{GONE}' WHEN listed.{IGNORED} IS NOT NULL THEN NULL "
         f"WHEN {is_stored} OR {is_bad} THEN '{KNOWN}' WHEN {seen} THEN '{CHANGED}' ELSE '{NEW}' END"
@@ -221,10 +235,47 @@ def _classified(listing: Listing, stored: DataFrame | None, quarantined: DataFra
     if "stored" in sides:
         said = schema.ANNOTATION_HASH
         stored_hash = f"CASE WHEN listed.{said} <=> stored.{said} THEN stored.{schema.CONTENT_HASH} END"
-    return paths.where(F.col("listed").isNotNull() | below).select(
+    return paths.where(F.col("listed").isNotNull() | (below & F.expr(f"({seen})"))).select(
         schema.PATH,
         "listed.*",
         F.expr(status).alias(STATUS),
         F.expr(in_quarantine).alias(IN_QUARANTINE),
         F.expr(stored_hash).alias(STORED_HASH),
+        F.lit(False).alias(TOUCHED),
     )
+
+
+def _sides(
+    listing: Listing, stored: DataFrame | None, quarantined: DataFrame | None, stamps: DataFrame | None
+) -> dict[str, DataFrame]:
+    """What each place knows of a path, as one struct of its own name."""
+    from pyspark.sql import functions as F
+
+    listed = F.struct(*[name for name in listing.files.columns if name != schema.PATH])
+    sides = {"listed": listing.files.select(schema.PATH, listed.alias("listed"))}
+    if stored is not None:
+        sides["stored"] = stored.select(schema.PATH, F.struct(*_STAMP, schema.CONTENT_HASH).alias("stored"))
+    if quarantined is not None:
+        sides["bad"] = quarantined.select(schema.PATH, F.struct(*_STAMP, "reason").alias("bad"))
+    if stamps is not None and stored is not None:
+        again = F.struct(schema.SOURCE_LENGTH, schema.SOURCE_MODIFIED, schema.CONTENT_HASH)
+        sides["again"] = stamps.select(schema.PATH, again.alias("again"))
+    return sides
+
+
+def _has_stamp_of(side: str) -> str:
+    return f"({side} IS NOT NULL AND {' AND '.join(f'listed.{name} <=> {side}.{name}' for name in _STAMP)})"
+
+
+def _is_stored(sides: Mapping[str, DataFrame]) -> str:
+    """The SQL condition of a file whose row is as it should be."""
+    if "stored" not in sides:
+        return "false"
+    content, said = schema.CONTENT_HASH, schema.ANNOTATION_HASH
+    same = _has_stamp_of("stored")
+    if "again" in sides:
+        # What the stamp was seen on is the content that the row holds now, and nothing else is said of it.
+        stamp = " AND ".join(f"listed.{name} = again.{name}" for name in (schema.SOURCE_LENGTH, schema.SOURCE_MODIFIED))
+        met_again = f"{stamp} AND again.{content} = stored.{content} AND listed.{said} <=> stored.{said}"
+        same = f"({same} OR coalesce({met_again}, false))"
+    return f"({same} AND NOT coalesce(listed.{content} <> stored.{content}, false))"

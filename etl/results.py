@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import InvalidArgumentError
+from .near_duplicates import NearDuplicates
 from .recipe import Limits, Recipe
 from .sources import Source
 
@@ -30,6 +31,8 @@ class IngestRequest:
         verify: What tells that a known file is unchanged: its `stamp` (size and time) or its `content`.
         classes: The only classes that may be stored; None takes every class that the source names.
         batch_id: Name of the batch in every row and in the table's history; None makes one up.
+        near_duplicates: Whether to look for images that came in and look like one of another split; decodes the whole
+            table once more, at an eighth of its size.
     """
 
     source: Source
@@ -39,6 +42,7 @@ class IngestRequest:
     verify: str = STAMP
     classes: Sequence[str] | None = None
     batch_id: str | None = None
+    near_duplicates: bool = False
 
     def check(self) -> None:
         """Checks everything that can be checked without looking at the source or the table.
@@ -77,6 +81,7 @@ class IngestResult:
         new_classes: Classes that got a number in this ingest.
         batch_id: Written into every row of this ingest.
         committed: Whether a new version was made.
+        near_duplicates: Images that look like one of another split; None when it was not asked for, or nothing came in.
     """
 
     version: int
@@ -93,6 +98,7 @@ class IngestResult:
     new_classes: tuple[str, ...] = ()
     batch_id: str = ""
     committed: bool = False
+    near_duplicates: NearDuplicates | None = None
 
 
 @dataclass(frozen=True)
@@ -109,6 +115,7 @@ class StreamResult:
         repairs: Boxes of stored rows that were repaired or dropped, by reason.
         new_classes: Classes that got a number.
         batches: Each batch's own result, in order; batches that had nothing to do are left out.
+        near_duplicates: Of all batches, as in `IngestResult`.
     """
 
     version: int | None
@@ -120,6 +127,7 @@ class StreamResult:
     repairs: Mapping[str, int]
     new_classes: tuple[str, ...]
     batches: tuple[IngestResult, ...]
+    near_duplicates: NearDuplicates | None = None
 
     @classmethod
     def of(cls, results: Sequence[IngestResult], version: int | None = None) -> StreamResult:

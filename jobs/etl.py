@@ -37,6 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--verify", default="stamp", help="what tells that a known file is unchanged: stamp (size, time) or content"
     )
+    parser.add_argument(
+        "--near-duplicates", action="store_true", help="look for new images that look like one of another split"
+    )
     stream = parser.add_argument_group("stream", "The source is a landing folder: what is there now, then the end.")
     stream.add_argument("--stream", action="store_true", help="ingest in batches, each a version of its own")
     stream.add_argument("--max-files", type=int, default=_FILES_OF_A_BATCH, help="most files that a batch reads")
@@ -68,7 +71,8 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Runs the ingest, the stream or the dry run, and returns version and counts."""
-    from lakelens.etl.ingest import ingest, ingest_available, preview
+    from lakelens.etl.ingest import ingest, preview
+    from lakelens.etl.stream import ingest_available
     from lakelens.etl.tables import ImageTable
 
     request = _request(args)
@@ -102,6 +106,7 @@ def _request(args: argparse.Namespace) -> IngestRequest:
         verify=args.verify,
         classes=args.classes or None,
         batch_id=args.batch_id,
+        near_duplicates=args.near_duplicates,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -196,6 +197,40 @@ def test_a_batch_of_bad_files_only_makes_no_version(story):
         assert (table.ingest(source).version, table.quarantine().where("path LIKE '%broken.jpg'").count()) == (2, 0)
     finally:
         extra.unlink()
+
+
+def count_reads(monkeypatch) -> list[int]:
+    """Tells how many files were given to be read again because of their size or time."""
+    from lakelens.etl import plan as plans
+
+    counts: list[int] = []
+    compare = plans._compared_by_content
+
+    def counted(files, *others):
+        counts.append(files.where(f"status = '{plans.CHANGED}'").count())
+        return compare(files, *others)
+
+    monkeypatch.setattr(plans, "_compared_by_content", counted)
+    return counts
+
+
+def test_a_file_that_was_touched_is_read_once_and_then_known_by_its_new_time(story, monkeypatch):
+    table, source = story["table"], story["source"]
+    version, reads = table.version, count_reads(monkeypatch)
+    touched = source / "001.ak47" / "001_0003.jpg"
+    os.utime(touched, (1_600_000_000, 1_600_000_000))
+    assert [table.ingest(source).skipped for _ in range(2)] == [26, 26]
+    assert (reads, table.version) == ([1], version)
+    # Its content is the first word all the same.
+    before = touched.read_bytes()
+    write_image(touched, seed=4711)
+    os.utime(touched, (1_500_000_000, 1_500_000_000))
+    assert table.ingest(source).changed == 1
+    touched.write_bytes(before)
+    os.utime(touched, (1_600_000_000, 1_600_000_000))
+    assert table.ingest(source).changed == 1
+    row = table.read().where("path LIKE '%001_0003.jpg'").collect()[0]
+    assert row.content_hash == hashlib.sha256(before).hexdigest()
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,10 @@ import pytest
 from etl_pictures import write_image
 
 from lakelens import ImageTable
-from lakelens.etl.ingest import ingest_available
 from lakelens.etl.quality import Quarantine
 from lakelens.etl.results import IngestRequest
 from lakelens.etl.sources import Source
+from lakelens.etl.stream import ingest_available
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 

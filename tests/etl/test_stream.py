@@ -10,9 +10,9 @@ from etl_pictures import write_image
 
 from lakelens import ImageTable
 from lakelens.errors import InvalidArgumentError
-from lakelens.etl.ingest import ingest_available
 from lakelens.etl.results import IngestRequest, StreamResult
 from lakelens.etl.sources import Source
+from lakelens.etl.stream import ingest_available
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 

@@ -1,0 +1,137 @@
+"""An ingest up to the point where the first image is read: the table opened, the source listed, the work planned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import EmptySourceError, NotADeltaTableError
+from ..locations import absolute
+from .catalog import is_delta_table, path_of, read_table
+from .commit import Transaction, open_transaction
+from .labels import LABELS_PROPERTY, grow_labels, labels_of
+from .listing import Listing
+from .plan import GONE, Plan, make_plan
+from .quality import Quarantine
+from .recipe import RECIPE_PROPERTY, Recipe
+from .results import CONTENT, DELETE, IngestRequest
+from .sources import list_source
+from .stamps import Stamps
+from .writing import writing_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass
+class Prepared:
+    """An ingest up to the point where the first image is read; a context manager that lets go of the plan.
+
+    Attributes:
+        spark: A session of its own.
+        location: The table.
+        request: What was asked for.
+        transaction: The open transaction; None when the table is to be created.
+        recipe: How sources become rows.
+        listing: What the source holds.
+        plan: What is to be done.
+        labels_before: Class numbers of the table.
+        labels: Class numbers after the ingest.
+    """
+
+    spark: SparkSession
+    location: str
+    request: IngestRequest
+    transaction: Transaction | None
+    recipe: Recipe
+    listing: Listing
+    plan: Plan
+    labels_before: Mapping[str, int]
+    labels: Mapping[str, int]
+
+    @property
+    def new_classes(self) -> tuple[str, ...]:
+        """Classes that get a number."""
+        return tuple(name for name in self.labels if name not in self.labels_before)
+
+    def with_plan(self, plan: Plan) -> Prepared:
+        """Gives the same with another plan, and the class numbers that the table has after that one."""
+        text = None if self.transaction is None else self.transaction.property(LABELS_PROPERTY)
+        before = labels_of({} if text is None else {LABELS_PROPERTY: text})
+        names = plan.class_names + (_box_classes(plan) if self.listing.has_annotations and plan.work else [])
+        if self.request.classes is not None:
+            names = [name for name in self.request.classes if name in set(names)]
+        return replace(self, plan=plan, labels_before=before, labels=grow_labels(before, names))
+
+    def __enter__(self) -> Prepared:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.plan.release()
+        self.listing.release()
+
+
+def prepare(user_session: SparkSession, location: str, request: IngestRequest) -> Prepared:
+    """Opens the table, lists the source and plans; the caller's session stays as it is.
+
+    Raises:
+        EmptySourceError: If the source holds nothing, and nothing is to be removed.
+        UsageError: Its other subclasses, for every input that cannot be ingested.
+    """
+    spark = writing_session(user_session)
+    transaction = open_table(spark, location)
+    recipe = _recipe(transaction, location, request)
+    listing = list_source(spark, request.source)
+    quarantine, stamps = Quarantine(spark, location), Stamps(spark, location)
+    plan = make_plan(
+        listing,
+        None if transaction is None else read_table(spark, location, transaction.version),
+        quarantine.read() if quarantine.exists() else None,
+        stamps.read() if stamps.exists() else None,
+        verify_content=request.verify == CONTENT,
+    )
+    try:
+        if plan.rows_in == 0 and not (request.removed == DELETE and plan.counts[GONE]):
+            passed = ", ".join(f"{count} {reason}" for reason, count in sorted(plan.ignored.items())) or "nothing"
+            raise EmptySourceError(
+                f"{request.source.name} holds no image file in layout {request.source.layout!r} ({passed} found); "
+                "check the folder and the layout"
+            )
+        return Prepared(spark, location, request, transaction, recipe, listing, plan, {}, {}).with_plan(plan)
+    except BaseException:
+        plan.release()
+        listing.release()
+        raise
+
+
+def open_table(spark: SparkSession, location: str) -> Transaction | None:
+    """Opens a transaction on the table; None when there is none yet and one may be made.
+
+    Raises:
+        NotADeltaTableError: If something else is there.
+    """
+    if is_delta_table(spark, location):
+        return open_transaction(spark, path_of(spark, location))
+    path = Path(absolute(location))
+    if "://" not in location and path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise NotADeltaTableError(
+            f"{location} exists and is no Delta table; ingest into a path that does not exist yet, or an image table"
+        )
+    return None
+
+
+def _recipe(transaction: Transaction | None, location: str, request: IngestRequest) -> Recipe:
+    if transaction is None:
+        return Recipe().with_changes(**request.recipe_changes)
+    text = transaction.property(RECIPE_PROPERTY)
+    mine = Recipe.of({} if text is None else {RECIPE_PROPERTY: text}, location)
+    mine.check_unchanged(mine.with_changes(**request.recipe_changes), location)
+    return mine
+
+
+def _box_classes(plan: Plan) -> list[str]:
+    """The classes of the boxes in the files that are to be read, in sorted order."""
+    rows = plan.work_files().selectExpr("explode(boxes.label_name) AS name").distinct().collect()
+    return sorted(row[0] for row in rows if row[0] is not None)
