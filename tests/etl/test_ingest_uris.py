@@ -1,0 +1,97 @@
+"""Sources that only Spark can open: a URI of a file system that is not the local one, with any name in it.
+
+Hadoop's viewfs is such a file system without a server: it mounts a local folder under another scheme.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from etl_pictures import encoded, picture, write_image
+
+from lakelens import ImageTable
+from lakelens.etl.quality import Quarantine
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+
+NAMES = ["a b.jpg", "100%.jpg", "%41.jpg", "ü犬.jpg", "a[1]{x}.jpg", "a#b?.jpg", "'q'.jpg", "a+b&c=d.jpg"]
+
+
+@pytest.fixture(scope="module")
+def mounted(spark, tmp_path_factory):
+    """A local folder and the URI that it has in another file system."""
+    root = tmp_path_factory.mktemp("mounted")
+    settings = spark.sparkContext._jsc.hadoopConfiguration()
+    link = "fs.viewfs.mounttable.lake.link./mount"
+    settings.set(link, f"file://{root}")
+    yield root, "viewfs://lake/mount"
+    settings.unset(link)
+
+
+@pytest.fixture(scope="module")
+def story(spark, mounted, tmp_path_factory):
+    root, uri = mounted
+    source = root / "images of é 50%"
+    for number, name in enumerate(NAMES):
+        write_image(source / "001.cat & co" / name, seed=number)
+    write_image(source / "dog" / "deep er" / "1.png", seed=50)
+    (source / "dog" / "text.jpg").write_text("no image")
+    (source / "dog" / "RENAME2").write_text("notes")
+    write_image(source / "loose.jpg", seed=51)
+    table = ImageTable(spark, tmp_path_factory.mktemp("tables") / "t")
+    place = f"{uri}/images of é 50%"
+    first = table.ingest(place, size=16)
+    again = table.ingest(place)
+    (source / "dog" / "text.jpg").write_bytes(encoded(picture(52)))
+    (source / "001.cat & co" / NAMES[0]).write_bytes(encoded(picture(53)))
+    (source / "001.cat & co" / NAMES[1]).touch()
+    later = table.ingest(place)
+    return {"table": table, "place": place, "first": first, "again": again, "later": later}
+
+
+def test_any_name_in_any_file_system_is_stored(story):
+    first, place = story["first"], story["place"]
+    assert (first.rows_in, first.stored, first.quarantined) == (len(NAMES) + 2, len(NAMES) + 1, 1)
+    assert first.reasons == {"not_an_image": 1}
+    assert first.ignored == {"not_an_image_name": 1, "no_class_folder": 1}
+    rows = {row.path: row for row in story["table"].read(0).select("path", "label_name").collect()}
+    assert {path for path in rows if rows[path].label_name == "cat & co"} == {
+        f"{place}/001.cat & co/{name}" for name in NAMES
+    }
+    assert rows[f"{place}/dog/deep er/1.png"].label_name == "dog"
+
+
+def test_nothing_new_in_another_file_system_commits_nothing(story):
+    again = story["again"]
+    assert (again.skipped, again.committed) == (len(NAMES) + 2, False)
+
+
+def test_changed_and_mended_files_of_another_file_system_are_taken_again_and_touched_ones_are_not(story, spark):
+    later, table = story["later"], story["table"]
+    assert (later.stored, later.skipped, later.changed) == (2, len(NAMES), 2)
+    assert Quarantine(spark, table.location).read().count() == 0
+
+
+def test_annotations_in_another_file_system_find_their_images(spark, mounted, tmp_path):
+    root, uri = mounted
+    folder = root / "coco é"
+    write_image(folder / "train" / "a b%.jpg", seed=1)
+    write_image(folder / "train" / "alone.jpg", seed=2)
+    content = {
+        "images": [{"id": 1, "file_name": "a b%.jpg", "width": 60, "height": 40}, {"id": 2, "file_name": "gone.jpg"}],
+        "annotations": [{"image_id": 1, "category_id": 1, "bbox": [0, 0, 30, 20]}],
+        "categories": [{"id": 1, "name": "cat"}],
+    }
+    (folder / "train" / "_annotations.coco.json").write_text(json.dumps(content))
+    table = ImageTable(spark, tmp_path / "t")
+    result = table.ingest(f"{uri}/coco é", "coco", size=60, resize="stretch")
+    assert result.reasons == {"annotation_missing": 1, "image_missing": 1}
+    row = table.read().collect()[0]
+    assert row.path == f"{uri}/coco é/train/a b%.jpg"
+    assert [(box.xmin, box.ymin, box.xmax, box.ymax) for box in row.annotations] == [(0, 0, 30, 30)]
+    (root / "labels.csv").write_text("path,label\ncoco é/train/a b%.jpg,cat\ncoco é/train/none.jpg,cat\n")
+    named = ImageTable(spark, tmp_path / "named").ingest(f"{uri}/labels.csv", "manifest", size=16)
+    assert (named.stored, named.reasons) == (1, {"image_missing": 1})
+    assert Path(root / "labels.csv").exists()
