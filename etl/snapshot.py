@@ -10,7 +10,7 @@ import json
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,8 @@ from ..errors import (
     VersionNotFoundError,
 )
 from ..locations import absolute, has_scheme, is_table_name
+from ..stores import delta_options
+from .commit_times import commit_times
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -100,6 +102,7 @@ class Snapshot:
         schema: Delta type of each column, partition columns too: a name such as `integer`, or JSON of a nested type.
         partition_columns: Names of the partition columns.
         configuration: The table's properties.
+        copy: Location of the plain copy whose files are read in place of the version's own; None without one.
     """
 
     location: str
@@ -109,6 +112,7 @@ class Snapshot:
     schema: Mapping[str, str]
     partition_columns: tuple[str, ...]
     configuration: Mapping[str, str]
+    copy: str | None = None
 
     @property
     def rows(self) -> int | None:
@@ -118,6 +122,29 @@ class Snapshot:
     def file_location(self, file: int) -> str:
         """Gives the absolute path or URI of a data file."""
         return locate(self.location, self.files.paths[file])
+
+
+@dataclass(frozen=True)
+class VersionIdentity:
+    """What a version is, whatever its files hold.
+
+    Attributes:
+        location: The table's absolute path or URI.
+        version: Number of the version.
+        table_id: The table's own id, which a table that is made anew in its place does not share.
+        timestamp: When the version was committed; None if the log no longer says.
+        configuration: The table's properties.
+        partition_columns: Names of the partition columns.
+        stored_bytes: Bytes of its data files; None where that was not asked for.
+    """
+
+    location: str
+    version: int
+    table_id: str
+    timestamp: datetime | None
+    configuration: Mapping[str, str]
+    partition_columns: tuple[str, ...]
+    stored_bytes: int | None = None
 
 
 def locate(table: str, path: str) -> str:
@@ -140,32 +167,65 @@ def open_snapshot(
         location: Path or URI of the table.
         version: A number; "latest" or None; a time (datetime or ISO 8601 text), which means the last version committed
             at or before it; or the name of a pin.
-        storage_options: Access to an object store, under delta-rs' names.
+        storage_options: Access to an object store, under delta-rs' names; a value `env:NAME` is read from the
+            environment variable NAME wherever it is needed.
 
     Raises:
         NotADeltaTableError: If there is no Delta table at `location`.
         VersionNotFoundError: If the table has no such version; the message says which it has.
         UnsupportedTableFeatureError: If reading its Parquet files would give wrong rows; names the feature.
     """
+    with _opened(location, version, storage_options) as (identity, table):
+        _refuse_unreadable(identity.location, table)
+        return Snapshot(
+            location=identity.location,
+            version=identity.version,
+            timestamp=identity.timestamp,
+            files=_files_of(table),
+            schema=_schema_of(table),
+            partition_columns=identity.partition_columns,
+            configuration=identity.configuration,
+        )
+
+
+def identify(
+    location: str | Path,
+    version: int | str | datetime | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> VersionIdentity:
+    """Resolves a version of a Delta table without asking whether its files can be read.
+
+    Arguments and errors are those of `open_snapshot`; a version is refused only if delta-rs cannot open it at all.
+    """
+    with _opened(location, version, storage_options) as (identity, table):
+        sizes = table.get_add_actions(flatten=True).column("size_bytes").to_pylist()
+        return replace(identity, stored_bytes=sum(sizes))
+
+
+@contextmanager
+def _opened(
+    location: str | Path, version: int | str | datetime | None, storage_options: Mapping[str, str] | None
+) -> Iterator[tuple[VersionIdentity, DeltaTable]]:
     place = absolute(location)
     if is_table_name(place):
         raise NotADeltaTableError(
             f"{place} is a catalog name; give the table's path, as `ImageTable(spark, {place!r}).location` prints it"
         )
     wanted = _as_version(place, version)
-    # Options that are for fsspec alone mean nothing to delta-rs.
-    options = {key: value for key, value in (storage_options or {}).items() if not key.startswith("fsspec.")}
+    options = delta_options(storage_options or {})
     with log_of(place) as log:
         table = _open(place, log, wanted, options)
-        _refuse_unreadable(place, table)
-        return Snapshot(
-            location=place.rstrip("/") if place != "/" else place,
-            version=table.version(),
-            timestamp=_commit_time(table),
-            files=_files_of(table),
-            schema=_schema_of(table),
-            partition_columns=tuple(table.metadata().partition_columns),
-            configuration=dict(table.metadata().configuration),
+        metadata = table.metadata()
+        yield (
+            VersionIdentity(
+                location=place.rstrip("/") if place != "/" else place,
+                version=table.version(),
+                table_id=str(metadata.id),
+                timestamp=commit_times(table, log, options, limit=1).get(table.version()),
+                configuration=dict(metadata.configuration),
+                partition_columns=tuple(metadata.partition_columns),
+            ),
+            table,
         )
 
 
@@ -240,7 +300,7 @@ def _open(place: str, log: str, version: int | datetime | None, options: dict[st
     except (TableNotFoundError, DeltaError, OSError) as error:
         raise _explain(place, log, number, options, error) from error
     if isinstance(version, datetime):
-        return _at_time(place, log, table, version)
+        return _at_time(place, log, table, version, options)
     return table
 
 
@@ -268,18 +328,13 @@ def _existing(log: str, options: dict[str, str]) -> str:
         latest = DeltaTable(log, storage_options=options or None)
     except (DeltaError, OSError):
         return ""
-    first = _first_version(latest)
+    first = min(commit_times(latest, log, options), default=latest.version())
     return (
         f"; it has versions {first} to {latest.version()}" if first < latest.version() else f"; it has version {first}"
     )
 
 
-def _first_version(table: DeltaTable) -> int:
-    """Finds the oldest version that the log still describes."""
-    return min((int(commit["version"]) for commit in table.history() if "version" in commit), default=table.version())
-
-
-def _at_time(place: str, log: str, table: DeltaTable, moment: datetime) -> DeltaTable:
+def _at_time(place: str, log: str, table: DeltaTable, moment: datetime, options: Mapping[str, str]) -> DeltaTable:
     """Loads the last version committed at or before a time.
 
     delta-rs answers a time before the first commit with the first version and one after the last with the last; like
@@ -287,7 +342,7 @@ def _at_time(place: str, log: str, table: DeltaTable, moment: datetime) -> Delta
     """
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=timezone.utc)
-    commits = {int(c["version"]): _utc(c["timestamp"]) for c in table.history() if "timestamp" in c}
+    commits = commit_times(table, log, options)
     eligible = [version for version, committed in commits.items() if committed <= moment]
     latest = commits.get(table.version())
     if not eligible or (latest is not None and moment > latest and moment > datetime.now(timezone.utc)):
@@ -300,22 +355,11 @@ def _at_time(place: str, log: str, table: DeltaTable, moment: datetime) -> Delta
     return table
 
 
-def _utc(milliseconds: int) -> datetime:
-    return datetime.fromtimestamp(milliseconds / 1000, tz=timezone.utc)
-
-
-def _commit_time(table: DeltaTable) -> datetime | None:
-    commits = table.history(1)
-    if not commits or "timestamp" not in commits[0] or commits[0].get("version", table.version()) != table.version():
-        return None
-    return _utc(commits[0]["timestamp"])
-
-
 def _unsupported(place: str, version: int | None, what: str) -> str:
     at = "" if version is None else f"@{version}"
     return (
-        f"{place}{at} uses {what}: its Parquet files alone would give wrong rows. Copy the version to a table without "
-        "the feature: spark.read.format('delta').load(...).write.format('delta').save(...), and use that one."
+        f"{place}{at} uses {what}: its Parquet files alone would give wrong rows. Have Spark make a plain copy of the "
+        "version: lakelens.materialize(spark, table, version, folder), and feed with materialize=folder."
     )
 
 
@@ -341,7 +385,7 @@ def _has_deletion_vectors(table: DeltaTable) -> bool:
     from deltalake.exceptions import DeltaError
 
     try:
-        return any(len(batch) for batch in table.deletion_vectors())
+        return any(batch.num_rows for batch in table.deletion_vectors())
     except (DeltaError, OSError):
         return True  # a vector that cannot be read is there all the same
 
@@ -360,8 +404,15 @@ def _files_of(table: DeltaTable) -> DataFiles:
         values = (
             actions.column(f"partition.{name}").to_pylist() if f"partition.{name}" in names else [None] * len(paths)
         )
-        partitions[name] = _encode([None if value is None else str(value) for value in values])
+        partitions[name] = _encode([_as_text(value) for value in values])
     return DataFiles(paths, np.array(actions.column("size_bytes").to_pylist(), dtype=np.int64), rows, partitions)
+
+
+def _as_text(value: Any) -> str | None:
+    """Writes a partition value, which delta-rs has parsed, as text again."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "surrogateescape")
+    return None if value is None else str(value)
 
 
 def _encode(values: list[str | None]) -> PartitionColumn:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .inference.score import score
     from .inference.udf import predict_udf
     from .session import spark_session
+    from .training.copies import materialize
     from .training.experiment import train
     from .training.feed import DeltaFeed
     from .training.runner import HorovodRunner
@@ -28,6 +29,7 @@ __all__ = [
     "ImageTable",
     "LakelensError",
     "__version__",
+    "materialize",
     "predict_udf",
     "score",
     "spark_session",
@@ -38,6 +40,7 @@ _HOME_OF = {
     "DeltaFeed": ".training.feed",
     "HorovodRunner": ".training.runner",
     "ImageTable": ".etl.tables",
+    "materialize": ".training.copies",
     "predict_udf": ".inference.udf",
     "score": ".inference.score",
     "spark_session": ".session",

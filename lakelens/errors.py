@@ -108,6 +108,10 @@ class UnsupportedTableFeatureError(TableError, UsageError):
     """Raised when a version uses a Delta feature that reading without Spark would get wrong."""
 
 
+class CopyError(TableError):
+    """Raised when a plain copy of a version cannot be made: no room for it, or not the version's rows."""
+
+
 class TableConflictError(TableError):
     """Raised when another writer changed the table in a way that this write cannot be combined with."""
 

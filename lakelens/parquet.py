@@ -61,8 +61,12 @@ def naming(location: str) -> Iterator[None]:
         ) from error
 
 
-def parquet_of(source: Any) -> pq.ParquetFile:
+def parquet_of(source: Any, footer: pq.FileMetaData | None = None) -> pq.ParquetFile:
     """Gives an open file to pyarrow's reader.
+
+    Args:
+        source: The open file.
+        footer: Its footer, if that has been read before.
 
     Writers of newer Arrow (delta-rs on polars or arro3 data) leave an Arrow schema with view types in the footer, which
     pyarrow 14 refuses as "Unrecognized type: 23". The Parquet types beside it are the plain ones, so such a file is
@@ -71,12 +75,14 @@ def parquet_of(source: Any) -> pq.ParquetFile:
     Raises:
         pyarrow.ArrowException: If the file is no whole Parquet file.
     """
+    # Spark writes times as INT96, which pyarrow would read as nanoseconds: a wrong time beyond 1677 to 2262.
+    settings = {"pre_buffer": not isinstance(source, pa.NativeFile), "coerce_int96_timestamp_unit": "us"}
     try:
-        return pq.ParquetFile(source, pre_buffer=_reads_over_a_network(source))
+        return pq.ParquetFile(source, metadata=footer, **settings)
     except pa.ArrowInvalid as error:
         if "Unrecognized type" not in str(error):
             raise
-    return pq.ParquetFile(source, metadata=_plain_footer(source), pre_buffer=_reads_over_a_network(source))
+    return pq.ParquetFile(source, metadata=_plain_footer(source), **settings)
 
 
 def _plain_footer(source: Any) -> pq.FileMetaData:
@@ -87,7 +93,3 @@ def _plain_footer(source: Any) -> pq.FileMetaData:
     source.seek(end - _TAIL.size - length)
     footer = bytes(source.read(length)).replace(_ARROW_SCHEMA, _NO_SCHEMA)
     return pq.read_metadata(pa.BufferReader(_MAGIC + footer + _TAIL.pack(length, _MAGIC)))
-
-
-def _reads_over_a_network(source: Any) -> bool:
-    return not isinstance(source, pa.NativeFile)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -52,6 +54,8 @@ _OPTIONS = {
 }
 # Options with this prefix are for fsspec alone, under its own names.
 FSSPEC_PREFIX = "fsspec."
+# A value with this prefix is the name of an environment variable: the secret itself travels with no plan or pickle.
+ENVIRONMENT_PREFIX = "env:"
 
 
 def local_form(location: str) -> str | None:
@@ -64,10 +68,37 @@ def local_form(location: str) -> str | None:
     return None if has_scheme(location) else location
 
 
+def resolved(storage_options: Mapping[str, str]) -> dict[str, str]:
+    """Puts in what storage options leave to the environment of the process: `env:NAME` is the variable NAME.
+
+    Raises:
+        InvalidArgumentError: If the variable is not set here.
+    """
+    return {key: _resolved(key, value) for key, value in storage_options.items()}
+
+
+def _resolved(key: str, value: str) -> str:
+    if not value.startswith(ENVIRONMENT_PREFIX):
+        return value
+    name = value[len(ENVIRONMENT_PREFIX) :]
+    if name not in os.environ:
+        raise InvalidArgumentError(
+            f"storage_options: {key} is to be the environment variable {name}, which is not set on "
+            f"{socket.gethostname()}; set it wherever the table is read, on every executor too"
+        )
+    return os.environ[name]
+
+
+def delta_options(storage_options: Mapping[str, str]) -> dict[str, str]:
+    """Gives the storage options that delta-rs takes: resolved, without those for fsspec alone."""
+    own = {key: value for key, value in storage_options.items() if not key.startswith(FSSPEC_PREFIX)}
+    return resolved(own)
+
+
 def fsspec_options(protocol: str, storage_options: Mapping[str, str]) -> dict[str, Any]:
     """Translates storage options into the arguments of fsspec's file system for `protocol`."""
     options: dict[str, Any] = {}
-    for key, value in storage_options.items():
+    for key, value in resolved(storage_options).items():
         if key.startswith(FSSPEC_PREFIX):
             _put(options, key[len(FSSPEC_PREFIX) :], value)
             continue
@@ -131,19 +162,30 @@ def open_location(location: str, storage_options: Mapping[str, str], size: int |
         yield source
 
 
-def find_missing(locations: Iterable[str], storage_options: Mapping[str, str]) -> list[str]:
-    """Lists those data files that are not there. Folders are listed rather than files looked up one by one."""
-    by_folder: dict[str, list[str]] = defaultdict(list)
+def read_bytes(location: str, storage_options: Mapping[str, str]) -> bytes:
+    """Reads a whole small file.
+
+    Raises:
+        FileNotFoundError: If there is none.
+    """
+    path = local_form(location)
+    if path is not None:
+        return Path(path).read_bytes()
+    system, path = file_system(location, storage_options)
+    return bytes(system.cat_file(path))
+
+
+def by_folder(locations: Iterable[str]) -> dict[str, list[str]]:
+    """Groups files by the folder that holds them, so that folders are listed rather than files looked up."""
+    folders: dict[str, list[str]] = defaultdict(list)
     for location in locations:
-        by_folder[location.rsplit("/", 1)[0]].append(location)
-    missing = []
-    for folder, members in by_folder.items():
-        present = _names_in(folder, storage_options)
-        missing += [member for member in members if member.rsplit("/", 1)[1] not in present]
-    return missing
+        folder, _, name = location.rpartition("/")
+        folders[folder].append(name)
+    return dict(folders)
 
 
-def _names_in(folder: str, storage_options: Mapping[str, str]) -> set[str]:
+def names_in(folder: str, storage_options: Mapping[str, str]) -> set[str]:
+    """Lists the names in a folder; none when there is no such folder."""
     path = local_form(folder)
     try:
         if path is not None:

@@ -54,6 +54,7 @@ class FeedPlan:
         row_group_bytes: Uncompressed bytes of the largest row group that was seen when the feed was planned.
         table_bytes: Uncompressed bytes of all row groups, estimated when the feed was planned.
         storage_options: Access to an object store.
+        copy: Location of the plain copy whose files are read in place of the version's own; None without one.
     """
 
     location: str
@@ -68,6 +69,7 @@ class FeedPlan:
     row_group_bytes: int = 0
     table_bytes: int = 0
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    copy: str | None = None
 
     @property
     def rows(self) -> int:

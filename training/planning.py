@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any, NamedTuple
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..errors import EmptyFeedError, InvalidArgumentError, NotAnImageTableError
-from ..etl.snapshot import DataFiles, PartitionColumn, Snapshot
+from ..errors import (
+    EmptyFeedError,
+    FeedError,
+    InvalidArgumentError,
+    LakelensError,
+    NotAnImageTableError,
+    UnsupportedTableFeatureError,
+)
+from ..etl.snapshot import DataFiles, PartitionColumn, Snapshot, identify, open_snapshot
 from ..parquet import open_parquet_file
-from ..stores import find_missing
+from ..stores import by_folder, names_in
+from ..watched import STALL_TIMEOUT_S, watched, watched_each
+from .copies import active_session, find_copy, make_copy
+from .delta_types import arrow_type, parse_partition_value
 from .plan import GROUPS_PER_LANE, FeedPlan, RowFilter, files_missing, lanes_within
-from .rowgroups import arrow_type, kept_rows, parse_partition_value
+from .rowgroups import kept_rows
 from .sharding import GlobalOrder
+
+Result = TypeVar("Result")
 
 # Footers that are read to learn how large row groups are: those of the largest files.
 _SAMPLED_FILES = 4
@@ -38,6 +51,7 @@ def make_plan(
     memory_bytes: int,
     storage_options: Mapping[str, str],
     check_files: bool,
+    timeout_s: float = STALL_TIMEOUT_S,
 ) -> FeedPlan:
     """Plans a feed.
 
@@ -50,12 +64,15 @@ def make_plan(
         memory_bytes: Limit for the row groups that one process holds.
         storage_options: Access to an object store.
         check_files: Whether to look for the data files.
+        timeout_s: Seconds without an answer of the store after which that is an error.
 
     Raises:
         EmptyFeedError: If no row is left.
         InvalidArgumentError: If a filter names a value that the log rules out, or an argument is outside its range.
         NotAnImageTableError: If a filter names a column that the table lacks.
         VersionFilesMissingError: If data files are gone.
+        DataFileError: If one that has to be read is damaged.
+        FeedStalledError: If the store does not answer.
     """
     if memory_bytes < 1:
         raise InvalidArgumentError(f"memory_bytes={memory_bytes}: give the bytes of row groups that a process may hold")
@@ -72,15 +89,16 @@ def make_plan(
         order=GlobalOrder(files.rows, lanes=1, shuffle=False),
         filters=row_filters,
         storage_options=storage_options,
+        copy=snapshot.copy,
     )
     if check_files:
-        check(plan)
-    plan = _count_rows(plan)
+        check(plan, timeout_s)
+    plan = _count_rows(plan, timeout_s)
     if not plan.files.rows.any():
         raise EmptyFeedError(
             f"{plan.location}@{plan.version} holds no rows with {_say(filters)}; there is nothing to feed"
         )
-    group_bytes, table_bytes = _sizes(plan)
+    group_bytes, table_bytes = _sizes(plan, timeout_s)
     chosen, chunk_bytes = lanes_within(memory_bytes, group_bytes, table_bytes)
     if not shuffle:
         lanes = 1
@@ -90,14 +108,75 @@ def make_plan(
     return replace(plan, order=order, chunk_bytes=chunk_bytes, row_group_bytes=group_bytes, table_bytes=table_bytes)
 
 
-def check(plan: FeedPlan) -> None:
+def open_version(
+    location: str | Path,
+    version: int | str | datetime | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    *,
+    materialize: str | Path | None = None,
+    timeout_s: float = STALL_TIMEOUT_S,
+) -> Snapshot:
+    """Opens the version that a feed reads, or its plain copy.
+
+    Args:
+        location: Path or URI of the table.
+        version: As `open_snapshot` takes it.
+        storage_options: Access to an object store.
+        materialize: Folder of plain copies; one is read where the version's Parquet files alone would give wrong rows,
+            and made with the active Spark session if there is none yet.
+        timeout_s: Seconds without an answer of the store after which that is an error.
+
+    Raises:
+        UnsupportedTableFeatureError: If the version cannot be read from its Parquet files alone, and there is neither a
+            copy nor a Spark session to make one.
+        FeedStalledError: If the store does not answer.
+        UsageError: Its subclasses, as `open_snapshot` raises them.
+    """
+    what = f"the log of {location}"
+    try:
+        return watched(lambda: open_snapshot(location, version, storage_options), what, timeout_s)
+    except UnsupportedTableFeatureError as error:
+        if materialize is None:
+            raise
+        identity = watched(lambda: identify(location, version, storage_options), what, timeout_s)
+        copy = watched(
+            lambda: find_copy(identity, materialize, storage_options), f"the copies in {materialize}", timeout_s
+        )
+        if copy is None:
+            spark = active_session()
+            if spark is None:
+                raise UnsupportedTableFeatureError(
+                    f"{error} There is no copy in {materialize} yet, and no Spark session that could make one."
+                ) from error
+            copy = make_copy(spark, identity, materialize, storage_options)
+        return watched(lambda: copy.open(storage_options), f"the log of {copy.location}", timeout_s)
+
+
+def check(plan: FeedPlan, timeout_s: float = STALL_TIMEOUT_S) -> None:
     """Looks for every data file of a plan.
+
+    Args:
+        plan: The plan.
+        timeout_s: Seconds without an answer of the store after which that is an error.
 
     Raises:
         VersionFilesMissingError: If one is gone; names the version and the first such file.
+        FeedStalledError: If the store does not answer.
     """
-    places = (plan.file_location(file) for file in range(len(plan.files)))
-    missing = find_missing(places, plan.storage_options)
+    folders = by_folder(plan.file_location(file) for file in range(len(plan.files)))
+    listed = watched_each(
+        lambda folder: names_in(folder, plan.storage_options),
+        list(folders),
+        lambda folder: f"{plan.location}@{plan.version}: the list of the files in {folder}/",
+        timeout_s,
+        _THREADS,
+    )
+    missing = [
+        f"{folder}/{name}"
+        for (folder, members), present in zip(folders.items(), listed, strict=True)
+        for name in members
+        if name not in present
+    ]
     if missing:
         raise files_missing(plan.location, plan.version, missing)
 
@@ -166,13 +245,13 @@ def _typed(snapshot: Snapshot, name: str, values: tuple[Any, ...]) -> tuple[Any,
         ) from error
 
 
-def _count_rows(plan: FeedPlan) -> FeedPlan:
+def _count_rows(plan: FeedPlan, timeout_s: float) -> FeedPlan:
     """Completes the row counts that the log lacks, and counts the rows that filters inside of files keep."""
     unknown = np.flatnonzero(plan.files.rows < 0) if not plan.filters else np.arange(len(plan.files))
     if not len(unknown):
         return plan
     stored, kept = plan.files.rows.copy(), plan.files.rows.copy()
-    counts = _of_files(plan, lambda file: _rows_in(plan, file), unknown)
+    counts = list(_of_files(plan, lambda file: _rows_in(plan, file), unknown, timeout_s))
     stored[unknown], kept[unknown] = [c.stored for c in counts], [c.kept for c in counts]
     files = DataFiles(plan.files.paths, plan.files.sizes, kept, plan.files.partitions)
     with_rows = np.flatnonzero(kept)
@@ -189,24 +268,37 @@ class _Rows(NamedTuple):
 
 
 def _rows_in(plan: FeedPlan, file: int) -> _Rows:
-    with _open_parquet(plan, file) as parquet:
-        stored = int(parquet.metadata.num_rows)
-        if not plan.filters:
-            return _Rows(stored, stored)
-        groups = range(parquet.metadata.num_row_groups)
-        return _Rows(stored, sum(len(kept_rows(plan, file, parquet, group)) for group in groups))
-
-
-def _of_files(plan: FeedPlan, work: Callable[[int], Any], files: npt.NDArray[np.int64]) -> list[Any]:
-    """Does some work for many files at once."""
     try:
-        with ThreadPoolExecutor(min(_THREADS, max(1, len(files)))) as pool:
-            return list(pool.map(work, files.tolist()))
+        with _open_parquet(plan, file) as parquet:
+            stored = int(parquet.metadata.num_rows)
+            if not plan.filters:
+                return _Rows(stored, stored)
+            groups = range(parquet.metadata.num_row_groups)
+            return _Rows(stored, sum(len(kept_rows(plan, file, parquet, group)) for group in groups))
     except FileNotFoundError as error:
-        raise files_missing(plan.location, plan.version, [str(error)]) from error
+        raise files_missing(plan.location, plan.version, [plan.file_location(file)]) from error
 
 
-def _sizes(plan: FeedPlan) -> tuple[int, int]:
+def _of_files(
+    plan: FeedPlan, work: Callable[[int], Result], files: npt.NDArray[np.int64], timeout_s: float
+) -> Iterator[Result]:
+    """Does some work for many files, several at once."""
+
+    def named(file: int) -> str:
+        return f"{plan.location}@{plan.version}: {plan.file_location(file)}"
+
+    def read(file: int) -> Result:
+        try:
+            return work(file)
+        except (LakelensError, FileNotFoundError):
+            raise
+        except Exception as error:  # each store's client has exceptions of its own
+            raise FeedError(f"{named(file)} cannot be read: {type(error).__name__}: {error}") from error
+
+    return watched_each(read, files.tolist(), named, timeout_s, _THREADS)
+
+
+def _sizes(plan: FeedPlan, timeout_s: float) -> tuple[int, int]:
     """Estimates the uncompressed bytes of the largest row group, and of all, from the footers of the largest files."""
     sizes = plan.files.sizes
     sampled = np.argsort(-sizes, kind="stable")[:_SAMPLED_FILES]
@@ -217,7 +309,7 @@ def _sizes(plan: FeedPlan) -> tuple[int, int]:
         return [footer.row_group(i).total_byte_size for i in range(footer.num_row_groups)]
 
     try:
-        found = [groups(file) for file in sampled.tolist()]
+        found = list(_of_files(plan, groups, sampled, timeout_s))
     except FileNotFoundError:  # planning without data files was asked for
         return min(int(sizes.max()), _ASSUMED_GROUP_BYTES), int(sizes.sum())
     read = sum(sum(of_file) for of_file in found)

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..errors import FeedError, FeedStalledError, InvalidArgumentError, LakelensError
+from ..parquet import parquet_of
 from .plan import FeedPlan, files_missing
 from .rowgroups import FileLayout, RowGroup, complete, open_file, stored_columns
 from .sharding import Piece
@@ -128,7 +129,7 @@ class _Shelf:
         wanted = stored_columns(self.plan, self.columns, layout.footer)
         rows = layout.footer.row_group(key.row_group).num_rows
         with open_file(self.plan, key.file) as source:
-            parquet = pq.ParquetFile(source, metadata=layout.footer, pre_buffer=not isinstance(source, pa.NativeFile))
+            parquet = parquet_of(source, layout.footer)
             if (key.first, key.last) == (0, rows):
                 read = parquet.read_row_group(key.row_group, columns=wanted, use_threads=False)
             else:

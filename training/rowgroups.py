@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
-from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -15,38 +13,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ..errors import FeedError
+from ..parquet import parquet_of
 from ..stores import open_location
+from .delta_types import arrow_type, conform, parse_partition_value
 from .plan import FeedPlan, RowFilter
-
-# How a partition value, which Delta's log keeps as text, becomes the value of its column.
-_FROM_TEXT: dict[str, Any] = {
-    "string": str,
-    "byte": int,
-    "short": int,
-    "integer": int,
-    "long": int,
-    "float": float,
-    "double": float,
-    "boolean": lambda text: text.lower() == "true",
-    "date": date.fromisoformat,
-    "timestamp": lambda text: datetime.fromisoformat(text.replace("Z", "+00:00")),
-    "timestamp_ntz": datetime.fromisoformat,
-    "binary": str.encode,
-}
-_ARROW_TYPES = {
-    "string": pa.string(),
-    "byte": pa.int8(),
-    "short": pa.int16(),
-    "integer": pa.int32(),
-    "long": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "boolean": pa.bool_(),
-    "binary": pa.binary(),
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-    "timestamp_ntz": pa.timestamp("us"),
-}
 
 
 @dataclass(frozen=True)
@@ -75,7 +45,7 @@ class FileLayout:
             FeedError: If the file's rows are not those of the plan: it is not the file that was committed.
         """
         with open_file(plan, file) as source:
-            parquet = pq.ParquetFile(source)
+            parquet = parquet_of(source)
             footer = parquet.metadata
             groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
             kept = tuple(kept_rows(plan, file, parquet, i) for i in range(len(groups))) if plan.filters else None
@@ -193,7 +163,9 @@ class RowGroup:
 def complete(plan: FeedPlan, file: int, read: pa.Table, columns: Sequence[str], rows: int) -> pa.Table:
     """Adds to what a file holds the partition columns, from the log, and the columns that it lacks, as nulls."""
     arrays = [
-        read.column(name) if name in read.column_names else pa.chunked_array([_constant(plan, file, name, rows)])
+        conform(read.column(name), plan.schema[name])
+        if name in read.column_names
+        else pa.chunked_array([_constant(plan, file, name, rows)])
         for name in columns
     ]
     return pa.table(arrays, names=list(columns))
@@ -212,18 +184,3 @@ def _constant(plan: FeedPlan, file: int, name: str, rows: int) -> pa.Array:
     if text is None:
         return pa.nulls(rows, kind)
     return pa.repeat(pa.scalar(parse_partition_value(text, declared), type=kind), rows)
-
-
-def parse_partition_value(text: str, declared: str) -> Any:
-    """Reads a partition value from the log's text, by the column's Delta type."""
-    return Decimal(text) if declared.startswith("decimal") else _FROM_TEXT[declared](text)
-
-
-def arrow_type(declared: str) -> pa.DataType:
-    """Gives the Arrow type of a Delta type; nested types, of which only nulls are made here, become null."""
-    if declared in _ARROW_TYPES:
-        return _ARROW_TYPES[declared]
-    if declared.startswith("decimal("):
-        precision, scale = declared[len("decimal(") : -1].split(",")
-        return pa.decimal128(int(precision), int(scale))
-    return pa.null()

@@ -1,0 +1,287 @@
+"""Delta tables as other writers define them: the cases that Delta's implementations test themselves with, by Spark."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+CASES: dict[str, Callable[[Any, str], None]] = {}
+LABELS = '{"cat": 0, "dog": 1}'
+# Versions that are compared beside the latest one.
+EARLIER = {"append": (0,), "overwritten_schema": (0,), "added_column": (0,), "shallow_clone": (0,)}
+
+
+@dataclass
+class ForeignTable:
+    """A table, and the rows that Spark reads from it by version; None is the latest version."""
+
+    location: Path
+    rows: dict[int | None, list[dict[str, Any]]] = field(default_factory=dict)
+
+
+def case(build: Callable[[Any, str], None]) -> Callable[[Any, str], None]:
+    CASES[build.__name__] = build
+    return build
+
+
+def build_all(spark: Any, root: Path) -> dict[str, ForeignTable]:
+    """Builds every table, a few at a time, and reads each with Spark."""
+    names = list(CASES)
+    with ThreadPoolExecutor(4) as pool:
+        return dict(zip(names, pool.map(lambda name: _build(spark, root, name), names), strict=True))
+
+
+def _build(spark: Any, root: Path, name: str) -> ForeignTable:
+    # Delta looks for the session of the thread when it reads a table with id mapping.
+    spark.sparkContext._jvm.SparkSession.setActiveSession(spark._jsparkSession)
+    table = ForeignTable(root / name)
+    CASES[name](spark, str(table.location))
+    for version in (None, *EARLIER.get(name, ())):
+        table.rows[version] = rows_of(spark, str(table.location), version)
+    return table
+
+
+def rows_of(spark: Any, location: str, version: int | None = None) -> list[dict[str, Any]]:
+    reader = spark.read.format("delta")
+    if version is not None:
+        reader = reader.option("versionAsOf", version)
+    return [row.asDict(recursive=True) for row in reader.load(location).collect()]
+
+
+def write(spark: Any, location: str, rows: str, partition_by: tuple[str, ...] = (), **options: str) -> None:
+    """Appends what a SELECT gives, as one file per partition."""
+    writer = spark.sql(rows).coalesce(1).write.format("delta").mode(options.pop("mode", "append"))
+    for key, value in options.items():
+        writer = writer.option(key.replace("__", "."), value)
+    (writer.partitionBy(*partition_by) if partition_by else writer).save(location)
+
+
+def numbers(first: int, last: int) -> str:
+    source = f"range({first}, {last})"
+    return f"SELECT id, CAST(id AS INT) AS label, CAST(id AS STRING) AS text FROM {source}"  # noqa: S608
+
+
+def change_protocol(location: Path, version: int, **changes: Any) -> None:
+    """Rewrites a commit's protocol as a writer of the future would have written it."""
+    commit = location / "_delta_log" / f"{version:020d}.json"
+    actions = [json.loads(line) for line in commit.read_text().splitlines()]
+    for action in actions:
+        if "protocol" in action:
+            action["protocol"].update(changes)
+    commit.write_text("\n".join(map(json.dumps, actions)) + "\n")
+    commit.with_name(f".{commit.name}.crc").unlink(missing_ok=True)
+    commit.with_suffix(".crc").unlink(missing_ok=True)
+
+
+@case
+def append(spark, location):
+    write(spark, location, numbers(0, 3))
+    write(spark, location, numbers(3, 5))
+
+
+@case
+def overwritten_schema(spark, location):
+    write(spark, location, numbers(0, 3))
+    write(spark, location, "SELECT 1L AS other, 'a' AS name", mode="overwrite", overwriteSchema="true")
+
+
+@case
+def added_column(spark, location):
+    write(spark, location, numbers(0, 3))
+    write(spark, location, "SELECT 9L AS id, 9 AS label, 'x' AS text, 1.5D AS score", mergeSchema="true")
+
+
+@case
+def upcast_column(spark, location):
+    write(spark, location, "SELECT 1L AS id, CAST(7 AS BYTE) AS label")
+    write(spark, location, "SELECT 2L AS id, 70000 AS label", mergeSchema="true")
+
+
+@case
+def nested_column_grew(spark, location):
+    write(spark, location, "SELECT 1L AS id, named_struct('a', 1) AS s, array(named_struct('x', 1)) AS l")
+    rows = "SELECT 2L AS id, named_struct('a', 2, 'b', 'b') AS s, array(named_struct('x', 2, 'y', 3)) AS l"
+    write(spark, location, rows, mergeSchema="true")
+
+
+@case
+def partitions(spark, location):
+    rows = [
+        ("a", date(1970, 1, 1), b"hello", 1),
+        (None, None, None, 2),
+        ("/%20%f", date(2020, 2, 29), "\U0001f608".encode(), 3),
+        ("a b=c&d", date(1, 1, 1), b"50%", 4),
+        ("", date(9999, 12, 31), b"x", 5),
+    ]
+    frame = spark.createDataFrame(rows, "letter string, day date, data binary, id int").coalesce(1)
+    frame.write.format("delta").partitionBy("letter", "day", "data").save(location)
+
+
+@case
+def typed_partitions(spark, location):
+    rows = [
+        (True, datetime(1970, 1, 1), Decimal("200.00"), 1.5, -3, 1),
+        (False, datetime(2020, 1, 2, 8, 45, 1, 123456), Decimal("-12.50"), float("nan"), 127, 2),
+        (None, None, None, None, None, 3),
+    ]
+    declared = "flag boolean, time timestamp, amount decimal(10, 2), share double, small tinyint, id int"
+    frame = spark.createDataFrame(rows, declared).coalesce(1)
+    frame.write.format("delta").partitionBy("flag", "time", "amount", "share", "small").save(location)
+
+
+@case
+def primitive_types(spark, location):
+    write(
+        spark,
+        location,
+        "SELECT id, CAST(id AS STRING) AS text, CAST(id AS SHORT) AS short, CAST(id AS BYTE) AS byte, "
+        "CAST(id / 3 AS FLOAT) AS single, id / 3 AS double, id % 2 = 0 AS flag, CAST(CAST(id AS STRING) AS BINARY) AS "
+        "bytes, CAST(id AS DECIMAL(5, 3)) AS small, CAST(id AS DECIMAL(38, 10)) AS large, date_add(DATE'1970-01-01', "
+        "CAST(id AS INT)) AS day FROM range(0, 5)",
+    )
+
+
+@case
+def nested_types(spark, location):
+    rows = "SELECT id, named_struct('x', id / 2, 'y', id % 2 = 0) AS s, sequence(0, id) AS l, map('k', id) AS m"
+    write(spark, location, f"{rows} FROM range(0, 4)")
+
+
+@case
+def times_near_and_far(spark, location):
+    write(
+        spark,
+        location,
+        "SELECT * FROM VALUES (1, TIMESTAMP'2020-01-02 03:04:05.678901', TIMESTAMP_NTZ'2020-01-02 03:04:05.678901'), "
+        "(2, TIMESTAMP'9999-12-31 23:59:59', TIMESTAMP_NTZ'9999-12-31 23:59:59'), "
+        "(3, TIMESTAMP'1901-01-01 00:00:00', TIMESTAMP_NTZ'1901-01-01 00:00:00') AS t(id, zoned, plain)",
+    )
+
+
+@case
+def checkpoint_without_replay(spark, location):
+    """A checkpoint whose commits have been cleaned up, and overwritten files that VACUUM has removed."""
+    write(spark, location, numbers(0, 3), delta__checkpointInterval="2")
+    for first in (10, 20, 30):
+        write(spark, location, numbers(first, first + 4), mode="overwrite")
+    for version in (0, 1):
+        (Path(location) / "_delta_log" / f"{version:020d}.json").unlink()
+    for file in Path(location).glob("*.parquet"):
+        commits = (Path(location) / "_delta_log" / f"{version:020d}.json" for version in (2, 3))
+        if not any(f'"add":{{"path":"{file.name}"' in commit.read_text() for commit in commits):
+            file.unlink()
+
+
+@case
+def v2_checkpoint(spark, location):
+    write(spark, location, numbers(0, 3), delta__checkpointPolicy="v2", delta__checkpointInterval="2")
+    for first in (10, 20, 30):
+        write(spark, location, numbers(first, first + 2))
+    for version in (0, 1):
+        (Path(location) / "_delta_log" / f"{version:020d}.json").unlink()
+
+
+@case
+def statistics_as_struct(spark, location):
+    options = {"delta__checkpoint__writeStatsAsStruct": "true", "delta__checkpoint__writeStatsAsJson": "false"}
+    write(spark, location, numbers(0, 3), delta__checkpointInterval="1", **options)
+    write(spark, location, numbers(3, 5))
+
+
+@case
+def no_statistics(spark, location):
+    write(spark, location, numbers(0, 3))
+    commit = Path(location) / "_delta_log" / f"{0:020d}.json"
+    actions = [json.loads(line) for line in commit.read_text().splitlines()]
+    for action in actions:
+        action.get("add", {}).pop("stats", None)
+    commit.write_text("\n".join(map(json.dumps, actions)) + "\n")
+    for crc in commit.parent.glob("*.crc"):
+        crc.unlink()
+    for crc in commit.parent.glob(".*.crc"):
+        crc.unlink()
+
+
+@case
+def deletion_vectors(spark, location):
+    write(spark, location, numbers(0, 20), delta__enableDeletionVectors="true")
+    spark.sql(f"ALTER TABLE delta.`{location}` SET TBLPROPERTIES ('lakelens.labels' = '{LABELS}')")
+    spark.sql(f"DELETE FROM delta.`{location}` WHERE id % 3 = 0")  # noqa: S608
+
+
+@case
+def column_mapping_by_name(spark, location):
+    write(spark, location, numbers(0, 3), delta__columnMapping__mode="name")
+    spark.sql(f"ALTER TABLE delta.`{location}` RENAME COLUMN text TO words")
+
+
+@case
+def column_mapping_by_id(spark, location):
+    write(spark, location, numbers(0, 3), delta__columnMapping__mode="id")
+
+
+@case
+def type_widening(spark, location):
+    write(spark, location, "SELECT 1L AS id, CAST(7 AS SHORT) AS label", delta__enableTypeWidening="true")
+    spark.sql(f"ALTER TABLE delta.`{location}` ALTER COLUMN label TYPE INT")
+    write(spark, location, "SELECT 2L AS id, 70000 AS label")
+
+
+@case
+def generated_columns(spark, location):
+    from delta.tables import DeltaTable
+
+    table = DeltaTable.create(spark).location(location).addColumn("id", "BIGINT")
+    table.addColumn("half", "BIGINT", generatedAlwaysAs="CAST(id / 2 AS BIGINT)").partitionedBy("half").execute()
+    write(spark, location, "SELECT id FROM range(0, 4)")
+
+
+@case
+def change_data_feed(spark, location):
+    write(spark, location, numbers(0, 4), delta__enableChangeDataFeed="true")
+    spark.sql(f"UPDATE delta.`{location}` SET label = 100 WHERE id = 1")  # noqa: S608
+
+
+@case
+def check_constraint(spark, location):
+    write(spark, location, numbers(0, 3))
+    spark.sql(f"ALTER TABLE delta.`{location}` ADD CONSTRAINT positive CHECK (id >= 0)")
+
+
+@case
+def row_tracking(spark, location):
+    write(spark, location, numbers(0, 3), delta__enableRowTracking="true")
+
+
+@case
+def clustering(spark, location):
+    spark.sql(f"CREATE TABLE delta.`{location}` USING delta CLUSTER BY (id) AS {numbers(0, 3)}")
+
+
+@case
+def in_commit_timestamps(spark, location):
+    write(spark, location, numbers(0, 3), delta__enableInCommitTimestamps="true")
+    write(spark, location, numbers(3, 4))
+
+
+@case
+def shallow_clone(spark, location):
+    source = f"{location} of 100%"
+    write(spark, source, numbers(0, 3))
+    spark.sql(f"CREATE TABLE delta.`{location}` SHALLOW CLONE delta.`{source}`")
+    write(spark, location, numbers(3, 5))
+
+
+@case
+def moved(spark, location):
+    """A table that was copied to a folder with a percent sign; its log holds relative paths."""
+    write(spark, f"{location} here", numbers(0, 3), partition_by=("text",))
+    shutil.copytree(f"{location} here", location)
+    shutil.copytree(f"{location} here", f"{location} 100%25 é")
