@@ -61,12 +61,13 @@ def naming(location: str) -> Iterator[None]:
         ) from error
 
 
-def parquet_of(source: Any, footer: pq.FileMetaData | None = None) -> pq.ParquetFile:
+def parquet_of(source: Any, footer: pq.FileMetaData | None = None, buffer_bytes: int = 0) -> pq.ParquetFile:
     """Gives an open file to pyarrow's reader.
 
     Args:
         source: The open file.
         footer: Its footer, if that has been read before.
+        buffer_bytes: Bytes that are fetched at a time; 0 fetches whole column chunks, ahead of their use.
 
     Writers of newer Arrow (delta-rs on polars or arro3 data) leave an Arrow schema with view types in the footer, which
     pyarrow 14 refuses as "Unrecognized type: 23". The Parquet types beside it are the plain ones, so such a file is
@@ -76,7 +77,11 @@ def parquet_of(source: Any, footer: pq.FileMetaData | None = None) -> pq.Parquet
         pyarrow.ArrowException: If the file is no whole Parquet file.
     """
     # Spark writes times as INT96, which pyarrow would read as nanoseconds: a wrong time beyond 1677 to 2262.
-    settings = {"pre_buffer": not isinstance(source, pa.NativeFile), "coerce_int96_timestamp_unit": "us"}
+    settings: dict[str, Any] = {
+        "pre_buffer": not buffer_bytes and not isinstance(source, pa.NativeFile),
+        "buffer_size": buffer_bytes,
+        "coerce_int96_timestamp_unit": "us",
+    }
     try:
         return pq.ParquetFile(source, metadata=footer, **settings)
     except pa.ArrowInvalid as error:

@@ -12,22 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from .plan import FeedPlan
+from .position import Start
 from .reader import Block, RowGroupReader
 from .rowgroups import RowGroup
 from .sharding import EpochWalk, Piece, RankBatches, lanes_of_rank
-
-
-@dataclass(frozen=True)
-class Start:
-    """Where a pass over the rows begins.
-
-    Attributes:
-        epoch: The first epoch.
-        row: The first global row of that epoch.
-    """
-
-    epoch: int = 0
-    row: int = 0
 
 
 @dataclass(frozen=True)
@@ -112,7 +100,7 @@ class BatchReader:
         columns: Sequence[str],
         batches: RankBatches,
         *,
-        start: Start = Start(),
+        start: Start,
         epochs: int | None = 1,
         threads: int = 4,
         timeout_s: float = 45.0,

@@ -50,22 +50,18 @@ def columns_of(feed: DeltaFeed, columns: Sequence[str] | None) -> list[str]:
 
 
 def numpy_columns(
-    feed: DeltaFeed, passed: Pass, columns: Sequence[str] | None, fill: Mapping[str, Any]
+    feed: DeltaFeed, passed: Pass, wanted: Sequence[str], fill: Mapping[str, Any]
 ) -> Iterator[tuple[Columns, npt.NDArray[np.float32]]]:
     """Yields (columns, weights) of each batch: numbers and times as NumPy types, everything else as objects."""
-    wanted = columns_of(feed, columns)
     with passed.open(feed, wanted) as reader:
         for batch in reader:
             yield {name: _array(feed, batch, name, fill) for name in wanted}, batch.weights
 
 
-def column_dataset(
-    feed: DeltaFeed, passed: Pass, columns: Sequence[str] | None, fill: Mapping[str, Any], prefetch: int
-) -> tf.data.Dataset:
+def column_dataset(feed: DeltaFeed, passed: Pass, wanted: Sequence[str], fill: Mapping[str, Any]) -> tf.data.Dataset:
     """Builds the pipeline behind `DeltaFeed.as_column_dataset`."""
     import tensorflow as tf
 
-    wanted = columns_of(feed, columns)
     rows = passed.batches.local_rows
     kinds = {name: _tensor_type(feed, name) for name in wanted}
     signature = (
@@ -77,7 +73,7 @@ def column_dataset(
         for arrays, weights in remembered(numpy_columns(feed, passed, wanted, fill)):
             yield {name: _as_tensor_input(array) for name, array in arrays.items()}, weights
 
-    return finished(tf.data.Dataset.from_generator(generate, output_signature=signature), passed, prefetch)
+    return finished(tf.data.Dataset.from_generator(generate, output_signature=signature), passed)
 
 
 def _tensor_type(feed: DeltaFeed, name: str) -> str:

@@ -1,35 +1,42 @@
-"""Encoded rows to pixels: by TensorFlow's own ops, by simplejpeg straight into the batch, or by Pillow."""
+"""Stored rows to pixels, in threads: JPEG by simplejpeg straight into the batch, everything else by Pillow.
+
+simplejpeg and Pillow give the same pixels for the same JPEG, to the bit; simplejpeg takes a fifth less processor time
+than TensorFlow's decoder, which also needs a copy into the batch. Both let go of the interpreter's lock meanwhile.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import io
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import BadRowError, ImageError, InvalidArgumentError, MissingDependencyError
-from .stored import CHANNELS, Pixels, StoredBatch, aligned_empty
-
-if TYPE_CHECKING:
-    import tensorflow as tf
+from ..errors import BadRowError, ImageError, MissingDependencyError
+from .buffers import BatchBuffers
+from .stored import StoredBatch
 
 logger = logging.getLogger(__name__)
 
-BAD_ROW_POLICIES = ("error", "skip")
-# How exactly JPEG is decoded -> TensorFlow's name of the inverse transform. TensorFlow's own default is the fast one.
-JPEG_METHODS = {"accurate": "INTEGER_ACCURATE", "fast": "INTEGER_FAST"}
-DECODERS = ("auto", "simplejpeg", "tensorflow", "pillow")
+CHANNELS = 3
 # Below twice the size that is asked for, resampling no longer hides the aliasing of libjpeg's scaled decoding.
 _SCALED_MARGIN = 2
 _REMEMBERED_ROWS = 100
 # Rows that are worth a task of their own.
 _ROWS_PER_TASK = 4
+# JPEG markers: start of a file, of the segments before the picture's own, and those that change how it is shown.
+_JPEG = b"\xff\xd8"
+_SEGMENTS_BEFORE_FRAME = frozenset({0xDB, 0xC4, 0xDD, 0xFE, *range(0xE0, 0xF0)})
+_EXIF, _ICC = (0xE1, b"Exif\0"), (0xE2, b"ICC_PROFILE\0")
+# From the others simplejpeg makes RGB that is a level off Pillow's.
+_PLAIN_COLOURS = ("YCbCr", "Gray", "RGB")
+
+Pixels = npt.NDArray[np.uint8]
 
 
 @dataclass
@@ -56,236 +63,140 @@ class Decoding:
     """How rows are decoded.
 
     Attributes:
-        height: Pixels of every image that comes out.
-        width: Pixels.
+        size: Height and width in pixels of every image that comes out.
+        stored: Height and width in pixels of the images that are stored as pixels.
         resize: Whether images of another size are resized; else they are bad rows.
         policy: `error` raises at a bad row, `skip` gives it zeros and weight 0.
-        jpeg: `accurate` or `fast`.
-        library: What decodes JPEG: `simplejpeg`, `tensorflow` or `pillow`.
+        fast: Whether JPEG is decoded with libjpeg's fast inverse transform and at a fraction of its size.
+        simplejpeg: Whether simplejpeg decodes JPEG.
         describe: Names the stored row of an origin (file index, row of the file).
         skipped: Where skipped rows are counted.
     """
 
-    height: int
-    width: int
+    size: tuple[int, int]
+    stored: tuple[int, int]
     resize: bool
     policy: str
-    jpeg: str
-    library: str
+    fast: bool
+    simplejpeg: bool
     describe: Callable[[int, int], str]
     skipped: SkippedRows
 
-    def __post_init__(self) -> None:
-        if self.policy not in BAD_ROW_POLICIES:
-            raise InvalidArgumentError(f"bad_rows={self.policy!r}: the policies are {', '.join(BAD_ROW_POLICIES)}")
-        if self.jpeg not in JPEG_METHODS:
-            raise InvalidArgumentError(f"jpeg={self.jpeg!r}: the methods are {', '.join(JPEG_METHODS)}")
-
-    def bad_row(self, origin: npt.NDArray[np.int64], reason: str) -> None:
-        """Follows the policy for a row that does not decode.
+    def rows(
+        self, batch: StoredBatch, images: npt.NDArray[Any], weights: npt.NDArray[np.float32], rows: Iterable[int]
+    ) -> None:
+        """Decodes some rows of a batch into `images`, and takes the weight of those that are skipped.
 
         Raises:
-            BadRowError: If the policy is `error`.
+            BadRowError: If a row is bad, no padding, and the policy is `error`.
         """
+        direct = images.dtype == np.uint8
+        scratch = np.empty((0, 0, CHANNELS) if direct else images.shape[1:], dtype=np.uint8)
+        for i in rows:
+            pixels = images[i] if direct else scratch
+            try:
+                self._fill(pixels, batch.images[i], is_raw=i in batch.raw)
+            except ImageError as error:
+                pixels[...] = 0
+                if weights[i]:
+                    self._bad_row(batch.origins[i], str(error))
+                    weights[i] = 0
+            if not direct:
+                images[i] = scratch
+
+    def _bad_row(self, origin: npt.NDArray[np.int64], reason: str) -> None:
         named = self.describe(int(origin[0]), int(origin[1]))
-        message = f"{named} does not decode to {self.height} x {self.width} pixels: {reason}"
+        message = f"{named} does not decode to {self.size[0]} x {self.size[1]} pixels: {reason}"
         if self.policy == "error":
             raise BadRowError(f"{message}; repair the row, or feed without it: bad_rows='skip'")
         self.skipped.add(message)
         logger.warning("skipped: %s", message)
 
-    def fill(self, pixels: Pixels, data: bytes | memoryview, origin: npt.NDArray[np.int64], *, is_real: bool) -> int:
-        """Decodes one row into `pixels` without TensorFlow; gives 1 if it is good, 0 if it was skipped.
+    def _fill(self, pixels: Pixels, data: memoryview | None, *, is_raw: bool) -> None:
+        if data is None:
+            raise ImageError("empty", "the row holds null")
+        if is_raw:
+            self._fit(pixels, self._raw(data))
+        elif not (self.simplejpeg and data[:2] == _JPEG and self._with_simplejpeg(pixels, data)):
+            from ..etl.images import decode
 
-        Raises:
-            BadRowError: If the row is bad, no padding, and the policy is `error`.
-        """
-        if self.library == "simplejpeg" and data[:2] == b"\xff\xd8" and self._with_simplejpeg(pixels, data):
-            return 1
-        try:
-            pixels[...] = self._with_pillow(bytes(data))
-        except ImageError as error:
-            pixels[...] = 0
-            if is_real:
-                self.bad_row(origin, str(error))
-            return 0
-        return 1
+            self._fit(pixels, np.asarray(decode(bytes(data))))
 
-    def _with_simplejpeg(self, pixels: Pixels, data: bytes | memoryview) -> bool:
-        """Decodes a JPEG straight into `pixels`; False leaves it to Pillow: another size, CMYK, or a bad file."""
-        import simplejpeg
+    def _raw(self, data: memoryview) -> Pixels:
+        height, width = self.stored
+        if len(data) != height * width * CHANNELS:
+            raise ImageError(
+                "wrong_size",
+                f"it holds {len(data)} bytes, the feed's {height} x {width} pixels are {height * width * CHANNELS}; "
+                "store all raw images at one size, or encode them",
+            )
+        return np.frombuffer(data, dtype=np.uint8).reshape(height, width, CHANNELS)
 
-        fast = self.jpeg == "fast"
-        try:
-            height, width, _, _ = simplejpeg.decode_jpeg_header(data)
-            if (height, width) == pixels.shape[:2]:
-                simplejpeg.decode_jpeg(data, "RGB", fastdct=fast, buffer=pixels)
-                return True
-            if not self.resize:
-                return False
-            least = {"min_height": _SCALED_MARGIN * self.height, "min_width": _SCALED_MARGIN * self.width}
-            whole = simplejpeg.decode_jpeg(data, "RGB", fastdct=fast, **(least if fast else {}))
-        except ValueError:
-            return False
-        pixels[...] = self._resized(whole)
-        return True
-
-    def _with_pillow(self, data: bytes) -> Pixels:
-        from ..etl.images import decode
-
-        pixels = np.asarray(decode(data))
-        if pixels.shape[:2] == (self.height, self.width):
-            return pixels
+    def _fit(self, pixels: Pixels, whole: Pixels) -> None:
+        """Copies an image to where it belongs, resized if need be."""
+        if whole.shape == pixels.shape:
+            pixels[...] = whole
+            return
         if not self.resize:
             raise ImageError(
-                "size", f"it is {pixels.shape[0]} x {pixels.shape[1]} pixels; resize all images with image_size"
+                "size", f"it is {whole.shape[0]} x {whole.shape[1]} pixels; resize all images with image_size"
             )
-        return self._resized(pixels)
-
-    def _resized(self, pixels: Pixels) -> Pixels:
         from PIL import Image
 
-        return np.asarray(Image.fromarray(pixels).resize((self.width, self.height), Image.Resampling.BILINEAR))
+        height, width = self.size
+        pixels[...] = np.asarray(Image.fromarray(whole).resize((width, height), Image.Resampling.BILINEAR))
 
-    def rows(self, batch: StoredBatch, pixels: Pixels, weights: npt.NDArray[np.float32], rows: range) -> None:
-        """Decodes some rows of a batch into `pixels`, and takes the weight of those that are skipped."""
-        for i in rows:
-            data = batch.encoded[i]
-            if data or not len(batch.pixels):
-                weights[i] *= self.fill(pixels[i], data, batch.origins[i], is_real=bool(weights[i]))
-            elif batch.pixels.shape[1:3] == pixels.shape[1:3]:
-                pixels[i] = batch.pixels[i]
-            else:
-                pixels[i] = self._resized(batch.pixels[i])
+    def _with_simplejpeg(self, pixels: Pixels, data: memoryview) -> bool:
+        """Decodes a JPEG straight into `pixels`; False leaves it to Pillow: another form of colour, or a bad file."""
+        import simplejpeg
+
+        from ..etl.images import DEFAULT_MAX_PIXELS
+
+        if needs_care(data):
+            return False
+        try:
+            height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
+            if colours not in _PLAIN_COLOURS:
+                return False
+            if (height, width) == pixels.shape[:2]:
+                simplejpeg.decode_jpeg(data, "RGB", fastdct=self.fast, buffer=pixels)
+                return True
+            if not self.resize or height * width > DEFAULT_MAX_PIXELS:
+                return False
+            least = {"min_height": _SCALED_MARGIN * self.size[0], "min_width": _SCALED_MARGIN * self.size[1]}
+            whole = simplejpeg.decode_jpeg(data, "RGB", fastdct=self.fast, **(least if self.fast else {}))
+        except ValueError:
+            return False
+        self._fit(pixels, whole)
+        return True
 
 
-def library_for(decoder: str, *, with_tensorflow: bool) -> str:
-    """Chooses what decodes JPEG. All give the same pixels; they differ in speed alone.
-
-    Args:
-        decoder: One of `DECODERS`.
-        with_tensorflow: Whether TensorFlow may do it.
+def has_simplejpeg(decoder: str) -> bool:
+    """Chooses what decodes JPEG: simplejpeg where it is installed, unless `decoder` is `pillow`.
 
     Raises:
-        InvalidArgumentError: If there is no such decoder, or none for those who use no TensorFlow.
         MissingDependencyError: If simplejpeg was asked for and is not installed.
     """
-    known = [name for name in DECODERS if with_tensorflow or name != "tensorflow"]
-    if decoder not in known:
-        raise InvalidArgumentError(f"decoder={decoder!r}: the decoders are {', '.join(known)}")
-    if decoder in ("tensorflow", "pillow"):
-        return decoder
-    if decoder == "auto" and with_tensorflow:
-        return "tensorflow"
-    if importlib.util.find_spec("simplejpeg") is not None:
-        return "simplejpeg"
-    if decoder == "simplejpeg":
+    if decoder == "pillow":
+        return False
+    found = importlib.util.find_spec("simplejpeg") is not None
+    if decoder == "simplejpeg" and not found:
         raise MissingDependencyError("decoder='simplejpeg' needs simplejpeg: pip install simplejpeg")
-    return "pillow"
+    return found
 
 
-def image_size_of(image_size: int | Sequence[int]) -> tuple[int, int]:
-    """Reads an image size given as one number or as (height, width).
+def needs_care(data: memoryview) -> bool:
+    """Tells whether a JPEG may be turned by EXIF or has a colour profile, which ingest and inference apply.
 
-    Raises:
-        InvalidArgumentError: If it is neither.
+    Looks at the segments before the picture's frame, as ITU T.81 annex B orders them.
     """
-    sides = (image_size, image_size) if isinstance(image_size, int) else tuple(image_size)
-    if len(sides) != 2 or any(not isinstance(side, int) or side < 1 for side in sides):
-        raise InvalidArgumentError(f"image_size={image_size!r}: give a number of pixels or (height, width), each >= 1")
-    return sides
-
-
-class TensorFlowDecoder:
-    """Decodes batches of encoded images with TensorFlow's ops, the rows of a batch in parallel.
-
-    JPEG, PNG, BMP and GIF are told apart by their first bytes. A batch in which a row fails is gone through again row
-    by row, with Pillow for what TensorFlow does not read.
-
-    Args:
-        rows: Rows of a batch.
-        decoding: How rows are decoded.
-    """
-
-    def __init__(self, rows: int, decoding: Decoding) -> None:
-        import tensorflow as tf
-
-        self._decoding = decoding
-        self._size = (decoding.height, decoding.width)
-        self._all = tf.function(
-            lambda encoded: tf.stack([self._decode_one(row) for row in tf.unstack(encoded, rows)])
-        ).get_concrete_function(tf.TensorSpec((rows,), tf.string))
-
-    def _decode_one(self, encoded: tf.Tensor) -> tf.Tensor:
-        import tensorflow as tf
-
-        # Despite its name it reads PNG, GIF and BMP too, and it alone takes the method for JPEG.
-        image = tf.io.decode_jpeg(encoded, channels=CHANNELS, dct_method=JPEG_METHODS[self._decoding.jpeg])
-        if self._decoding.resize:
-            image = self._resized(image)
-        return tf.ensure_shape(image, (*self._size, CHANNELS))
-
-    def _resized(self, pixels: tf.Tensor) -> tf.Tensor:
-        import tensorflow as tf
-
-        resized = tf.image.resize(pixels, self._size, antialias=True)
-        return tf.cast(tf.round(tf.clip_by_value(resized, 0.0, 255.0)), tf.uint8)
-
-    def __call__(
-        self, encoded: tf.Tensor, stored: tf.Tensor, origins: tf.Tensor, weights: tf.Tensor
-    ) -> tuple[Any, Any]:
-        """Decodes one batch.
-
-        Args:
-            encoded: string [rows]; empty for a row that is stored as pixels.
-            stored: uint8 [rows, stored height, stored width, 3], the rows stored as pixels; [0, ...] if none is.
-            origins: int64 [rows, 2], file index and row of the file.
-            weights: float32 [rows].
-
-        Returns:
-            uint8 [rows, height, width, 3], and the weights, zero where a row is bad.
-
-        Raises:
-            BadRowError: If a row does not decode and the policy is `error`.
-        """
-        import tensorflow as tf
-
-        if not len(stored):
-            try:
-                return self._all(encoded), weights
-            except (tf.errors.InvalidArgumentError, tf.errors.UnknownError, ValueError):
-                return self._row_by_row(encoded.numpy(), None, origins.numpy(), weights.numpy())
-        fitted = stored if tuple(stored.shape[1:3]) == self._size else self._resized(stored)
-        data = encoded.numpy()
-        if not any(data):
-            return fitted, weights
-        return self._row_by_row(data, fitted, origins.numpy(), weights.numpy())
-
-    def _row_by_row(
-        self,
-        encoded: npt.NDArray[np.object_],
-        stored: tf.Tensor | None,
-        origins: npt.NDArray[np.int64],
-        weights: npt.NDArray[np.float32],
-    ) -> tuple[Any, Any]:
-        pixels = aligned_empty((len(weights), *self._size, CHANNELS))
-        weights = weights.copy()
-        for i, data in enumerate(encoded):
-            if stored is not None and not data:
-                pixels[i] = stored[i].numpy()
-                continue
-            weights[i] *= self._fill(pixels[i], data, origins[i], is_real=bool(weights[i]))
-        return pixels, weights
-
-    def _fill(self, pixels: Pixels, data: bytes, origin: npt.NDArray[np.int64], *, is_real: bool) -> int:
-        """Decodes one row; gives 1 if it is good and 0 if it was skipped."""
-        import tensorflow as tf
-
-        try:
-            pixels[...] = self._decode_one(tf.constant(data)).numpy()
-        except (tf.errors.InvalidArgumentError, tf.errors.UnknownError, ValueError):
-            return self._decoding.fill(pixels, data, origin, is_real=is_real)
-        return 1
+    place, end = 2, len(data)
+    while place + 4 <= end and data[place] == 0xFF and data[place + 1] in _SEGMENTS_BEFORE_FRAME:
+        marker = data[place + 1]
+        if any(marker == kind and data[place + 4 : place + 4 + len(name)] == name for kind, name in (_EXIF, _ICC)):
+            return True
+        place += 2 + (data[place + 2] << 8 | data[place + 3])
+    return False
 
 
 class DecodingPool:
@@ -294,24 +205,24 @@ class DecodingPool:
     Args:
         decoding: How rows are decoded.
         threads: Number of threads.
+        buffers: Where the batches' memory comes from.
     """
 
-    def __init__(self, decoding: Decoding, threads: int) -> None:
+    def __init__(self, decoding: Decoding, threads: int, buffers: BatchBuffers) -> None:
         self._decoding = decoding
         self._threads = threads
+        self._buffers = buffers
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="lakelens-decode")
 
     def start(self, batch: StoredBatch) -> DecodedBatch:
         """Begins to decode a batch."""
-        size = (self._decoding.height, self._decoding.width)
-        if len(batch.pixels) and batch.pixels.shape[1:3] == size and not any(batch.encoded):
-            return DecodedBatch(batch, batch.pixels, batch.weights, [])
-        rows = len(batch.weights)
-        pixels, weights = aligned_empty((rows, *size, CHANNELS)), batch.weights.copy()
+        images, weights = self._buffers.take(), batch.weights.copy()
+        rows = len(batch.images)
+        images[rows:] = 0
         share = max(_ROWS_PER_TASK, -(-rows // self._threads))
         shares = [range(first, min(first + share, rows)) for first in range(0, rows, share)]
-        tasks = [self._pool.submit(self._decoding.rows, batch, pixels, weights, part) for part in shares]
-        return DecodedBatch(batch, pixels, weights, tasks)
+        tasks = [self._pool.submit(self._decoding.rows, batch, images, weights, part) for part in shares]
+        return DecodedBatch(batch, images, weights, tasks)
 
     def close(self) -> None:
         """Ends the threads; what has not begun is left out."""
@@ -324,12 +235,12 @@ class DecodedBatch:
 
     Attributes:
         stored: The batch as it was stored.
-        pixels: uint8 [rows, height, width, 3], complete once `wait` has returned.
+        images: [rows, height, width, 3], complete once `wait` has returned.
         weights: float32 [rows], zero where a row is bad.
     """
 
     stored: StoredBatch
-    pixels: Pixels
+    images: npt.NDArray[Any]
     weights: npt.NDArray[np.float32]
     _tasks: Sequence[Future[None]]
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -18,25 +17,21 @@ from ..errors import BadRowError, ImageError, InvalidArgumentError, NotAnImageTa
 from ..etl.labels import LABELS_PROPERTY, labels_of
 from ..etl.snapshot import Snapshot, open_snapshot
 from .decode import SkippedRows
+from .options import ColumnOptions, ColumnOutput, ImageOptions, ImageOutput, Reading
 from .plan import DEFAULT_MEMORY_BYTES, FeedPlan, files_missing
 from .planning import check, make_plan, require_column
+from .position import position_after, start_of
 from .sharding import RankBatches, lanes_of_rank
 
 if TYPE_CHECKING:
     import tensorflow as tf
+    from typing_extensions import Unpack
 
-    from .batches import Start
-    from .pipeline import Pass
-
-logger = logging.getLogger(__name__)
-
-Preprocess = Callable[..., Any]
+    from .pipeline import ImagePass, Pass
 
 _INTEGERS = ("byte", "short", "integer", "long")
 # Rows that are looked at for the size of the images, in case the first ones are bad.
 _SIZED_ROWS = 16
-READER_THREADS = 4
-READ_TIMEOUT_S = 45.0
 
 
 class DeltaFeed:
@@ -103,6 +98,7 @@ class DeltaFeed:
         self.format_column = format_column if format_column in snapshot.schema else None
         self.boxes_column = boxes_column
         self.skipped = SkippedRows()
+        self._said: set[str] = set()
         self._labels = labels_of(snapshot.configuration)
         self.plan = make_plan(
             snapshot,
@@ -177,38 +173,7 @@ class DeltaFeed:
         Returns:
             A small JSON value for `as_dataset(start=...)`: exactly the rows that are left follow from there.
         """
-        from .batches import Start
-
-        place = self._start(start)
-        batches = RankBatches(self.rows, batch_size)
-        left = batches.steps(place.row)
-        if steps < left:
-            return self._position(Start(place.epoch, place.row + steps * batch_size))
-        epochs, steps = divmod(steps - left, batches.steps())
-        return self._position(Start(place.epoch + 1 + epochs, steps * batch_size))
-
-    def _position(self, start: Start) -> dict[str, Any]:
-        return {"epoch": start.epoch, "row": start.row, "order": self.plan.fingerprint}
-
-    def _start(self, position: Mapping[str, Any] | None) -> Start:
-        from .batches import Start
-
-        if position is None:
-            return Start()
-        try:
-            epoch, row, order = int(position["epoch"]), int(position["row"]), position.get("order")
-        except (KeyError, TypeError, ValueError) as error:
-            raise InvalidArgumentError(
-                f"start={position!r} is no position; give what feed.position(...) returned"
-            ) from error
-        if order is not None and order != self.plan.fingerprint:
-            raise InvalidArgumentError(
-                f"start={dict(position)!r} belongs to another order than this feed's ({self.plan.fingerprint}): resume "
-                " with the same table, version, split, seed, shuffle and lanes"
-            )
-        if epoch < 0 or not 0 <= row <= self.rows:
-            raise InvalidArgumentError(f"start={dict(position)!r}: epoch must be >= 0 and row within 0 to {self.rows}")
-        return Start(epoch, row)
+        return position_after(self.plan, start, steps, batch_size)
 
     def as_dataset(
         self,
@@ -216,20 +181,7 @@ class DeltaFeed:
         rank: int | None = None,
         size: int | None = None,
         epochs: int | None = 1,
-        *,
-        image_size: int | Sequence[int] | None = None,
-        start: Mapping[str, Any] | None = None,
-        preprocess: Preprocess | None = None,
-        dtype: str = "float32",
-        one_hot: bool | int = False,
-        max_boxes: int | None = None,
-        bad_rows: str = "error",
-        jpeg: str = "accurate",
-        decoder: str = "auto",
-        decode_threads: int | None = None,
-        reader_threads: int = READER_THREADS,
-        read_timeout_s: float = READ_TIMEOUT_S,
-        prefetch: int = 2,
+        **options: Unpack[ImageOptions],
     ) -> tf.data.Dataset:
         """Gives this rank's batches as a tf.data.Dataset of (images, labels, weights).
 
@@ -242,47 +194,34 @@ class DeltaFeed:
             rank: This rank; by default that of the running Horovod job, 0 outside one.
             size: Number of ranks; by default that of the running Horovod job, 1 outside one.
             epochs: Epochs that one pass goes through, the first counted from `start`; None never ends.
-            image_size: Height and width that images are resized to; by default they have the size of the first one.
-            start: Where to begin: what `position` returned.
-            preprocess: Called with (images, labels) of a batch inside the pipeline; returns both.
-            dtype: `float32` or `uint8`.
-            one_hot: Whether labels come as float32 [rows, classes]; the number of classes, if the table does not
-                know it.
-            max_boxes: Boxes of a row. When given, labels are a dictionary of `label`, `boxes` (float32
-                [rows, max_boxes, 4]: xmin, ymin, xmax, ymax in pixels of the image that comes out), `box_labels` (int32
-                [rows, max_boxes]) and `box_count` (int32 [rows]); boxes after the count are zeros.
-            bad_rows: `error` stops at a row that does not decode and names it; `skip` gives it weight 0, logs it and
-                counts it in `skipped`.
-            jpeg: `accurate`, or `fast`: libjpeg's fast inverse transform, which changes most pixels by a level and some
-                by up to seven, and, where images are made smaller, decoding at a half, a quarter or an eighth.
-            decoder: What decodes JPEG: `tensorflow`, `simplejpeg`, `pillow`, or `auto`: TensorFlow here, and in
-                `as_numpy` simplejpeg where it is installed, else Pillow. All decode to the same pixels; only where
-                images are resized may they differ by a level or two.
-            decode_threads: Threads that decode; by default one per core.
-            reader_threads: Threads that read row groups.
-            read_timeout_s: Seconds after which a read that has not answered is an error.
-            prefetch: Batches that are kept ready.
+            **options: What comes out, and how it is read.
+
+                image_size: Height and width that images are resized to; by default they have the size of the first one.
+                start: Where to begin: what `position` returned.
+                preprocess: Called with (images, labels) of a batch inside the pipeline; returns both.
+                dtype: `float32` or `uint8`.
+                one_hot: Whether labels come as float32 [rows, classes]; the number of classes, if the table does not
+                    know it.
+                max_boxes: Boxes of a row. When given, labels are a dictionary of `label`, `boxes` (float32 [rows,
+                    max_boxes, 4]: xmin, ymin, xmax, ymax in pixels of the image that comes out), `box_labels` (int32
+                    [rows, max_boxes]) and `box_count` (int32 [rows]); boxes after the count are zeros.
+                bad_rows: `error` stops at a row that does not decode and names it; `skip` gives it weight 0, logs it
+                    and counts it in `skipped`.
+                jpeg: `accurate`, or `fast`: libjpeg's fast inverse transform, which changes most pixels by a level and
+                    some by up to seven, and, where images are made smaller, decoding at a half, a quarter or an eighth.
+                decoder: What decodes JPEG: `auto` is simplejpeg where it is installed, else Pillow; or one by name.
+                    Both give the same pixels, to the bit.
+                decode_threads: Threads that decode; by default one per core, divided by the ranks of this machine.
+                reader_threads: Threads that read row groups (4).
+                read_timeout_s: Seconds after which a read that has not answered is an error (45).
+                prefetch: Batches that are kept ready (2).
 
         Raises:
             InvalidArgumentError: If an argument is outside its range, or `start` belongs to another order.
         """
-        from .pipeline import Output, image_dataset
+        from .pipeline import image_dataset
 
-        output = Output(
-            image_size=image_size,
-            preprocess=preprocess,
-            dtype=dtype,
-            bad_rows=bad_rows,
-            jpeg=jpeg,
-            decoder=decoder,
-            classes=self._classes(one_hot),
-            max_boxes=max_boxes,
-            decode_threads=decode_threads,
-            prefetch=prefetch,
-        )
-        return image_dataset(
-            self, self._pass(batch_size, rank, size, epochs, start, reader_threads, read_timeout_s), output
-        )
+        return image_dataset(self._images(batch_size, rank, size, epochs, ImageOutput(**options)))
 
     def as_numpy(
         self,
@@ -290,22 +229,9 @@ class DeltaFeed:
         rank: int | None = None,
         size: int | None = None,
         epochs: int | None = 1,
-        *,
-        image_size: int | Sequence[int] | None = None,
-        start: Mapping[str, Any] | None = None,
-        preprocess: Preprocess | None = None,
-        dtype: str = "float32",
-        one_hot: bool | int = False,
-        max_boxes: int | None = None,
-        bad_rows: str = "error",
-        jpeg: str = "accurate",
-        decoder: str = "auto",
-        decode_threads: int | None = None,
-        reader_threads: int = READER_THREADS,
-        read_timeout_s: float = READ_TIMEOUT_S,
-        prefetch: int = 2,
+        **options: Unpack[ImageOptions],
     ) -> Iterator[tuple[Any, Any, Any]]:
-        """Gives what `as_dataset` gives as an iterator of NumPy arrays, TensorFlow is not imported.
+        """Gives what `as_dataset` gives as an iterator of NumPy arrays; TensorFlow is not imported.
 
         Close the iterator, or let it go, to end its threads before its end. Arguments are those of `as_dataset`.
 
@@ -313,22 +239,9 @@ class DeltaFeed:
             InvalidArgumentError: If an argument is outside its range, or `start` belongs to another order.
             FeedError: While iterating, as what it is.
         """
-        from .pipeline import Output, numpy_batches
+        from .pipeline import image_arrays
 
-        output = Output(
-            image_size=image_size,
-            preprocess=preprocess,
-            dtype=dtype,
-            bad_rows=bad_rows,
-            jpeg=jpeg,
-            decoder=decoder,
-            classes=self._classes(one_hot),
-            max_boxes=max_boxes,
-            decode_threads=decode_threads,
-            prefetch=prefetch,
-        )
-        passed = self._pass(batch_size, rank, size, epochs, start, reader_threads, read_timeout_s)
-        return numpy_batches(self, passed, output, output.decoding(self, with_tensorflow=False))
+        return image_arrays(self._images(batch_size, rank, size, epochs, ImageOutput(**options)))
 
     def as_column_dataset(
         self,
@@ -336,13 +249,7 @@ class DeltaFeed:
         rank: int | None = None,
         size: int | None = None,
         epochs: int | None = 1,
-        *,
-        columns: Sequence[str] | None = None,
-        fill: Mapping[str, Any] | None = None,
-        start: Mapping[str, Any] | None = None,
-        reader_threads: int = READER_THREADS,
-        read_timeout_s: float = READ_TIMEOUT_S,
-        prefetch: int = 2,
+        **options: Unpack[ColumnOptions],
     ) -> tf.data.Dataset:
         """Gives this rank's batches as a tf.data.Dataset of (columns, weights), where columns is a dictionary.
 
@@ -354,20 +261,20 @@ class DeltaFeed:
             rank: This rank, as in `as_dataset`.
             size: Number of ranks, as in `as_dataset`.
             epochs: Epochs that one pass goes through.
-            columns: Names of the columns; None is all.
-            fill: What stands for null, by column. Floats are NaN without it; in any other column a null is an error.
-            start: Where to begin: what `position` returned.
-            reader_threads: Threads that read row groups.
-            read_timeout_s: Seconds after which a read that has not answered is an error.
-            prefetch: Batches that are kept ready.
+            **options: `start`, `reader_threads`, `read_timeout_s` and `prefetch` as in `as_dataset`, and
+
+                columns: Names of the columns; None is all.
+                fill: What stands for null, by column. Floats are NaN without it; in any other column a null is an
+                    error.
 
         Raises:
             InvalidArgumentError: If an argument is outside its range, or a column has no tensor form.
         """
-        from .columns import column_dataset
+        from .columns import column_dataset, columns_of
 
-        passed = self._pass(batch_size, rank, size, epochs, start, reader_threads, read_timeout_s)
-        return column_dataset(self, passed, columns, fill or {}, prefetch)
+        output = ColumnOutput(**options)
+        passed = self._pass(batch_size, rank, size, epochs, output)
+        return column_dataset(self, passed, columns_of(self, output.columns), output.fill or {})
 
     def as_column_numpy(
         self,
@@ -375,12 +282,7 @@ class DeltaFeed:
         rank: int | None = None,
         size: int | None = None,
         epochs: int | None = 1,
-        *,
-        columns: Sequence[str] | None = None,
-        fill: Mapping[str, Any] | None = None,
-        start: Mapping[str, Any] | None = None,
-        reader_threads: int = READER_THREADS,
-        read_timeout_s: float = READ_TIMEOUT_S,
+        **options: Unpack[ColumnOptions],
     ) -> Iterator[tuple[dict[str, Any], Any]]:
         """Gives what `as_column_dataset` gives as an iterator of NumPy arrays; nested columns come as Python values.
 
@@ -389,53 +291,58 @@ class DeltaFeed:
         """
         from .columns import columns_of, numpy_columns
 
-        passed = self._pass(batch_size, rank, size, epochs, start, reader_threads, read_timeout_s)
-        return numpy_columns(self, passed, columns_of(self, columns), fill or {})
+        output = ColumnOutput(**options)
+        passed = self._pass(batch_size, rank, size, epochs, output)
+        return numpy_columns(self, passed, columns_of(self, output.columns), output.fill or {})
 
-    def _classes(self, one_hot: bool | int) -> int | None:
-        if one_hot is False:
-            return None
-        if one_hot is not True:
-            if one_hot < 1:
-                raise InvalidArgumentError(
-                    f"one_hot={one_hot}: give the number of classes, or True if the table knows it"
-                )
+    def classes_of(self, one_hot: bool | int) -> int | None:
+        """Finds the number of classes of one-hot labels; None for labels that are numbers.
+
+        Raises:
+            InvalidArgumentError: If the table is asked for it and does not know it.
+        """
+        if not isinstance(one_hot, bool):
             return one_hot
+        if not one_hot:
+            return None
         if self.class_names is None:
             raise InvalidArgumentError(
                 f"one_hot=True: {self.location} has no property {LABELS_PROPERTY!r}; give the number of classes"
             )
         return len(self.class_names)
 
-    def _pass(
-        self,
-        batch_size: int,
-        rank: int | None,
-        size: int | None,
-        epochs: int | None,
-        start: Mapping[str, Any] | None,
-        reader_threads: int,
-        read_timeout_s: float,
-    ) -> Pass:
+    def _images(
+        self, batch_size: int, rank: int | None, size: int | None, epochs: int | None, output: ImageOutput
+    ) -> ImagePass:
+        from .pipeline import ImagePass
+
+        passed = ImagePass.of(self, self._pass(batch_size, rank, size, epochs, output), output)
+        self._say(passed.rows.batches, passed.batches_held * passed.batch_bytes)
+        return passed
+
+    def _pass(self, batch_size: int, rank: int | None, size: int | None, epochs: int | None, reading: Reading) -> Pass:
         from .pipeline import Pass
 
         if (rank is None) != (size is None):
             raise InvalidArgumentError(f"rank={rank}, size={size}: give both or neither")
         rank, size = running_rank_and_size() if rank is None or size is None else (rank, size)
         batches = RankBatches(self.rows, batch_size, rank, size)
-        for name, value in (("epochs", epochs), ("reader_threads", reader_threads)):
-            if value is not None and value < 1:
-                raise InvalidArgumentError(f"{name}={value}: it must be at least 1")
-        if read_timeout_s <= 0:
-            raise InvalidArgumentError(f"read_timeout_s={read_timeout_s}: give the seconds that a read may take")
-        lanes = len(lanes_of_rank(self.plan.order.lanes, rank, size))
-        logger.info(
-            "feed %s@%s: rank %d of %d takes %d of the %d rows of a global batch, %d steps an epoch; it reads %d of %d "
-            "lanes and holds at most %d MiB of row groups",
-            *(self.location, self.version, rank, size, batches.local_rows, batch_size, batches.steps(), lanes),
-            *(self.plan.order.lanes, self.plan.reading_bytes(lanes) >> 20),
+        if epochs is not None and epochs < 1:
+            raise InvalidArgumentError(f"epochs={epochs}: it must be at least 1, or None")
+        return Pass(batches, start_of(self.plan, reading.start), epochs, reading)
+
+    def _say(self, batches: RankBatches, images_bytes: int) -> None:
+        """Says once, on rank 0, what a rank's share is and what memory it takes."""
+        lanes = len(lanes_of_rank(self.plan.order.lanes, batches.rank, batches.size))
+        line = (
+            f"feed {self.location}@{self.version}: each of {batches.size} rank(s) takes {batches.local_rows} of the "
+            f"{batches.batch_size} rows of a batch, {batches.steps()} steps an epoch; it reads {lanes} of "
+            f"{self.plan.order.lanes} lanes and holds at most {_mebibytes(self.plan.reading_bytes(lanes))} of row "
+            f"groups (memory_bytes) and {_mebibytes(images_bytes)} of images (batch_size, prefetch)"
         )
-        return Pass(batches, self._start(start), epochs, reader_threads, read_timeout_s)
+        if batches.rank == 0 and line not in self._said:
+            self._said.add(line)
+            sys.stderr.write(f"lakelens: {line}\n")
 
     def describe_row(self, file: int, row: int) -> str:
         """Names a stored row for a message."""
@@ -450,6 +357,10 @@ def running_rank_and_size() -> tuple[int, int]:
     return int(os.environ.get("HOROVOD_RANK", "0")), int(os.environ.get("HOROVOD_SIZE", "1"))
 
 
+def _mebibytes(count: int) -> str:
+    return f"{max(1, count >> 20)} MiB"
+
+
 def _require_numbers(snapshot: Snapshot, label_column: str) -> None:
     require_column(snapshot, label_column, "label_column")
     declared = snapshot.schema[label_column]
@@ -462,8 +373,7 @@ def _require_numbers(snapshot: Snapshot, label_column: str) -> None:
 
 def _size_of_first_image(plan: FeedPlan, image_column: str, format_column: str | None) -> tuple[int, int]:
     """Reads the height and width of the first stored image that can be read."""
-    import pyarrow.parquet as pq
-
+    from ..parquet import parquet_of
     from .decode import size_of
     from .rowgroups import open_file
     from .stored import RAW_FORMATS
@@ -472,7 +382,7 @@ def _size_of_first_image(plan: FeedPlan, image_column: str, format_column: str |
     columns = [image_column, *([format_column, "height", "width"] if format_column else [])]
     try:
         with open_file(plan, file) as source:
-            stored = pq.ParquetFile(source)
+            stored = parquet_of(source)
             names = [name for name in columns if name in stored.schema_arrow.names]
             rows = next(stored.iter_batches(batch_size=_SIZED_ROWS, columns=names)).to_pylist()
     except FileNotFoundError as error:

@@ -1,31 +1,35 @@
-"""Decoded batches: a tf.data pipeline, or an iterator of NumPy arrays for those who use no TensorFlow."""
+"""Decoded batches: an iterator of NumPy arrays, and the tf.data pipeline around it."""
 
 from __future__ import annotations
 
-import os
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
-from ..errors import InvalidArgumentError, LakelensError
-from .batches import BatchReader, Start
-from .decode import DecodedBatch, Decoding, DecodingPool, TensorFlowDecoder, image_size_of, library_for
+from ..errors import LakelensError
+from .batches import BatchReader
+from .buffers import BatchBuffers
+from .decode import CHANNELS, DecodedBatch, Decoding, DecodingPool, has_simplejpeg
+from .options import ImageOutput, Reading, available_cores, image_size_of
+from .position import Start
 from .sharding import RankBatches
-from .stored import CHANNELS, StoredBatch, check_boxes, stored_batches, stored_columns_of
+from .stored import Boxes, check_boxes, stored_batches, stored_columns_of
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
     from .feed import DeltaFeed
 
-DTYPES = ("float32", "uint8")
+# Batches that are being decoded: the one that is waited for, and the next, so that no thread is idle.
+DECODING_BATCHES = 2
 # What pipelines of this process have raised, newest last: TensorFlow carries an exception's text, not its type.
 _raised: deque[LakelensError] = deque(maxlen=32)
+
+Batch = tuple[Any, Any, Any]
 
 
 @dataclass(frozen=True)
@@ -36,15 +40,13 @@ class Pass:
         batches: The rank's share.
         start: Where to begin.
         epochs: How many epochs; None never ends.
-        reader_threads: Threads that read row groups.
-        read_timeout_s: Seconds after which a read that has not answered is an error.
+        reading: How rows are read.
     """
 
     batches: RankBatches
     start: Start
     epochs: int | None
-    reader_threads: int
-    read_timeout_s: float
+    reading: Reading
 
     @property
     def steps(self) -> int | None:
@@ -61,50 +63,151 @@ class Pass:
             self.batches,
             start=self.start,
             epochs=self.epochs,
-            threads=self.reader_threads,
-            timeout_s=self.read_timeout_s,
+            threads=self.reading.reader_threads,
+            timeout_s=self.reading.read_timeout_s,
         )
 
 
 @dataclass(frozen=True)
-class Output:
-    """How rows become tensors; see `DeltaFeed.as_dataset`."""
+class ImagePass:
+    """One pass over a feed that gives images.
 
-    image_size: int | Sequence[int] | None = None
-    preprocess: Callable[..., Any] | None = None
-    dtype: str = "float32"
-    bad_rows: str = "error"
-    jpeg: str = "accurate"
-    decoder: str = "auto"
-    classes: int | None = None
-    max_boxes: int | None = None
-    decode_threads: int | None = None
-    prefetch: int = 2
+    Attributes:
+        feed: The feed.
+        rows: Which rows, and how they are read.
+        output: What was asked for.
+        decoding: How rows are decoded.
+        classes: Number of classes of one-hot labels; None gives numbers.
+    """
 
-    def decoding(self, feed: DeltaFeed, *, with_tensorflow: bool) -> Decoding:
-        """Finds how the rows of a feed are decoded, and checks what was asked for.
+    feed: DeltaFeed
+    rows: Pass
+    output: ImageOutput
+    decoding: Decoding
+    classes: int | None
+
+    @classmethod
+    def of(cls, feed: DeltaFeed, rows: Pass, output: ImageOutput) -> ImagePass:
+        """Finds how the rows of a feed are decoded.
 
         Raises:
-            InvalidArgumentError: If something is outside its range.
+            InvalidArgumentError: If the feed's table lacks something that is asked for.
             MissingDependencyError: If the decoder that was asked for is not installed.
         """
-        library = library_for(self.decoder, with_tensorflow=with_tensorflow)
-        if self.dtype not in DTYPES:
-            raise InvalidArgumentError(f"dtype={self.dtype!r}: images come as {' or '.join(DTYPES)}")
-        check_boxes(feed, self.max_boxes)
-        resize = self.image_size is not None
-        height, width = feed.stored_size if self.image_size is None else image_size_of(self.image_size)
-        return Decoding(height, width, resize, self.bad_rows, self.jpeg, library, feed.describe_row, feed.skipped)
+        check_boxes(feed, output.max_boxes)
+        stored = feed.stored_size
+        decoding = Decoding(
+            size=stored if output.image_size is None else image_size_of(output.image_size),
+            stored=stored,
+            resize=output.image_size is not None,
+            policy=output.bad_rows,
+            fast=output.jpeg == "fast",
+            simplejpeg=has_simplejpeg(output.decoder),
+            describe=feed.describe_row,
+            skipped=feed.skipped,
+        )
+        return cls(feed, rows, output, decoding, feed.classes_of(output.one_hot))
 
     @property
-    def threads(self) -> int:
-        """Threads that decode, when TensorFlow does not."""
-        return self.decode_threads or available_cores()
+    def shape(self) -> tuple[int, int, int, int]:
+        """Shape of the images of a batch."""
+        return (self.rows.batches.local_rows, *self.decoding.size, CHANNELS)
+
+    @property
+    def batch_bytes(self) -> int:
+        """Bytes of the images of one batch."""
+        return int(np.prod(self.shape)) * np.dtype(self.output.dtype).itemsize
+
+    @property
+    def batches_held(self) -> int:
+        """Batches of images that are in memory at once: decoded, kept ready, in `preprocess`, and in use."""
+        return DECODING_BATCHES + self.output.prefetch + 2 + (2 * preprocess_calls() if self.output.preprocess else 0)
+
+    def batches(self) -> Iterator[Batch]:
+        """Yields the batches before `preprocess`, the next ones being decoded in threads meanwhile."""
+        ahead: deque[DecodedBatch] = deque()
+        columns = stored_columns_of(self.feed, self.output.max_boxes)
+        buffers = BatchBuffers(self.shape, self.output.dtype)
+        with self.rows.open(self.feed, columns) as reader:
+            stored = stored_batches(self.feed, reader, self.feed.stored_size, self.decoding.size, self.output.max_boxes)
+            pool = DecodingPool(self.decoding, self.output.threads, buffers)
+            try:
+                for batch in stored:
+                    ahead.append(pool.start(batch))
+                    if len(ahead) == DECODING_BATCHES:
+                        yield self._complete(ahead.popleft().wait())
+                while ahead:
+                    yield self._complete(ahead.popleft().wait())
+            finally:
+                pool.close()
+
+    def _complete(self, batch: DecodedBatch) -> Batch:
+        target: Any = batch.stored.labels
+        if self.classes is not None:
+            target = (target[:, None] == np.arange(self.classes)).astype(np.float32)
+        if batch.stored.boxes is not None:
+            target = _with_boxes(target, batch.stored.boxes)
+        return batch.images, target, batch.weights
+
+    def signature(self) -> Batch:
+        """Describes a batch before `preprocess` to TensorFlow."""
+        import tensorflow as tf
+
+        count = self.rows.batches.local_rows
+        target: Any = tf.TensorSpec((count,), tf.int32)
+        if self.classes is not None:
+            target = tf.TensorSpec((count, self.classes), tf.float32)
+        boxes = self.output.max_boxes
+        if boxes is not None:
+            target = {
+                "label": target,
+                "boxes": tf.TensorSpec((count, boxes, 4), tf.float32),
+                "box_labels": tf.TensorSpec((count, boxes), tf.int32),
+                "box_count": tf.TensorSpec((count,), tf.int32),
+            }
+        return tf.TensorSpec(self.shape, self.output.dtype), target, tf.TensorSpec((count,), tf.float32)
 
 
-def available_cores() -> int:
-    """Counts the cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def image_dataset(passed: ImagePass) -> tf.data.Dataset:
+    """Builds the tf.data pipeline behind `DeltaFeed.as_dataset`."""
+    import tensorflow as tf
+
+    preprocess = passed.output.preprocess
+    dataset = tf.data.Dataset.from_generator(lambda: remembered(passed.batches()), output_signature=passed.signature())
+    if preprocess is not None:
+
+        def preprocessed(images: Any, target: Any, weights: Any) -> Batch:
+            images, target = preprocess(images, target)
+            return images, target, weights
+
+        dataset = dataset.map(preprocessed, num_parallel_calls=preprocess_calls())
+    return finished(dataset, passed.rows)
+
+
+def image_arrays(passed: ImagePass) -> Iterator[Batch]:
+    """Yields what `DeltaFeed.as_numpy` promises."""
+    preprocess = passed.output.preprocess
+    for images, target, weights in passed.batches():
+        if preprocess is not None:
+            images, target = preprocess(images, target)
+        yield images, target, weights
+
+
+def finished(dataset: tf.data.Dataset, passed: Pass) -> tf.data.Dataset:
+    """Gives a pipeline its length, its prefetch and the options that keep its batches whole and in order."""
+    import tensorflow as tf
+
+    if passed.steps is not None:
+        dataset = dataset.apply(tf.data.experimental.assert_cardinality(passed.steps))
+    settings = tf.data.Options()
+    settings.deterministic = True
+    settings.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    return dataset.prefetch(passed.reading.prefetch).with_options(settings)
+
+
+def preprocess_calls() -> int:
+    """Calls of `preprocess` at once: few, since an op on a whole batch uses several cores already."""
+    return min(4, max(2, available_cores()))
 
 
 @contextmanager
@@ -137,149 +240,5 @@ def remembered(items: Iterator[Any]) -> Iterator[Any]:
         raise
 
 
-def image_dataset(feed: DeltaFeed, passed: Pass, output: Output) -> tf.data.Dataset:
-    """Builds the tf.data pipeline behind `DeltaFeed.as_dataset`."""
-    import tensorflow as tf
-
-    decoding = output.decoding(feed, with_tensorflow=True)
-    rows = passed.batches.local_rows
-    build = _decoded_by_tensorflow if decoding.library == "tensorflow" else _decoded_by_threads
-    dataset = build(feed, passed, output, decoding)
-
-    def complete(images: Any, weights: Any, labels: Any, *boxes: Any) -> tuple[Any, Any, Any]:
-        images = tf.cast(tf.ensure_shape(images, (rows, decoding.height, decoding.width, CHANNELS)), output.dtype)
-        target: Any = labels if output.classes is None else tf.one_hot(labels, output.classes)
-        if boxes:
-            target = _box_target(target, *boxes)
-        if output.preprocess is not None:
-            images, target = output.preprocess(images, target)
-        return images, target, tf.ensure_shape(weights, (rows,))
-
-    # Few at once: an op on a whole batch uses several cores already.
-    dataset = dataset.map(complete, num_parallel_calls=min(4, max(2, available_cores())))
-    return finished(dataset, passed, output.prefetch)
-
-
-def _decoded_by_threads(feed: DeltaFeed, passed: Pass, output: Output, decoding: Decoding) -> tf.data.Dataset:
-    """Gives (pixels, weights, labels, boxes ...), decoded before TensorFlow takes them over, uncopied."""
-    import tensorflow as tf
-
-    rows = passed.batches.local_rows
-    signature = (
-        tf.TensorSpec((rows, decoding.height, decoding.width, CHANNELS), tf.uint8),
-        tf.TensorSpec((rows,), tf.float32),
-        *_label_signature(rows, output.max_boxes),
-    )
-
-    def generate() -> Iterator[tuple[Any, ...]]:
-        for batch in remembered(decoded_batches(feed, passed, output, decoding)):
-            yield batch.pixels, batch.weights, *_labels_and_boxes(batch.stored)
-
-    return tf.data.Dataset.from_generator(generate, output_signature=signature)
-
-
-def _decoded_by_tensorflow(feed: DeltaFeed, passed: Pass, output: Output, decoding: Decoding) -> tf.data.Dataset:
-    """Gives (pixels, weights, labels, boxes ...), decoded by TensorFlow's ops."""
-    import tensorflow as tf
-
-    rows, stored = passed.batches.local_rows, feed.stored_size
-    decoder = TensorFlowDecoder(rows, decoding)
-    signature = (
-        tf.TensorSpec((rows,), tf.string),
-        tf.TensorSpec((None, *stored, CHANNELS), tf.uint8),
-        tf.TensorSpec((rows, 2), tf.int64),
-        tf.TensorSpec((rows,), tf.float32),
-        *_label_signature(rows, output.max_boxes),
-    )
-
-    def generate() -> Iterator[tuple[Any, ...]]:
-        for batch in remembered(_open_stored(feed, passed, output, decoding)):
-            encoded = [bytes(data) for data in batch.encoded]
-            yield encoded, batch.pixels, batch.origins, batch.weights, *_labels_and_boxes(batch)
-
-    def decode_batch(*arguments: Any) -> tuple[Any, Any]:
-        try:
-            return decoder(*arguments)
-        except LakelensError as error:
-            _raised.append(error)
-            raise
-
-    def decode(encoded: Any, pixels: Any, origins: Any, weights: Any, *others: Any) -> tuple[Any, ...]:
-        images, weights = tf.py_function(decode_batch, [encoded, pixels, origins, weights], [tf.uint8, tf.float32])
-        return images, weights, *others
-
-    dataset = tf.data.Dataset.from_generator(generate, output_signature=signature)
-    return dataset.map(decode, num_parallel_calls=output.decode_threads or min(4, max(2, available_cores())))
-
-
-def _label_signature(rows: int, max_boxes: int | None) -> tuple[Any, ...]:
-    import tensorflow as tf
-
-    labels = tf.TensorSpec((rows,), tf.int32)
-    if max_boxes is None:
-        return (labels,)
-    corners = tf.TensorSpec((rows, max_boxes, 4), tf.float32)
-    return labels, corners, tf.TensorSpec((rows, max_boxes), tf.int32), tf.TensorSpec((rows,), tf.int32)
-
-
-def _labels_and_boxes(batch: StoredBatch) -> tuple[npt.NDArray[Any], ...]:
-    if batch.boxes is None:
-        return (batch.labels,)
-    return batch.labels, batch.boxes.corners, batch.boxes.labels, batch.boxes.count
-
-
-def finished(dataset: tf.data.Dataset, passed: Pass, prefetch: int) -> tf.data.Dataset:
-    """Gives a pipeline its length, its prefetch and the options that keep its batches whole and in order."""
-    import tensorflow as tf
-
-    if passed.steps is not None:
-        dataset = dataset.apply(tf.data.experimental.assert_cardinality(passed.steps))
-    settings = tf.data.Options()
-    settings.deterministic = True
-    settings.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-    return dataset.prefetch(prefetch).with_options(settings)
-
-
-def _open_stored(
-    feed: DeltaFeed, passed: Pass, output: Output, decoding: Decoding
-) -> Generator[StoredBatch, None, None]:
-    """Reads until the end, or until the iterator is closed."""
-    size = (decoding.height, decoding.width)
-    with passed.open(feed, stored_columns_of(feed, output.max_boxes)) as reader:
-        yield from stored_batches(feed, reader, feed.stored_size, size, output.max_boxes)
-
-
-def decoded_batches(feed: DeltaFeed, passed: Pass, output: Output, decoding: Decoding) -> Iterator[DecodedBatch]:
-    """Yields decoded batches, with the next ones being decoded in threads meanwhile."""
-    ahead: deque[DecodedBatch] = deque()
-    batches = _open_stored(feed, passed, output, decoding)
-    pool = DecodingPool(decoding, output.threads)
-    try:
-        for batch in batches:
-            ahead.append(pool.start(batch))
-            if len(ahead) > output.prefetch:
-                yield ahead.popleft().wait()
-        while ahead:
-            yield ahead.popleft().wait()
-    finally:
-        pool.close()
-        batches.close()
-
-
-def numpy_batches(feed: DeltaFeed, passed: Pass, output: Output, decoding: Decoding) -> Iterator[tuple[Any, Any, Any]]:
-    """Yields what `DeltaFeed.as_numpy` promises."""
-    for batch in decoded_batches(feed, passed, output, decoding):
-        images: npt.NDArray[Any] = batch.pixels if output.dtype == "uint8" else batch.pixels.astype(np.float32)
-        target: Any = batch.stored.labels
-        if output.classes is not None:
-            target = (target[:, None] == np.arange(output.classes)).astype(np.float32)
-        if batch.stored.boxes is not None:
-            boxes = batch.stored.boxes
-            target = _box_target(target, boxes.corners, boxes.labels, boxes.count)
-        if output.preprocess is not None:
-            images, target = output.preprocess(images, target)
-        yield images, target, batch.weights
-
-
-def _box_target(label: Any, corners: Any, labels: Any, count: Any) -> dict[str, Any]:
-    return {"label": label, "boxes": corners, "box_labels": labels, "box_count": count}
+def _with_boxes(label: Any, boxes: Boxes) -> dict[str, Any]:
+    return {"label": label, "boxes": boxes.corners, "box_labels": boxes.labels, "box_count": boxes.count}

@@ -19,6 +19,8 @@ from .sharding import GlobalOrder
 # no row group; beyond 64 the mix gains little and every batch costs more.
 MAX_LANES = 64
 MIN_LANES = 8
+# Lanes rather than whole row groups: a row group is cut into chunks, down to this size, before there are fewer lanes.
+SMALLEST_CHUNK_BYTES = 4 << 20
 # A lane holds the row group in use and, from half of it on, the next one.
 GROUPS_PER_LANE = 2
 DEFAULT_MEMORY_BYTES = 1 << 30
@@ -113,7 +115,7 @@ def lanes_within(memory_bytes: int, row_group_bytes: int, table_bytes: int) -> t
     if GROUPS_PER_LANE * table_bytes <= memory_bytes:
         return MAX_LANES, memory_bytes
     lanes = MAX_LANES
-    while lanes > MIN_LANES and GROUPS_PER_LANE * lanes * row_group_bytes > memory_bytes:
+    while lanes > MIN_LANES and GROUPS_PER_LANE * lanes * min(row_group_bytes, SMALLEST_CHUNK_BYTES) > memory_bytes:
         lanes //= 2
     return lanes, max(1, memory_bytes // (GROUPS_PER_LANE * lanes))
 

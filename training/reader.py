@@ -15,13 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
-from ..errors import FeedError, FeedStalledError, InvalidArgumentError, LakelensError
-from ..parquet import parquet_of
+from ..errors import FeedError, FeedStalledError, LakelensError
+from .cursors import CursorShelf
 from .plan import FeedPlan, files_missing
-from .rowgroups import FileLayout, RowGroup, complete, open_file, stored_columns
+from .rowgroups import FileLayout, RowGroup
 from .sharding import Piece
 
 with warnings.catch_warnings():
@@ -32,8 +30,6 @@ with warnings.catch_warnings():
 
 # Layouts kept; a lane needs its file's once per row group. About 10 kB each.
 _CACHED_LAYOUTS = 256
-# Rows read at a time where a row group is too large to be read at once.
-_STREAMED_ROWS = 64
 # The results queue holds no more than the tickets that are out, and those are bounded by the caller.
 _UNBOUNDED = 1 << 30
 
@@ -91,7 +87,7 @@ class _Shelf:
 
     def __init__(self, plan: FeedPlan, columns: tuple[str, ...]) -> None:
         self.plan = plan
-        self.columns = columns
+        self._cursors = CursorShelf(plan, columns, plan.order.lanes)
         self._lock = threading.Lock()
         self._layouts: OrderedDict[int, FileLayout] = OrderedDict()
         self._groups: weakref.WeakValueDictionary[_Key, RowGroup] = weakref.WeakValueDictionary()
@@ -126,29 +122,12 @@ class _Shelf:
         return group
 
     def _read(self, key: _Key, layout: FileLayout) -> RowGroup:
-        wanted = stored_columns(self.plan, self.columns, layout.footer)
-        rows = layout.footer.row_group(key.row_group).num_rows
-        with open_file(self.plan, key.file) as source:
-            parquet = parquet_of(source, layout.footer)
-            if (key.first, key.last) == (0, rows):
-                read = parquet.read_row_group(key.row_group, columns=wanted, use_threads=False)
-            else:
-                read = _read_rows(parquet, key, wanted)
-        first_row = layout.starts[key.row_group] + key.first
-        return RowGroup(key.file, first_row, complete(self.plan, key.file, read, self.columns, key.last - key.first))
+        table = self._cursors.read(key.file, layout, key.row_group, key.first, key.last)
+        return RowGroup(key.file, layout.starts[key.row_group] + key.first, table)
 
-
-def _read_rows(parquet: pq.ParquetFile, key: _Key, columns: list[str]) -> pa.Table:
-    """Reads some rows of a row group, holding little more than them; Parquet has to go through those before them."""
-    batches, start = [], 0
-    for batch in parquet.iter_batches(_STREAMED_ROWS, row_groups=[key.row_group], columns=columns, use_threads=False):
-        first, last = max(key.first - start, 0), min(key.last - start, len(batch))
-        if first < last:
-            batches.append(batch.slice(first, last - first))
-        start += len(batch)
-        if start >= key.last:
-            break
-    return pa.Table.from_batches(batches)
+    def close(self) -> None:
+        """Closes the files of row groups that are half read."""
+        self._cursors.close()
 
 
 class _RowGroupWorker(ArrowReaderWorker):  # type: ignore[misc]
@@ -210,8 +189,6 @@ class RowGroupReader:
     """
 
     def __init__(self, plan: FeedPlan, columns: tuple[str, ...], threads: int, timeout_s: float) -> None:
-        if threads < 1:
-            raise InvalidArgumentError(f"reader_threads={threads}: reading needs at least one thread")
         self._plan = plan
         self._timeout_s = timeout_s
         self._waiting: deque[Ticket] = deque()
@@ -221,8 +198,9 @@ class RowGroupReader:
         self._pool = ThreadPool(threads, results_queue_size=_UNBOUNDED)
         # The places of Petastorm's own arguments: file system, paths, schema, n-gram, pieces, cache, transform,
         # transformed schema, filters, shuffle, seed. The worker above needs none of them.
+        self._shelf = _Shelf(plan, columns)
         self._pool.start(
-            _RowGroupWorker, (None, None, None, None, None, None, None, None, None, False, None, _Shelf(plan, columns))
+            _RowGroupWorker, (None, None, None, None, None, None, None, None, None, False, None, self._shelf)
         )
         for _ in range(threads):
             self._ventilate()
@@ -272,3 +250,4 @@ class RowGroupReader:
             ticket.told.set()
         if not self._stalled:
             self._pool.join()
+        self._shelf.close()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -105,14 +107,12 @@ class BinaryColumn:
 
     def __init__(self, column: pa.ChunkedArray) -> None:
         self._chunks = [_BinaryChunk(chunk) for chunk in column.chunks if len(chunk)]
-        self._starts = np.cumsum([0] + [chunk.rows for chunk in self._chunks])
+        self._starts = list(accumulate((chunk.rows for chunk in self._chunks), initial=0))
 
     def at(self, row: int) -> memoryview | None:
         """Gives the bytes of one row, None for null."""
-        if len(self._chunks) == 1:
-            return self._chunks[0].at(row)
-        place = int(np.searchsorted(self._starts, row, side="right")) - 1
-        return self._chunks[place].at(row - int(self._starts[place]))
+        place = bisect_right(self._starts, row) - 1
+        return self._chunks[place].at(row - self._starts[place])
 
 
 class _BinaryChunk:
@@ -122,7 +122,7 @@ class _BinaryChunk:
         _, offsets, data = array.buffers()
         positions = np.frombuffer(offsets, dtype=np.int64 if wide else np.int32)
         self._offsets = positions[array.offset : array.offset + self.rows + 1].tolist()
-        self._data = memoryview(data) if data is not None else memoryview(b"")
+        self._data = memoryview(data).cast("B") if data is not None else memoryview(b"")
         self._valid = array.is_valid().to_pylist() if array.null_count else None
 
     def at(self, row: int) -> memoryview | None:

@@ -9,20 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import BadRowError, ImageError, InvalidArgumentError
+from ..errors import BadRowError, InvalidArgumentError
 from .batches import BatchReader, RowBatch
 
 if TYPE_CHECKING:
     from .feed import DeltaFeed
 
-CHANNELS = 3
 # Stored forms whose bytes are the pixels themselves, rows of RGB triples from the top.
 RAW_FORMATS = frozenset({"raw_rgb"})
-# Enough of a file to tell how it must be decoded.
-_HEADER_BYTES = 64
 _BOX_CORNERS = ("xmin", "ymin", "xmax", "ymax")
-
-Pixels = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
@@ -45,16 +40,16 @@ class StoredBatch:
     """One batch before decoding.
 
     Attributes:
-        encoded: Encoded bytes of each row, empty where a row is stored as pixels or there is none.
-        pixels: uint8 [rows, height, width, 3] with the rows stored as pixels; [0, height, width, 3] if none is.
-        origins: int64 [rows, 2], file index and row of the file.
-        labels: int32 [rows].
+        images: Bytes of each row, None where the row holds null; empty if this rank has no row in the batch.
+        raw: Rows whose bytes are pixels.
+        origins: int64 [rows, 2], file index and row of the file, for each of `images`.
+        labels: int32 [local rows].
         boxes: The boxes, if they were asked for.
-        weights: float32 [rows], 0 for padding.
+        weights: float32 [local rows], 0 for padding.
     """
 
-    encoded: list[bytes | memoryview]
-    pixels: Pixels
+    images: list[memoryview | None]
+    raw: frozenset[int]
     origins: npt.NDArray[np.int64]
     labels: npt.NDArray[np.int32]
     boxes: Boxes | None
@@ -77,90 +72,23 @@ def stored_batches(
     Args:
         feed: The feed.
         reader: Gives the batches, with the columns of `stored_columns_of`.
-        stored: Height and width of the images that are stored as pixels.
+        stored: Height and width of the images that the feed stores.
         size: Height and width of the images that the feed gives.
         max_boxes: Boxes of a row; None leaves boxes out.
 
     Raises:
-        BadRowError: If a row has no label, stored pixels of another size, or more boxes than there is room for.
+        BadRowError: If a row has no label, or more boxes than there is room for.
     """
     for batch in reader:
-        encoded, pixels = _images_of(feed, batch, stored)
+        forms = batch.values_of(feed.format_column) if feed.format_column is not None else []
         yield StoredBatch(
-            encoded=encoded,
-            pixels=pixels,
-            origins=_padded(batch.origins(), len(batch.weights)),
+            images=batch.bytes_of(feed.image_column),
+            raw=frozenset(i for i, form in enumerate(forms) if form in RAW_FORMATS),
+            origins=batch.origins(),
             labels=_labels_of(feed, batch),
             boxes=_boxes_of(feed, batch, size, stored, max_boxes) if max_boxes is not None else None,
             weights=batch.weights,
         )
-
-
-def aligned_empty(shape: tuple[int, ...]) -> Pixels:
-    """Makes an uninitialised uint8 array that starts on a 64-byte boundary, which TensorFlow takes over uncopied."""
-    count = int(np.prod(shape))
-    buffer = np.empty(count + 64, dtype=np.uint8)
-    offset = -buffer.ctypes.data % 64
-    return buffer[offset : offset + count].reshape(shape)
-
-
-def _padded(values: npt.NDArray[Any], rows: int) -> npt.NDArray[Any]:
-    """Gives zeros for a batch in which this rank has no row."""
-    return values if len(values) == rows else np.zeros((rows, *values.shape[1:]), dtype=values.dtype)
-
-
-def _images_of(feed: DeltaFeed, batch: RowBatch, stored: tuple[int, int]) -> tuple[list[bytes | memoryview], Pixels]:
-    rows = len(batch.weights)
-    data = batch.bytes_of(feed.image_column)
-    forms = batch.values_of(feed.format_column) if feed.format_column is not None else []
-    raw = [i for i, form in enumerate(forms) if form in RAW_FORMATS]
-    if not raw:
-        encoded = [_ready(row) for row in data]
-        return [*encoded, *[b""] * (rows - len(encoded))], np.empty((0, *stored, CHANNELS), dtype=np.uint8)
-    pixels = aligned_empty((rows, *stored, CHANNELS))
-    flat = pixels.reshape(rows, -1)
-    for i in raw:
-        row = data[i]
-        if row is None or len(row) != flat.shape[1]:
-            found = "null" if row is None else f"{len(row)} bytes"
-            raise BadRowError(
-                f"{_name(feed, batch, i)} holds {found}; the feed's {stored[0]} x {stored[1]} pixels are "
-                f"{flat.shape[1]} bytes. Store all raw images at one size, or encode them"
-            )
-        flat[i] = np.frombuffer(row, dtype=np.uint8)
-    if len(raw) == rows:
-        return [b""] * rows, pixels
-    is_raw = set(raw)
-    return [b"" if i in is_raw else _ready(row) for i, row in enumerate(data)], pixels
-
-
-def _ready(row: memoryview | None) -> bytes | memoryview:
-    """Gives the bytes of a row for a decoder; an image that a fast decoder would show otherwise is re-encoded."""
-    if row is None:
-        return b""
-    return _as_plain_png(row.tobytes()) if _needs_care(row[:_HEADER_BYTES].tobytes()) else row
-
-
-def _needs_care(header: bytes) -> bool:
-    """Tells whether a file may be turned by EXIF, has transparency, or has 16 bits a sample.
-
-    Fast decoders ignore the first, drop the second and cut the third; ingest and inference do not.
-    """
-    if header.startswith(b"\xff\xd8"):
-        return b"Exif\0" in header
-    if header.startswith(b"\x89PNG"):
-        return header[24:25] == b"\x10" or header[25:26] in (b"\x03", b"\x04", b"\x06")
-    return False
-
-
-def _as_plain_png(data: bytes) -> bytes:
-    from ..etl.images import decode_source, encode_png
-
-    try:
-        decoded = decode_source(data)
-    except ImageError:
-        return data  # the decoder will find it bad, and name its row
-    return data if decoded.is_plain else encode_png(decoded.image)
 
 
 def _labels_of(feed: DeltaFeed, batch: RowBatch) -> npt.NDArray[np.int32]:
@@ -215,13 +143,9 @@ def check_boxes(feed: DeltaFeed, max_boxes: int | None) -> None:
     """Checks that boxes can be fed.
 
     Raises:
-        InvalidArgumentError: If the table has no column of boxes, or there is no room for any.
+        InvalidArgumentError: If the table has no column of boxes.
     """
-    if max_boxes is None:
-        return
-    if max_boxes < 1:
-        raise InvalidArgumentError(f"max_boxes={max_boxes}: give the largest number of boxes of a row, or None")
-    if feed.boxes_column not in feed.plan.schema:
+    if max_boxes is not None and feed.boxes_column not in feed.plan.schema:
         raise InvalidArgumentError(
             f"max_boxes={max_boxes}: {feed.location} has no column {feed.boxes_column!r} of boxes"
         )
