@@ -1,7 +1,7 @@
 """Reading row groups a few rows at a time, so that one that is larger than its memory is gone through only once.
 
 Parquet has no way into the middle of a row group, so what was read of it stays open until its next rows are wanted.
-Small reads also spare the kernel from clearing pages: Arrow's allocator gives pieces of 8 MiB and more back at once, and
+Small reads also spare the kernel from clearing pages: Arrow's allocator gives pieces of 8 MiB and more back at once;
 reading row groups of 32 MiB of raw pixels in one piece took two and a half times the processor time.
 """
 

@@ -15,12 +15,14 @@ from ..errors import VersionFilesMissingError
 from ..etl.snapshot import DataFiles, locate
 from .sharding import GlobalOrder
 
-# More lanes mix more row groups into a batch. Powers of two are divided by the usual numbers of ranks, which then share
-# no row group; beyond 64 the mix gains little and every batch costs more.
-MAX_LANES = 64
+# More lanes mix more places of the table into a batch. Powers of two are divided by the usual numbers of ranks, which
+# then share no row group.
+MAX_LANES = 256
 MIN_LANES = 8
-# Lanes rather than whole row groups: a row group is cut into chunks, down to this size, before there are fewer lanes.
-SMALLEST_CHUNK_BYTES = 4 << 20
+# For the sake of more lanes, row groups are read in chunks down to this size; smaller reads would cost too much.
+SMALLEST_CHUNK_BYTES = 2 << 20
+# A lane that begins in the middle of a row group that is read in chunks has to pass over half of it, on average.
+GROUPS_PER_CHUNKED_LANE = 2
 # A lane holds the row group in use and, from half of it on, the next one.
 GROUPS_PER_LANE = 2
 DEFAULT_MEMORY_BYTES = 1 << 30
@@ -114,10 +116,13 @@ def lanes_within(memory_bytes: int, row_group_bytes: int, table_bytes: int) -> t
     """
     if GROUPS_PER_LANE * table_bytes <= memory_bytes:
         return MAX_LANES, memory_bytes
-    lanes = MAX_LANES
-    while lanes > MIN_LANES and GROUPS_PER_LANE * lanes * min(row_group_bytes, SMALLEST_CHUNK_BYTES) > memory_bytes:
-        lanes //= 2
-    return lanes, max(1, memory_bytes // (GROUPS_PER_LANE * lanes))
+    held = memory_bytes // GROUPS_PER_LANE
+    of_whole_groups = held // max(1, row_group_bytes)
+    row_groups = table_bytes // max(1, row_group_bytes)
+    of_chunks = min(held // SMALLEST_CHUNK_BYTES, row_groups // GROUPS_PER_CHUNKED_LANE)
+    wanted = min(MAX_LANES, max(MIN_LANES, of_whole_groups, of_chunks))
+    lanes = 1 << (wanted.bit_length() - 1)
+    return lanes, max(1, held // lanes)
 
 
 def files_missing(location: str, version: int, missing: list[str]) -> VersionFilesMissingError:

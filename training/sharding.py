@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -55,6 +56,20 @@ def permutation(count: int, *keys: int) -> IntArray:
             state = _mix((state + _GOLDEN) ^ np.array([key & 0xFFFFFFFFFFFFFFFF], dtype=np.uint64))
         words = _mix(state + _GOLDEN * np.arange(1, count + 1, dtype=np.uint64))
     return np.argsort(words, kind="stable").astype(np.int64)
+
+
+def spread(count: int) -> IntArray:
+    """Orders 0 .. count-1 so that neighbouring numbers come to lie far apart: by their bits read backwards.
+
+    This is the sequence of van der Corput (1935) in base 2.
+
+    Returns:
+        int64 [count].
+    """
+    numbers = np.arange(count, dtype=np.int64)
+    bits = max(1, (count - 1).bit_length())
+    backwards = sum(((numbers >> bit) & 1) << (bits - 1 - bit) for bit in range(bits))
+    return np.argsort(backwards, kind="stable").astype(np.int64)
 
 
 class Piece(NamedTuple):
@@ -121,7 +136,16 @@ class GlobalOrder:
 
     def lane_start(self, lane: int) -> int:
         """Gives the offset in the epoch's walk at which a lane's piece starts."""
-        return lane * (self.rows // self.lanes) + min(lane, self.rows % self.lanes)
+        return int(self._starts[lane])
+
+    @cached_property
+    def _starts(self) -> IntArray:
+        # Neighbours in the order get pieces that lie far apart in the walk, so that small batches are mixed too.
+        laid_out = spread(self.lanes)
+        lengths = np.array([self.lane_rows(int(lane)) for lane in laid_out], dtype=np.int64)
+        starts = np.empty(self.lanes, dtype=np.int64)
+        starts[laid_out] = np.cumsum(lengths) - lengths
+        return starts
 
     def lane_position(self, lane: int, row: int) -> int:
         """Counts the rows of a lane that come before global row `row`: the lane's position there."""
