@@ -208,7 +208,7 @@ class DeltaFeed:
                 bad_rows: `error` stops at a row that does not decode and names it; `skip` gives it weight 0, logs it
                     and counts it in `skipped`.
                 jpeg: `accurate`, or `fast`: libjpeg's fast inverse transform, which changes most pixels by a level and
-                    some by up to nine, and, for images that come out at half their size or less, decoding at a
+                    some by up to nine, and, for images that come out at a quarter of their size or less, decoding at a
                     fraction of it, which changes edges by more: see docs/decisions/decoding.md.
                 decoder: What decodes JPEG: `auto` is simplejpeg where it is installed, else Pillow; or one by name.
                     Both give the same pixels, to the bit.
