@@ -7,6 +7,7 @@ before it is committed. `open_transaction` therefore drives Delta's own transact
 
 from __future__ import annotations
 
+import getpass
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import TableConflictError
 from . import schema
+from .catalog import delta_table, sql_name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
 # Every ingest of a table writes the next number under this application id. Two that started from the same version can
 # therefore not both commit, whatever files they bring.
 APPLICATION_ID = "lakelens.ingest"
+
+# How far back a commit of our own is looked for, behind those that were made since.
+_RECENT = 100
 
 _CONFLICTS = (
     "ConcurrentTransactionException",
@@ -180,15 +185,19 @@ class _DeltaTransaction:
 
 
 class _PublicTransaction:
-    """The same with Delta's public writers alone."""
+    """The same with Delta's public writers alone.
+
+    Delta skips a write whose number is not above the last one of the application, and refuses one when another of the
+    application was committed since it began. The number is therefore the one after the last that the version read has:
+    of two that have read the same last ingest, one commits, whatever else was committed between.
+    """
 
     def __init__(self, spark: SparkSession, path: str) -> None:
-        from delta.tables import DeltaTable
-
         self._spark = spark
         self._path = path
-        self._table = DeltaTable.forPath(spark, path)
+        self._table = delta_table(spark, path)
         self.version = int(self._table.history(1).collect()[0]["version"])
+        self._number = _last_number(spark, path, self.version) + 1
         self._properties = dict(self._table.detail().collect()[0]["properties"])
 
     def property(self, name: str) -> str | None:
@@ -198,36 +207,61 @@ class _PublicTransaction:
         self, rows: DataFrame, delete_where: str | None, properties: Mapping[str, str], user_metadata: str
     ) -> Committed:
         try:
-            self._set_properties(properties)
+            changed = {name: value for name, value in properties.items() if self._properties.get(name) != value}
+            if changed:
+                set_properties(self._spark, self._path, changed)
             self._write(rows, delete_where, user_metadata)
         except Exception as error:
             conflict = conflict_of(error, f"{self._path}@{self.version}")
             if conflict is None:
                 raise
             raise conflict from error
-        for row in self._table.history(100).collect():
+        for row in self._table.history(_RECENT).collect():
             if row["userMetadata"] == user_metadata:
                 return Committed(int(row["version"]), int(row["operationMetrics"].get("numOutputRows", 0)))
         raise TableConflictError(
             f"{self._path}: another ingest committed between version {self.version} and this one; run the ingest again"
         )
 
-    def _set_properties(self, properties: Mapping[str, str]) -> None:
-        changed = {name: value for name, value in properties.items() if self._properties.get(name) != value}
-        if changed:
-            pairs = ", ".join(f"{sql_literal(name)} = {sql_literal(value)}" for name, value in changed.items())
-            self._spark.sql(f"ALTER TABLE delta.`{self._path}` SET TBLPROPERTIES ({pairs})")
-
     def _write(self, rows: DataFrame, delete_where: str | None, user_metadata: str) -> None:
         writer = rows.write.format("delta").option("userMetadata", user_metadata)
-        # The number follows from the version that was read: a second ingest from the same version is skipped by Delta.
-        writer = writer.option("txnAppId", APPLICATION_ID).option("txnVersion", str(self.version + 1))
+        writer = writer.option("txnAppId", APPLICATION_ID).option("txnVersion", str(self._number))
         if delete_where is not None:
             writer = writer.mode("overwrite").option("replaceWhere", delete_where)
             writer = writer.option("spark.databricks.delta.replaceWhere.constraintCheck.enabled", "false")
         else:
             writer = writer.mode("append")
         writer.save(self._path)
+
+
+def set_properties(spark: SparkSession, location: str, properties: Mapping[str, str]) -> None:
+    """Sets properties of a Delta table, as a commit of its own."""
+    pairs = ", ".join(f"{sql_literal(name)} = {sql_literal(value)}" for name, value in properties.items())
+    spark.sql(f"ALTER TABLE {sql_name(location)} SET TBLPROPERTIES ({pairs})")
+
+
+def user_name() -> str:
+    """Names who commits, for the table's history."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have no name
+        return "unknown"
+
+
+def _last_number(spark: SparkSession, path: str, version: int) -> int:
+    """The number of the last ingest as of a version, or -1; no public call tells it, so Spark reads it from the log."""
+    from pyspark.sql import functions as F
+
+    log = f"{path.rstrip('/')}/_delta_log"
+    reader = spark.read.schema("txn STRUCT<appId: STRING, version: BIGINT>")
+    commits = reader.option("pathGlobFilter", "*.json").json(log)
+    checkpoints = reader.option("pathGlobFilter", "*.checkpoint*.parquet").parquet(log)
+    committed_by = F.regexp_extract("_metadata.file_name", r"^(\d{20})\.", 1).cast("bigint")
+    numbers = [
+        entries.where((F.col("txn.appId") == APPLICATION_ID) & (committed_by <= version)).agg(F.max("txn.version"))
+        for entries in (commits, checkpoints)
+    ]
+    return max((row[0] for frame in numbers for row in frame.collect() if row[0] is not None), default=-1)
 
 
 def conflict_of(error: Exception, read: str) -> TableConflictError | None:

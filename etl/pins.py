@@ -7,15 +7,17 @@ files from `ImageTable.vacuum`.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import re
 import uuid
+from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from ..errors import InvalidArgumentError, VersionNotFoundError
+from ..errors import InvalidArgumentError, TableError, VersionNotFoundError
 from ..locations import absolute, has_scheme
 
 _FOLDER = "_lakelens"
@@ -36,12 +38,13 @@ def pin(location: str, name: str, version: int, *, replace: bool = False) -> Non
         InvalidArgumentError: If the name is unfit, or already names another version.
     """
     check_pin_name(name)
-    known = version_of_pin(location, name)
-    if known is not None and known != version and not replace:
-        raise InvalidArgumentError(
-            f"pin {name!r} of {location} already names version {known}; unpin it first, or choose another name"
-        )
-    _write(location, "pins", name, {"name": name, "version": version, "created": _now()})
+    with no_vacuum(location):
+        known = version_of_pin(location, name)
+        if known is not None and known != version and not replace:
+            raise InvalidArgumentError(
+                f"pin {name!r} of {location} already names version {known}; unpin it first, or choose another name"
+            )
+        _write(location, "pins", name, {"name": name, "version": version, "created": _now()})
 
 
 def unpin(location: str, name: str) -> None:
@@ -51,11 +54,12 @@ def unpin(location: str, name: str) -> None:
         VersionNotFoundError: If there is none of that name.
     """
     check_pin_name(name)
-    try:
-        (_folder(location) / "pins" / f"{name}.json").unlink()
-    except FileNotFoundError:
+    file = _folder(location) / "pins" / f"{name}.json"
+    if not file.exists():
         names = ", ".join(sorted(pins(location))) or "none"
-        raise VersionNotFoundError(f"{location} has no pin {name!r}; its pins: {names}") from None
+        raise VersionNotFoundError(f"{location} has no pin {name!r}; its pins: {names}")
+    with writing_to(location):
+        file.unlink(missing_ok=True)
 
 
 def pins(location: str) -> dict[str, int]:
@@ -73,7 +77,8 @@ def version_of_pin(location: str, name: str) -> int | None:
 def track(location: str, version: int, run_id: str) -> None:
     """Notes that a run has read a version."""
     name = re.sub(r"[^A-Za-z0-9_.-]", "_", f"{version}-{run_id}")
-    _write(location, "tracked", name, {"version": version, "run_id": run_id, "created": _now()})
+    with no_vacuum(location):
+        _write(location, "tracked", name, {"version": version, "run_id": run_id, "created": _now()})
 
 
 def untrack(location: str, run_id: str) -> int:
@@ -81,7 +86,7 @@ def untrack(location: str, run_id: str) -> int:
     folder = _folder(location) / "tracked"
     forgotten = 0
     for path in sorted(folder.glob("*.json")) if folder.is_dir() else []:
-        if json.loads(path.read_text(encoding="utf-8"))["run_id"] == run_id:
+        if _record_of(path)["run_id"] == run_id:
             path.unlink(missing_ok=True)
             forgotten += 1
     return forgotten
@@ -93,6 +98,20 @@ def tracked(location: str) -> dict[int, list[str]]:
     for record in _read_all(location, "tracked"):
         runs.setdefault(int(record["version"]), []).append(str(record["run_id"]))
     return runs
+
+
+@contextlib.contextmanager
+def no_new_pins(location: str) -> Iterator[None]:
+    """Keeps pins and tracked versions as they are while a VACUUM looks at them and removes files."""
+    with _lock(location, exclusive=True):
+        yield
+
+
+@contextlib.contextmanager
+def no_vacuum(location: str) -> Iterator[None]:
+    """Waits until no VACUUM is at work, and keeps a new one waiting."""
+    with _lock(location, exclusive=False):
+        yield
 
 
 def check_pin_name(name: str) -> None:
@@ -115,6 +134,39 @@ def _folder(location: str) -> Path:
             f"pins live in the table's folder, and {location} is not a path that can be written here"
         )
     return Path(place) / _FOLDER
+
+
+@contextlib.contextmanager
+def _lock(location: str, *, exclusive: bool) -> Iterator[None]:
+    """Holds the lock of a table's pins; the kernel lets go of it when a process dies.
+
+    Tables in an object store have no pins, and some file systems no locks.
+    """
+    if has_scheme(absolute(location)):
+        yield
+        return
+    folder = _folder(location)
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("a") as file:
+        with contextlib.suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
+        yield
+
+
+@contextlib.contextmanager
+def writing_to(location: str) -> Iterator[None]:
+    """Turns the operating system's refusal to write in a table's folder into a typed error.
+
+    Raises:
+        InvalidArgumentError: If the folder cannot be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise InvalidArgumentError(
+            f"{location} cannot be written: {error.strerror or error} ({error.filename}); its owner can give you the "
+            "right to, or copy the table"
+        ) from error
 
 
 def _write(location: str, kind: str, name: str, record: dict[str, Any]) -> None:
@@ -142,8 +194,20 @@ def _read_all(location: str, kind: str) -> list[dict[str, Any]]:
     records = []
     for path in sorted(folder.glob("*.json")):
         with contextlib.suppress(FileNotFoundError):  # taken away between listing and reading
-            records.append(json.loads(path.read_text(encoding="utf-8")))
+            records.append(_record_of(path))
     return records
+
+
+def _record_of(path: Path) -> dict[str, Any]:
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        int(record["version"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise TableError(
+            f"{path} is not the pin or tracked version that lakelens wrote ({error!r}); what it protects cannot be "
+            "told. Delete the file, and pin the version again"
+        ) from error
+    return dict(record)
 
 
 def _now() -> str:

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import numpy as np
 
-from ..errors import NotADeltaTableError
 from .phash import DEFAULT_MAX_DISTANCE
 from .profile_data import MOST_SAMPLES, ClassRows, NearDuplicates, QuarantineSummary, Sample, TableProfile
 from .profile_findings import Finding, find_findings
 from .profile_images import Looks, choose_samples, fetch_samples, find_conflicts, find_duplicates, look_at_images
 from .profile_page import render_page
 from .profile_plots import draw_plots
-from .profile_scan import Scan, check_positive, class_rows, image_sizes, open_parquet, recipe_of, scan_rows
+from .profile_scan import Scan, check_positive, class_rows, image_sizes, recipe_of, scan_rows
 from .profile_sheet import draw_sheet
 from .quality import quarantine_location
+from .quarantined import iterate_quarantine
 from .snapshot import Snapshot, open_snapshot
 
 # A page of this many small pictures stays below 5 MB.
@@ -139,24 +139,15 @@ def gather_profile(
 
 
 def read_quarantine(location: str, storage_options: Mapping[str, str] | None = None) -> QuarantineSummary | None:
-    """Counts a table's quarantine by reason; None when it has none."""
-    try:
-        snapshot = open_snapshot(quarantine_location(location), None, storage_options)
-    except NotADeltaTableError:
-        return None
+    """Counts a table's quarantine by reason; None when it is empty."""
     reasons: Counter[str] = Counter()
     examples: dict[str, list[tuple[str, str]]] = {}
-    for file in range(len(snapshot.files)):
-        with open_parquet(snapshot, file, storage_options) as parquet:
-            for batch in parquet.iter_batches(10_000, columns=["path", "reason", "error"]):
-                columns = (batch.column(name).to_pylist() for name in ("path", "reason", "error"))
-                for path, reason, error in zip(*columns, strict=True):
-                    name = reason or "unknown"
-                    reasons[name] += 1
-                    listed = examples.setdefault(name, [])
-                    if len(listed) < _EXAMPLES:
-                        listed.append((path or "", (error or "")[:300]))
-    return QuarantineSummary(dict(reasons.most_common()), examples)
+    for file in iterate_quarantine(quarantine_location(location), storage_options):
+        reasons[file.reason] += 1
+        listed = examples.setdefault(file.reason, [])
+        if len(listed) < _EXAMPLES:
+            listed.append((file.path or "", (file.error or "")[:300]))
+    return QuarantineSummary(dict(reasons.most_common()), examples) if reasons else None
 
 
 def _duplicates(

@@ -15,10 +15,11 @@ from PIL import Image, ImageDraw
 
 from ..errors import ImageError
 from . import schema
+from .data_files import open_parquet
 from .images import decode
 from .phash import Hashes, find_near_pairs, perceptual_hash
 from .profile_data import MOST_SAMPLES, Conflict, NearDuplicates, Sample
-from .profile_scan import RowGroup, Scan, for_each_group, open_parquet
+from .profile_scan import RowGroup, Scan, for_each_group
 
 _HASHED, _PLAIN, _UNREADABLE = 0, 1, 2
 _HASH_DECODE_SIDE = 72

@@ -13,18 +13,16 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from ..errors import InvalidArgumentError, NotAnImageTableError
-from ..parquet import open_parquet_file
 from . import schema
+from .data_files import open_parquet
 from .labels import labels_of
 from .profile_boxes import BoxCounts, counts_between, floats_of, histogram_of
 from .profile_data import (
@@ -146,13 +144,6 @@ def scan_rows(snapshot: Snapshot, storage_options: Mapping[str, str] | None = No
                 gathered.add(scan, batch, split)
     gathered.finish(scan)
     return scan
-
-
-def open_parquet(
-    snapshot: Snapshot, file: int, storage_options: Mapping[str, str] | None = None
-) -> AbstractContextManager[pq.ParquetFile]:
-    """Opens a data file, on a disk or through fsspec; raises as `lakelens.parquet.open_parquet_file` does."""
-    return open_parquet_file(snapshot.file_location(file), storage_options, int(snapshot.files.sizes[file]))
 
 
 def class_rows(scan: Scan) -> tuple[ClassRows, ...]:

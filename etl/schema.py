@@ -35,6 +35,8 @@ TABLE_PROPERTIES = {
     "delta.dataSkippingStatsColumns": ",".join(_STATISTICS_COLUMNS),
     # A feed that reads without Spark would show deleted rows as long as a vector marks them.
     "delta.enableDeletionVectors": "false",
+    # A version that a run has recorded is to be read years later; its log would be gone after 30 days.
+    "delta.logRetentionDuration": "interval 3650 days",
 }
 
 # Near 32 MiB: large enough for one sequential read, small enough that a rank holds several while it shuffles.

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 # Reader features that change nothing about which rows the Parquet files of a version hold. `deletionVectors` and
 # `columnMapping` are looked at one by one: a table may have the feature without using it.
 _HARMLESS_READER_FEATURES = frozenset({"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
-_ROWS_UNKNOWN = -1
+ROWS_UNKNOWN = -1
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class Snapshot:
     @property
     def rows(self) -> int | None:
         """Rows of the version, or None when the log lacks the statistics of a file."""
-        return None if bool((self.files.rows == _ROWS_UNKNOWN).any()) else int(self.files.rows.sum())
+        return None if bool((self.files.rows == ROWS_UNKNOWN).any()) else int(self.files.rows.sum())
 
     def file_location(self, file: int) -> str:
         """Gives the absolute path or URI of a data file."""
@@ -230,11 +230,11 @@ def _opened(
 
 
 @contextmanager
-def log_of(place: str) -> Iterator[str]:
+def log_of(place: str, *, whole: bool = False) -> Iterator[str]:
     """Gives the place at which delta-rs finds the log: dbfs:/ where Databricks mounts it, and a detour for one fault.
 
     delta-rs decodes a percent sign in a table's path twice and then misses the folder, so such a table is opened
-    through a folder that holds nothing but a link to its log. Only the log is read there.
+    through a folder that holds links to its log and, if asked for, to everything beside it. Nothing is written there.
     """
     if place.startswith("dbfs:"):
         yield "/dbfs/" + place[len("dbfs:") :].lstrip("/")
@@ -243,7 +243,8 @@ def log_of(place: str) -> Iterator[str]:
         yield place
         return
     with tempfile.TemporaryDirectory(prefix="lakelens-log-") as folder:
-        (Path(folder) / "_delta_log").symlink_to(Path(place) / "_delta_log", target_is_directory=True)
+        for entry in Path(place).iterdir() if whole else [Path(place) / "_delta_log"]:
+            (Path(folder) / entry.name).symlink_to(entry, target_is_directory=entry.is_dir())
         yield folder
 
 
@@ -266,6 +267,8 @@ def _as_version(place: str, version: int | str | datetime | None) -> int | datet
     try:
         return datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError:
+        if not has_scheme(place) and not (Path(place) / "_delta_log").is_dir():
+            raise _no_table(place, "it has no _delta_log/") from None
         raise VersionNotFoundError(
             f"{place}: {version!r} is no version number, no time (ISO 8601) and no pin of this table"
             f"{_known_pins(place)}; give one of these or 'latest'"
@@ -314,9 +317,11 @@ def _explain(place: str, log: str, number: int | None, options: dict[str, str], 
         return UnsupportedTableFeatureError(_unsupported(place, number, text))
     if existing:
         return VersionFilesMissingError(f"{place}: the log of the table cannot be read: {text}")
-    return NotADeltaTableError(
-        f"{place} holds no Delta table ({text.splitlines()[0]}); give the folder that contains _delta_log/"
-    )
+    return _no_table(place, text.splitlines()[0])
+
+
+def _no_table(place: str, why: str) -> NotADeltaTableError:
+    return NotADeltaTableError(f"{place} holds no Delta table ({why}); give the folder that contains _delta_log/")
 
 
 def _existing(log: str, options: dict[str, str]) -> str:
@@ -396,9 +401,9 @@ def _files_of(table: DeltaTable) -> DataFiles:
     paths = tuple(unquote(path) for path in actions.column("path").to_pylist())
     if "num_records" in names:
         counted = actions.column("num_records").to_pylist()
-        rows = np.array([_ROWS_UNKNOWN if n is None else n for n in counted], dtype=np.int64)
+        rows = np.array([ROWS_UNKNOWN if n is None else n for n in counted], dtype=np.int64)
     else:
-        rows = np.full(len(paths), _ROWS_UNKNOWN, dtype=np.int64)
+        rows = np.full(len(paths), ROWS_UNKNOWN, dtype=np.int64)
     partitions = {}
     for name in table.metadata().partition_columns:
         values = (

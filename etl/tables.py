@@ -7,24 +7,30 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import NotADeltaTableError
-from ..locations import absolute
+from ..errors import NotADeltaTableError, SessionError
+from ..locations import absolute, is_table_name
 from ..session import require_delta
 from . import pins as pin_files
-from . import versions
 from .catalog import is_delta_table, path_of, read_table
+from .history import VersionInfo, history
 from .ingest import ingest, preview
 from .labels import labels_of
 from .layouts import CLASS_FOLDERS
-from .quality import Quarantine
+from .protection import pin_version
+from .quality import Quarantine, quarantine_location
+from .quarantined import QuarantineList, list_quarantine_at
 from .recipe import Limits
+from .restore import RestoreResult, restore
 from .results import KEEP, STAMP, IngestPreview, IngestRequest, IngestResult
 from .snapshot import Snapshot, open_snapshot
 from .sources import Source
-from .versions import VacuumResult, VersionDiff, VersionInfo
+from .vacuum import VacuumResult, vacuum
+from .versions import VersionDiff, class_counts, diff
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from .profile import ProfileResult
 
 Version = int | str | datetime | None
 
@@ -34,17 +40,46 @@ class ImageTable:
 
     Nothing is read or written until a method asks for it; the table need not exist before the first `ingest`.
 
+    Only `ingest`, `preview`, `restore`, and what gives a DataFrame (`read`, `read_quarantine`) need Spark. Without it,
+    `ImageTable(None, path)` looks at versions, pins and removes files, and starts no JVM.
+
+    Args:
+        spark: A session with Delta Lake, or None.
+        location: Path or URI of the table, or, with a session, its name in the catalog.
+        storage_options: Access to an object store for what is done without Spark, under delta-rs' names.
+
     Attributes:
         location: The table's path, absolute, or its name.
     """
 
-    def __init__(self, spark: SparkSession, location: str | Path) -> None:
-        require_delta(spark)
+    def __init__(
+        self,
+        spark: SparkSession | None,
+        location: str | Path,
+        *,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> None:
+        if spark is not None:
+            require_delta(spark)
         self._spark = spark
+        self._options = dict(storage_options or {})
         self.location = absolute(location)
 
     def __repr__(self) -> str:
         return f"ImageTable({self.location!r})"
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session.
+
+        Raises:
+            SessionError: If the table was opened without one.
+        """
+        if self._spark is None:
+            raise SessionError(
+                f"{self!r} was opened without Spark, and this needs it: ImageTable(lakelens.spark_session(), ...)"
+            )
+        return self._spark
 
     def ingest(
         self,
@@ -110,7 +145,7 @@ class ImageTable:
             classes,
             batch_id,
         )
-        return ingest(self._spark, self.location, request)
+        return ingest(self.spark, self.location, request)
 
     def preview(
         self,
@@ -142,7 +177,7 @@ class ImageTable:
         request = IngestRequest(
             Source(source, layout, annotations, images), {}, removed=removed, verify=verify, classes=classes
         )
-        return preview(self._spark, self.location, request, limit)
+        return preview(self.spark, self.location, request, limit)
 
     @property
     def version(self) -> int:
@@ -159,7 +194,7 @@ class ImageTable:
         Args:
             version: Number, timestamp, pin's name, or None for the latest.
         """
-        return open_snapshot(self._path(), version)
+        return open_snapshot(self._path(), version, self._options)
 
     def read(self, version: Version = None) -> DataFrame:
         """Reads one version as a DataFrame.
@@ -171,49 +206,128 @@ class ImageTable:
             NotADeltaTableError: If the table does not exist.
             VersionNotFoundError: If it has no such version.
         """
-        number = None if version is None else self.snapshot(version).version
         self._require()
-        return read_table(self._spark, self.location, number)
+        number = None if version is None else self.snapshot(version).version
+        return read_table(self.spark, self.location, number)
 
     def labels(self, version: Version = None) -> dict[str, int]:
         """Class numbers by name, as of one version."""
         return labels_of(self.snapshot(version).configuration)
 
     def class_counts(self, version: Version = None) -> dict[str, int]:
-        """Number of rows by class name, in the order of the class numbers, as of one version.
+        """Number of rows by class name as of one version: in the order of the class numbers, 0 where there is no row.
 
-        Classes that have a number and no row count 0.
+        After them, by name, classes that have no number, and rows of no class as `(no class)`.
         """
-        counts = dict.fromkeys(self.labels(version), 0)
-        for row in self.read(version).groupBy("label_name").count().collect():
-            counts[row["label_name"]] = row["count"]
-        return counts
+        return class_counts(self.snapshot(version), self._options)
 
-    def quarantine(self) -> DataFrame:
-        """The files that could not be stored: path, reason, error, label_name, source_length, source_modified."""
-        return Quarantine(self._spark, self.location).read()
+    def quarantine(
+        self, *, batch_id: str | None = None, reason: str | None = None, limit: int | None = None
+    ) -> QuarantineList:
+        """The files that could not be stored, each with its reason, and how many there are of each reason.
 
-    def pin(self, name: str, version: Version = None) -> int:
-        """Gives a version a name that protects its files from `vacuum`; returns its number."""
-        number = self.snapshot(version).version
-        pin_files.pin(self._path(), name, number)
-        return number
+        Args:
+            batch_id: Only files that this ingest found bad.
+            reason: Only files with this reason.
+            limit: The most files to list.
+
+        Raises:
+            InvalidArgumentError: If `reason` is none that there is.
+        """
+        place = quarantine_location(self.snapshot().location)
+        if is_table_name(self.location):
+            name = quarantine_location(self.location)
+            place = path_of(self.spark, name) if is_delta_table(self.spark, name) else place
+        return list_quarantine_at(place, batch_id=batch_id, reason=reason, limit=limit, storage_options=self._options)
+
+    def read_quarantine(self) -> DataFrame:
+        """The same as a DataFrame: path, reason, error, label_name, source_length, source_modified, batch_id."""
+        return Quarantine(self.spark, self.location).read()
+
+    def pin(self, name: str, version: Version = None, *, replace: bool = False) -> int:
+        """Gives a version a name that protects its files from `vacuum`; returns its number.
+
+        Args:
+            name: Letters, digits, `_`, `.` and `-`, starting with a letter or `_`.
+            version: Number, timestamp, another pin's name, or None for the latest.
+            replace: Whether a pin of that name may move.
+
+        Raises:
+            InvalidArgumentError: If the name is unfit, or already names another version.
+            VersionFilesMissingError: If files of the version are gone.
+        """
+        return pin_version(self._path(), name, version, replace=replace, storage_options=self._options)
 
     def unpin(self, name: str) -> None:
         """Takes a pin away."""
-        pin_files.unpin(self._path(), name)
+        pin_files.unpin(self.snapshot().location, name)
+
+    def untrack(self, run_id: str) -> int:
+        """Forgets that a run has read versions of this table, so that it protects none; returns how many it did."""
+        return pin_files.untrack(self.snapshot().location, run_id)
 
     def pins(self) -> dict[str, int]:
         """The pins: versions by name."""
-        return pin_files.pins(self._path())
+        return pin_files.pins(self.snapshot().location)
 
-    def history(self) -> list[VersionInfo]:
-        """The versions that the log still knows, the newest first, with rows, classes, batch and user."""
-        return versions.history(self._path())
+    def history(self, limit: int | None = None) -> list[VersionInfo]:
+        """The versions that the log still knows, the newest first, with rows, classes, batch and user.
+
+        Args:
+            limit: Only the newest, this many; None lists all.
+        """
+        return history(self._path(), limit, self._options)
 
     def diff(self, first: int | str | datetime, second: Version = None) -> VersionDiff:
         """Counts by class what was added, removed and changed between two versions; None is the latest."""
-        return versions.diff(self._path(), first, second)
+        return diff(self._path(), first, second, self._options)
+
+    def restore(self, version: int | str | datetime) -> RestoreResult:
+        """Makes a new version whose rows are exactly an old one's; the versions between stay in the history.
+
+        Class numbers stay as they are, and the next ingest takes again what the restore has removed.
+
+        Args:
+            version: Number, timestamp or pin's name.
+
+        Raises:
+            VersionNotFoundError: If the table has no such version.
+            VersionFilesMissingError: If data files of the version are gone; names them, and the whole versions.
+            TableConflictError: If other writers kept being faster.
+        """
+        return restore(self.spark, self.location, version, self._options)
+
+    def profile(
+        self,
+        version: Version = None,
+        output: str | Path | None = None,
+        *,
+        near_duplicates: bool = True,
+        samples_per_class: int | None = None,
+    ) -> ProfileResult:
+        """Writes a page about one version: classes, sizes, samples, boxes, near-duplicates, quarantine.
+
+        Args:
+            version: Number, timestamp, pin's name, or None for the latest.
+            output: Folder for `profile.html` and its PNG files; `<table>-v<version>-profile` in the working directory
+                when None.
+            near_duplicates: Whether to look for them, which decodes every image.
+            samples_per_class: Pictures of each class; None chooses by the number of classes.
+
+        Raises:
+            NotAnImageTableError: If the table has no column `image`.
+            MissingDependencyError: If matplotlib is not installed.
+        """
+        from .profile import profile
+
+        return profile(
+            self._path(),
+            version,
+            output,
+            near_duplicates=near_duplicates,
+            samples_per_class=samples_per_class,
+            storage_options=self._options,
+        )
 
     def vacuum(
         self,
@@ -234,18 +348,21 @@ class ImageTable:
         Raises:
             VersionProtectedError: If files of a pinned version, or of one that a run has used, would go.
         """
-        return versions.vacuum(
+        return vacuum(
             self._path(),
             retention_hours,
             dry_run=dry_run,
             keep_protected=keep_protected,
             allow_short_retention=allow_short_retention,
+            storage_options=self._options,
         )
 
     def _path(self) -> str:
+        if not is_table_name(self.location):
+            return self.location
         self._require()
-        return path_of(self._spark, self.location)
+        return path_of(self.spark, self.location)
 
     def _require(self) -> None:
-        if not is_delta_table(self._spark, self.location):
+        if not is_delta_table(self.spark, self.location):
             raise NotADeltaTableError(f"{self.location} holds no Delta table; ingest into it first, or check the path")

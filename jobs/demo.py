@@ -187,8 +187,8 @@ class _Demo:
                 f"+ {result.skipped} known and unchanged"
             )
             if result.quarantined:
-                for row in table.quarantine().select("path", "reason").collect():
-                    print(f"quarantined: {Path(row.path).name}: {row.reason}")
+                for file in table.quarantine().files:
+                    print(f"quarantined: {Path(file.path).name}: {file.reason}")
         return result
 
     def _train(self, table: ImageTable, version: int, key: str) -> TrainResult:

@@ -1,4 +1,7 @@
-"""Looks at an image table and its versions, pins and cleans them (`lakelens table`); starts no JVM."""
+"""Looks at an image table and its versions, pins, restores and cleans them (`lakelens table`).
+
+Only `restore` starts a JVM.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from lakelens.jobs.command import main_of, version_value
+from lakelens.jobs.command import add_session_arguments, main_of, session_of, version_value
 
-DESCRIPTION = "Look at the versions of an image table, pin them, remove files that none needs."
+DESCRIPTION = "Look at the versions of an image table, pin and restore them, remove files that none needs."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,7 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action.set_defaults(work=work)
         return action
 
-    add("history", "the versions, the newest first, with rows, classes, batch and user", _history)
+    listed = add("history", "the versions, the newest first, with rows, classes, batch and user", _history)
+    listed.add_argument("--limit", type=int, default=None, help="only the newest, this many; all when absent")
     counts = add("counts", "rows by class of one version", _counts)
     counts.add_argument("--version", default=None, help="number, timestamp or pin; the latest when absent")
     diff = add("diff", "rows added, removed and changed between two versions, by class", _diff)
@@ -34,8 +38,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     pin = add("pin", "give a version a name that protects its files", _pin)
     pin.add_argument("name", help="the pin's name")
     pin.add_argument("--version", default=None, help="number or timestamp; the latest when absent")
+    pin.add_argument("--replace", action="store_true", help="let a pin of that name move")
     unpin = add("unpin", "take a pin away", _unpin)
     unpin.add_argument("name", help="the pin's name")
+    untrack = add("untrack", "forget that a run has read versions, so that it protects none", _untrack)
+    untrack.add_argument("run_id", help="the run's id, as `pins` shows it")
+    restore = add("restore", "make a new version whose rows are those of an old one (starts Spark)", _restore)
+    restore.add_argument("version", help="number, timestamp or pin")
+    add_session_arguments(restore)
+    quarantine = add("quarantine", "the files that could not be stored, with their reasons", _quarantine)
+    quarantine.add_argument("--reason", default=None, help="only files with this reason")
+    quarantine.add_argument("--batch", default=None, metavar="BATCH_ID", help="only files that this ingest found bad")
+    quarantine.add_argument("--limit", type=int, default=1000, help="list this many files at most; all are counted")
     vacuum = add("vacuum", "remove files that no version within the retention needs", _vacuum)
     vacuum.add_argument("--set-retention", type=int, default=None, metavar="HOURS", help="instead of the table's own")
     vacuum.add_argument("--allow-short-retention", action="store_true", help="accept fewer than 168 hours")
@@ -43,6 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     vacuum.add_argument("--dry-run", action="store_true", help="only tell what would go")
     profile = add("profile", "write a page about one version: classes, sizes, samples, near-duplicates", _profile)
     profile.add_argument("--version", default=None, help="number, timestamp or pin; the latest when absent")
+    profile.add_argument("--samples", type=int, default=None, metavar="N", help="pictures of each class")
+    profile.add_argument("--no-near-duplicates", action="store_true", help="do not decode every image to look for them")
     profile.add_argument("--output", type=Path, default=None, help="folder for profile.html and its PNG files")
 
 
@@ -53,12 +69,16 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _history(args: argparse.Namespace) -> dict[str, Any]:
-    from lakelens.etl.versions import history
+    from lakelens.etl.history import history
 
-    found = history(args.table)
+    found = history(args.table, args.limit)
     for entry in found:
         rows = "files gone" if entry.rows is None else f"{entry.rows} rows"
-        print(f"{entry.version:>6}  {entry.timestamp:%Y-%m-%d %H:%M:%S}  {rows:>12}  {entry.operation}")
+        when = "" if entry.timestamp is None else f"{entry.timestamp:%Y-%m-%d %H:%M:%S}"
+        what = entry.operation if entry.restored is None else f"{entry.operation} of version {entry.restored}"
+        who = f"  {entry.user}" if entry.user else ""
+        batch = f"  {entry.source} (batch {entry.batch_id})" if entry.batch_id else ""
+        print(f"{entry.version:>6}  {when:<19}  {rows:>12}  {what}{who}{batch}")
     return {"versions": [dataclasses.asdict(entry) for entry in found]}
 
 
@@ -67,7 +87,7 @@ def _counts(args: argparse.Namespace) -> dict[str, Any]:
     from lakelens.etl.versions import class_counts
 
     snapshot = open_snapshot(args.table, _version(args.version))
-    counts = class_counts(snapshot) or {}
+    counts = class_counts(snapshot)
     _print_counts("", counts)
     return {"version": snapshot.version, "rows": snapshot.rows, "classes": counts}
 
@@ -82,22 +102,25 @@ def _diff(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _pins(args: argparse.Namespace) -> dict[str, Any]:
+    from lakelens.etl import pins
+    from lakelens.etl.protection import protected_versions
     from lakelens.etl.snapshot import open_snapshot
-    from lakelens.etl.versions import protected_versions
 
-    protected = protected_versions(open_snapshot(args.table).location)
+    location = open_snapshot(args.table).location
+    protected = protected_versions(location)
     for version, reasons in protected.items():
         print(f"{version:>6}  {', '.join(reasons)}")
-    return {"protected": {str(version): list(reasons) for version, reasons in protected.items()}}
+    return {
+        "pins": pins.pins(location),
+        "protected": {str(version): list(reasons) for version, reasons in protected.items()},
+    }
 
 
 def _pin(args: argparse.Namespace) -> dict[str, Any]:
-    from lakelens.etl import pins
-    from lakelens.etl.snapshot import open_snapshot
+    from lakelens.etl.protection import pin_version
 
-    snapshot = open_snapshot(args.table, _version(args.version))
-    pins.pin(snapshot.location, args.name, snapshot.version)
-    return {"pin": args.name, "version": snapshot.version}
+    number = pin_version(args.table, args.name, _version(args.version), replace=args.replace)
+    return {"pin": args.name, "version": number}
 
 
 def _unpin(args: argparse.Namespace) -> dict[str, Any]:
@@ -108,8 +131,40 @@ def _unpin(args: argparse.Namespace) -> dict[str, Any]:
     return {"unpinned": args.name}
 
 
+def _untrack(args: argparse.Namespace) -> dict[str, Any]:
+    from lakelens.etl import pins
+    from lakelens.etl.snapshot import open_snapshot
+
+    return {"run": args.run_id, "versions": pins.untrack(open_snapshot(args.table).location, args.run_id)}
+
+
+def _restore(args: argparse.Namespace) -> dict[str, Any]:
+    from lakelens.etl.restore import restore
+    from lakelens.locations import absolute
+
+    spark = session_of(args, f"lakelens table restore {args.table}")
+    result = restore(spark, absolute(args.table), version_value(args.version))
+    for word in ("added", "removed", "changed"):
+        _print_counts(word, getattr(result, word))
+    return dataclasses.asdict(result)
+
+
+def _quarantine(args: argparse.Namespace) -> dict[str, Any]:
+    from lakelens.etl.quarantined import list_quarantine
+
+    found = list_quarantine(args.table, batch_id=args.batch, reason=args.reason, limit=args.limit)
+    for file in found.files:
+        size = "" if file.source_length is None else f"{file.source_length} bytes"
+        print(f"{file.reason:<18} {size:>16}  {file.path}  {file.error or ''}  (batch {file.batch_id})")
+    if len(found.files) < found.count:
+        print(f"... and {found.count - len(found.files)} more (--limit)")
+    _print_counts("", found.reasons)
+    files = [dataclasses.asdict(file) for file in found.files]
+    return {"count": found.count, "reasons": found.reasons, "files": files}
+
+
 def _vacuum(args: argparse.Namespace) -> dict[str, Any]:
-    from lakelens.etl.versions import vacuum
+    from lakelens.etl.vacuum import vacuum
 
     result = vacuum(
         args.table,
@@ -118,15 +173,30 @@ def _vacuum(args: argparse.Namespace) -> dict[str, Any]:
         keep_protected=args.keep_protected,
         allow_short_retention=args.allow_short_retention,
     )
+    for path in result.files if result.dry_run else ():
+        print(path)
     print(f"{len(result.files)} files {'would go' if result.dry_run else 'removed'}")
-    kept = {str(version): list(reasons) for version, reasons in result.kept.items()}
-    return {"files": len(result.files), "dry_run": result.dry_run, "kept": kept}
+    for version, reasons in result.unreadable.items():
+        print(f"version {version} ({', '.join(reasons)}) is no longer in the log: nothing could be kept for it")
+    return {
+        "files": len(result.files),
+        "dry_run": result.dry_run,
+        "paths": list(result.files) if result.dry_run else None,
+        "kept": {str(version): list(reasons) for version, reasons in result.kept.items()},
+        "unreadable": {str(version): list(reasons) for version, reasons in result.unreadable.items()},
+    }
 
 
 def _profile(args: argparse.Namespace) -> dict[str, Any]:
     from lakelens.etl.profile import profile
 
-    result = profile(args.table, _version(args.version), args.output)
+    result = profile(
+        args.table,
+        _version(args.version),
+        args.output,
+        near_duplicates=not args.no_near_duplicates,
+        samples_per_class=args.samples,
+    )
     for finding in result.findings:
         print(f"{finding.level}: {finding.text}")
     return {"version": result.profile.version, "page": str(result.page), "plots": [str(p) for p in result.plots]}

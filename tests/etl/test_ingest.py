@@ -127,7 +127,7 @@ def test_label_numbers_only_grow(story):
 
 
 def test_bad_files_are_in_quarantine_until_they_are_mended(story):
-    rows = {Path(row.path).name: row for row in story["table"].quarantine().collect()}
+    rows = {Path(row.path).name: row for row in story["table"].read_quarantine().collect()}
     assert {name: row.reason for name, row in rows.items()} == {"text.jpg": "not_an_image", "zero.jpg": "empty"}
     assert rows["text.jpg"].error
     assert rows["text.jpg"].source_length == len("this is not an image")
@@ -194,7 +194,10 @@ def test_a_batch_of_bad_files_only_makes_no_version(story):
         assert table.version == 1
         extra.unlink()
         write_image(extra, seed=1234)
-        assert (table.ingest(source).version, table.quarantine().where("path LIKE '%broken.jpg'").count()) == (2, 0)
+        assert (table.ingest(source).version, table.read_quarantine().where("path LIKE '%broken.jpg'").count()) == (
+            2,
+            0,
+        )
     finally:
         extra.unlink()
 

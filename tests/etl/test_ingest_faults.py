@@ -112,8 +112,7 @@ def test_a_stream_that_is_killed_is_completed_by_the_next(spark, class_folders, 
     assert result.rows_in == result.stored + result.quarantined + result.skipped
     paths = paths_of(table)
     assert (len(paths), set(paths.values())) == (120, {1})
-    quarantine = Quarantine(spark, table.location).read()
-    assert [Path(row["path"]).name for row in quarantine.collect()] == ["broken.jpg"]
+    assert [Path(row["path"]).name for row in table.read_quarantine().collect()] == ["broken.jpg"]
     assert [info.rows for info in reversed(table.history())] == [49, 99, 120] or result.quarantined
     again = table.ingest(source)
     assert (again.stored, again.quarantined, again.skipped, again.committed) == (0, 0, 121, False)

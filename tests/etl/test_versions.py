@@ -1,39 +1,26 @@
-"""What versions hold, how they differ, and what a VACUUM may not take."""
+"""What a version holds by class, and how two versions differ."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import CommitProperties, write_deltalake
+from deltalake import write_deltalake
+from version_tables import images, set_configuration, write
 
+from lakelens import ImageTable
 from lakelens.errors import (
-    InvalidArgumentError,
     NotADeltaTableError,
+    NotAnImageTableError,
+    SessionError,
     VersionFilesMissingError,
     VersionNotFoundError,
-    VersionProtectedError,
 )
-from lakelens.etl import pins, versions
+from lakelens.etl import versions
 from lakelens.etl.snapshot import open_snapshot
 
 pytestmark = pytest.mark.unit
-
-
-def images(**classes: list[str]) -> pa.Table:
-    """Rows by class: each text is a path, with `path=content` where the content is not the path."""
-    rows = [(text.split("=")[0], text, name) for name, texts in classes.items() for text in texts]
-    path, content, name = ([row[i] for row in rows] for i in range(3))
-    return pa.table({"path": path, "content_hash": content, "label_name": name})
-
-
-def write(table: Path, rows: pa.Table, mode: str = "append") -> None:
-    note = json.dumps({"lakelens": "ingest", "batch_id": "b1", "source": "/photos", "user": "ann"})
-    write_deltalake(
-        str(table), rows, mode=mode, commit_properties=CommitProperties(custom_metadata={"userMetadata": note})
-    )
 
 
 @pytest.fixture
@@ -46,20 +33,8 @@ def table(tmp_path: Path) -> Path:
     return place
 
 
-def test_history_says_rows_classes_batch_and_who_newest_first(table: Path) -> None:
-    found = versions.history(table)
-    assert [entry.version for entry in found] == [2, 1, 0]
-    assert [entry.rows for entry in found] == [5, 5, 3]
-    assert found[2].class_counts == {"cat": 2, "dog": 1}
-    assert found[0].class_counts == {"cat": 2, "cow": 1, "dog": 2}
-    assert (found[0].batch_id, found[0].source, found[0].user) == ("b1", "/photos", "ann")
-    assert found[0].timestamp >= found[2].timestamp
-
-
-def test_a_commit_that_is_no_ingest_has_no_batch(tmp_path: Path) -> None:
-    write_deltalake(str(tmp_path / "t"), images(cat=["c1"]))
-    (entry,) = versions.history(tmp_path / "t")
-    assert (entry.rows, entry.batch_id, entry.user) == (1, None, None)
+def counts(place: Path, version: int | None = None) -> list[tuple[str, int]]:
+    return list(versions.class_counts(open_snapshot(place, version)).items())
 
 
 def test_a_diff_counts_added_removed_and_changed_rows_by_class(table: Path) -> None:
@@ -70,69 +45,69 @@ def test_a_diff_counts_added_removed_and_changed_rows_by_class(table: Path) -> N
 
 
 def test_versions_that_never_were_are_named(table: Path, tmp_path: Path) -> None:
-    with pytest.raises(VersionNotFoundError, match=r"version 9 does not exist"):
+    with pytest.raises(VersionNotFoundError, match=r"version 9 does not exist.*it has versions 0 to 2"):
         versions.diff(table, 0, 9)
     with pytest.raises(NotADeltaTableError, match="holds no Delta table"):
-        versions.history(tmp_path)
+        versions.diff(tmp_path, 0)
 
 
-def vacuum_now(table: Path, **options: bool) -> versions.VacuumResult:
-    return versions.vacuum(table, 0, allow_short_retention=True, **options)
+def test_rows_that_cannot_be_compared_are_refused_by_the_column_that_lacks(tmp_path: Path) -> None:
+    for first in (0, 1):
+        write_deltalake(str(tmp_path / "t"), pa.table({"id": [first]}), mode="append")
+    with pytest.raises(NotAnImageTableError, match=r"no column 'path'.*its columns: id"):
+        versions.diff(tmp_path / "t", 0, 1)
 
 
-@pytest.mark.parametrize(("pin", "run"), [("golden", None), (None, "run-7")])
-def test_vacuum_refuses_to_take_files_of_a_pinned_or_used_version_and_says_which(
-    table: Path, pin: str | None, run: str | None
-) -> None:
-    if pin:
-        pins.pin(str(table), pin, 1)
-    if run:
-        pins.track(str(table), 1, run)
-    with pytest.raises(
-        VersionProtectedError, match=rf"version 1 \({'pin golden' if pin else 'run run-7'}\).*keep_prot"
-    ):
-        vacuum_now(table)
-    assert all(Path(open_snapshot(table, 1).file_location(i)).exists() for i in range(2))
+def test_classes_are_counted_by_number_with_zeros_and_then_by_name(table: Path) -> None:
+    assert counts(table) == [("cat", 2), ("cow", 1), ("dog", 2)]
+    set_configuration(table, 0, lakelens__labels='{"dog": 0, "emu": 1, "cat": 2}')
+    assert counts(table, 1) == [("dog", 3), ("emu", 0), ("cat", 2)]
+    assert counts(table) == [("dog", 2), ("emu", 0), ("cat", 2), ("cow", 1)]
 
 
-def test_vacuum_can_take_the_rest_and_leave_protected_versions_whole(table: Path) -> None:
-    write(table, images(dog=["x"]), mode="overwrite")
-    pins.pin(str(table), "golden", 0)
-    result = vacuum_now(table, keep_protected=True)
-    assert result.kept == {0: ("pin golden",)}
-    pinned, between = open_snapshot(table, 0), open_snapshot(table, 2)
-    assert all(Path(pinned.file_location(i)).exists() for i in range(len(pinned.files)))
-    assert not any(Path(between.file_location(i)).exists() for i in range(len(between.files)))
-    assert versions.class_counts(pinned) == {"cat": 2, "dog": 1}
-    rows = {entry.version: entry.class_counts for entry in versions.history(table)}
-    assert rows[2] is None
-    assert rows[3] == {"dog": 1}
+def test_rows_without_a_class_and_tables_without_classes(tmp_path: Path) -> None:
+    write_deltalake(str(tmp_path / "t"), pa.table({"label_name": ["b", None, "a", ""]}))
+    assert counts(tmp_path / "t") == [("a", 1), ("b", 1), ("(no class)", 2)]
+    write_deltalake(str(tmp_path / "numbers"), pa.table({"label": [7, 7, 3]}))
+    assert counts(tmp_path / "numbers") == [("3", 1), ("7", 2)]
+    write_deltalake(str(tmp_path / "none"), pa.table({"id": [7, 7, 3]}))
+    assert counts(tmp_path / "none") == []
 
 
-def test_a_dry_run_takes_nothing(table: Path) -> None:
-    result = vacuum_now(table, dry_run=True)
-    assert result.dry_run
-    assert len(result.files) == 2
-    assert all((table / path).exists() for path in result.files)
-    assert set(vacuum_now(table).files) == set(result.files)
-    assert not any((table / path).exists() for path in result.files)
+def test_a_table_partitioned_by_class_is_counted_although_its_files_lack_the_column(tmp_path: Path) -> None:
+    rows = pa.table({"id": [1, 2, 3], "label_name": ["a/b", "c", "c"]})
+    write_deltalake(str(tmp_path / "t"), rows, partition_by=["label_name"])
+    assert counts(tmp_path / "t") == [("a/b", 1), ("c", 2)]
 
 
-def test_pins_and_tracked_versions_outlive_a_vacuum(table: Path) -> None:
-    pins.pin(str(table), "latest-good", 2)
-    vacuum_now(table)
-    assert pins.pins(str(table)) == {"latest-good": 2}
+def test_files_that_are_older_than_the_column_of_classes_have_none(tmp_path: Path) -> None:
+    write_deltalake(str(tmp_path / "t"), pa.table({"path": ["a"]}))
+    rows = pa.table({"path": ["b"], "label_name": ["cat"]})
+    write_deltalake(str(tmp_path / "t"), rows, mode="append", schema_mode="merge")
+    assert counts(tmp_path / "t") == [("cat", 1), ("(no class)", 1)]
 
 
-@pytest.mark.parametrize(("hours", "words"), [(-1, "0 or more"), (1.5, "whole hours"), (24, "below 168.*allow_short")])
-def test_a_retention_is_long_unless_asked_for_on_purpose(table: Path, hours: int, words: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=words):
-        versions.vacuum(table, hours)
+def test_a_version_whose_files_are_gone_names_them_and_the_whole_versions(table: Path) -> None:
+    gone = open_snapshot(table, 0).files.paths[0]
+    (table / gone).unlink()
+    for look in (lambda: counts(table, 1), lambda: versions.diff(table, 1)):
+        with pytest.raises(VersionFilesMissingError, match=r"@1: 1 of its 2 data file.*all their files: 2$") as caught:
+            look()
+        assert gone in str(caught.value)
+    assert counts(table) == [("cat", 2), ("cow", 1), ("dog", 2)]
 
 
-def test_a_feed_of_a_vacuumed_version_says_so(table: Path) -> None:
-    vacuum_now(table)
-    from lakelens import DeltaFeed
-
-    with pytest.raises(VersionFilesMissingError, match=r"@0.*are gone"):
-        DeltaFeed(table, 0, image_column="path", label_column=None)
+def test_an_image_table_without_spark_looks_and_pins_and_says_what_needs_spark(table: Path) -> None:
+    held = ImageTable(None, table)
+    assert held.version == 2
+    assert held.class_counts(0) == {"cat": 2, "dog": 1}
+    assert held.diff(0, 1).added == {"dog": 2}
+    assert [entry.version for entry in held.history(2)] == [2, 1]
+    assert held.pin("first", 0) == 0
+    assert (held.pins(), held.class_counts("first")) == ({"first": 0}, {"cat": 2, "dog": 1})
+    held.unpin("first")
+    assert held.vacuum(dry_run=True).files == ()
+    assert held.quarantine().files == ()
+    for work in (lambda: held.restore(0), held.read, lambda: held.ingest("/photos"), held.read_quarantine):
+        with pytest.raises(SessionError, match=r"opened without Spark.*spark_session"):
+            work()

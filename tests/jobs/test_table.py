@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
+from lakelens.etl.pins import track
 from lakelens.jobs.cli import main
 
 pytestmark = pytest.mark.unit
@@ -47,31 +49,76 @@ def test_a_pinned_version_survives_vacuum_and_an_unpinned_one_goes(
 ) -> None:
     assert run(capsys, "pin", table, "golden", "--version", "0")[1]["version"] == 0
     assert run(capsys, "counts", table, "--version", "golden")[1]["rows"] == 2
-    assert run(capsys, "pins", table)[1]["protected"] == {"0": ["pin golden"]}
+    pins = run(capsys, "pins", table)[1]
+    assert (pins["pins"], pins["protected"]) == ({"golden": 0}, {"0": ["pin golden"]})
     now = ["vacuum", table, "--set-retention", "0", "--allow-short-retention"]
     code, refused = run(capsys, *now)
     assert (code, refused["error"]) == (2, "VersionProtectedError")
     assert run(capsys, *now, "--keep-protected")[1]["kept"] == {"0": ["pin golden"]}
     assert run(capsys, "unpin", table, "golden")[0] == 0
-    assert run(capsys, *now, "--dry-run")[1]["files"] == 1
+    (path,) = run(capsys, *now, "--dry-run")[1]["paths"]
+    assert (Path(table) / path).exists()
     assert run(capsys, *now)[1]["files"] == 1
+    assert not (Path(table) / path).exists()
     assert run(capsys, "history", table)[1]["versions"][1]["rows"] is None
+    assert len(run(capsys, "history", table, "--limit", "1")[1]["versions"]) == 1
+
+
+def test_a_run_that_is_forgotten_protects_nothing(table: str, capsys: pytest.CaptureFixture[str]) -> None:
+    track(table, 0, "run/7")
+    now = ["vacuum", table, "--set-retention", "0", "--allow-short-retention"]
+    assert run(capsys, *now)[0] == 2
+    assert run(capsys, "untrack", table, "run/7")[1]["versions"] == 1
+    assert run(capsys, *now)[0] == 0
+
+
+def test_the_quarantine_is_listed_and_filtered(table: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "quarantine", table)[1]["count"] == 0
+    rows = {"path": ["x", "y"], "reason": ["empty", "timeout"], "error": ["e", "f"], "batch_id": ["1", "2"]}
+    write_deltalake(f"{table}_quarantine", pa.table(rows))
+    found = run(capsys, "quarantine", table, "--reason", "empty", "--batch", "1")[1]
+    assert (found["count"], found["reasons"], found["files"][0]["path"]) == (1, {"empty": 1}, "x")
+    assert run(capsys, "quarantine", table, "--limit", "1")[1]["reasons"] == {"empty": 1, "timeout": 1}
+
+
+NOT_THERE, NEVER, GONE = "NotADeltaTableError", "VersionNotFoundError", "VersionFilesMissingError"
+SHORT = ["--set-retention", "5"]
 
 
 @pytest.mark.parametrize(
-    ("argv", "error"),
+    ("argv", "error", "words"),
     [
-        (["counts", "{table}", "--version", "9"], "VersionNotFoundError"),
-        (["history", "{table}/nothing"], "NotADeltaTableError"),
-        (["unpin", "{table}", "golden"], "VersionNotFoundError"),
-        (["vacuum", "{table}", "--set-retention", "5"], "InvalidArgumentError"),
+        *[([name, "{none}"], NOT_THERE, "holds no Delta table") for name in ("history", "counts", "pins", "vacuum")],
+        *[([name, "{none}"], NOT_THERE, "holds no Delta table") for name in ("quarantine", "profile")],
+        *[([name, "{none}", "x"], NOT_THERE, "holds no Delta table") for name in ("diff", "pin", "unpin", "untrack")],
+        *[([name, "{table}", "--version", "9"], NEVER, "versions 0 to 1") for name in ("counts", "profile")],
+        (["counts", "{table}", "--version", "1999-01-01"], NEVER, "its log covers"),
+        (["counts", "{table}", "--version", "golden"], NEVER, "no pins"),
+        (["diff", "{table}", "0", "9"], NEVER, "versions 0 to 1"),
+        (["pin", "{table}", "golden", "--version", "9"], NEVER, "versions 0 to 1"),
+        (["unpin", "{table}", "golden"], NEVER, "its pins: none"),
+        (["counts", "{gone}", "--version", "0"], GONE, "all their files: 1"),
+        (["diff", "{gone}", "0"], GONE, "all their files: 1"),
+        (["pin", "{gone}", "golden", "--version", "0"], GONE, "all their files: 1"),
+        (["diff", "{foreign}", "0"], "NotAnImageTableError", "no column 'path'"),
+        (["profile", "{foreign}"], "NotAnImageTableError", "no column 'image'"),
+        (["pin", "{table}", "12"], "InvalidArgumentError", "not a pin's name"),
+        (["vacuum", "{table}", *SHORT], "InvalidArgumentError", "--allow-short-retention"),
+        (["quarantine", "{table}", "--reason", "blurred"], "InvalidArgumentError", "decoder_crashed"),
+        (["history", "{table}", "--limit", "0"], "InvalidArgumentError", "limit"),
     ],
 )
-def test_bad_input_is_a_typed_error_and_exit_code_2(
-    table: str, argv: list[str], error: str, capsys: pytest.CaptureFixture[str]
+def test_bad_input_is_a_typed_error_that_names_what_exists(
+    table: str, argv: list[str], error: str, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, found = run(capsys, *(part.format(table=table) for part in argv))
-    assert (code, found["error"]) == (2, error)
+    places = {"table": table, "none": f"{table}/nothing", "gone": f"{table}-gone", "foreign": f"{table}-foreign"}
+    shutil.copytree(table, places["gone"])
+    (Path(places["gone"]) / DeltaTable(table, version=0).get_add_actions(flatten=True)["path"][0].as_py()).unlink()
+    for number in (1, 2):
+        write_deltalake(places["foreign"], pa.table({"id": [number]}), mode="append")
+    code, found = run(capsys, *(part.format(**places) for part in argv))
+    assert (code, found["error"]) == (1 if error == GONE else 2, error)
+    assert words in found["message"]
 
 
 def test_no_spark_is_imported(table: str, capsys: pytest.CaptureFixture[str]) -> None:

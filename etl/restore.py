@@ -1,0 +1,187 @@
+"""Bringing an old version back: a new commit whose rows are exactly the old one's, through Delta's own RESTORE.
+
+RESTORE also brings back the old table properties, and with them fewer class numbers. Numbers only ever grow: a model
+that was trained after the old version would otherwise be read wrongly once the next new class takes a number again.
+Where classes came after the old version, a second commit therefore writes the numbers back. A restore that is killed
+between the two is completed by the next one.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from ..errors import NotADeltaTableError, NotAnImageTableError, TableConflictError
+from .catalog import delta_table, is_delta_table, path_of, sql_name
+from .commit import conflict_of, set_properties, user_name
+from .data_files import require_files
+from .history import RESTORE, note_of
+from .labels import LABELS_PROPERTY, labels_of, labels_property
+from .log_walk import walk_log
+from .recipe import Recipe
+from .snapshot import Snapshot, open_snapshot
+from .versions import diff
+from .writing import writing_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_ATTEMPTS = 5
+_RECENT = 20
+_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+
+
+@dataclass(frozen=True)
+class RestoreResult:
+    """What a restore did.
+
+    Attributes:
+        version: The version that holds the restored rows: the table's latest.
+        restored: Number of the version whose rows they are.
+        added: Rows that came back, by class.
+        removed: Rows that went, by class.
+        changed: Rows that have their old content or class again, by that class.
+        user: Who restored.
+        committed: Whether a new version was made; not when the table's rows were those already.
+    """
+
+    version: int
+    restored: int
+    added: dict[str, int]
+    removed: dict[str, int]
+    changed: dict[str, int]
+    user: str
+    committed: bool
+
+
+def restore(
+    spark: SparkSession,
+    location: str,
+    version: int | str | datetime,
+    storage_options: Mapping[str, str] | None = None,
+) -> RestoreResult:
+    """Makes a new version whose rows are exactly an old one's; the versions between stay in the history.
+
+    The next ingest compares its source with the restored rows: it takes again what the restore has removed.
+
+    Args:
+        spark: The session.
+        location: Path, URI or name of the table.
+        version: Number, time or pin of the version to bring back.
+        storage_options: Access to an object store.
+
+    Raises:
+        NotADeltaTableError: If there is no table.
+        NotAnImageTableError: If lakelens did not create it.
+        VersionNotFoundError: If it has no such version.
+        VersionFilesMissingError: If data files of the version are gone; names them, and the versions that are whole.
+        TableConflictError: If other writers kept being faster.
+    """
+    session = writing_session(spark)
+    if not is_delta_table(session, location):
+        raise NotADeltaTableError(f"{location} holds no Delta table; give the table whose version is to be restored")
+    path = path_of(session, location)
+    target = open_snapshot(path, version, storage_options)
+    latest = open_snapshot(path, None, storage_options)
+    Recipe.of(latest.configuration or target.configuration, location)
+    require_files(target, storage_options)
+    labels = _every_label(path, latest, storage_options)
+    user = user_name()
+    committed = None
+    if set(target.files.paths) != set(latest.files.paths):
+        committed = _restore(session, location, target, user)
+    if _keep_labels(session, location, path, labels, target.version, user, storage_options) or committed is not None:
+        now = open_snapshot(path, None, storage_options).version
+    else:
+        now = latest.version
+    before = latest.version if committed is None else committed - 1
+    found = diff(path, before, now if committed is None else committed, storage_options)
+    return RestoreResult(
+        now, target.version, found.added, found.removed, found.changed, user, committed is not None or now != before
+    )
+
+
+def _restore(spark: SparkSession, location: str, target: Snapshot, user: str) -> int:
+    """Runs RESTORE; returns the number of its commit."""
+    mark = uuid.uuid4().hex
+    note = _note(target.version, user, mark)
+    conflict: TableConflictError | None = None
+    for _ in range(_ATTEMPTS):
+        spark.conf.set(_USER_METADATA, note)
+        try:
+            spark.sql(f"RESTORE TABLE {sql_name(location)} TO VERSION AS OF {target.version}").collect()
+        except Exception as error:
+            conflict = conflict_of(error, f"{location}@{target.version}")
+            if conflict is None:
+                raise
+        else:
+            return _commit_of(spark, location, mark)
+        finally:
+            spark.conf.unset(_USER_METADATA)
+    raise TableConflictError(
+        f"{location}: gave up after {_ATTEMPTS} attempts to restore version {target.version}, because other writers "
+        f"kept committing first; restore again when they are done. Last: {conflict}"
+    ) from conflict
+
+
+def _note(restored: int, user: str, mark: str) -> str:
+    return json.dumps({"lakelens": RESTORE, "restored": restored, "user": user, "id": mark}, ensure_ascii=False)
+
+
+def _commit_of(spark: SparkSession, location: str, mark: str) -> int:
+    for row in delta_table(spark, location).history(_RECENT).collect():
+        if note_of(row["userMetadata"]).get("id") == mark:
+            return int(row["version"])
+    raise TableConflictError(
+        f"{location}: RESTORE has ended, and its commit is not among the last {_RECENT}; look at the history"
+    )
+
+
+def _every_label(path: str, latest: Snapshot, storage_options: Mapping[str, str] | None) -> dict[str, int]:
+    """The class numbers of the latest version, and those that only versions before it know."""
+    labels = _labels_of(latest.configuration)
+    for state in walk_log(path, storage_options=storage_options):
+        taken = set(labels.values())
+        older = _labels_of(state.configuration)
+        labels |= {name: number for name, number in older.items() if name not in labels and number not in taken}
+    return labels
+
+
+def _labels_of(configuration: Mapping[str, str]) -> dict[str, int]:
+    """The class numbers; none where the property is broken, which a restore is the way out of."""
+    try:
+        return labels_of(configuration)
+    except NotAnImageTableError:
+        return {}
+
+
+def _keep_labels(
+    spark: SparkSession,
+    location: str,
+    path: str,
+    labels: Mapping[str, int],
+    restored: int,
+    user: str,
+    storage_options: Mapping[str, str] | None,
+) -> bool:
+    """Writes the class numbers back that RESTORE has taken away; tells whether it had to."""
+    now = _labels_of(open_snapshot(path, None, storage_options).configuration)
+    if labels.items() <= now.items():
+        return False
+    numbers = {number: name for name, number in labels.items()}
+    clash = next((name for name, number in now.items() if numbers.get(number, name) != name), None)
+    if clash is not None:
+        raise TableConflictError(
+            f"{location}: while version {restored} was being restored, another writer gave the class {clash!r} the "
+            f"number {now[clash]} of {numbers[now[clash]]!r}; restore again, and ingest when it is done"
+        )
+    spark.conf.set(_USER_METADATA, _note(restored, user, uuid.uuid4().hex))
+    try:
+        set_properties(spark, location, {LABELS_PROPERTY: labels_property(dict(labels) | now)})
+    finally:
+        spark.conf.unset(_USER_METADATA)
+    return True

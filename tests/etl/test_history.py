@@ -1,0 +1,122 @@
+"""The history: what each commit made of the table, and who made it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from version_tables import commit, images, set_configuration, write
+
+from lakelens.errors import InvalidArgumentError, NotADeltaTableError
+from lakelens.etl import versions
+from lakelens.etl.history import history
+from lakelens.etl.log_walk import walk_log
+from lakelens.etl.snapshot import open_snapshot
+from lakelens.etl.vacuum import vacuum
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    place = tmp_path / "a table, 100%"
+    write(place, images(cat=["c1", "c2"], dog=["d1"]))
+    write(place, images(dog=["d2", "d3"]))
+    write(place, images(cat=["c1", "c2=new"], dog=["d2", "d3"], cow=["w1"]), mode="overwrite")
+    return place
+
+
+def test_history_says_rows_classes_batch_and_who_newest_first(table: Path) -> None:
+    found = history(table)
+    assert [entry.version for entry in found] == [2, 1, 0]
+    assert [entry.rows for entry in found] == [5, 5, 3]
+    assert [entry.class_counts for entry in found] == [
+        {"cat": 2, "cow": 1, "dog": 2},
+        {"cat": 2, "dog": 3},
+        {"cat": 2, "dog": 1},
+    ]
+    assert (found[0].batch_id, found[0].source, found[0].user) == ("b1", "/photos", "ann")
+    assert found[0].timestamp >= found[2].timestamp
+    assert found[0].timestamp == open_snapshot(table).timestamp
+
+
+def test_a_commit_that_is_no_ingest_has_no_batch_and_one_of_a_restore_says_which(tmp_path: Path) -> None:
+    write_deltalake(str(tmp_path / "t"), images(cat=["c1"]))
+    note = json.dumps({"lakelens": "restore", "restored": 0, "user": "ann"})
+    commit(tmp_path / "t", {"commitInfo": {"operation": "RESTORE", "userMetadata": note}})
+    commit(tmp_path / "t", {"txn": {"appId": "x", "version": 1}})
+    restored, bare, first = (history(tmp_path / "t")[i] for i in (1, 0, 2))
+    assert (first.rows, first.batch_id, first.user, first.restored) == (1, None, None, None)
+    assert (restored.operation, restored.user, restored.restored) == ("RESTORE", "ann", 0)
+    assert (bare.version, bare.rows, bare.timestamp, bare.operation) == (2, 1, None, "")
+
+
+def test_the_newest_alone_are_listed_with_the_same_numbers(table: Path) -> None:
+    assert history(table, 2) == history(table)[:2]
+    assert history(table, 9) == history(table)
+    for limit in (0, -1, True, 1.5):
+        with pytest.raises(InvalidArgumentError, match="limit"):
+            history(table, limit)
+
+
+def test_every_version_of_a_walk_is_the_one_that_delta_rs_opens(tmp_path: Path) -> None:
+    """Also where paths are quoted, files come back, properties change and nothing says how many rows a file has."""
+    place = tmp_path / "t"
+    for number, split in enumerate(["train", "50% é/x", "a b", "train"]):
+        rows = pa.table({"path": [f"p{number}"], "label_name": [f"c{number % 2}"], "split": [split]})
+        write_deltalake(str(place), rows, mode="append", partition_by=["split"])
+    DeltaTable(str(place)).delete("label_name = 'c1'")
+    DeltaTable(str(place)).restore(3)
+    last = json.loads((place / "_delta_log" / f"{3:020d}.json").read_text().splitlines()[-1])["add"]
+    commit(place, {"remove": {"path": last["path"], "dataChange": True}})
+    commit(place, {"add": {key: value for key, value in last.items() if key != "stats"}})
+    DeltaTable(str(place)).alter.set_table_properties({"delta.appendOnly": "false"})
+    DeltaTable(str(place)).create_checkpoint()
+    write_deltalake(str(place), rows, mode="append", partition_by=["split"])
+    for state in walk_log(place):
+        snapshot = open_snapshot(place, state.version)
+        assert set(state.files) == set(snapshot.files.paths)
+        assert Counter(file.rows for file in state.files.values()) == Counter(snapshot.files.rows.tolist())
+        assert dict(state.configuration) == dict(snapshot.configuration)
+        assert history(place)[-1 - state.version].class_counts == versions.class_counts(snapshot)
+    assert state.version == 9
+
+
+def test_versions_before_a_cleaned_log_have_no_rows_and_later_ones_are_right(tmp_path: Path) -> None:
+    place = tmp_path / "t"
+    for number in range(6):
+        write(place, images(cat=[f"c{number}"]))
+        if number == 3:
+            DeltaTable(str(place)).create_checkpoint()
+    for number in (0, 1):
+        (place / "_delta_log" / f"{number:020d}.json").unlink()
+    assert [(entry.version, entry.rows) for entry in history(place)] == [(5, 6), (4, 5), (3, 4), (2, None)]
+    assert history(place, 1)[0].class_counts == {"cat": 6}
+
+
+def test_versions_whose_files_are_gone_are_listed_without_rows(table: Path) -> None:
+    vacuum(table, 0, allow_short_retention=True)
+    assert [(entry.rows, entry.class_counts) for entry in history(table)] == [
+        (5, {"cat": 2, "cow": 1, "dog": 2}),
+        (None, None),
+        (None, None),
+    ]
+
+
+def test_a_broken_label_property_does_not_hide_the_history_that_is_the_way_out(table: Path) -> None:
+    set_configuration(table, 0, lakelens__labels="no json")
+    assert history(table)[0].class_counts == {"cat": 2, "cow": 1, "dog": 2}
+
+
+def test_a_table_without_classes_has_rows_alone(tmp_path: Path) -> None:
+    write_deltalake(str(tmp_path / "t"), pa.table({"id": [1, 2]}))
+    assert [(entry.rows, entry.class_counts) for entry in history(tmp_path / "t")] == [(2, None)]
+
+
+def test_what_is_no_table_has_no_history(tmp_path: Path) -> None:
+    with pytest.raises(NotADeltaTableError, match="holds no Delta table"):
+        history(tmp_path)

@@ -1,0 +1,43 @@
+"""Small tables with several versions, written without a JVM."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import CommitProperties, write_deltalake
+
+NOTE = {"lakelens": "ingest", "batch_id": "b1", "source": "/photos", "user": "ann"}
+
+
+def images(**classes: list[str]) -> pa.Table:
+    """Rows by class: each text is a path, with `path=content` where the content is not the path."""
+    rows = [(text.split("=")[0], text, name) for name, texts in classes.items() for text in texts]
+    path, content, name = ([row[i] for row in rows] for i in range(3))
+    return pa.table({"path": path, "content_hash": content, "label_name": name})
+
+
+def write(table: Path, rows: pa.Table, mode: str = "append", **options: Any) -> None:
+    """Writes one version with the note of an ingest."""
+    properties = CommitProperties(custom_metadata={"userMetadata": json.dumps(NOTE)})
+    write_deltalake(str(table), rows, mode=mode, commit_properties=properties, **options)
+
+
+def commit(table: Path, *actions: dict[str, Any]) -> int:
+    """Puts a commit of these actions into the log, as another writer would; returns its number."""
+    log = table / "_delta_log"
+    number = max(int(path.stem) for path in log.glob("[0-9]*.json")) + 1
+    (log / f"{number:020d}.json").write_text("".join(json.dumps(action) + "\n" for action in actions))
+    return number
+
+
+def set_configuration(table: Path, version: int, **properties: str) -> None:
+    """Changes the properties in the `metaData` of a commit; dots are written as `__`."""
+    log = table / "_delta_log" / f"{version:020d}.json"
+    actions = [json.loads(line) for line in log.read_text().splitlines()]
+    for action in actions:
+        if "metaData" in action:
+            action["metaData"]["configuration"] |= {name.replace("__", "."): text for name, text in properties.items()}
+    log.write_text("\n".join(map(json.dumps, actions)) + "\n")
