@@ -196,7 +196,7 @@ class _PublicTransaction:
         self._spark = spark
         self._path = path
         self._table = delta_table(spark, path)
-        self.version = int(self._table.history(1).collect()[0]["version"])
+        self.version = self._latest()
         self._number = _last_number(spark, path, self.version) + 1
         self._properties = dict(self._table.detail().collect()[0]["properties"])
 
@@ -206,6 +206,12 @@ class _PublicTransaction:
     def commit(
         self, rows: DataFrame, delete_where: str | None, properties: Mapping[str, str], user_metadata: str
     ) -> Committed:
+        latest = self._latest()
+        if latest != self.version:
+            # An append would not conflict with a RESTORE or DELETE that has changed what the plan was made for.
+            raise TableConflictError(
+                f"another writer was faster than the one that had read {self._path}@{self.version}: it is at {latest}"
+            )
         try:
             changed = {name: value for name, value in properties.items() if self._properties.get(name) != value}
             if changed:
@@ -222,6 +228,9 @@ class _PublicTransaction:
         raise TableConflictError(
             f"{self._path}: another ingest committed between version {self.version} and this one; run the ingest again"
         )
+
+    def _latest(self) -> int:
+        return int(self._table.history(1).collect()[0]["version"])
 
     def _write(self, rows: DataFrame, delete_where: str | None, user_metadata: str) -> None:
         writer = rows.write.format("delta").option("userMetadata", user_metadata)

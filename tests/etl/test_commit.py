@@ -1,0 +1,149 @@
+"""Both ways to commit a batch, Delta's transaction and its public writers: one batch, one commit, nothing doubled."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from etl_pictures import write_image
+
+from lakelens import ImageTable
+from lakelens.errors import TableConflictError
+from lakelens.etl import commit
+from lakelens.etl.commit import open_transaction, set_properties
+from lakelens.etl.writing import writing_session
+
+pytestmark = pytest.mark.spark
+
+DDL = "path STRING, split STRING"
+
+
+@pytest.fixture(params=["driven", "public"])
+def writers(request, monkeypatch):
+    """Both kinds of transaction; the second is what `open_transaction` gives where Delta's classes are renamed."""
+    if request.param == "public":
+        monkeypatch.setattr(commit, "_has_delta_classes", lambda _: False)
+    return request.param
+
+
+@pytest.fixture
+def place(spark, tmp_path):
+    """A table of one row, at version 0."""
+    location = str(tmp_path / "50% t")
+    spark.createDataFrame([("first", "train")], DDL).write.format("delta").partitionBy("split").save(location)
+    return location
+
+
+def row(spark, path):
+    return spark.createDataFrame([(path, "train")], DDL)
+
+
+def paths(spark, location):
+    return sorted(row.path for row in spark.read.format("delta").load(location).collect())
+
+
+def test_each_ingest_has_the_number_after_the_last_whatever_was_committed_between(spark, place, writers):
+    for number, name in enumerate(["a", "b", "c"]):
+        transaction = open_transaction(spark, place)
+        assert transaction.version == 2 * number
+        committed = transaction.commit(row(spark, name), None, {}, f"note {name}")
+        assert (committed.version, committed.rows) == (2 * number + 1, 1)
+        set_properties(spark, place, {"owner": name})
+    last = [commit._last_number(spark, place, version) for version in range(7)]
+    assert last == [-1, 0, 0, 1, 1, 2, 2]
+    assert paths(spark, place) == ["a", "b", "c", "first"]
+
+
+def test_the_last_number_is_found_behind_a_checkpoint_and_a_cleaned_log(spark, place):
+    for name in ("a", "b"):
+        open_transaction(spark, place).commit(row(spark, name), None, {}, f"note {name}")
+    log = spark._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, place)
+    log.checkpoint()
+    for version in range(2):
+        (Path(place) / "_delta_log" / f"{version:020d}.json").unlink()
+    assert commit._last_number(spark, place, 2) == 1
+
+
+def test_rows_are_replaced_and_properties_set_with_the_new_ones(spark, place, writers):
+    session = writing_session(spark)
+    transaction = open_transaction(session, place)
+    committed = transaction.commit(row(session, "second"), "path IN ('first')", {"lakelens.labels": "it's"}, "note")
+    assert paths(spark, place) == ["second"]
+    assert open_transaction(spark, place).property("lakelens.labels") == "it's"
+    assert committed.version == (2 if writers == "public" else 1)
+
+
+def test_a_writer_that_planned_before_anothers_commit_is_refused(spark, place, writers):
+    """Also when what lies between is half of a batch: the properties, which the public writers commit first."""
+    first = open_transaction(spark, place)
+    set_properties(spark, place, {"lakelens.labels": "{}"})
+    second = open_transaction(spark, place)
+    second_rows = row(spark, "same")
+    if writers == "driven":
+        with pytest.raises(TableConflictError):
+            first.commit(row(spark, "same"), None, {}, "note 1")
+        first = open_transaction(spark, place)
+    else:
+        first._latest = lambda: first.version  # past its own look, as when both look before either writes
+    first.commit(row(spark, "same"), None, {}, "note 1")
+    if writers == "public":
+        second._latest = lambda: second.version
+    with pytest.raises(TableConflictError):
+        second.commit(second_rows, None, {}, "note 2")
+    assert paths(spark, place) == ["first", "same"]
+
+
+def test_of_two_that_write_at_once_one_commits_and_one_is_told(spark, place, writers):
+    transactions = [open_transaction(spark, place) for _ in range(2)]
+    gate = threading.Barrier(2)
+    outcomes: list[object] = []
+
+    def write(number: int) -> None:
+        rows = row(spark, "same")
+        gate.wait()
+        try:
+            outcomes.append(transactions[number].commit(rows, None, {}, f"note {number}").version)
+        except TableConflictError as error:
+            outcomes.append(type(error))
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(map(str, outcomes)) == sorted(map(str, [1, TableConflictError]))
+    assert paths(spark, place) == ["first", "same"]
+
+
+def test_ingests_through_the_public_writers_store_each_file_once(spark, class_folders, tmp_path, monkeypatch):
+    monkeypatch.setattr(commit, "_has_delta_classes", lambda _: False)
+    first, second = class_folders("first", cat=6), class_folders("second", cat=5, cow=4)
+    table = ImageTable(spark, tmp_path / "t")
+    table.ingest(class_folders("start", cat=2), size=16)
+    results, errors = {}, []
+    gate = threading.Barrier(3)
+
+    def ingest(source: Path) -> None:
+        gate.wait()
+        try:
+            results.setdefault(source.name, []).append(ImageTable(spark, tmp_path / "t").ingest(source).stored)
+        except Exception as error:  # noqa: BLE001  shown by the assertion below
+            errors.append(error)
+
+    threads = [threading.Thread(target=ingest, args=(source,)) for source in (first, second, first)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert (sorted(results["first"]), results["second"]) == ([0, 6], [9])
+    write_image(first / "cat" / "0000.jpg", seed=999)
+    (first / "cat" / "broken.jpg").write_text("no image")
+    changed = table.ingest(first)
+    assert (changed.stored, changed.changed, changed.quarantined, changed.skipped) == (1, 1, 1, 5)
+    assert not table.ingest(first).committed
+    found = Counter(row.path for row in table.read().select("path").collect())
+    assert (len(found), set(found.values())) == (17, {1})
+    assert table.class_counts() == {"cat": 13, "cow": 4}

@@ -1,0 +1,172 @@
+"""Restoring a version: its rows and nothing else, numbers that stay, and what the next ingest makes of it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from etl_pictures import write_image
+
+from lakelens import ImageTable
+from lakelens.errors import (
+    NotADeltaTableError,
+    NotAnImageTableError,
+    TableConflictError,
+    VersionFilesMissingError,
+    VersionNotFoundError,
+)
+from lakelens.etl.commit import open_transaction, set_properties
+from lakelens.etl.restore import RestoreResult
+from lakelens.etl.snapshot import open_snapshot
+from lakelens.jobs.cli import main
+
+pytestmark = pytest.mark.spark
+
+SIZE = 16
+
+
+def rows_of(table: ImageTable, version: int | None = None) -> dict[str, tuple[str, int]]:
+    rows = table.read(version).select("path", "content_hash", "label").collect()
+    found = {Path(row.path).name: (row.content_hash, row.label) for row in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+@pytest.fixture(scope="module")
+def story(spark, tmp_path_factory):
+    """Two versions, the first restored, the same folder ingested again."""
+    root = tmp_path_factory.mktemp("restore") / "50% é"
+    source = root / "images"
+    for number in range(3):
+        write_image(source / "cat" / f"cat{number}.jpg", seed=number)
+    write_image(source / "cat" / "turns bad.jpg", seed=7)
+    (source / "cat" / "mended.jpg").write_text("no image yet")
+    table = ImageTable(spark, root / "table")
+    table.ingest(source, size=SIZE)
+    for number in range(2):
+        write_image(source / "dog" / f"dog{number}.jpg", seed=100 + number)
+    write_image(source / "cat" / "cat0.jpg", seed=99)
+    write_image(source / "cat" / "mended.jpg", seed=8)
+    (source / "cat" / "turns bad.jpg").write_text("no image any more")
+    table.ingest(source)
+    table.pin("first", 0)
+    told = {"before": (rows_of(table, 0), rows_of(table, 1))}
+    told["quarantine"] = [Path(file.path).name for file in table.quarantine().files]
+    told["restored"] = table.restore("first")
+    told["restored rows"] = rows_of(table)
+    told["again"] = table.restore(0)
+    told["labels"] = table.labels()
+    told["ingested"] = table.ingest(source)
+    return {"table": table, "source": source, **told}
+
+
+def test_a_restored_version_has_exactly_the_old_rows_and_says_what_came_and_went(story):
+    assert story["restored rows"] == story["before"][0] != story["before"][1]
+    assert story["restored"] == RestoreResult(
+        version=3,
+        restored=0,
+        added={"cat": 1},
+        removed={"cat": 1, "dog": 2},
+        changed={"cat": 1},
+        user=story["restored"].user,
+        committed=True,
+    )
+
+
+def test_a_restore_is_in_the_history_with_who_and_which(story):
+    first, ingest, restore, numbers = reversed(story["table"].history()[-4:])
+    assert [entry.operation for entry in (restore, numbers)] == ["RESTORE", "SET TBLPROPERTIES"]
+    assert {entry.restored for entry in (restore, numbers)} == {0}
+    assert restore.user == ingest.user == first.user
+    assert restore.class_counts == first.class_counts
+    assert [entry.restored for entry in (first, ingest)] == [None, None]
+
+
+def test_what_is_restored_already_makes_no_version(story):
+    again = story["again"]
+    assert (again.version, again.committed, again.added, again.removed) == (3, False, {}, {})
+
+
+def test_class_numbers_outlive_a_restore(story):
+    assert story["labels"] == {"cat": 0, "dog": 1}
+
+
+def test_the_next_ingest_takes_again_what_a_restore_removed_and_doubles_nothing(story):
+    result = story["ingested"]
+    assert (result.version, result.committed) == (4, True)
+    assert result.rows_in == 7 == result.stored + result.quarantined + result.skipped
+    after = rows_of(story["table"], 4)
+    expected = story["before"][1]
+    assert {name: after[name] for name in expected} == expected
+
+
+def test_a_class_that_comes_after_a_restore_takes_a_new_number(story, tmp_path):
+    write_image(tmp_path / "emu" / "emu0.jpg", seed=500)
+    table = story["table"]
+    table.restore(0)
+    table.ingest(tmp_path)
+    assert table.labels() == {"cat": 0, "dog": 1, "emu": 2}
+    assert rows_of(table)["emu0.jpg"][1] == 2
+
+
+def test_a_restore_that_was_killed_before_its_numbers_is_completed_by_the_next(story, spark):
+    table = story["table"]
+    labels = table.labels()
+    set_properties(spark, table.location, {"lakelens.labels": '{"cat": 0}'})
+    result = table.restore(table.version)
+    assert table.labels() == labels
+    assert (result.committed, result.added, result.removed) == (True, {}, {})
+
+
+def test_an_ingest_that_had_planned_before_a_restore_does_not_commit(story, spark):
+    table = story["table"]
+    transaction = open_transaction(spark, table.location)
+    rows = table.read().limit(1)
+    target = 1 if rows_of(table) != rows_of(table, 1) else 0
+    table.restore(target)
+    before = rows_of(table)
+    with pytest.raises(TableConflictError, match="another writer was faster"):
+        transaction.commit(rows, None, {}, "{}")
+    assert rows_of(table) == before
+
+
+def test_a_version_whose_files_are_gone_is_not_restored(story, spark, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(story["table"].location, copy)
+    gone = open_snapshot(copy, 0).files.paths[0]
+    (copy / gone).unlink()
+    table = ImageTable(spark, copy)
+    latest, rows = table.version, rows_of(ImageTable(spark, story["table"].location))
+    with pytest.raises(VersionFilesMissingError, match=r"@0: 1 of its .* with all their files: ") as caught:
+        table.restore(0)
+    assert gone in str(caught.value)
+    assert table.version == latest
+    assert rows_of(table) == rows
+
+
+def test_what_cannot_be_restored_is_refused_by_name(story, spark, tmp_path, capsys):
+    table = story["table"]
+    latest = table.version
+    for version, words in ((99, "version 99 does not exist"), ("gold", "its pins: first")):
+        with pytest.raises(VersionNotFoundError, match=words):
+            table.restore(version)
+    with pytest.raises(NotADeltaTableError, match="nothing"):
+        ImageTable(spark, tmp_path / "nothing").restore(0)
+    for _ in range(2):
+        spark.range(3).write.format("delta").mode("append").save(str(tmp_path / "other"))
+    with pytest.raises(NotAnImageTableError, match=r"other.*lakelens\.recipe"):
+        ImageTable(spark, tmp_path / "other").restore(0)
+    assert main(["table", "restore", table.location, "99"]) == 2
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["error"] == "VersionNotFoundError"
+    assert table.version == latest
+
+
+def test_the_command_restores(story, capsys):
+    table = story["table"]
+    target = 0 if table.class_counts() != table.class_counts(0) else 1
+    assert main(["table", "restore", table.location, str(target)]) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (found["restored"], found["committed"], found["version"]) == (target, True, table.version)
+    assert rows_of(table) == rows_of(table, target)
