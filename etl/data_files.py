@@ -6,34 +6,15 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 
 from ..errors import VersionFilesMissingError
-from ..locations import has_scheme
+from ..parquet import open_parquet_file
+from ..stores import file_system, local_form
 from .snapshot import Snapshot, locate
 
-if TYPE_CHECKING:
-    from fsspec import AbstractFileSystem
-
 _NAMED = 3
-
-
-@contextmanager
-def open_data_file(location: str, storage_options: Mapping[str, str] | None = None) -> Iterator[pq.ParquetFile]:
-    """Opens a Parquet file by its absolute path or URI, on a disk or through fsspec.
-
-    Raises:
-        FileNotFoundError: If it is gone.
-    """
-    if not has_scheme(location):
-        with pq.ParquetFile(location, memory_map=True) as parquet:
-            yield parquet
-        return
-    system, path = _file_system(location, storage_options)
-    with system.open(path, "rb") as stream, pq.ParquetFile(stream) as parquet:
-        yield parquet
 
 
 @contextmanager
@@ -44,26 +25,20 @@ def open_parquet(
 
     Raises:
         VersionFilesMissingError: If it is gone.
+        DataFileError: If it is no whole Parquet file.
     """
     try:
-        with open_data_file(snapshot.file_location(file), storage_options) as parquet:
+        place, size = snapshot.file_location(file), int(snapshot.files.sizes[file])
+        with open_parquet_file(place, storage_options, size) as parquet:
             yield parquet
     except FileNotFoundError as error:
-        raise files_missing(snapshot, find_missing(snapshot, storage_options=storage_options)) from error
+        missing = find_missing(snapshot, storage_options)
+        raise files_missing(snapshot, missing, storage_options) from error
 
 
-def find_missing(
-    snapshot: Snapshot, files: Sequence[str] | None = None, storage_options: Mapping[str, str] | None = None
-) -> list[str]:
-    """Lists those files of a version that are gone, as its log names them.
-
-    Args:
-        snapshot: The version.
-        files: Paths to look for; None looks for all that the version has.
-        storage_options: Access to an object store.
-    """
-    wanted = snapshot.files.paths if files is None else files
-    return [path for path in wanted if not exists(locate(snapshot.location, path), storage_options)]
+def find_missing(snapshot: Snapshot, storage_options: Mapping[str, str] | None = None) -> list[str]:
+    """Lists those files of a version that are gone, as its log names them."""
+    return [path for path in snapshot.files.paths if not exists(locate(snapshot.location, path), storage_options)]
 
 
 def require_files(snapshot: Snapshot, storage_options: Mapping[str, str] | None = None) -> None:
@@ -72,7 +47,7 @@ def require_files(snapshot: Snapshot, storage_options: Mapping[str, str] | None 
     Raises:
         VersionFilesMissingError: If one is gone; names the first ones and the versions that are whole.
     """
-    missing = find_missing(snapshot, storage_options=storage_options)
+    missing = find_missing(snapshot, storage_options)
     if missing:
         raise files_missing(snapshot, missing, storage_options)
 
@@ -100,24 +75,25 @@ def files_missing(
 
 
 def exists(location: str, storage_options: Mapping[str, str] | None = None) -> bool:
-    """Whether a file is there."""
-    if not has_scheme(location):
-        return Path(location).is_file()
-    system, path = _file_system(location, storage_options)
+    """Whether a file is there, by its absolute path or URI."""
+    local = local_form(location)
+    if local is not None:
+        return Path(local).is_file()
+    system, path = file_system(location, storage_options or {})
     return bool(system.exists(path))
 
 
 def remove_files(locations: Iterable[str], storage_options: Mapping[str, str] | None = None) -> None:
     """Removes files by their absolute paths or URIs; those that are gone already do not matter."""
     for location in locations:
-        if has_scheme(location):
-            system, key = _file_system(location, storage_options)
+        local = local_form(location)
+        if local is None:
+            system, path = file_system(location, storage_options or {})
             with contextlib.suppress(FileNotFoundError):
-                system.rm_file(key)
+                system.rm_file(path)
             continue
-        path = Path(location)
-        path.unlink(missing_ok=True)
-        path.with_name(f".{path.name}.crc").unlink(missing_ok=True)  # Hadoop's checksum of it
+        Path(local).unlink(missing_ok=True)
+        Path(local).with_name(f".{Path(local).name}.crc").unlink(missing_ok=True)  # Hadoop's checksum of it
 
 
 def ranges_of(numbers: Sequence[int]) -> str:
@@ -129,10 +105,3 @@ def ranges_of(numbers: Sequence[int]) -> str:
         else:
             spans.append([number, number])
     return ", ".join(f"{first}" if first == last else f"{first} to {last}" for first, last in spans)
-
-
-def _file_system(location: str, storage_options: Mapping[str, str] | None) -> tuple[AbstractFileSystem, str]:
-    import fsspec
-
-    system, path = fsspec.core.url_to_fs(location, **dict(storage_options or {}))
-    return system, path

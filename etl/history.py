@@ -10,9 +10,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from ..errors import InvalidArgumentError, NotAnImageTableError
+from ..errors import DataFileError, InvalidArgumentError, NotAnImageTableError
 from ..locations import absolute
-from .data_files import open_data_file
+from ..parquet import open_parquet_file
 from .log_walk import LoggedFile, LogState, walk_log
 from .snapshot import locate
 from .versions import class_column, count_rows, in_order
@@ -28,7 +28,7 @@ class VersionInfo:
         version: Its number.
         timestamp: When it was committed; None if its commit does not say.
         operation: What Delta calls the commit, such as WRITE.
-        rows: Its rows; None when its files are gone, or the log can no longer rebuild it.
+        rows: Its rows; None when its files are gone or damaged, or the log can no longer rebuild it.
         class_counts: Rows by class name, as `class_counts` gives them; None likewise, or when it has no classes.
         batch_id: The ingest's mark; None for a commit that is none.
         source: What was ingested; None likewise.
@@ -113,9 +113,9 @@ class _RunningCounts:
 
     def _count_file(self, path: str, file: LoggedFile) -> Counter[str] | None:
         try:
-            with open_data_file(locate(self._location, path), self._options) as parquet:
+            with open_parquet_file(locate(self._location, path), self._options) as parquet:
                 return count_rows(parquet, self._column, file.partitions)
-        except FileNotFoundError:
+        except (FileNotFoundError, DataFileError):
             return None
 
     def _count(self, counts: Counter[str] | None, sign: int) -> None:

@@ -50,7 +50,7 @@ def test_each_ingest_has_the_number_after_the_last_whatever_was_committed_betwee
         assert transaction.version == 2 * number
         committed = transaction.commit(row(spark, name), None, {}, f"note {name}")
         assert (committed.version, committed.rows) == (2 * number + 1, 1)
-        set_properties(spark, place, {"owner": name})
+        set_properties(spark, place, {"team.owner": name})
     last = [commit._last_number(spark, place, version) for version in range(7)]
     assert last == [-1, 0, 0, 1, 1, 2, 2]
     assert paths(spark, place) == ["a", "b", "c", "first"]

@@ -107,6 +107,12 @@ def test_versions_whose_files_are_gone_are_listed_without_rows(table: Path) -> N
     ]
 
 
+def test_a_damaged_file_costs_the_rows_of_its_versions_alone(table: Path) -> None:
+    damaged = table / open_snapshot(table, 0).files.paths[0]
+    damaged.write_bytes(damaged.read_bytes()[:-20])
+    assert [entry.rows for entry in history(table)] == [5, None, None]
+
+
 def test_a_broken_label_property_does_not_hide_the_history_that_is_the_way_out(table: Path) -> None:
     set_configuration(table, 0, lakelens__labels="no json")
     assert history(table)[0].class_counts == {"cat": 2, "cow": 1, "dog": 2}
