@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from ..errors import NotAnImageTableError
 from . import schema
@@ -104,7 +108,7 @@ def diff(
 ) -> VersionDiff:
     """Compares two versions; only files that one of them lacks are read, without their images.
 
-    Holds path, content hash and class of the rows in those files in memory.
+    Holds about 100 bytes for each row of those files in memory.
 
     Args:
         location: Path or URI of the table.
@@ -121,13 +125,16 @@ def diff(
     for snapshot in (before, after):
         _require_diff_columns(snapshot)
     shared = set(before.files.paths) & set(after.files.paths)
-    old, new = (_rows(snapshot, shared, storage_options) for snapshot in (before, after))
+    names: dict[str, int] = {}
+    old, new = (_rows(snapshot, shared, names, storage_options) for snapshot in (before, after))
+    in_old, in_new = _pairs(old, new)
+    differ = (old.contents[in_old] != new.contents[in_new]) | (old.classes[in_old] != new.classes[in_new])
     return VersionDiff(
         before.version,
         after.version,
-        _by_class(new[path][1] for path in new.keys() - old.keys()),
-        _by_class(old[path][1] for path in old.keys() - new.keys()),
-        _by_class(new[path][1] for path in new.keys() & old.keys() if new[path] != old[path]),
+        _by_class(np.delete(new.classes, in_new), names),
+        _by_class(np.delete(old.classes, in_old), names),
+        _by_class(new.classes[in_new[differ]], names),
     )
 
 
@@ -140,20 +147,54 @@ def _require_diff_columns(snapshot: Snapshot) -> None:
         )
 
 
+class _Rows(NamedTuple):
+    """Rows of a version, without their texts.
+
+    Attributes:
+        paths: uint64 [rows, 2], digests of the paths.
+        contents: uint64 [rows], digests of the content hashes.
+        classes: int32 [rows], numbers of the class names.
+    """
+
+    paths: npt.NDArray[np.uint64]
+    contents: npt.NDArray[np.uint64]
+    classes: npt.NDArray[np.int32]
+
+
 def _rows(
-    snapshot: Snapshot, left_out: set[str], storage_options: Mapping[str, str] | None
-) -> dict[str, tuple[str | None, str]]:
-    """Reads content hash and class by path, of the files that are not in `left_out`."""
-    found: dict[str, tuple[str | None, str]] = {}
+    snapshot: Snapshot, left_out: set[str], names: dict[str, int], storage_options: Mapping[str, str] | None
+) -> _Rows:
+    """Reads the rows of the files that are not in `left_out`; numbers class names in `names`."""
+    chunks = [_Rows(np.empty((0, 2), np.uint64), np.empty(0, np.uint64), np.empty(0, np.int32))]
     for file, path in enumerate(snapshot.files.paths):
         if path in left_out:
             continue
         with open_parquet(snapshot, file, storage_options) as parquet:
             for batch in parquet.iter_batches(_BATCH_ROWS, columns=list(_DIFF_COLUMNS)):
-                for row in batch.to_pylist():
-                    found[row[schema.PATH]] = (row[schema.CONTENT_HASH], row[schema.LABEL_NAME] or NO_CLASS)
-    return found
+                paths, contents, classes = (batch.column(name).to_pylist() for name in _DIFF_COLUMNS)
+                codes = [names.setdefault(name or NO_CLASS, len(names)) for name in classes]
+                chunks.append(
+                    _Rows(_digests(paths, 16).reshape(-1, 2), _digests(contents, 8), np.array(codes, dtype=np.int32))
+                )
+    return _Rows(*(np.concatenate(column) for column in zip(*chunks, strict=True)))
 
 
-def _by_class(names: Iterable[str]) -> dict[str, int]:
-    return dict(sorted(Counter(names).items()))
+def _digests(texts: Iterable[str | None], size: int) -> npt.NDArray[np.uint64]:
+    return np.frombuffer(
+        b"".join(hashlib.blake2b((text or "").encode(), digest_size=size).digest() for text in texts), dtype=np.uint64
+    )
+
+
+def _pairs(old: _Rows, new: _Rows) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Finds the rows of one path: their positions in `old`, and in the same order in `new`."""
+    paths = np.concatenate([old.paths, new.paths])
+    is_new = np.arange(len(paths)) >= len(old.paths)
+    order = np.lexsort((is_new, paths[:, 1], paths[:, 0]))
+    first, second = order[:-1], order[1:]
+    same = (paths[first] == paths[second]).all(axis=1) & ~is_new[first] & is_new[second]
+    return first[same], second[same] - len(old.paths)
+
+
+def _by_class(classes: npt.NDArray[np.int32], names: Mapping[str, int]) -> dict[str, int]:
+    counts = np.bincount(classes, minlength=len(names))
+    return {name: int(counts[number]) for name, number in sorted(names.items()) if counts[number]}
