@@ -309,5 +309,7 @@ def test_two_tables_by_name_live_in_the_catalog(spark, tmp_path):
         assert table.class_counts() == {"cat": 1, "dog": 1}
         assert [row.reason for row in spark.table("etl_names.images_quarantine").collect()] == ["not_an_image"]
         assert not Path("etl_names.images_quarantine").exists()
+        assert [file.reason for file in table.quarantine().files] == ["not_an_image"]
+        assert (table.restore(0).removed, table.class_counts()) == ({"dog": 1}, {"cat": 1, "dog": 0})
     finally:
         spark.sql("DROP DATABASE etl_names CASCADE")

@@ -14,6 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 from PIL import Image
 from profile_tables import box, image_row, jpeg, picture, write_quarantine, write_table
 
+from lakelens import ImageTable
 from lakelens.errors import InvalidArgumentError, NotADeltaTableError, NotAnImageTableError, VersionNotFoundError
 from lakelens.etl import schema
 from lakelens.etl.profile import gather_profile, profile, read_quarantine
@@ -284,6 +285,13 @@ def test_samples_do_not_depend_on_the_order_of_the_rows(tmp_path):
     other = gathered(write_table(tmp_path / "other", [dict(row) for row in rows[::-1]]), near_duplicates=False)
     assert [sample.path for sample in one.samples["a"]] == [sample.path for sample in other.samples["a"]]
     assert len(one.samples["a"]) == 12
+
+
+def test_an_image_table_writes_its_profile_without_spark(two, tmp_path):
+    result = ImageTable(None, two).profile(0, tmp_path / "out", near_duplicates=False, samples_per_class=1)
+    assert (result.page, result.profile.version) == (tmp_path / "out" / "profile.html", 0)
+    assert result.profile.duplicates is None
+    assert {name: len(samples) for name, samples in result.profile.samples.items()} == {"cat": 1, "dog": 1}
 
 
 def test_the_quarantine_is_counted_by_reason_with_examples(two):

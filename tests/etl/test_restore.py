@@ -75,6 +75,10 @@ def test_a_restored_version_has_exactly_the_old_rows_and_says_what_came_and_went
     )
 
 
+def test_a_mended_file_leaves_the_quarantine_and_one_that_turns_bad_enters_it(story):
+    assert story["quarantine"] == ["turns bad.jpg"]
+
+
 def test_a_restore_is_in_the_history_with_who_and_which(story):
     first, ingest, restore, numbers = reversed(story["table"].history()[-4:])
     assert [entry.operation for entry in (restore, numbers)] == ["RESTORE", "SET TBLPROPERTIES"]
