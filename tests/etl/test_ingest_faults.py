@@ -16,7 +16,6 @@ import pytest
 from etl_pictures import write_image
 
 from lakelens import ImageTable
-from lakelens.etl.quality import Quarantine
 from lakelens.etl.results import IngestRequest
 from lakelens.etl.sources import Source
 from lakelens.etl.stream import ingest_available
