@@ -7,12 +7,11 @@ import io
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ..errors import InvalidArgumentError, MissingDependencyError, UnpicklableFunctionError
 
-# Importing one of these takes seconds, which a rank can spend while the launcher still gathers the others.
-_WORTH_A_HEAD_START = ("tensorflow", "keras")
 _MAX_DEPTH = 3
 
 
@@ -166,12 +165,28 @@ def _name(function: Any) -> str:
     return repr(getattr(function, "__qualname__", function))
 
 
-def modules_to_preload(payload: bytes, size: int) -> tuple[str, ...]:
-    """Guesses from a pickled function which slow modules it is going to import; a head start, nothing depends on it."""
-    if b"lakelens.training.distributed" in payload or b"training.distributed" in payload:
+def modules_to_preload(main: Callable[..., Any], payload: bytes, size: int) -> tuple[str, ...]:
+    """Guesses which slow modules a training function is going to import; a head start, nothing depends on it.
+
+    Args:
+        main: The function. One that ranks import by name is judged by the file of its module.
+        payload: Its pickle.
+        size: Number of ranks.
+    """
+    text = payload + _source(main, payload)
+    if b"training.distributed" in text:
         return (
             ("lakelens.training.distributed", "horovod.tensorflow") if size > 1 else ("lakelens.training.distributed",)
         )
-    return tuple(
-        name for name in _WORTH_A_HEAD_START[:1] if any(word.encode() in payload for word in _WORTH_A_HEAD_START)
-    )
+    return ("tensorflow",) if b"tensorflow" in text or b"keras" in text else ()
+
+
+def _source(main: Callable[..., Any], payload: bytes) -> bytes:
+    """Reads the file of a function that was pickled by its name; empty for one whose code is in the pickle."""
+    path = getattr(getattr(main, "__code__", None), "co_filename", "")
+    if not path.endswith(".py") or path.encode() in payload:
+        return b""
+    try:
+        return Path(path).read_bytes()
+    except OSError:  # in a zip file
+        return b""

@@ -109,7 +109,7 @@ class HorovodRunner:
             environment=self.env,
             gpus=self.use_gpu,
         )
-        job = replace(job, preload=modules_to_preload(payload, job.size))
+        job = replace(job, preload=modules_to_preload(main, payload, job.size))
         while True:
             try:
                 return self._launch(job)

@@ -10,8 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from leftovers import Watch, leaves_nothing
+from recipes import classic_recipe
 
 from lakelens.errors import InvalidArgumentError, LakelensError, RankFailedError, UnpicklableFunctionError
+from lakelens.training.payload import modules_to_preload, pickle_function
 from lakelens.training.rank_process import RankProcess
 from lakelens.training.rendezvous import LoopbackStore
 from lakelens.training.runner import HorovodRunner
@@ -242,6 +244,48 @@ def test_sys_exit_zero_is_a_return_and_another_code_a_failure(watch):
     assert runner(-1, watch).run(main, code=0) is None
     with pytest.raises(RankFailedError, match="SystemExit: 3"):
         runner(-1, watch).run(main, code=3)
+
+
+def test_what_a_rank_has_not_closed_is_written_when_it_ends(watch, tmp_path):
+    def main(folder):
+        import atexit
+        from pathlib import Path
+
+        class Holder:
+            pass
+
+        holder = Holder()
+        holder.itself = holder  # garbage that only a collection would find
+        holder.file = Path(folder, "in garbage").open("w")  # noqa: SIM115 - not closed, that is the point
+        holder.file.write("written")
+        atexit.register(Path(folder, "at exit").write_text, "written")
+
+    runner(-1, watch).run(main, folder=str(tmp_path))
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
+        "in garbage": "written",
+        "at exit": "written",
+    }
+
+
+def test_imports_that_take_seconds_are_begun_before_the_function_is():
+    def uses_horovod():
+        import lakelens.training.distributed  # noqa: F401
+
+    def uses_keras():
+        import keras  # noqa: F401
+
+    def uses_neither():
+        return 1
+
+    def preloaded(main, size=2):
+        return modules_to_preload(main, pickle_function(main, {}), size)
+
+    assert preloaded(uses_horovod) == ("lakelens.training.distributed", "horovod.tensorflow")
+    assert preloaded(uses_horovod, size=1) == ("lakelens.training.distributed",)
+    assert preloaded(uses_keras) == ("tensorflow",)
+    assert preloaded(uses_neither) == ()
+    # Pickled by name: only the module's own file tells what it imports.
+    assert preloaded(classic_recipe) == ("lakelens.training.distributed", "horovod.tensorflow")
 
 
 def test_whatever_a_rank_has_started_ends_with_it(watch, tmp_path):
