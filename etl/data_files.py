@@ -59,12 +59,14 @@ def files_missing(
     from .log_walk import walk_log
 
     whole = []
-    known: dict[str, bool] = {}
+    gone: set[str] = set()
     for state in walk_log(snapshot.location, storage_options=storage_options):
-        for path in state.files or ():
-            if path not in known:
-                known[path] = exists(locate(snapshot.location, path), storage_options)
-        if state.files is not None and all(known[path] for path in state.files):
+        if state.files is None:
+            gone = set()
+            continue
+        gone |= {path for path in state.added if not exists(locate(snapshot.location, path), storage_options)}
+        gone -= set(state.removed)
+        if not gone:
             whole.append(state.version)
     named = ", ".join(missing[:_NAMED]) + (f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else "")
     return VersionFilesMissingError(

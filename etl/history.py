@@ -97,14 +97,9 @@ class _RunningCounts:
             self._known, self._gone, self._total, self._column = {}, 0, Counter(), column
         if files is None:
             return None, None
-        for path in [path for path in state.removed if path in self._known]:
+        for path in self._known.keys() & set(state.removed):
             self._count(self._known.pop(path), -1)
-        # What a commit adds stands at the end of the files; a file that it adds again stays where it was.
-        for path in reversed(files):
-            if path in self._known:
-                if len(self._known) == len(files):
-                    break
-                continue
+        for path in state.added if self._known else files:
             self._known[path] = self._count_file(path, files[path])
             self._count(self._known[path], 1)
         if self._gone:

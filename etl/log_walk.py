@@ -44,7 +44,8 @@ class LogState:
         commit: Its `commitInfo`, empty when it has none.
         files: The active files by their path in the log, not URL-encoded; None when the version cannot be rebuilt or is
             one that plain Parquet would show wrongly.
-        removed: Paths that were active before this commit and are not any more.
+        added: Paths that are active since this commit.
+        removed: Paths that were active before it and are not any more; empty when `files` was None before.
         schema: As `Snapshot.schema`.
         configuration: As `Snapshot.configuration`.
     """
@@ -52,6 +53,7 @@ class LogState:
     version: int = -1
     commit: Mapping[str, Any] = field(default_factory=dict)
     files: dict[str, LoggedFile] | None = None
+    added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     schema: Mapping[str, str] = field(default_factory=dict)
     configuration: Mapping[str, str] = field(default_factory=dict)
@@ -78,7 +80,7 @@ def walk_log(
         for number in commits[-limit:] if limit is not None else commits:
             actions = log.read(number)
             is_next = state.files is not None and number == state.version + 1
-            state.version, state.removed = number, ()
+            state.version, state.added, state.removed = number, (), ()
             state.commit = next((entry["commitInfo"] for entry in actions if "commitInfo" in entry), {})
             if is_next and not any(_changes_more_than_files(entry) for entry in actions):
                 _apply(state, actions)
@@ -95,10 +97,12 @@ def _apply(state: LogState, actions: list[dict[str, Any]]) -> None:
     files = state.files if state.files is not None else {}
     removed = {unquote(entry["remove"]["path"]) for entry in actions if "remove" in entry}
     added = {unquote(entry["add"]["path"]): _logged(entry["add"]) for entry in actions if "add" in entry}
+    before = (removed | added.keys()) & files.keys()
     for path in removed:
         files.pop(path, None)
     files.update(added)
-    state.removed = tuple(removed - added.keys())
+    state.added = tuple(added.keys() - before)
+    state.removed = tuple((removed - added.keys()) & before)
 
 
 def _logged(add: Mapping[str, Any]) -> LoggedFile:
@@ -116,6 +120,7 @@ def _reopen(state: LogState, location: str, log: _LogFiles, storage_options: Map
             return
         state.files = _files_of(snapshot)
         state.schema, state.configuration = snapshot.schema, snapshot.configuration
+        state.added = tuple(state.files.keys() - before.keys())
         state.removed = tuple(before.keys() - state.files.keys())
 
 

@@ -11,11 +11,17 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from ..errors import NotADeltaTableError, NotAnImageTableError, TableConflictError
+from ..errors import (
+    DataFileError,
+    NotADeltaTableError,
+    NotAnImageTableError,
+    TableConflictError,
+    VersionFilesMissingError,
+)
 from .catalog import delta_table, is_delta_table, path_of, sql_name
 from .commit import conflict_of, set_properties, user_name
 from .data_files import require_files
@@ -24,7 +30,7 @@ from .labels import LABELS_PROPERTY, labels_of, labels_property
 from .log_walk import walk_log
 from .recipe import Recipe
 from .snapshot import Snapshot, open_snapshot
-from .versions import diff
+from .versions import VersionDiff, class_counts, diff
 from .writing import writing_session
 
 if TYPE_CHECKING:
@@ -42,7 +48,7 @@ class RestoreResult:
     Attributes:
         version: The version that holds the restored rows: the table's latest.
         restored: Number of the version whose rows they are.
-        added: Rows that came back, by class.
+        added: Rows that came back, by class; all rows where the version before could not be compared.
         removed: Rows that went, by class.
         changed: Rows that have their old content or class again, by that class.
         user: Who restored.
@@ -87,22 +93,34 @@ def restore(
     path = path_of(session, location)
     target = open_snapshot(path, version, storage_options)
     latest = open_snapshot(path, None, storage_options)
-    Recipe.of(latest.configuration or target.configuration, location)
+    Recipe.of({**target.configuration, **latest.configuration}, location)
     require_files(target, storage_options)
     labels = _every_label(path, latest, storage_options)
     user = user_name()
-    committed = None
+    result = RestoreResult(latest.version, target.version, {}, {}, {}, user, committed=False)
     if set(target.files.paths) != set(latest.files.paths):
         committed = _restore(session, location, target, user)
-    if _keep_labels(session, location, path, labels, target.version, user, storage_options) or committed is not None:
-        now = open_snapshot(path, None, storage_options).version
-    else:
-        now = latest.version
-    before = latest.version if committed is None else committed - 1
-    found = diff(path, before, now if committed is None else committed, storage_options)
-    return RestoreResult(
-        now, target.version, found.added, found.removed, found.changed, user, committed is not None or now != before
-    )
+        found = difference(path, committed - 1, committed, storage_options)
+        result = RestoreResult(
+            committed, target.version, found.added, found.removed, found.changed, user, committed=True
+        )
+    now = _labels_of(open_snapshot(path, None, storage_options).configuration)
+    if not labels.items() <= now.items():
+        renumbered = _write_labels(session, location, labels, now, target.version, user)
+        result = replace(result, version=renumbered, committed=True)
+    return result
+
+
+def difference(path: str, before: int, after: int, storage_options: Mapping[str, str] | None = None) -> VersionDiff:
+    """Compares the version before a restore with the one after it.
+
+    A table may be restored because files of its latest version are gone, or because it was overwritten with other
+    columns. There is nothing to compare with then, and every restored row counts as added.
+    """
+    try:
+        return diff(path, before, after, storage_options)
+    except (VersionFilesMissingError, DataFileError, NotAnImageTableError):
+        return VersionDiff(before, after, class_counts(open_snapshot(path, after), storage_options), {}, {})
 
 
 def _restore(spark: SparkSession, location: str, target: Snapshot, user: str) -> int:
@@ -159,19 +177,10 @@ def _labels_of(configuration: Mapping[str, str]) -> dict[str, int]:
         return {}
 
 
-def _keep_labels(
-    spark: SparkSession,
-    location: str,
-    path: str,
-    labels: Mapping[str, int],
-    restored: int,
-    user: str,
-    storage_options: Mapping[str, str] | None,
-) -> bool:
-    """Writes the class numbers back that RESTORE has taken away; tells whether it had to."""
-    now = _labels_of(open_snapshot(path, None, storage_options).configuration)
-    if labels.items() <= now.items():
-        return False
+def _write_labels(
+    spark: SparkSession, location: str, labels: Mapping[str, int], now: Mapping[str, int], restored: int, user: str
+) -> int:
+    """Writes the class numbers back that RESTORE has taken away; returns the number of the commit."""
     numbers = {number: name for name, number in labels.items()}
     clash = next((name for name, number in now.items() if numbers.get(number, name) != name), None)
     if clash is not None:
@@ -179,9 +188,10 @@ def _keep_labels(
             f"{location}: while version {restored} was being restored, another writer gave the class {clash!r} the "
             f"number {now[clash]} of {numbers[now[clash]]!r}; restore again, and ingest when it is done"
         )
-    spark.conf.set(_USER_METADATA, _note(restored, user, uuid.uuid4().hex))
+    mark = uuid.uuid4().hex
+    spark.conf.set(_USER_METADATA, _note(restored, user, mark))
     try:
-        set_properties(spark, location, {LABELS_PROPERTY: labels_property(dict(labels) | now)})
+        set_properties(spark, location, {LABELS_PROPERTY: labels_property(dict(labels) | dict(now))})
     finally:
         spark.conf.unset(_USER_METADATA)
-    return True
+    return _commit_of(spark, location, mark)

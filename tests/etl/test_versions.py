@@ -18,6 +18,7 @@ from lakelens.errors import (
     VersionNotFoundError,
 )
 from lakelens.etl import versions
+from lakelens.etl.restore import difference
 from lakelens.etl.snapshot import open_snapshot
 
 pytestmark = pytest.mark.unit
@@ -95,6 +96,12 @@ def test_a_version_whose_files_are_gone_names_them_and_the_whole_versions(table:
             look()
         assert gone in str(caught.value)
     assert counts(table) == [("cat", 2), ("cow", 1), ("dog", 2)]
+
+
+def test_a_restore_from_what_cannot_be_read_counts_every_row_as_added(table: Path) -> None:
+    assert difference(str(table), 1, 2) == versions.diff(table, 1, 2)
+    (table / open_snapshot(table, 0).files.paths[0]).unlink()
+    assert difference(str(table), 1, 2) == versions.VersionDiff(1, 2, {"cat": 2, "cow": 1, "dog": 2}, {}, {})
 
 
 def test_an_image_table_without_spark_looks_and_pins_and_says_what_needs_spark(table: Path) -> None:
