@@ -201,7 +201,7 @@ def _read_all(location: str, kind: str) -> list[dict[str, Any]]:
 def _record_of(path: Path) -> dict[str, Any]:
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-        int(record["version"])
+        int(record["version"]), record["name" if path.parent.name == "pins" else "run_id"]
     except (ValueError, KeyError, TypeError) as error:
         raise TableError(
             f"{path} is not the pin or tracked version that lakelens wrote ({error!r}); what it protects cannot be "

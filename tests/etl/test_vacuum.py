@@ -234,9 +234,10 @@ def test_pins_and_vacuums_at_once_leave_no_pin_without_its_files(tmp_path: Path)
 
 def test_a_pin_that_cannot_be_read_stops_vacuum_by_its_name(table: Path) -> None:
     pin_version(table, "golden", 0)
-    (table / "_lakelens" / "pins" / "golden.json").write_text('{"name": "golden"')
-    with pytest.raises(TableError, match=r"golden\.json is not the pin"):
-        vacuum_now(table)
+    for text in ('{"name": "golden"', '{"name": "golden"}', '{"version": 0}', "[]"):
+        (table / "_lakelens" / "pins" / "golden.json").write_text(text)
+        with pytest.raises(TableError, match=r"golden\.json is not the pin"):
+            vacuum_now(table)
     assert all(path.exists() for path in files_of(table, 0))
 
 
