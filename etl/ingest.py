@@ -6,7 +6,6 @@ ingest had not stored is new to the next one; one that it had stored is known by
 
 from __future__ import annotations
 
-import getpass
 import json
 import uuid
 from collections.abc import Mapping
@@ -17,7 +16,7 @@ from ..errors import TableConflictError
 from ..progress import spark_progress
 from . import schema
 from .catalog import read_table, sql_name
-from .commit import Committed, conflict_of, sql_literal
+from .commit import Committed, conflict_of, sql_literal, user_name
 from .labels import LABELS_PROPERTY, labels_property
 from .near_duplicates import find_across_splits
 from .plan import CHANGED, GONE, IN_QUARANTINE, KNOWN, NEW, STATUS, STORED_HASH, TOUCHED
@@ -185,7 +184,7 @@ class _Ingest:
     def _note(self) -> str:
         """What the table's history says of this commit."""
         source = self._prepared.request.source
-        note = {"lakelens": "ingest", "batch_id": self._batch_id, "source": source.name, "user": _user()}
+        note = {"lakelens": "ingest", "batch_id": self._batch_id, "source": source.name, "user": user_name()}
         return json.dumps({**note, "layout": "dataframe" if source.is_frame else source.layout}, ensure_ascii=False)
 
     def _create(self, rows: DataFrame, properties: Mapping[str, str]) -> Committed:
@@ -253,10 +252,3 @@ class _Ingest:
         if bad is not None:
             bad.unpersist()
         return reasons
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container's user may have no name
-        return "unknown"
