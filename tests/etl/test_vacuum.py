@@ -22,6 +22,7 @@ from lakelens.errors import (
     VersionProtectedError,
 )
 from lakelens.etl import pins, versions
+from lakelens.etl.history import history
 from lakelens.etl.protection import pin_version
 from lakelens.etl.snapshot import open_snapshot
 from lakelens.etl.vacuum import VacuumResult, vacuum
@@ -137,7 +138,9 @@ def test_files_of_the_table_that_a_shallow_clone_was_made_from_are_never_taken(t
     write(clone, images(cat=["own"]))
     (theirs,) = files_of(source)
     add = {"path": f"file://{theirs}", "partitionValues": {}, "size": theirs.stat().st_size, "modificationTime": 1}
-    commit(clone, {"add": {**add, "dataChange": True, "stats": '{"numRecords": 1}'}})
+    told = {"timestamp": 1, "operation": "CLONE", "readVersion": -1}  # as Spark writes it
+    commit(clone, {"commitInfo": told}, {"add": {**add, "dataChange": True, "stats": '{"numRecords": 1}'}})
+    assert [entry.rows for entry in history(clone)] == [2, 1]
     assert versions.class_counts(open_snapshot(clone)) == {"cat": 2}
     commit(clone, {"remove": {"path": f"file://{theirs}", "deletionTimestamp": 1, "dataChange": True}})
     assert vacuum_now(clone).files == ()
