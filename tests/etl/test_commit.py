@@ -15,7 +15,7 @@ from lakelens.etl import commit
 from lakelens.etl.commit import open_transaction, set_properties
 from lakelens.etl.writing import writing_session
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 DDL = "path STRING, split STRING"
 

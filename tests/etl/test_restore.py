@@ -22,7 +22,7 @@ from lakelens.etl.restore import RestoreResult
 from lakelens.etl.snapshot import open_snapshot
 from lakelens.jobs.cli import main
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 SIZE = 16
 
