@@ -11,7 +11,18 @@ from ..errors import EmptySourceError, SourceNotFoundError
 from . import schema
 from .layouts import CLASS_FOLDERS, FOLDER_LAYOUTS, check_class_folders, class_of_parts, number_of_folder
 from .listing import FOLDER_LISTING_DDL, IGNORED, LABEL_RANK, folder_batch
-from .walk import IMAGE_SUFFIXES, NO_CLASS_FOLDER, NOT_AN_IMAGE_NAME, Entry, has_suffix, local_uri, visit
+from .walk import (
+    HIDDEN,
+    HIDDEN_BY_SPARK,
+    IMAGE_SUFFIXES,
+    NO_CLASS_FOLDER,
+    NOT_AN_IMAGE_NAME,
+    Entry,
+    has_suffix,
+    is_hidden,
+    local_uri,
+    visit,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -75,7 +86,7 @@ def list_local_folder(spark: SparkSession, root: str, wanted: Wanted) -> tuple[s
 def list_folder_by_spark(spark: SparkSession, root: str, wanted: Wanted) -> tuple[str, DataFrame]:
     """Lists a folder of any file system that Spark reads.
 
-    Spark passes over names that start with `_` or `.` without a word, so that they are not counted here.
+    Spark's own reader passes over files whose names start with `_`; they are listed, and passed over with a reason.
 
     Returns:
         The folder's full URI and rows of `FOLDER_LISTING_DDL`.
@@ -86,17 +97,46 @@ def list_folder_by_spark(spark: SparkSession, root: str, wanted: Wanted) -> tupl
     from pyspark.sql import functions as F
 
     qualified = qualified_folder(spark, root, wanted.layout)
-    found = spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(qualified)
     below = F.substring("path", len(qualified) + 2, 1_000_000)
-    named = found.select(
+    rule = _PathRule(wanted, by_spark=True)
+    named = _all_files(spark, qualified).select(
         F.col("path").alias(schema.PATH),
         F.col("length").alias(schema.SOURCE_LENGTH),
-        F.col("modificationTime").alias(schema.SOURCE_MODIFIED),
-        F.udf(_PathRule(wanted).class_of, "string")(below).alias(schema.LABEL_NAME),
-        F.udf(_PathRule(wanted).rank_of, "int")(below).alias(LABEL_RANK),
-        F.udf(_PathRule(wanted).ignored_of, "string")(below).alias(IGNORED),
+        F.col("modified").alias(schema.SOURCE_MODIFIED),
+        F.udf(rule.class_of, "string")(below).alias(schema.LABEL_NAME),
+        F.udf(rule.rank_of, "int")(below).alias(LABEL_RANK),
+        F.udf(rule.ignored_of, "string")(below).alias(IGNORED),
     )
     return qualified, named
+
+
+def _all_files(spark: SparkSession, root: str) -> DataFrame:
+    """Lists path, length and time of change of every file below a folder, by all executors."""
+    from pyspark.sql import DataFrame as SparkDataFrame
+    from pyspark.sql import functions as F
+
+    jvm: Any = spark._jvm
+    try:
+        no_filter = getattr(getattr(jvm.scala.collection.immutable, "Set$EmptySet$"), "MODULE$")  # hides no name
+        settings = jvm.org.apache.spark.util.SerializableConfiguration(
+            spark._jsparkSession.sessionState().newHadoopConf()
+        )
+        folders = jvm.java.util.ArrayList()
+        folders.add(root)
+        found = jvm.org.apache.spark.sql.delta.util.DeltaFileOperations.recursiveListDirs(
+            spark._jsparkSession,
+            jvm.org.apache.spark.api.python.PythonUtils.toSeq(folders),
+            spark.sparkContext._jsc.broadcast(settings),
+            no_filter,
+            no_filter,
+            jvm.scala.Option.empty(),
+            True,
+        )
+        listed = SparkDataFrame(found.toDF(), spark).where("NOT isDir")
+        return listed.select("path", "length", F.timestamp_millis("modificationTime").alias("modified"))
+    except (AttributeError, TypeError):  # Delta's classes have another name on Databricks
+        files = spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(root)
+        return files.select("path", "length", F.col("modificationTime").alias("modified"))
 
 
 def qualified_folder(spark: SparkSession, root: str, layout: str) -> str:
@@ -124,6 +164,7 @@ class _PathRule:
     """What a path below the source folder says of its file."""
 
     wanted: Wanted
+    by_spark: bool = False
 
     def class_of(self, path: str) -> str | None:
         return class_of_parts(path.split("/"), self.wanted.layout) if self.wanted.has_classes else None
@@ -133,6 +174,11 @@ class _PathRule:
         return number_of_folder(folder) if separator and self.wanted.has_classes else None
 
     def ignored_of(self, path: str) -> str | None:
+        if self.by_spark and any(is_hidden(part) for part in path.split("/")):
+            return HIDDEN
+        # Annotation files of this suffix are copied rather than read by Spark, and some tools write just such names.
+        if self.by_spark and path.rpartition("/")[2].startswith("_") and not path.lower().endswith(".json"):
+            return HIDDEN_BY_SPARK if has_suffix(path, self.wanted.suffixes) else NOT_AN_IMAGE_NAME
         if not has_suffix(path.rpartition("/")[2], self.wanted.suffixes):
             return NOT_AN_IMAGE_NAME
         return NO_CLASS_FOLDER if self.wanted.has_classes and self.class_of(path) is None else None

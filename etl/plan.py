@@ -197,7 +197,7 @@ def _compared_by_content(files: DataFrame, listing: Listing, verify_content: boo
             candidates.select(schema.PATH).repartition(tasks).mapInArrow(hash_local_files, "path STRING, hash STRING")
         )
     else:
-        read = listing.read_contents(candidates.select(schema.PATH), _HASHED_AT_ONCE)
+        read = listing.read_contents(candidates.select(schema.PATH, schema.SOURCE_LENGTH), _HASHED_AT_ONCE)
         hashed = read.select(schema.PATH, F.sha2("content", 256).alias("hash"))
     touched = F.expr(f"coalesce({STATUS} = '{CHANGED}' AND hash = {STORED_HASH}, false)")
     status = (

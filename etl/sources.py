@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import InvalidArgumentError
+from ..errors import InvalidArgumentError, SourceNotFoundError
 from ..locations import absolute, has_scheme
 from . import schema
 from .annotated import ANNOTATED_LAYOUTS, COCO, MANIFEST, VOC, list_coco, list_manifest, list_voc
@@ -96,19 +96,24 @@ def list_source(spark: SparkSession, source: Source) -> Listing:
 
 
 def read_contents(spark: SparkSession, files: DataFrame, batch_rows: int) -> DataFrame:
-    """Adds a column `content` with the bytes of each file, read by Spark.
+    """Adds a column `content` with the bytes of each file, read by Spark; null where there is no file.
 
     Args:
         spark: The session.
-        files: Rows with a column `path`; few enough that their paths fit into the driver.
+        files: Rows with the columns `path` and `source_length`, below zero for what is not there; few enough that their
+            paths fit into the driver.
         batch_rows: Largest number of files in one Arrow batch.
+
+    Raises:
+        SourceNotFoundError: If a file has gone since it was listed.
     """
+    from pyspark.errors import AnalysisException
     from pyspark.sql import DataFrame as SparkDataFrame
     from pyspark.sql import functions as F
 
-    paths = [row[schema.PATH] for row in files.select(schema.PATH).collect()]
+    paths = [row[schema.PATH] for row in files.where(f"{schema.SOURCE_LENGTH} >= 0").select(schema.PATH).collect()]
     if not paths:
-        return files.withColumn("content", F.lit(None).cast("binary")).limit(0)
+        return files.withColumn("content", F.lit(None).cast("binary"))
     gateway = spark.sparkContext._gateway
     array = gateway.new_array(gateway.jvm.java.lang.String, len(paths))
     for index, path in enumerate(paths):
@@ -116,5 +121,13 @@ def read_contents(spark: SparkSession, files: DataFrame, batch_rows: int) -> Dat
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(batch_rows))
     # Names with [ or * are names, not patterns.
     reader = spark._jsparkSession.read().format("binaryFile").option("__globPaths__", "false")
-    contents = SparkDataFrame(reader.option("recursiveFileLookup", "true").load(array), spark)
-    return contents.select(F.col("path"), F.col("content")).join(F.broadcast(files), schema.PATH)
+    try:
+        contents = SparkDataFrame(reader.option("recursiveFileLookup", "true").load(array), spark)
+    except AnalysisException as error:
+        raise SourceNotFoundError(
+            f"a file went away while it was ingested ({str(error).splitlines()[0][:500]}); run the ingest again"
+        ) from error
+    # An outer join would shuffle the bytes: what is not there comes beside them.
+    read = contents.select(F.col("path"), F.col("content")).join(F.broadcast(files), schema.PATH)
+    absent = files.where(f"{schema.SOURCE_LENGTH} < 0").withColumn("content", F.lit(None).cast("binary"))
+    return read.unionByName(absent)

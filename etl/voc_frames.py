@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from . import voc
+from . import schema, voc
 from .annotation_frames import merged_by_path
 from .annotations import (
     ANNOTATION_MISSING,
@@ -66,8 +66,10 @@ def voc_annotations(spark: SparkSession, paths: DataFrame, root: str) -> DataFra
 
 def _with_content(spark: SparkSession, paths: DataFrame) -> DataFrame:
     """Adds the bytes of small files: local ones read by the workers, others through Spark."""
+    from pyspark.sql import functions as F
+
     local = paths.select("path").where("path LIKE 'file:%'").mapInArrow(_read_local, f"path STRING, {_CONTENT} BINARY")
-    remote = paths.select("path").where("path NOT LIKE 'file:%'")
+    remote = paths.select("path", F.lit(0).alias(schema.SOURCE_LENGTH)).where("path NOT LIKE 'file:%'")
     first = remote.limit(1).collect()
     if not first:
         return local

@@ -19,6 +19,8 @@ IMAGE_SUFFIXES = frozenset(_SUFFIXES.split())
 _HIDDEN_NAMES = frozenset({"thumbs.db", "desktop.ini", "__macosx", "@eadir", "$recycle.bin"})
 
 HIDDEN = "hidden"
+# Spark reads no file of such a name; on local and mounted folders, which it does not read, they are images like others.
+HIDDEN_BY_SPARK = "name_starts_with_underscore"
 NOT_AN_IMAGE_NAME = "not_an_image_name"
 NO_CLASS_FOLDER = "no_class_folder"
 BROKEN_LINK = "broken_link"

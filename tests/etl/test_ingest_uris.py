@@ -6,6 +6,7 @@ Hadoop's viewfs is such a file system without a server: it mounts a local folder
 from __future__ import annotations
 
 import json
+import uuid
 from pathlib import Path
 
 import pytest
@@ -24,9 +25,10 @@ def mounted(spark, tmp_path_factory):
     """A local folder and the URI that it has in another file system."""
     root = tmp_path_factory.mktemp("mounted")
     settings = spark.sparkContext._jsc.hadoopConfiguration()
-    link = "fs.viewfs.mounttable.lake.link./mount"
+    name = f"lake{uuid.uuid4().hex}"  # Hadoop keeps file systems by name for as long as the JVM lives
+    link = f"fs.viewfs.mounttable.{name}.link./mount"
     settings.set(link, f"file://{root}")
-    yield root, "viewfs://lake/mount"
+    yield root, f"viewfs://{name}/mount"
     settings.unset(link)
 
 
@@ -39,6 +41,8 @@ def story(spark, mounted, tmp_path_factory):
     write_image(source / "dog" / "deep er" / "1.png", seed=50)
     (source / "dog" / "text.jpg").write_text("no image")
     (source / "dog" / "RENAME2").write_text("notes")
+    for name in ("_MG_0001.jpg", ".hidden.jpg", "Thumbs.db"):
+        write_image(source / "dog" / name, seed=54)
     write_image(source / "loose.jpg", seed=51)
     table = ImageTable(spark, tmp_path_factory.mktemp("tables") / "t")
     place = f"{uri}/images of é 50%"
@@ -55,7 +59,12 @@ def test_any_name_in_any_file_system_is_stored(story):
     first, place = story["first"], story["place"]
     assert (first.rows_in, first.stored, first.quarantined) == (len(NAMES) + 2, len(NAMES) + 1, 1)
     assert first.reasons == {"not_an_image": 1}
-    assert first.ignored == {"not_an_image_name": 1, "no_class_folder": 1}
+    assert first.ignored == {
+        "not_an_image_name": 1,
+        "no_class_folder": 1,
+        "name_starts_with_underscore": 1,
+        "hidden": 2,
+    }
     rows = {row.path: row for row in story["table"].read(0).select("path", "label_name").collect()}
     assert {path for path in rows if rows[path].label_name == "cat & co"} == {
         f"{place}/001.cat & co/{name}" for name in NAMES
