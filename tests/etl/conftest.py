@@ -6,12 +6,17 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 # pytest imports test files by path; what they share lies beside them.
 sys.path.insert(0, str(Path(__file__).parent))
 
 from etl_pictures import write_image
+
+# A deadline for each example would be a measured time, which a loaded machine misses.
+hypothesis.settings.register_profile("lakelens", deadline=None)
+hypothesis.settings.load_profile("lakelens")
 
 
 @pytest.fixture
