@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import NotADeltaTableError, SessionError
 from ..locations import absolute, is_table_name
@@ -21,9 +21,10 @@ from .quality import Quarantine, quarantine_location
 from .quarantined import QuarantineList, list_quarantine_at
 from .recipe import Limits
 from .restore import RestoreResult, restore
-from .results import KEEP, STAMP, IngestPreview, IngestRequest, IngestResult
+from .results import KEEP, STAMP, IngestPreview, IngestRequest, IngestResult, StreamResult
 from .snapshot import Snapshot, open_snapshot
 from .sources import Source
+from .stream import ingest_available
 from .vacuum import VacuumResult, vacuum
 from .versions import VersionDiff, class_counts, diff
 
@@ -90,6 +91,7 @@ class ImageTable:
         resize: str | None = None,
         store: str | None = None,
         quality: int | None = None,
+        subsampling: str | None = None,
         splits: Mapping[str, float] | None = None,
         seed: int | None = None,
         limits: Limits | None = None,
@@ -99,6 +101,7 @@ class ImageTable:
         annotations: str | None = None,
         images: str | None = None,
         batch_id: str | None = None,
+        near_duplicates: bool = False,
     ) -> IngestResult:
         """Brings the files of a source that are new or changed into the table, as one commit.
 
@@ -115,7 +118,8 @@ class ImageTable:
             size: Side of the stored image in pixels; 299 for a new table.
             resize: `fit` (padded, the default), `crop`, `stretch` or `none`.
             store: `jpeg` (the default), `raw_rgb` or `original`.
-            quality: JPEG quality, 1-100.
+            quality: JPEG quality, 1-100; 90 for a new table.
+            subsampling: Chroma of a JPEG: `4:2:0` (the default), `4:2:2` or `4:4:4`.
             splits: Fraction by split name; {"train": 0.8, "validation": 0.1, "test": 0.1} for a new table.
             seed: Seed of the split by content hash; 0 for a new table.
             limits: What one image may cost.
@@ -125,6 +129,8 @@ class ImageTable:
             annotations: COCO: the instances file, when its name is none of the usual ones.
             images: Manifest and DataFrame: folder that relative paths start from.
             batch_id: Name of the batch in every row and in the history; made up when None.
+            near_duplicates: Whether to look for new images that look like one of another split; decodes the table's
+                images once more, at a fraction of their size.
 
         Raises:
             UnknownLayoutError: If `layout` is not one of those.
@@ -136,16 +142,53 @@ class ImageTable:
             NotAnImageTableError: If a Delta table is there that lakelens did not create.
             TableConflictError: If other writers kept being faster.
         """
-        request = IngestRequest(
-            Source(source, layout, annotations, images),
-            {"size": size, "resize": resize, "store": store, "quality": quality, "splits": splits, "seed": seed},
-            limits or Limits(),
-            removed,
-            verify,
-            classes,
-            batch_id,
+        request = _request(
+            source,
+            layout,
+            size=size,
+            resize=resize,
+            store=store,
+            quality=quality,
+            subsampling=subsampling,
+            splits=splits,
+            seed=seed,
+            limits=limits,
+            removed=removed,
+            verify=verify,
+            classes=classes,
+            annotations=annotations,
+            images=images,
+            batch_id=batch_id,
+            near_duplicates=near_duplicates,
         )
         return ingest(self.spark, self.location, request)
+
+    def ingest_stream(
+        self,
+        source: str | Path,
+        layout: str = CLASS_FOLDERS,
+        *,
+        max_files: int = 10_000,
+        on_batch: Callable[[IngestResult], None] | None = None,
+        **options: Any,
+    ) -> StreamResult:
+        """Ingests what a landing folder holds now in batches, each one commit, and ends; nothing there is no error.
+
+        The table is the checkpoint: killed at any moment, the next call goes on where this one stopped.
+
+        Args:
+            source: Folder, manifest, or URI of one.
+            layout: As for `ingest`.
+            max_files: Most files that one batch reads.
+            on_batch: Is told each batch's result as soon as it is committed.
+            options: As for `ingest`, by keyword.
+
+        Raises:
+            InvalidArgumentError: If `max_files` is not a whole number of 1 or more, or as for `ingest`.
+            UsageError: Its other subclasses, as `ingest` does, but for EmptySourceError.
+            TableConflictError: If other writers kept being faster.
+        """
+        return ingest_available(self.spark, self.location, _request(source, layout, **options), max_files, on_batch)
 
     def preview(
         self,
@@ -366,3 +409,29 @@ class ImageTable:
     def _require(self) -> None:
         if not is_delta_table(self.spark, self.location):
             raise NotADeltaTableError(f"{self.location} holds no Delta table; ingest into it first, or check the path")
+
+
+def _request(
+    source: str | Path | DataFrame,
+    layout: str,
+    *,
+    limits: Limits | None = None,
+    removed: str = KEEP,
+    verify: str = STAMP,
+    classes: Sequence[str] | None = None,
+    annotations: str | None = None,
+    images: str | None = None,
+    batch_id: str | None = None,
+    near_duplicates: bool = False,
+    **recipe: Any,
+) -> IngestRequest:
+    return IngestRequest(
+        Source(source, layout, annotations, images),
+        recipe,
+        limits or Limits(),
+        removed,
+        verify,
+        classes,
+        batch_id,
+        near_duplicates,
+    )

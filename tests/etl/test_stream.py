@@ -10,9 +10,7 @@ from etl_pictures import write_image
 
 from lakelens import ImageTable
 from lakelens.errors import InvalidArgumentError
-from lakelens.etl.results import IngestRequest, StreamResult
-from lakelens.etl.sources import Source
-from lakelens.etl.stream import ingest_available
+from lakelens.etl.results import StreamResult
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
@@ -20,8 +18,8 @@ BATCH = 20
 
 
 def stream(spark, place: Path, source: Path, on_batch=None, **options) -> StreamResult:
-    request = IngestRequest(Source(source), {"size": 16})
-    result = ingest_available(spark, str(place), request, **{"max_files": BATCH, "on_batch": on_batch, **options})
+    table = ImageTable(spark, place)
+    result = table.ingest_stream(source, size=16, on_batch=on_batch, **{"max_files": BATCH, **options})
     assert result.rows_in == result.stored + result.quarantined + result.skipped
     return result
 
