@@ -58,6 +58,8 @@ def story(spark, tmp_path_factory):
     (source / "cat" / "half.jpg").write_bytes(encoded(picture(7))[:300])
     (source / "cat" / "zero.jpg").write_bytes(b"")
     (source / "cat" / "RENAME2").write_text("notes")
+    (source / "cat" / "loop").symlink_to(source / "cat", target_is_directory=True)
+    (source / "cat" / "png.jpg").write_bytes(encoded(picture(55), "PNG"))
     table = ImageTable(spark, root / "table with space é%")
     first = table.ingest(source, size=SIZE, splits=SPLITS)
     again = table.ingest(source, size=SIZE, splits=SPLITS)
@@ -73,20 +75,20 @@ def story(spark, tmp_path_factory):
 def test_every_source_file_is_accounted_for(story):
     assert all(adds_up(story[step]) for step in ("first", "again", "grown"))
     first = story["first"]
-    assert (first.rows_in, first.stored, first.quarantined, first.skipped) == (22, 19, 3, 0)
+    assert (first.rows_in, first.stored, first.quarantined, first.skipped) == (23, 20, 3, 0)
     assert first.reasons == {"empty": 1, "not_an_image": 1, "truncated": 1}
-    assert first.ignored == {"not_an_image_name": 1}
+    assert first.ignored == {"not_an_image_name": 1, "link_loop": 1}
 
 
 def test_the_same_batch_twice_commits_nothing(story):
     again = story["again"]
-    assert (again.version, again.stored, again.quarantined, again.skipped) == (0, 0, 0, 22)
+    assert (again.version, again.stored, again.quarantined, again.skipped) == (0, 0, 0, 23)
     assert not again.committed
 
 
 def test_new_and_changed_files_only_are_read_again(story):
     grown = story["grown"]
-    assert (grown.rows_in, grown.stored, grown.quarantined, grown.skipped) == (26, 6, 0, 20)
+    assert (grown.rows_in, grown.stored, grown.quarantined, grown.skipped) == (27, 6, 0, 21)
     assert grown.changed == 2
     rows = story["table"].read().where(f"batch_id = '{grown.batch_id}'").select("path").collect()
     names = {Path(row.path).name for row in rows}
@@ -107,9 +109,9 @@ def test_one_ingest_is_one_commit_is_one_version(story):
 def test_version_0_reads_version_0s_rows_after_version_1_and_after_a_delete(story, spark):
     table = story["table"]
     before = {row.path: row.content_hash for row in table.read(0).select("path", "content_hash").collect()}
-    assert len(before) == 19
-    assert table.class_counts(0) == {"ak47": 12, "cat": 7}
-    assert table.class_counts() == {"ak47": 12, "cat": 8, "dog": 4}
+    assert len(before) == 20
+    assert table.class_counts(0) == {"ak47": 12, "cat": 8}
+    assert table.class_counts() == {"ak47": 12, "cat": 9, "dog": 4}
     copy = Path(table.location).parent / "copy"
     shutil.copytree(table.location, copy)
     DeltaTable.forPath(spark, str(copy)).delete("label_name = 'cat'")
@@ -222,7 +224,7 @@ def test_a_file_that_was_touched_is_read_once_and_then_known_by_its_new_time(sto
     version, reads = table.version, count_reads(monkeypatch)
     touched = source / "001.ak47" / "001_0003.jpg"
     os.utime(touched, (1_600_000_000, 1_600_000_000))
-    assert [table.ingest(source).skipped for _ in range(2)] == [26, 26]
+    assert [table.ingest(source).skipped for _ in range(2)] == [27, 27]
     assert (reads, table.version) == ([1], version)
     # Its content is the first word all the same.
     before = touched.read_bytes()
@@ -234,6 +236,20 @@ def test_a_file_that_was_touched_is_read_once_and_then_known_by_its_new_time(sto
     assert table.ingest(source).changed == 1
     row = table.read().where("path LIKE '%001_0003.jpg'").collect()[0]
     assert row.content_hash == hashlib.sha256(before).hexdigest()
+
+
+def test_a_table_that_others_have_widened_or_emptied_is_ingested_into(story, spark, tmp_path):
+    shutil.copytree(story["table"].location, tmp_path / "t")
+    table, source = ImageTable(spark, tmp_path / "t"), tmp_path / "more"
+    spark.sql(f"ALTER TABLE delta.`{table.location}` ADD COLUMN note STRING")
+    write_image(source / "cow" / "1.jpg", seed=77)
+    rows = table.read().count()
+    assert table.ingest(source).stored == 1
+    assert table.read().where("note IS NULL").count() == rows + 1
+    DeltaTable.forPath(spark, table.location).delete()
+    again = table.ingest(source)
+    assert (again.stored, table.read().count()) == (1, 1)
+    assert list(table.labels()) == ["ak47", "cat", "dog", "cow"]
 
 
 @pytest.mark.parametrize(
@@ -289,7 +305,7 @@ def test_a_pinned_version_is_read_by_its_name(story):
     table = story["table"]
     assert table.pin("first", 0) == 0
     try:
-        assert table.read("first").count() == 19
+        assert table.read("first").count() == 20
         assert table.pins() == {"first": 0}
     finally:
         table.unpin("first")

@@ -70,6 +70,8 @@ def poisoned(spark, tmp_path_factory):
     (root / "source" / "cat" / "spins.jpg").write_bytes(jpeg_of_many_scans())
     (root / "source" / "cat" / "bursts.png").write_bytes(png_of(9000, 9000))
     (root / "source" / "cat" / "bomb.png").write_bytes(png_that_claims(60_000, 60_000))
+    # A file that no one can read, not even root: its first page is not mapped.
+    (root / "source" / "cat" / "unreadable.jpg").symlink_to("/proc/self/mem")
     table = ImageTable(spark, root / "t")
     failed = failed_tasks(spark)
     limits = Limits(timeout_s=8, memory_bytes=150_000_000)
@@ -79,8 +81,8 @@ def poisoned(spark, tmp_path_factory):
 
 def test_an_image_beyond_its_seconds_or_its_memory_costs_its_own_row(poisoned):
     result = poisoned["result"]
-    assert result.reasons == {"timeout": 1, "out_of_memory": 1, "too_many_pixels": 1}
-    assert (result.rows_in, result.stored, result.quarantined) == (GOOD + 3, GOOD, 3)
+    assert result.reasons == {"timeout": 1, "out_of_memory": 1, "too_many_pixels": 1, "unreadable": 1}
+    assert (result.rows_in, result.stored, result.quarantined) == (GOOD + 4, GOOD, 4)
     assert poisoned["table"].read().count() == GOOD
     assert poisoned["failed"] == 0
 
@@ -92,7 +94,8 @@ def test_a_decoder_whose_process_dies_costs_its_own_row(poisoned, spark):
     with killing_busy_decoders(after_cpu_s=4) as killed:
         result = table.ingest(poisoned["source"], limits=Limits(timeout_s=200))
     assert killed
-    assert (result.reasons, result.stored, result.skipped) == ({"decoder_crashed": 1}, 0, GOOD + 2)
+    # What could not be read is tried again each time.
+    assert (result.reasons, result.stored, result.skipped) == ({"decoder_crashed": 1, "unreadable": 1}, 0, GOOD + 2)
     assert failed_tasks(spark) == failed
     rows = {Path(row.path).name: row for row in Quarantine(spark, table.location).read().collect()}
     assert rows["spins.jpg"].reason == "decoder_crashed"
