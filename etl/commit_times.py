@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
+from ..errors import UsageError
 from ..stores import names_in, read_bytes
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
+logger = logging.getLogger(__name__)
+
 _COMMIT_DIGITS = 20
+_FIRST_BYTES = 1 << 16
 
 
-def commit_times(
-    table: DeltaTable, log: str, storage_options: Mapping[str, str], limit: int | None = None
-) -> dict[int, datetime]:
-    """Lists the commits that the log still holds, up to the table's version.
+def commit_times(latest: DeltaTable, log: str, storage_options: Mapping[str, str]) -> dict[int, datetime]:
+    """Lists the commits that the log still holds.
 
     Args:
-        table: The table.
+        latest: The table at its latest version: of an earlier one, delta-rs numbers the commits wrongly.
         log: Where its log is.
-        storage_options: Access to an object store.
-        limit: Number of commits, the newest first; None is all.
+        storage_options: Access to an object store, as delta-rs takes it.
 
     Returns:
         Time of each commit that tells one, by version.
@@ -32,35 +34,53 @@ def commit_times(
     from deltalake.exceptions import DeltaError
 
     try:
-        commits: list[dict[str, Any]] = table.history(limit)
+        commits: list[dict[str, Any]] = latest.history()
     except DeltaError:
         # A shallow clone's first commit says that it read version -1, which delta-rs takes for damage.
-        return _from_files(table.version(), log, storage_options, limit)
+        return _from_files(log, storage_options)
     return {int(c["version"]): _utc(c["timestamp"]) for c in commits if "timestamp" in c and "version" in c}
 
 
-def _from_files(latest: int, log: str, storage_options: Mapping[str, str], limit: int | None) -> dict[int, datetime]:
-    folder = f"{log.rstrip('/')}/_delta_log"
+def commit_time(version: int, log: str, storage_options: Mapping[str, str]) -> datetime | None:
+    """Reads when one version was committed; None if the log no longer says, or cannot be read here.
+
+    Args:
+        version: Number of the version.
+        log: Where the table's log is.
+        storage_options: Access to an object store, as delta-rs takes it.
+    """
+    commit = f"{log.rstrip('/')}/_delta_log/{version:0{_COMMIT_DIGITS}d}.json"
+    try:
+        # What a commit says of itself is its first line, as a rule; its other lines may be many megabytes.
+        found = _time_of(read_bytes(commit, storage_options, end=_FIRST_BYTES))
+        return found or _time_of(read_bytes(commit, storage_options))
+    except FileNotFoundError:
+        return None
+    except (UsageError, OSError) as error:
+        # delta-rs reaches stores that fsspec has no package or no access for; only the time stays unknown.
+        logger.info("%s cannot be read (%s), so the time of version %d is unknown", commit, error, version)
+        return None
+
+
+def _from_files(log: str, storage_options: Mapping[str, str]) -> dict[int, datetime]:
     versions = sorted(
         int(name[:_COMMIT_DIGITS])
-        for name in names_in(folder, storage_options)
+        for name in names_in(f"{log.rstrip('/')}/_delta_log", storage_options)
         if name.endswith(".json") and len(name) == _COMMIT_DIGITS + len(".json") and name[:_COMMIT_DIGITS].isdigit()
     )
-    known = [version for version in versions if version <= latest]
-    times = {}
-    for version in known if limit is None else known[-limit:]:
-        milliseconds = _time_of(read_bytes(f"{folder}/{version:020d}.json", storage_options))
-        if milliseconds is not None:
-            times[version] = _utc(milliseconds)
-    return times
+    times = {version: commit_time(version, log, storage_options) for version in versions}
+    return {version: time for version, time in times.items() if time is not None}
 
 
-def _time_of(commit: bytes) -> int | None:
+def _time_of(commit: bytes) -> datetime | None:
     for line in commit.splitlines():
         if b'"commitInfo"' in line[:20]:
-            said = json.loads(line)["commitInfo"]
+            try:
+                said = json.loads(line)["commitInfo"]
+            except ValueError:  # cut off
+                return None
             milliseconds = said.get("inCommitTimestamp", said.get("timestamp"))
-            return None if milliseconds is None else int(milliseconds)
+            return None if milliseconds is None else _utc(int(milliseconds))
     return None
 
 

@@ -16,7 +16,7 @@ from .errors import InvalidArgumentError, MissingDependencyError
 from .locations import has_scheme
 
 # Hadoop's names of a store -> fsspec's, and the package that brings it.
-_PROTOCOLS = {
+PROTOCOLS = {
     "s3": ("s3", "s3fs"),
     "s3a": ("s3", "s3fs"),
     "s3n": ("s3", "s3fs"),
@@ -127,12 +127,12 @@ def file_system(location: str, storage_options: Mapping[str, str]) -> tuple[Any,
     import fsspec
 
     scheme = location.split(":", 1)[0].lower()
-    if scheme not in _PROTOCOLS:
-        known = ", ".join(sorted(_PROTOCOLS))
+    if scheme not in PROTOCOLS:
+        known = ", ".join(sorted(PROTOCOLS))
         raise InvalidArgumentError(
             f"{location}: no store of scheme {scheme!r} is known; lakelens reads {known} and disks"
         )
-    protocol, package = _PROTOCOLS[scheme]
+    protocol, package = PROTOCOLS[scheme]
     try:
         system = fsspec.filesystem(protocol, **fsspec_options(protocol, storage_options))
     except ImportError as error:
@@ -162,17 +162,23 @@ def open_location(location: str, storage_options: Mapping[str, str], size: int |
         yield source
 
 
-def read_bytes(location: str, storage_options: Mapping[str, str]) -> bytes:
-    """Reads a whole small file.
+def read_bytes(location: str, storage_options: Mapping[str, str], end: int | None = None) -> bytes:
+    """Reads a whole small file, or its first bytes.
+
+    Args:
+        location: Path or URI.
+        storage_options: Access to an object store.
+        end: Number of bytes; None reads all.
 
     Raises:
-        FileNotFoundError: If there is none.
+        FileNotFoundError: If there is no such file.
     """
     path = local_form(location)
     if path is not None:
-        return Path(path).read_bytes()
+        with Path(path).open("rb") as file:
+            return file.read(-1 if end is None else end)
     system, path = file_system(location, storage_options)
-    return bytes(system.cat_file(path))
+    return bytes(system.cat_file(path, end=end))
 
 
 def by_folder(locations: Iterable[str]) -> dict[str, list[str]]:

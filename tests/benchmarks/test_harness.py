@@ -14,10 +14,11 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks import fault_page, faults, harness, memory, photographs, planning, summary
+from benchmarks import fault_page, faults, feed_planning, harness, memory, photographs, summary
 from benchmarks.contender import Contender, ContenderError
 from benchmarks.emulated import highest_busy_rate, take
 from benchmarks.leftovers import TAG, end_tagged, look
+from lakelens.errors import VersionFilesMissingError
 
 pytestmark = pytest.mark.unit
 
@@ -173,12 +174,20 @@ def test_bisection_finds_the_highest_rate_that_stays_busy() -> None:
 def test_the_log_without_data_is_one_that_delta_reads(tmp_path: Path) -> None:
     from deltalake import DeltaTable
 
-    planning.write_log(tmp_path / "table", 25, with_data=True)
+    feed_planning.write_log(tmp_path / "table", 25)
+    feed_planning.write_names(tmp_path / "table", 25)
     table = DeltaTable(str(tmp_path / "table"))
     adds = table.get_add_actions(flatten=True)
     assert adds.num_rows == 25
     assert (tmp_path / "table" / "_delta_log" / "_last_checkpoint").exists()
-    assert all(Path(tmp_path / "table" / planning._add(n)["add"]["path"]).stat().st_size for n in range(25))
+    assert all(Path(tmp_path / "table-names" / path).is_file() for path in adds.column("path").to_pylist())
+    found = feed_planning.Feed().plan(str(tmp_path / "table"))
+    assert found["rows"] == 25 * 64
+    assert found["sent"] < 5000
+    feed_planning.Feed().look(str(tmp_path / "table"))
+    (tmp_path / "table-names" / adds.column("path").to_pylist()[3]).unlink()
+    with pytest.raises(VersionFilesMissingError, match=r"1 data file\(s\)"):
+        feed_planning.Feed().look(str(tmp_path / "table"))
 
 
 def test_tagged_processes_are_found_when_their_parent_has_gone(tmp_path: Path) -> None:

@@ -1,0 +1,102 @@
+"""How locations and storage options of object stores are turned into fsspec's; pure path logic."""
+
+from __future__ import annotations
+
+import pytest
+
+from lakelens.errors import InvalidArgumentError
+from lakelens.stores import (
+    PROTOCOLS,
+    by_folder,
+    delta_options,
+    file_system,
+    fsspec_options,
+    local_form,
+    names_in,
+    read_bytes,
+)
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.mark.parametrize(
+    ("location", "path"),
+    [
+        ("/data/t", "/data/t"),
+        ("dbfs:/tables/t", "/dbfs/tables/t"),
+        ("dbfs:///tables/t", "/dbfs/tables/t"),
+        ("s3://bucket/t", None),
+        ("s3a://bucket/t", None),
+        ("gs://bucket/t", None),
+        ("abfss://container@account.dfs.core.windows.net/t", None),
+    ],
+)
+def test_what_is_on_a_disk_has_a_path_and_dbfs_is_where_databricks_mounts_it(location, path):
+    assert local_form(location) == path
+
+
+@pytest.mark.parametrize(
+    ("scheme", "protocol", "package"),
+    [
+        ("s3", "s3", "s3fs"),
+        ("s3a", "s3", "s3fs"),
+        ("s3n", "s3", "s3fs"),
+        ("gs", "gcs", "gcsfs"),
+        ("abfs", "abfs", "adlfs"),
+        ("abfss", "abfs", "adlfs"),
+        ("az", "abfs", "adlfs"),
+    ],
+)
+def test_hadoops_schemes_are_those_of_fsspec(scheme, protocol, package):
+    assert PROTOCOLS[scheme] == (protocol, package)
+
+
+def test_a_scheme_that_no_store_has_is_refused_with_those_that_are_known():
+    with pytest.raises(
+        InvalidArgumentError, match=r"no store of scheme 'hdfs' is known; lakelens reads abfs, abfss, .*s3a"
+    ):
+        file_system("hdfs://name/t", {})
+
+
+@pytest.mark.parametrize(
+    ("protocol", "given", "wanted"),
+    [
+        (
+            "s3",
+            {"aws_access_key_id": "K", "AWS_SECRET_ACCESS_KEY": "S", "aws_session_token": "T", "region": "eu-west-1"},
+            {"key": "K", "secret": "S", "token": "T", "client_kwargs": {"region_name": "eu-west-1"}},
+        ),
+        ("s3", {"aws_endpoint_url": "http://h:1", "aws_allow_http": "true"}, {"endpoint_url": "http://h:1"}),
+        ("s3", {"aws_skip_signature": "true"}, {"anon": True}),
+        ("s3", {"fsspec.config_kwargs.max_pool_connections": "50"}, {"config_kwargs": {"max_pool_connections": "50"}}),
+        ("gcs", {"google_service_account": "/key.json"}, {"token": "/key.json"}),
+        (
+            "abfs",
+            {"azure_storage_account_name": "A", "azure_storage_account_key": "K", "azure_storage_tenant_id": "T"},
+            {"account_name": "A", "account_key": "K", "tenant_id": "T"},
+        ),
+        ("abfs", {"azure_storage_sas_token": "S"}, {"sas_token": "S"}),
+    ],
+)
+def test_storage_options_of_delta_rs_are_translated_for_fsspec(protocol, given, wanted):
+    assert fsspec_options(protocol, given) == wanted
+
+
+def test_options_may_stay_in_the_environment(monkeypatch):
+    monkeypatch.setenv("LAKE_SECRET", "s3cr3t")
+    options = {"aws_secret_access_key": "env:LAKE_SECRET", "fsspec.anon": "false", "aws_region": "us-east-1"}
+    assert fsspec_options("s3", options)["secret"] == "s3cr3t"
+    assert delta_options(options) == {"aws_secret_access_key": "s3cr3t", "aws_region": "us-east-1"}
+    monkeypatch.delenv("LAKE_SECRET")
+    with pytest.raises(InvalidArgumentError, match=r"aws_secret_access_key is to be .* variable LAKE_SECRET"):
+        delta_options(options)
+
+
+def test_files_are_grouped_by_the_folder_that_is_listed(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "x").write_bytes(b"1")
+    grouped = by_folder(["/t/a/x", "/t/b/y", "/t/a/z", "s3://b/t/w"])
+    assert grouped == {"/t/a": ["x", "z"], "/t/b": ["y"], "s3://b/t": ["w"]}
+    assert names_in(str(tmp_path / "a"), {}) == {"x"}
+    assert names_in(str(tmp_path / "gone"), {}) == set()
+    assert read_bytes(str(tmp_path / "a" / "x"), {}) == b"1"
