@@ -198,5 +198,5 @@ def names_in(folder: str, storage_options: Mapping[str, str]) -> set[str]:
             return {entry.name for entry in Path(path).iterdir()}
         system, path = file_system(folder, storage_options)
         return {PurePosixPath(name).name for name in system.ls(path, detail=False, refresh=True)}
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return set()

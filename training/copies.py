@@ -53,7 +53,7 @@ class TableCopy:
         table_id: The table's id.
         timestamp: When the version was committed, ISO 8601; None if that is unknown.
         configuration: The table's properties at that version.
-        made: When the copy was made, in seconds since 1970.
+        made: When the copy was committed, in milliseconds since 1970.
     """
 
     location: str
@@ -62,7 +62,7 @@ class TableCopy:
     table_id: str
     timestamp: str | None
     configuration: Mapping[str, str]
-    made: float
+    made: int
 
     def open(self, storage_options: Mapping[str, str] | None = None) -> Snapshot:
         """Opens the copy as what it is a copy of: location and version are the original's, files are the copy's."""
@@ -115,7 +115,7 @@ def materialize(
 def find_copy(
     identity: VersionIdentity, folder: str | Path, storage_options: Mapping[str, str] | None = None
 ) -> TableCopy | None:
-    """Finds the copy of a version: of several, which writers at the same time may have made, the first."""
+    """Finds the copy of a version: of several, which writers at the same time may have made, the first committed."""
     of_table = _join(absolute(folder), identity.table_id)
     made = [
         copy
@@ -208,7 +208,6 @@ def _write(spark: SparkSession, identity: VersionIdentity, location: str) -> int
             "table_id": identity.table_id,
             "timestamp": None if identity.timestamp is None else identity.timestamp.isoformat(),
             "configuration": dict(identity.configuration),
-            "made": time.time(),
         }
         writer = (
             frame.write.format("delta").mode("errorifexists").partitionBy(*identity.partition_columns).options(**_PLAIN)
@@ -256,10 +255,10 @@ def _copy_at(location: str, storage_options: Mapping[str, str] | None) -> TableC
         return None
     for line in commit.splitlines():
         if b'"commitInfo"' in line[:20]:
-            note = _note_of(json.loads(line)["commitInfo"].get("userMetadata"))
-            if note.get("lakelens") == _MARK:
-                fields = {key: value for key, value in note.items() if key != "lakelens"}
-                return TableCopy(location=location, **fields)
+            said = json.loads(line)["commitInfo"]
+            note = _note_of(said.get("userMetadata"))
+            if note.pop("lakelens", None) == _MARK:
+                return TableCopy(location=location, made=int(said["timestamp"]), **note)
     return None
 
 

@@ -33,9 +33,13 @@ def case(build: Callable[[Any, str], None]) -> Callable[[Any, str], None]:
 
 def build_all(spark: Any, root: Path) -> dict[str, ForeignTable]:
     """Builds every table, a few at a time, and reads each with Spark."""
+    session = spark.newSession()
+    for setting in ("sql.shuffle.partitions", "databricks.delta.snapshotPartitions"):
+        session.conf.set(f"spark.{setting}", "1")
+    session.conf.set("spark.databricks.delta.writeChecksumFile.enabled", "false")
     names = list(CASES)
     with ThreadPoolExecutor(4) as pool:
-        return dict(zip(names, pool.map(lambda name: _build(spark, root, name), names), strict=True))
+        return dict(zip(names, pool.map(lambda name: _build(session, root, name), names), strict=True))
 
 
 def _build(spark: Any, root: Path, name: str) -> ForeignTable:
@@ -244,31 +248,17 @@ def generated_columns(spark, location):
 
 
 @case
-def change_data_feed(spark, location):
-    write(spark, location, numbers(0, 4), delta__enableChangeDataFeed="true")
+def writer_features(spark, location):
+    """Change data feed, row tracking, in-commit timestamps and a constraint: features that readers need not know."""
+    features = ("enableChangeDataFeed", "enableRowTracking", "enableInCommitTimestamps")
+    options = {f"delta__{feature}": "true" for feature in features}
+    write(spark, location, numbers(0, 4), **options, delta__constraints__positive="id >= 0")
     spark.sql(f"UPDATE delta.`{location}` SET label = 100 WHERE id = 1")  # noqa: S608
-
-
-@case
-def check_constraint(spark, location):
-    write(spark, location, numbers(0, 3))
-    spark.sql(f"ALTER TABLE delta.`{location}` ADD CONSTRAINT positive CHECK (id >= 0)")
-
-
-@case
-def row_tracking(spark, location):
-    write(spark, location, numbers(0, 3), delta__enableRowTracking="true")
 
 
 @case
 def clustering(spark, location):
     spark.sql(f"CREATE TABLE delta.`{location}` USING delta CLUSTER BY (id) AS {numbers(0, 3)}")
-
-
-@case
-def in_commit_timestamps(spark, location):
-    write(spark, location, numbers(0, 3), delta__enableInCommitTimestamps="true")
-    write(spark, location, numbers(3, 4))
 
 
 @case
