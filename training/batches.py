@@ -140,6 +140,8 @@ class BatchReader:
             epoch += 1
 
     def _pieces(self, lane: int) -> Iterator[Piece]:
+        if not self._plan.order.lane_rows(lane):
+            return  # there are more lanes than rows; endless epochs would be looked through for this one's first
         for epoch in self._epoch_numbers():
             first = self._start.row if epoch == self._start.epoch else 0
             yield from self._walk(epoch).pieces(lane, self._plan.order.lane_position(lane, first))

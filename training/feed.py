@@ -15,11 +15,12 @@ import numpy as np
 
 from ..errors import BadRowError, ImageError, InvalidArgumentError, NotAnImageTableError
 from ..etl.labels import LABELS_PROPERTY, labels_of
-from ..etl.snapshot import Snapshot, open_snapshot
+from ..etl.snapshot import Snapshot
+from ..watched import STALL_TIMEOUT_S
 from .decode import SkippedRows
 from .options import ColumnOptions, ColumnOutput, ImageOptions, ImageOutput, Reading
 from .plan import DEFAULT_MEMORY_BYTES, FeedPlan, files_missing
-from .planning import check, make_plan, require_column
+from .planning import check, make_plan, open_version, require_column
 from .position import position_after, start_of
 from .sharding import RankBatches, lanes_of_rank
 
@@ -57,6 +58,10 @@ class DeltaFeed:
         memory_bytes: Limit for the row groups that one process holds.
         storage_options: Access to an object store, under delta-rs' names; with the prefix `fsspec.` under fsspec's.
         check_files: Whether to look for the data files now, so that a vacuumed version fails here.
+        materialize: Folder of plain copies. A version that its Parquet files alone would get wrong (deletion vectors,
+            column mapping, a newer feature) is read from its copy there, which the active Spark session makes if there
+            is none yet.
+        stall_timeout_s: Seconds without an answer of the store after which that is an error, here.
 
     Raises:
         NotADeltaTableError: If there is no table at `location`.
@@ -65,6 +70,7 @@ class DeltaFeed:
         NotAnImageTableError: If a column is missing.
         EmptyFeedError: If the version or the split holds no rows.
         VersionFilesMissingError: If data files of the version are gone.
+        FeedStalledError: If the store does not answer.
     """
 
     def __init__(
@@ -85,8 +91,10 @@ class DeltaFeed:
         memory_bytes: int = DEFAULT_MEMORY_BYTES,
         storage_options: Mapping[str, str] | None = None,
         check_files: bool = True,
+        materialize: str | Path | None = None,
+        stall_timeout_s: float = STALL_TIMEOUT_S,
     ) -> None:
-        snapshot = open_snapshot(location, version, storage_options)
+        snapshot = open_version(location, version, storage_options, materialize=materialize, timeout_s=stall_timeout_s)
         require_column(snapshot, image_column, "image_column")
         if label_column is not None:
             _require_numbers(snapshot, label_column)
@@ -109,6 +117,7 @@ class DeltaFeed:
             memory_bytes=memory_bytes,
             storage_options=dict(storage_options or {}),
             check_files=check_files,
+            timeout_s=stall_timeout_s,
         )
 
     def __repr__(self) -> str:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -136,16 +136,7 @@ class GlobalOrder:
 
     def lane_start(self, lane: int) -> int:
         """Gives the offset in the epoch's walk at which a lane's piece starts."""
-        return int(self._starts[lane])
-
-    @cached_property
-    def _starts(self) -> IntArray:
-        # Neighbours in the order get pieces that lie far apart in the walk, so that small batches are mixed too.
-        laid_out = spread(self.lanes)
-        lengths = np.array([self.lane_rows(int(lane)) for lane in laid_out], dtype=np.int64)
-        starts = np.empty(self.lanes, dtype=np.int64)
-        starts[laid_out] = np.cumsum(lengths) - lengths
-        return starts
+        return int(_lane_starts(self.rows, self.lanes)[lane])
 
     def lane_position(self, lane: int, row: int) -> int:
         """Counts the rows of a lane that come before global row `row`: the lane's position there."""
@@ -198,6 +189,16 @@ class GlobalOrder:
 
     def _permuted(self, count: int, *keys: int) -> IntArray:
         return permutation(count, self.seed, *keys) if self.shuffle else np.arange(count, dtype=np.int64)
+
+
+@lru_cache(maxsize=16)
+def _lane_starts(rows: int, lanes: int) -> IntArray:
+    # Neighbours in the order get pieces that lie far apart in the walk, so that small batches are mixed too.
+    laid_out = spread(lanes)
+    lengths = (rows - laid_out + lanes - 1) // lanes
+    starts = np.empty(lanes, dtype=np.int64)
+    starts[laid_out] = np.cumsum(lengths) - lengths
+    return starts
 
 
 def _chunk_at(rows: int, parts: int, row: int) -> int:

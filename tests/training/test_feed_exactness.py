@@ -86,6 +86,13 @@ def test_any_table_is_fed_exactly_by_any_ranks_from_any_position(
             assert sorted(flat(other)) == sorted(flat(alone[taken:]))
 
 
+def test_endless_epochs_of_fewer_rows_than_lanes_go_on(tmp_path):
+    feed = DeltaFeed(write_numbers(tmp_path / "t", [3], 2))
+    batches = feed.as_column_numpy(2, 0, 1, None, columns=COLUMNS)
+    epochs = [sorted(real(next(batches)) + real(next(batches))) for _ in range(4)]
+    assert epochs == [[0, 1, 2]] * 4
+
+
 def test_a_row_group_that_is_read_in_chunks_is_gone_through_once(tmp_path, monkeypatch):
     opened: list[int] = []
     original = RowGroupCursor.__init__
