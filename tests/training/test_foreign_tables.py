@@ -15,14 +15,11 @@ from foreign_tables import CASES, ForeignTable, build_all
 
 from lakelens import DeltaFeed, materialize
 from lakelens.errors import CopyError, UnsupportedTableFeatureError
-from lakelens.etl.labels import labels_of
-from lakelens.etl.snapshot import Snapshot, identify
-from lakelens.training.batches import BatchReader
+from lakelens.etl.snapshot import identify
 from lakelens.training.copies import copies, find_copy, remove_copy
-from lakelens.training.planning import make_plan, open_version
-from lakelens.training.sharding import RankBatches
 
-pytestmark = pytest.mark.spark
+# The first test waits for all tables to be built.
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 REFUSED = {
     "deletion_vectors": "deletion vectors",
@@ -105,22 +102,8 @@ def test_what_plain_parquet_would_get_wrong_is_refused_by_name(tables, name):
         read(tables[name].location)
 
 
-def opened(location: Path, folder: Path) -> Snapshot:
-    return open_version(location, materialize=folder)
-
-
-def read_snapshot(snapshot: Snapshot) -> list[dict[str, Any]]:
-    """Reads all columns of what a feed would read."""
-    plan = make_plan(
-        snapshot, {}, seed=0, shuffle=True, lanes=None, memory_bytes=1 << 20, storage_options={}, check_files=True
-    )
-    rows = []
-    with BatchReader(plan, list(plan.schema), RankBatches(plan.rows, 3)) as reader:
-        for batch in reader:
-            columns = {name: batch.values_of(name) for name in plan.schema}
-            rows += [{name: values[i] for name, values in columns.items()} for i in range(batch.real)]
-    assert (plan.location, plan.version, plan.copy) == (snapshot.location, snapshot.version, snapshot.copy)
-    return rows
+def through_a_copy(location: Path, folder: Path) -> DeltaFeed:
+    return DeltaFeed(location, image_column="id", label_column=None, materialize=folder)
 
 
 @pytest.fixture(scope="module")
@@ -135,19 +118,19 @@ def test_a_copy_is_made_once_though_two_ask_at_once_and_has_the_rows_of_the_vers
     assert first == second
     assert [copy.location for copy in copies(folder)] == [first.location]
     assert len(list(Path(first.location).parent.iterdir())) == 1
-    snapshot = opened(table.location, folder)
-    assert (snapshot.location, snapshot.version, snapshot.copy) == (str(table.location), 2, first.location)
-    assert labels_of(snapshot.configuration) == {"cat": 0, "dog": 1}
-    assert comparable(read_snapshot(snapshot)) == comparable(table.rows[None])
+    feed = through_a_copy(table.location, folder)
+    assert (feed.location, feed.version, feed.plan.copy) == (str(table.location), 2, first.location)
+    assert feed.class_names == ["cat", "dog"]
+    assert comparable(read_feed(feed)) == comparable(table.rows[None])
 
 
 @pytest.mark.parametrize("name", [name for name in REFUSED if name != "deletion_vectors"])
 def test_what_is_refused_is_read_from_a_copy_that_the_active_session_makes(spark, tables, folder, name):
     table = tables[name]
-    snapshot = opened(table.location, folder)
-    assert snapshot.copy is not None
-    assert comparable(read_snapshot(snapshot)) == comparable(table.rows[None])
-    assert opened(table.location, folder).copy == snapshot.copy
+    feed = through_a_copy(table.location, folder)
+    assert feed.plan.copy is not None
+    assert comparable(read_feed(feed)) == comparable(table.rows[None])
+    assert through_a_copy(table.location, folder).plan.copy == feed.plan.copy
 
 
 def test_copies_stay_within_their_limit_and_can_be_removed(spark, tables, folder):
