@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+# Sessions of tests end before the JVM's optimising compiler has paid for itself, and it takes the cores from the tests.
+os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 # A Java or Spark that the developer's shell points at would make the tests depend on that machine.
 os.environ.pop("SPARK_HOME", None)
 
