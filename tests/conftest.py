@@ -21,6 +21,7 @@ os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSeri
 os.environ.pop("SPARK_HOME", None)
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keeps in one process, when two run the tests, what shares a fixture: the Spark session, or those of a file."""
     for item in items:
