@@ -25,7 +25,7 @@ os.environ.pop("SPARK_HOME", None)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keeps in one process, when two run the tests, what shares a fixture: the Spark session, or those of a file."""
     for item in items:
-        shared = "spark" if "spark" in getattr(item, "fixturenames", ()) else str(item.path)
+        shared = "spark" if "spark" in getattr(item, "fixturenames", ()) else item.path.name
         item.add_marker(pytest.mark.xdist_group(shared))
 
 
