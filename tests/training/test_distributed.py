@@ -413,6 +413,7 @@ def test_collectives_before_init_say_so(monkeypatch):
     import lakelens.training.distributed as hvd
     from lakelens.errors import LaunchError
 
+    hvd.shutdown()  # of the world of one that other tests in this process may have joined
     monkeypatch.setenv("HOROVOD_SIZE", "2")
     with pytest.raises(LaunchError, match=r"call hvd.init\(\) before"):
         hvd.allreduce(np.ones(1))
