@@ -41,7 +41,7 @@ def story(spark, tmp_path_factory):
     source = root / "images"
     for number in range(3):
         write_image(source / "cat" / f"cat{number}.jpg", seed=number)
-    write_image(source / "cat" / "turns bad.jpg", seed=7)
+    write_image(source / "cat" / "turns_bad.jpg", seed=7)
     (source / "cat" / "mended.jpg").write_text("no image yet")
     table = ImageTable(spark, root / "table")
     table.ingest(source, size=SIZE)
@@ -49,7 +49,7 @@ def story(spark, tmp_path_factory):
         write_image(source / "dog" / f"dog{number}.jpg", seed=100 + number)
     write_image(source / "cat" / "cat0.jpg", seed=99)
     write_image(source / "cat" / "mended.jpg", seed=8)
-    (source / "cat" / "turns bad.jpg").write_text("no image any more")
+    (source / "cat" / "turns_bad.jpg").write_text("no image any more")
     table.ingest(source)
     table.pin("first", 0)
     told = {"before": (rows_of(table, 0), rows_of(table, 1))}
@@ -76,7 +76,7 @@ def test_a_restored_version_has_exactly_the_old_rows_and_says_what_came_and_went
 
 
 def test_a_mended_file_leaves_the_quarantine_and_one_that_turns_bad_enters_it(story):
-    assert story["quarantine"] == ["turns bad.jpg"]
+    assert story["quarantine"] == ["turns_bad.jpg"]
 
 
 def test_a_restore_is_in_the_history_with_who_and_which(story):

@@ -66,9 +66,9 @@ def held_by_somebody(name: str) -> bool:
     return False
 
 
-def lakelens_threads() -> list[str]:
+def lakelens_threads() -> set[threading.Thread]:
     """Our threads in this process."""
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("lakelens-")]
+    return {thread for thread in threading.enumerate() if thread.name.startswith("lakelens-")}
 
 
 @dataclass
@@ -95,6 +95,7 @@ def leaves_nothing(same_process_tree: bool = True) -> Iterator[Watch]:
     """
     watch = Watch(temporary=tempfile.mkdtemp())
     ports, descriptors, shared = listening(), psutil.Process().num_fds(), shared_memory()
+    threads = lakelens_threads()
     yield watch
     deadline = time.monotonic() + PATIENCE_S
     while True:
@@ -103,7 +104,7 @@ def leaves_nothing(same_process_tree: bool = True) -> Iterator[Watch]:
             "ports": sorted(listening() - ports) if same_process_tree else [],
             "files": files_in(watch.temporary),
             "shared memory": [name for name in shared_memory() - shared if not held_by_somebody(name)],
-            "threads": lakelens_threads(),
+            "threads": sorted(thread.name for thread in lakelens_threads() - threads),
         }
         if not any(left.values()) or time.monotonic() > deadline:
             break
