@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -236,7 +237,8 @@ def remembered(items: Iterator[Any]) -> Iterator[Any]:
     try:
         yield from items
     except LakelensError as error:
-        _raised.append(error)
+        # A copy has no traceback, whose frames would keep the pipeline, and with it its threads, alive.
+        _raised.append(copy(error))
         raise
 
 
