@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from version_tables import commit, images, set_configuration, write
+from version_tables import commit, images, set_configuration, three_versions, write
 
 from lakelens.errors import InvalidArgumentError, NotADeltaTableError
 from lakelens.etl import versions
@@ -23,11 +23,7 @@ pytestmark = pytest.mark.unit
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
-    place = tmp_path / "a table, 100%"
-    write(place, images(cat=["c1", "c2"], dog=["d1"]))
-    write(place, images(dog=["d2", "d3"]))
-    write(place, images(cat=["c1", "c2=new"], dog=["d2", "d3"], cow=["w1"]), mode="overwrite")
-    return place
+    return three_versions(tmp_path)
 
 
 def test_history_says_rows_classes_batch_and_who_newest_first(table: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from version_tables import commit, images, set_configuration, write
+from version_tables import commit, images, set_configuration, three_versions, write
 
 from lakelens.errors import (
     InvalidArgumentError,
@@ -34,12 +34,7 @@ TEN_DAYS_S = 10 * 86_400
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
-    """Version 0: two cats and a dog. Version 1: two more dogs. Version 2: all rewritten."""
-    place = tmp_path / "a table, 100%"
-    write(place, images(cat=["c1", "c2"], dog=["d1"]))
-    write(place, images(dog=["d2", "d3"]))
-    write(place, images(cat=["c1", "c2=new"], dog=["d2", "d3"], cow=["w1"]), mode="overwrite")
-    return place
+    return three_versions(tmp_path)
 
 
 def vacuum_now(table: Path, **options: bool) -> VacuumResult:

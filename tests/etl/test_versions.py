@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
-from version_tables import images, set_configuration, write
+from version_tables import set_configuration, three_versions
 
 from lakelens import ImageTable
 from lakelens.errors import (
@@ -26,12 +26,7 @@ pytestmark = pytest.mark.unit
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
-    """Version 0: two cats and a dog. Version 1: two more dogs. Version 2: all rewritten, one gone, one changed."""
-    place = tmp_path / "a table, 100%"
-    write(place, images(cat=["c1", "c2"], dog=["d1"]))
-    write(place, images(dog=["d2", "d3"]))
-    write(place, images(cat=["c1", "c2=new"], dog=["d2", "d3"], cow=["w1"]), mode="overwrite")
-    return place
+    return three_versions(tmp_path)
 
 
 def counts(place: Path, version: int | None = None) -> list[tuple[str, int]]:

@@ -25,6 +25,15 @@ def write(table: Path, rows: pa.Table, mode: str = "append", **options: Any) -> 
     write_deltalake(str(table), rows, mode=mode, commit_properties=properties, **options)
 
 
+def three_versions(folder: Path) -> Path:
+    """Version 0: two cats and a dog. Version 1: two more dogs. Version 2: all rewritten, one gone, one changed."""
+    place = folder / "a table, 100%"
+    write(place, images(cat=["c1", "c2"], dog=["d1"]))
+    write(place, images(dog=["d2", "d3"]))
+    write(place, images(cat=["c1", "c2=new"], dog=["d2", "d3"], cow=["w1"]), mode="overwrite")
+    return place
+
+
 def commit(table: Path, *actions: dict[str, Any]) -> int:
     """Puts a commit of these actions into the log, as another writer would; returns its number."""
     log = table / "_delta_log"
