@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -113,17 +112,6 @@ class Annotation:
     def with_problem(self, reason: str, detail: object) -> Annotation:
         """Adds a problem."""
         return replace(self, problems=(*self.problems, problem(reason, detail)))
-
-
-def count_by_reason(problems: Iterable[Problem]) -> Counter[str]:
-    """Counts problems by reason."""
-    return Counter(found.reason for found in problems)
-
-
-def class_names_of(annotation: Annotation) -> set[str]:
-    """The classes that an annotation names, of the image and of its boxes."""
-    names = {box.label_name for box in annotation.boxes}
-    return names if annotation.label_name is None else names | {annotation.label_name}
 
 
 def limit_classes(annotation: Annotation, known: Collection[str]) -> Annotation:

@@ -178,11 +178,6 @@ class JobRecord:
         """Tells whether every rank has joined the world of collectives."""
         return all(rank.joined for rank in self.ranks)
 
-    @property
-    def all_gone(self) -> bool:
-        """Tells whether no process of any rank is left."""
-        return all(rank.gone for rank in self.ranks)
-
     def failure(self, now: float) -> Failure | None:
         """Says whether the job has failed by `now`, once it is clear which rank is to blame."""
         if self._primary_at is not None:

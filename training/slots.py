@@ -74,12 +74,8 @@ def total_slots(spark: SparkSession, wait_s: float, enough: int | None = None, *
         slots = slots_now(spark)
         if enough is not None and slots >= enough:
             return slots
-        if slots > 0 and not patient:
-            complete = (
-                executors_now(spark) >= expected if expected is not None else newest_executor_age_s(spark) >= _SETTLED_S
-            )
-            if complete:
-                return slots
+        if slots > 0 and not patient and _all_there(spark, expected):
+            return slots
         if time.monotonic() - started >= wait_s:
             return slots
         time.sleep(_POLL_S)
