@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,10 +16,12 @@ from ..errors import TableConflictError
 from ..progress import spark_progress
 from . import schema
 from .catalog import read_table, sql_name
+from .class_changes import find_class_changes, find_vanished
 from .commit import Committed, conflict_of, sql_literal, user_name
+from .label_changes import ClassChanges
 from .labels import LABELS_PROPERTY, labels_property
 from .near_duplicates import find_across_splits
-from .plan import CHANGED, GONE, IN_QUARANTINE, KNOWN, NEW, STATUS, STORED_HASH, TOUCHED
+from .plan import CHANGED, GONE, IN_QUARANTINE, KNOWN, NEW, STATUS
 from .prepare import Prepared, prepare
 from .quality import Quarantine
 from .recipe import RECIPE_PROPERTY
@@ -56,9 +58,11 @@ def ingest(spark: SparkSession, location: str, request: IngestRequest) -> Ingest
                 spark_progress(spark, f"ingest {request.source.name}"),
             ):
                 result = run_prepared(prepared)
+                changes = class_changes_of(prepared, result.version, [result.batch_id] if result.committed else [])
         except TableConflictError as error:
             conflict = error
         else:
+            result = replace(result, class_changes=changes)
             if not (request.near_duplicates and result.committed):
                 return result
             near = find_across_splits(spark, location, result.version, [result.batch_id])
@@ -98,8 +102,23 @@ def preview(spark: SparkSession, location: str, request: IngestRequest, limit: i
             gone=plan.counts[GONE],
             ignored=dict(plan.ignored),
             new_classes=prepared.new_classes,
+            vanished_classes=find_vanished(plan, prepared.stored()),
             files=files,
         )
+
+
+def class_changes_of(prepared: Prepared, version: int, batch_ids: Collection[str]) -> ClassChanges:
+    """Tells what became of the classes, once the batches of a plan are committed.
+
+    Args:
+        prepared: The plan of the whole source, as it was before the first batch.
+        version: The version that holds the batches.
+        batch_ids: Those that were committed.
+    """
+    before = None if prepared.transaction is None else prepared.transaction.version
+    vanished = find_vanished(prepared.plan, prepared.stored())
+    present = prepared.plan.listed_by_class
+    return find_class_changes(prepared.spark, prepared.location, version, batch_ids, vanished, present, before)
 
 
 def run_prepared(prepared: Prepared) -> IngestResult:
@@ -222,7 +241,7 @@ class _Ingest:
         from pyspark import StorageLevel
         from pyspark.sql import functions as F
 
-        missing = self._plan.work_files().drop(STATUS, STORED_HASH, TOUCHED)
+        missing = self._plan.work_files()
         if committed.version is not None:
             if is_append and committed.rows == self._plan.work:
                 return None

@@ -1,26 +1,28 @@
-"""What happened to the classes between two states of a source: numbers only grow, and nothing vanishes unsaid; pure."""
+"""Classes that went, came under another name, or share an image: told after an ingest, for nobody would look; pure."""
 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .labels import grow_labels
+CONTENT = "content"
+SPELLING = "spelling"
 
 # A class counts as renamed when at least this part of its images came back under one other name.
 _MOVED_SHARE = 0.5
+_MOST_NAMED = 10
 
 
 class Rename(NamedTuple):
     """A class that seems to go by another name now.
 
     Attributes:
-        old: The name that has no image any more.
+        old: The name that no file of the source has any more.
         new: The name that its images have.
         evidence: `content` (the same images) or `spelling` (the names differ in case, blanks or punctuation only).
-        images: How many images moved; 0 when only the spelling says so.
+        images: How many images are in both; 0 when only the spelling says so.
     """
 
     old: str
@@ -29,31 +31,13 @@ class Rename(NamedTuple):
     images: int
 
 
-@dataclass(frozen=True)
-class LabelChanges:
-    """The classes after a change.
-
-    Attributes:
-        labels: Number by name: all that were there, and the new ones after them.
-        added: Names that had no number.
-        vanished: Names that had images and have none now; their numbers stay theirs.
-        renamed: Those of `vanished` that seem to live on under another name. The old number stays with the old name: a
-            model that was trained on it would otherwise be read wrongly.
-    """
-
-    labels: Mapping[str, int]
-    added: tuple[str, ...]
-    vanished: tuple[str, ...]
-    renamed: tuple[Rename, ...]
-
-
 class ClassConflict(NamedTuple):
     """One content that carries several classes.
 
     Attributes:
         content_hash: Of the content.
         classes: The classes, sorted.
-        paths: The files, sorted.
+        paths: A file of each class, in the same order.
     """
 
     content_hash: str
@@ -61,69 +45,65 @@ class ClassConflict(NamedTuple):
     paths: tuple[str, ...]
 
 
-def compare_labels(
-    labels: Mapping[str, int],
-    counts: Mapping[str, int],
-    previous_counts: Mapping[str, int] | None = None,
-    moved: Mapping[tuple[str, str], int] | None = None,
-) -> LabelChanges:
-    """Compares the classes of a table with those that its rows have after a change.
+@dataclass(frozen=True)
+class ClassChanges:
+    """What became of the classes of a source.
+
+    Attributes:
+        vanished: Classes of stored rows that no file of the source has any more; their numbers stay theirs.
+        renamed: Those of `vanished` that seem to live on under another name. The old number stays with the old name: a
+            model that was trained on it would otherwise be read wrongly.
+        conflicts: Contents that came in and are in the table in several classes.
+        examples: The first of them.
+    """
+
+    vanished: tuple[str, ...] = ()
+    renamed: tuple[Rename, ...] = ()
+    conflicts: int = 0
+    examples: tuple[ClassConflict, ...] = ()
+
+    def sentences(self) -> Iterator[str]:
+        """Says it in words, one finding at a time."""
+        for old, new, evidence, images in self.renamed[:_MOST_NAMED]:
+            why = f"{images} of its images are in it" if evidence == CONTENT else "by its spelling"
+            yield f"class {old!r} seems to be {new!r} now ({why}); each keeps a number of its own"
+        renamed = {rename.old for rename in self.renamed}
+        lost = [repr(name) for name in self.vanished if name not in renamed]
+        if lost:
+            more = f" and {len(lost) - _MOST_NAMED} more" if len(lost) > _MOST_NAMED else ""
+            yield f"no file of the source has these classes any more: {', '.join(lost[:_MOST_NAMED])}{more}"
+        if self.vanished:
+            yield "rows of vanished classes stay in the table unless an ingest is told to delete those of removed files"
+        if self.conflicts:
+            first = self.examples[0]
+            where = ", ".join(f"{name!r} ({path})" for name, path in zip(first.classes, first.paths, strict=True))
+            yield f"images that are in several classes with the same bytes: {self.conflicts}, such as {where}"
+
+
+def find_renames(
+    vanished: Mapping[str, int], present: Collection[str], moved: Mapping[tuple[str, str], int]
+) -> tuple[Rename, ...]:
+    """Finds the names under which vanished classes live on.
 
     Args:
-        labels: Numbers by name before the change.
-        counts: Rows by class name after it.
-        previous_counts: Rows by class name before it; None takes every class of `labels` for one that had rows.
-        moved: By (old class, new class), how many contents changed from one to the other.
+        vanished: Contents by name of the classes that went.
+        present: Names of the classes that the source has.
+        moved: By (vanished class, class of the source), how many contents both have.
     """
-    present = {name for name, rows in counts.items() if rows > 0}
-    had_rows = {name for name in labels if previous_counts is None or previous_counts.get(name, 0) > 0}
-    added = sorted(present - set(labels))
-    vanished = sorted(had_rows - present, key=lambda name: labels[name])
-    renamed = [
-        found
-        for name in vanished
-        if (found := _rename_of(name, present, added, previous_counts or {}, moved or {})) is not None
-    ]
-    return LabelChanges(grow_labels(labels, sorted(present)), tuple(added), tuple(vanished), tuple(renamed))
-
-
-def find_class_conflicts(rows: Iterable[tuple[str, str, str]]) -> list[ClassConflict]:
-    """Finds contents that are in two classes.
-
-    Args:
-        rows: (content_hash, label_name, path) of each row, ordered by content hash.
-    """
-    conflicts: list[ClassConflict] = []
-    current, classes, paths = "", set[str](), list[str]()
-
-    def close() -> None:
-        if len(classes) > 1:
-            conflicts.append(ClassConflict(current, tuple(sorted(classes)), tuple(sorted(paths))))
-
-    for content_hash, name, path in rows:
-        if content_hash != current:
-            close()
-            current, classes, paths = content_hash, set(), []
-        classes.add(name)
-        paths.append(path)
-    close()
-    return conflicts
+    found = (_rename_of(name, contents, present, moved) for name, contents in vanished.items())
+    return tuple(rename for rename in found if rename is not None)
 
 
 def _rename_of(
-    name: str,
-    present: set[str],
-    added: list[str],
-    previous_counts: Mapping[str, int],
-    moved: Mapping[tuple[str, str], int],
+    name: str, contents: int, present: Collection[str], moved: Mapping[tuple[str, str], int]
 ) -> Rename | None:
     to = {new: images for (old, new), images in moved.items() if old == name and new in present}
     if to:
         new, images = max(to.items(), key=lambda item: (item[1], item[0]))
-        if images >= _MOVED_SHARE * previous_counts.get(name, images):
-            return Rename(name, new, "content", images)
-    alike = [other for other in added if _spelling(other) == _spelling(name)]
-    return Rename(name, alike[0], "spelling", 0) if alike else None
+        if images >= _MOVED_SHARE * contents:
+            return Rename(name, new, CONTENT, images)
+    alike = sorted(other for other in present if other != name and _spelling(other) == _spelling(name))
+    return Rename(name, alike[0], SPELLING, 0) if alike else None
 
 
 def _spelling(name: str) -> str:

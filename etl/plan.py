@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 STATUS = "status"
 IN_QUARANTINE = "in_quarantine"
 STORED_HASH = "stored_hash"
+STORED_CLASS = "stored_class"
 TOUCHED = "touched"
 _HASHED_AT_ONCE = 64
 _BATCH = "batch"
@@ -41,6 +42,8 @@ class Plan:
         counts: Number of files by status.
         ignored: Number of things passed over, by reason.
         class_ranks: Classes of the files that are to be read, with the number of their folder or None.
+        listed_by_class: Files of the source by class.
+        lost_by_class: Stored rows by class whose file is gone, or is of another class now.
         mended_known: Number of files that are stored as they are and still in quarantine: an ingest was killed between
             its two commits.
         quarantined_work: Number of files to read that are in quarantine.
@@ -53,6 +56,8 @@ class Plan:
     counts: Counter[str] = field(default_factory=Counter)
     ignored: Counter[str] = field(default_factory=Counter)
     class_ranks: dict[str, int | None] = field(default_factory=dict)
+    listed_by_class: Counter[str] = field(default_factory=Counter)
+    lost_by_class: Counter[str] = field(default_factory=Counter)
     mended_known: int = 0
     quarantined_work: int = 0
     touched: int = 0
@@ -76,9 +81,15 @@ class Plan:
             self.class_ranks, key=lambda name: (self.class_ranks[name] is None, self.class_ranks[name] or 0, name)
         )
 
+    @property
+    def lost_classes(self) -> list[str]:
+        """Classes of which the source has lost every file."""
+        return sorted(name for name in self.lost_by_class if not self.listed_by_class[name])
+
     def work_files(self) -> DataFrame:
-        """The files that are to be read."""
-        return self.files.where(f"{STATUS} IN ('{NEW}', '{CHANGED}')")
+        """The files that are to be read, as the source lists them."""
+        work = self.files.where(f"{STATUS} IN ('{NEW}', '{CHANGED}')")
+        return work.drop(STATUS, STORED_HASH, STORED_CLASS, TOUCHED)
 
     def touched_files(self) -> DataFrame:
         """Rows of `stamps.COLUMNS` for the files that were read and found unchanged."""
@@ -156,7 +167,7 @@ def _counted(files: DataFrame) -> Plan:
 def _groups(files: DataFrame, *by: str) -> list[Row]:
     from pyspark.sql import functions as F
 
-    groups = files.groupBy(STATUS, IGNORED, IN_QUARANTINE, schema.LABEL_NAME, *by).agg(
+    groups = files.groupBy(STATUS, IGNORED, IN_QUARANTINE, schema.LABEL_NAME, STORED_CLASS, *by).agg(
         F.count("*").alias("files"),
         F.sum(schema.SOURCE_LENGTH).alias("bytes"),
         F.max(schema.SOURCE_LENGTH).alias("largest"),
@@ -172,8 +183,13 @@ def _count(plan: Plan, group: Row) -> None:
         plan.ignored[str(group[IGNORED])] += count
         return
     plan.counts[status] += count
+    listed_class, stored_class = group[schema.LABEL_NAME], group[STORED_CLASS]
+    if stored_class is not None and (status == GONE or listed_class != stored_class):
+        plan.lost_by_class[stored_class] += count
     if status == GONE:
         return
+    if listed_class is not None:
+        plan.listed_by_class[listed_class] += count
     if status == KNOWN:
         plan.mended_known += count if group[IN_QUARANTINE] else 0
         plan.touched += group[TOUCHED]
@@ -181,8 +197,9 @@ def _count(plan: Plan, group: Row) -> None:
     plan.quarantined_work += count if group[IN_QUARANTINE] else 0
     plan.work_bytes += group["bytes"]
     plan.largest_bytes = max(plan.largest_bytes, group["largest"])
-    if group[schema.LABEL_NAME] is not None:
-        plan.class_ranks[group[schema.LABEL_NAME]] = group["rank"]
+    if listed_class is not None:
+        ranks = [rank for rank in (plan.class_ranks.get(listed_class), group["rank"]) if rank is not None]
+        plan.class_ranks[listed_class] = min(ranks, default=None)
 
 
 def _compared_by_content(files: DataFrame, listing: Listing, verify_content: bool) -> DataFrame:
@@ -231,9 +248,10 @@ def _classified(
     # A bad file that is known as bad belongs in quarantine; a stored one, or one that is gone, does not.
     in_quarantine = f"(bad IS NOT NULL AND NOT coalesce({is_bad}, false))" if "bad" in sides else "false"
     below = F.lit(False) if listing.root is None else F.col(schema.PATH).startswith(listing.root.rstrip("/") + "/")
-    stored_hash = "CAST(NULL AS STRING)"
+    stored_hash = stored_class = "CAST(NULL AS STRING)"
     if "stored" in sides:
         said = schema.ANNOTATION_HASH
+        stored_class = f"stored.{schema.LABEL_NAME}"
         stored_hash = f"CASE WHEN listed.{said} <=> stored.{said} THEN stored.{schema.CONTENT_HASH} END"
     return paths.where(F.col("listed").isNotNull() | (below & F.expr(f"({seen})"))).select(
         schema.PATH,
@@ -241,6 +259,7 @@ def _classified(
         F.expr(status).alias(STATUS),
         F.expr(in_quarantine).alias(IN_QUARANTINE),
         F.expr(stored_hash).alias(STORED_HASH),
+        F.expr(stored_class).alias(STORED_CLASS),
         F.lit(False).alias(TOUCHED),
     )
 
@@ -254,7 +273,9 @@ def _sides(
     listed = F.struct(*[name for name in listing.files.columns if name != schema.PATH])
     sides = {"listed": listing.files.select(schema.PATH, listed.alias("listed"))}
     if stored is not None:
-        sides["stored"] = stored.select(schema.PATH, F.struct(*_STAMP, schema.CONTENT_HASH).alias("stored"))
+        sides["stored"] = stored.select(
+            schema.PATH, F.struct(*_STAMP, schema.CONTENT_HASH, schema.LABEL_NAME).alias("stored")
+        )
     if quarantined is not None:
         sides["bad"] = quarantined.select(schema.PATH, F.struct(*_STAMP, "reason").alias("bad"))
     if stamps is not None and stored is not None:

@@ -22,7 +22,7 @@ from .stamps import Stamps
 from .writing import writing_session
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 @dataclass
@@ -55,6 +55,10 @@ class Prepared:
     def new_classes(self) -> tuple[str, ...]:
         """Classes that get a number."""
         return tuple(name for name in self.labels if name not in self.labels_before)
+
+    def stored(self) -> DataFrame | None:
+        """The table as the plan was made for it; None when it is to be created."""
+        return None if self.transaction is None else read_table(self.spark, self.location, self.transaction.version)
 
     def with_plan(self, plan: Plan) -> Prepared:
         """Gives the same with another plan, and the class numbers that the table has after that one."""

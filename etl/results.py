@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import InvalidArgumentError
+from .label_changes import ClassChanges
 from .near_duplicates import NearDuplicates
 from .recipe import Limits, Recipe
 from .sources import Source
@@ -81,6 +82,7 @@ class IngestResult:
         new_classes: Classes that got a number in this ingest.
         batch_id: Written into every row of this ingest.
         committed: Whether a new version was made.
+        class_changes: Classes that vanished or were renamed, and images that are in several classes.
         near_duplicates: Images that look like one of another split; None when it was not asked for, or nothing came in.
     """
 
@@ -98,6 +100,7 @@ class IngestResult:
     new_classes: tuple[str, ...] = ()
     batch_id: str = ""
     committed: bool = False
+    class_changes: ClassChanges = dataclasses.field(default_factory=ClassChanges)
     near_duplicates: NearDuplicates | None = None
 
 
@@ -115,6 +118,8 @@ class StreamResult:
         repairs: Boxes of stored rows that were repaired or dropped, by reason.
         new_classes: Classes that got a number.
         batches: Each batch's own result, in order; batches that had nothing to do are left out.
+        class_changes: Images of all batches that are in several classes. No class counts as vanished: files of a
+            landing folder come and go.
         near_duplicates: Of all batches, as in `IngestResult`.
     """
 
@@ -127,6 +132,7 @@ class StreamResult:
     repairs: Mapping[str, int]
     new_classes: tuple[str, ...]
     batches: tuple[IngestResult, ...]
+    class_changes: ClassChanges = dataclasses.field(default_factory=ClassChanges)
     near_duplicates: NearDuplicates | None = None
 
     @classmethod
@@ -162,6 +168,7 @@ class IngestPreview:
         gone: Known files below the source folder that it no longer holds.
         ignored: Things in the source that are no image files, by reason.
         new_classes: Classes that would get a number.
+        vanished_classes: Classes of stored rows that no file of the source has any more.
         files: Paths by what would be done about them (`new`, `changed`, `gone`), as many of each as were asked for.
     """
 
@@ -173,4 +180,5 @@ class IngestPreview:
     gone: int
     ignored: Mapping[str, int]
     new_classes: tuple[str, ...]
+    vanished_classes: tuple[str, ...]
     files: Mapping[str, Sequence[str]]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import EmptySourceError, InvalidArgumentError, TableConflictError
 from ..progress import spark_progress
+from .class_changes import find_class_changes
 from .ingest import run_prepared
 from .near_duplicates import find_across_splits
 from .prepare import Prepared, open_table, prepare
@@ -62,10 +63,10 @@ def ingest_available(
                     done.append(replace(result, skipped=result.skipped - own, rows_in=result.rows_in - own))
                     if on_batch is not None:
                         on_batch(done[-1])
-            return _with_near_duplicates(spark, location, request, StreamResult.of(done))
+            return _with_findings(spark, location, request, StreamResult.of(done))
         except EmptySourceError:
             version = done[-1].version if done else _version_of(spark, location)
-            return _with_near_duplicates(spark, location, request, StreamResult.of(done, version))
+            return _with_findings(spark, location, request, StreamResult.of(done, version))
         except TableConflictError as error:
             attempts = 1 if len(done) > before else attempts + 1
             if attempts == _ATTEMPTS:
@@ -91,13 +92,16 @@ def _batches(prepared: Prepared, max_files: int) -> Iterator[IngestResult]:
         yield result
 
 
-def _with_near_duplicates(
-    spark: SparkSession, location: str, request: IngestRequest, result: StreamResult
-) -> StreamResult:
+def _with_findings(spark: SparkSession, location: str, request: IngestRequest, result: StreamResult) -> StreamResult:
+    """Adds what is to be told of all batches together."""
     batch_ids = {batch.batch_id for batch in result.batches if batch.committed}
-    if not (request.near_duplicates and batch_ids and result.version is not None):
+    version = result.version
+    if not batch_ids or version is None:
         return result
-    return replace(result, near_duplicates=find_across_splits(spark, location, result.version, batch_ids))
+    # Files of a landing folder come and go: a class without any has not vanished.
+    changes = find_class_changes(spark, location, version, batch_ids)
+    near = find_across_splits(spark, location, version, batch_ids) if request.near_duplicates else None
+    return replace(result, class_changes=changes, near_duplicates=near)
 
 
 def _version_of(spark: SparkSession, location: str) -> int | None:

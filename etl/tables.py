@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..errors import NotADeltaTableError, SessionError
 from ..locations import absolute, is_table_name
@@ -16,20 +16,20 @@ from .history import VersionInfo, history
 from .ingest import ingest, preview
 from .labels import labels_of
 from .layouts import CLASS_FOLDERS
+from .options import IngestOptions, request_of
 from .protection import pin_version
 from .quality import Quarantine, quarantine_location
 from .quarantined import QuarantineList, list_quarantine_at
-from .recipe import Limits
 from .restore import RestoreResult, restore
-from .results import KEEP, STAMP, IngestPreview, IngestRequest, IngestResult, StreamResult
+from .results import IngestPreview, IngestResult, StreamResult
 from .snapshot import Snapshot, open_snapshot
-from .sources import Source
 from .stream import ingest_available
 from .vacuum import VacuumResult, vacuum
 from .versions import VersionDiff, class_counts, diff
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from typing_extensions import Unpack
 
     from .profile import ProfileResult
 
@@ -86,22 +86,7 @@ class ImageTable:
         self,
         source: str | Path | DataFrame,
         layout: str = CLASS_FOLDERS,
-        *,
-        size: int | None = None,
-        resize: str | None = None,
-        store: str | None = None,
-        quality: int | None = None,
-        subsampling: str | None = None,
-        splits: Mapping[str, float] | None = None,
-        seed: int | None = None,
-        limits: Limits | None = None,
-        removed: str = KEEP,
-        verify: str = STAMP,
-        classes: Sequence[str] | None = None,
-        annotations: str | None = None,
-        images: str | None = None,
-        batch_id: str | None = None,
-        near_duplicates: bool = False,
+        **options: Unpack[IngestOptions],
     ) -> IngestResult:
         """Brings the files of a source that are new or changed into the table, as one commit.
 
@@ -115,22 +100,25 @@ class ImageTable:
                 `content`, `label_name`, `boxes`, `split`; or what Spark's `image` source gives.
             layout: `class_folders` (the first folder is the class; `001.ak47` is `ak47`), `nested_class_folders` (all
                 folders are), `voc`, `coco` or `manifest` (CSV, JSON lines, Parquet).
-            size: Side of the stored image in pixels; 299 for a new table.
-            resize: `fit` (padded, the default), `crop`, `stretch` or `none`.
-            store: `jpeg` (the default), `raw_rgb` or `original`.
-            quality: JPEG quality, 1-100; 90 for a new table.
-            subsampling: Chroma of a JPEG: `4:2:0` (the default), `4:2:2` or `4:4:4`.
-            splits: Fraction by split name; {"train": 0.8, "validation": 0.1, "test": 0.1} for a new table.
-            seed: Seed of the split by content hash; 0 for a new table.
-            limits: What one image may cost.
-            removed: `keep` the rows of files that the source folder no longer holds, or `delete` them.
-            verify: What tells that a file is unchanged: its `stamp` (size and time), or its `content`, which reads all.
-            classes: The only classes to store; others are quarantined, and boxes of others dropped, each counted.
-            annotations: COCO: the instances file, when its name is none of the usual ones.
-            images: Manifest and DataFrame: folder that relative paths start from.
-            batch_id: Name of the batch in every row and in the history; made up when None.
-            near_duplicates: Whether to look for new images that look like one of another split; decodes the table's
-                images once more, at a fraction of their size.
+            **options: What is taken, and what is made of it.
+
+                size: Side of the stored image in pixels; 299 for a new table.
+                resize: `fit` (padded, the default), `crop`, `stretch` or `none`.
+                store: `jpeg` (the default), `raw_rgb` or `original`.
+                quality: JPEG quality, 1-100; 90 for a new table.
+                subsampling: Chroma of a JPEG: `4:2:0` (the default), `4:2:2` or `4:4:4`.
+                splits: Fraction by split name; {"train": 0.8, "validation": 0.1, "test": 0.1} for a new table.
+                seed: Seed of the split by content hash; 0 for a new table.
+                limits: What one image may cost.
+                removed: `keep` the rows of files that the source folder no longer holds, or `delete` them.
+                verify: What tells that a file is unchanged: its `stamp` (size and time), or its `content`, which reads
+                    all.
+                classes: The only classes to store; others are quarantined, and boxes of others dropped, each counted.
+                annotations: COCO: the instances file, when its name is none of the usual ones.
+                images: Manifest and DataFrame: folder that relative paths start from.
+                batch_id: Name of the batch in every row and in the history; made up when None.
+                near_duplicates: Whether to look for new images that look like one of another split; decodes the table's
+                    images once more, at a fraction of their size.
 
         Raises:
             UnknownLayoutError: If `layout` is not one of those.
@@ -142,26 +130,7 @@ class ImageTable:
             NotAnImageTableError: If a Delta table is there that lakelens did not create.
             TableConflictError: If other writers kept being faster.
         """
-        request = _request(
-            source,
-            layout,
-            size=size,
-            resize=resize,
-            store=store,
-            quality=quality,
-            subsampling=subsampling,
-            splits=splits,
-            seed=seed,
-            limits=limits,
-            removed=removed,
-            verify=verify,
-            classes=classes,
-            annotations=annotations,
-            images=images,
-            batch_id=batch_id,
-            near_duplicates=near_duplicates,
-        )
-        return ingest(self.spark, self.location, request)
+        return ingest(self.spark, self.location, request_of(source, layout, options))
 
     def ingest_stream(
         self,
@@ -170,7 +139,7 @@ class ImageTable:
         *,
         max_files: int = 10_000,
         on_batch: Callable[[IngestResult], None] | None = None,
-        **options: Any,
+        **options: Unpack[IngestOptions],
     ) -> StreamResult:
         """Ingests what a landing folder holds now in batches, each one commit, and ends; nothing there is no error.
 
@@ -181,45 +150,36 @@ class ImageTable:
             layout: As for `ingest`.
             max_files: Most files that one batch reads.
             on_batch: Is told each batch's result as soon as it is committed.
-            options: As for `ingest`, by keyword.
+            **options: As for `ingest`.
 
         Raises:
             InvalidArgumentError: If `max_files` is not a whole number of 1 or more, or as for `ingest`.
             UsageError: Its other subclasses, as `ingest` does, but for EmptySourceError.
             TableConflictError: If other writers kept being faster.
         """
-        return ingest_available(self.spark, self.location, _request(source, layout, **options), max_files, on_batch)
+        request = request_of(source, layout, options)
+        return ingest_available(self.spark, self.location, request, max_files, on_batch)
 
     def preview(
         self,
         source: str | Path | DataFrame,
         layout: str = CLASS_FOLDERS,
         *,
-        removed: str = KEEP,
-        verify: str = STAMP,
-        classes: Sequence[str] | None = None,
-        annotations: str | None = None,
-        images: str | None = None,
         limit: int = 20,
+        **options: Unpack[IngestOptions],
     ) -> IngestPreview:
         """Tells what `ingest` would do with the same arguments; reads no image and writes nothing.
 
         Args:
-            source: As for `ingest`, as are the others.
+            source: As for `ingest`.
             layout: As for `ingest`.
-            removed: As for `ingest`.
-            verify: As for `ingest`; `content` reads every known file.
-            classes: As for `ingest`.
-            annotations: As for `ingest`.
-            images: As for `ingest`.
             limit: How many paths of each kind to name.
+            **options: As for `ingest`; `verify="content"` reads every known file.
 
         Raises:
             UsageError: Its subclasses, as `ingest` does.
         """
-        request = IngestRequest(
-            Source(source, layout, annotations, images), {}, removed=removed, verify=verify, classes=classes
-        )
+        request = request_of(source, layout, options)
         return preview(self.spark, self.location, request, limit)
 
     @property
@@ -409,29 +369,3 @@ class ImageTable:
     def _require(self) -> None:
         if not is_delta_table(self.spark, self.location):
             raise NotADeltaTableError(f"{self.location} holds no Delta table; ingest into it first, or check the path")
-
-
-def _request(
-    source: str | Path | DataFrame,
-    layout: str,
-    *,
-    limits: Limits | None = None,
-    removed: str = KEEP,
-    verify: str = STAMP,
-    classes: Sequence[str] | None = None,
-    annotations: str | None = None,
-    images: str | None = None,
-    batch_id: str | None = None,
-    near_duplicates: bool = False,
-    **recipe: Any,
-) -> IngestRequest:
-    return IngestRequest(
-        Source(source, layout, annotations, images),
-        recipe,
-        limits or Limits(),
-        removed,
-        verify,
-        classes,
-        batch_id,
-        near_duplicates,
-    )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from . import schema
 from .listing import Listing
-from .plan import STATUS, STORED_HASH, TOUCHED, Plan
+from .plan import Plan
 from .recipe import Recipe
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def deal_work(spark: SparkSession, listing: Listing, plan: Plan, recipe: Recipe)
     """Deals the files that are to be read to tasks of equal size, classes mixed: no row group holds one class alone."""
     from pyspark.sql import functions as F
 
-    work = plan.work_files().drop(STATUS, STORED_HASH, TOUCHED)
+    work = plan.work_files()
     if listing.read_contents is not None:
         return listing.read_contents(work, files_at_once(plan))
     tasks = task_count(plan, recipe, spark.sparkContext.defaultParallelism)

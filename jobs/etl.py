@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from lakelens.jobs.command import add_session_arguments, key_values, main_of, session_of
 
 if TYPE_CHECKING:
+    from lakelens.etl.label_changes import ClassChanges
     from lakelens.etl.results import IngestRequest, IngestResult
 
 DESCRIPTION = "Ingest a folder of images as one new version of an image table."
@@ -72,6 +73,7 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Runs the ingest, the stream or the dry run, and returns version and counts."""
     from lakelens.etl.ingest import ingest, preview
+    from lakelens.etl.label_changes import ClassChanges
     from lakelens.etl.stream import ingest_available
     from lakelens.etl.tables import ImageTable
 
@@ -84,11 +86,15 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         for status, paths in found.files.items():
             for path in paths:
                 print(f"{status:<8} {path}")
+        _tell_classes(ClassChanges(found.vanished_classes))
         return {"table": args.table, "dry_run": True, **dataclasses.asdict(found)}
     if args.stream:
-        streamed = dataclasses.asdict(ingest_available(spark, location, request, args.max_files, _tell_batch))
-        return {"table": args.table, **streamed, "batches": len(streamed["batches"])}
-    return {"table": args.table, **dataclasses.asdict(ingest(spark, location, request))}
+        streamed = ingest_available(spark, location, request, args.max_files, _tell_batch)
+        _tell_classes(streamed.class_changes)
+        return {"table": args.table, **dataclasses.asdict(streamed), "batches": len(streamed.batches)}
+    result = ingest(spark, location, request)
+    _tell_classes(result.class_changes)
+    return {"table": args.table, **dataclasses.asdict(result)}
 
 
 def _request(args: argparse.Namespace) -> IngestRequest:
@@ -112,6 +118,11 @@ def _request(args: argparse.Namespace) -> IngestRequest:
 
 def _tell_batch(result: IngestResult) -> None:
     print(f"version {result.version}: {result.stored} stored, {result.quarantined} quarantined", file=sys.stderr)
+
+
+def _tell_classes(changes: ClassChanges) -> None:
+    for sentence in changes.sentences():
+        print(sentence, file=sys.stderr)
 
 
 def fractions(pairs: list[str]) -> dict[str, float]:

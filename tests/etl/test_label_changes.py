@@ -1,0 +1,136 @@
+"""Rules of classes that change: vanished and renamed ones, and images in two classes, are told after an ingest."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+from etl_pictures import write_image
+
+from lakelens.etl.ingest import ingest, preview
+from lakelens.etl.label_changes import ClassChanges, ClassConflict, Rename, find_renames
+from lakelens.etl.results import IngestRequest
+from lakelens.etl.sources import Source
+from lakelens.etl.stream import ingest_available
+
+RECIPE = {"size": 32, "splits": {"train": 1.0}}
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(("old", "new"), [("ak47", "AK-47"), ("big cat", "big_cat"), ("Straße", "STRASSE")])
+def test_a_class_that_is_spelled_otherwise_is_renamed(old, new):
+    assert find_renames({old: 7}, {new}, {}) == (Rename(old, new, "spelling", 0),)
+
+
+@pytest.mark.unit
+def test_a_class_whose_images_came_back_under_another_name_is_renamed():
+    moved = {("dog", "hound"): 9, ("dog", "cat"): 1}
+    assert find_renames({"dog": 10}, {"hound", "cat"}, moved) == (Rename("dog", "hound", "content", 9),)
+
+
+@pytest.mark.unit
+def test_a_few_images_that_moved_are_no_rename():
+    assert find_renames({"dog": 10}, {"cat"}, {("dog", "cat"): 3}) == ()
+
+
+@pytest.mark.unit
+def test_images_that_moved_to_a_class_that_is_gone_too_are_no_rename():
+    assert find_renames({"dog": 10, "hound": 10}, {"cat"}, {("dog", "hound"): 10}) == ()
+
+
+@pytest.mark.unit
+def test_names_without_letters_are_not_alike():
+    assert find_renames({"+": 3}, {"-"}, {}) == ()
+
+
+@pytest.mark.unit
+def test_hundreds_of_vanished_classes_are_said_in_a_few_lines():
+    lines = list(ClassChanges(tuple(f"class {number}" for number in range(257))).sentences())
+    assert len(lines) == 2
+    assert "'class 9' and 247 more" in lines[0]
+
+
+@pytest.mark.unit
+def test_nothing_is_said_when_nothing_changed():
+    assert list(ClassChanges().sentences()) == []
+
+
+@pytest.mark.unit
+def test_an_image_in_several_classes_is_said_with_a_file_of_each():
+    example = ClassConflict("ab", ("cat", "dog"), ("file:/cat/1.jpg", "file:/dog/7.jpg"))
+    (line,) = ClassChanges(conflicts=3, examples=(example,)).sentences()
+    assert "3" in line
+    assert "'cat' (file:/cat/1.jpg), 'dog' (file:/dog/7.jpg)" in line
+
+
+def write(root, **classes):
+    for name, seeds in classes.items():
+        for seed in seeds:
+            write_image(root / name / f"{seed:04d}.jpg", seed=seed)
+    return root
+
+
+def asked(source, **options):
+    return IngestRequest(Source(source), {}, **options)
+
+
+@pytest.mark.spark
+def test_a_renamed_class_a_vanished_one_and_an_image_in_two_are_told_with_the_commit(spark, tmp_path):
+    place = str(tmp_path / "t")
+    source = write(tmp_path / "source", cat=range(4), dog=range(10, 14), cow=range(20, 22))
+    first = ingest(spark, place, IngestRequest(Source(source), RECIPE))
+    assert first.class_changes == ClassChanges()
+    other = write(tmp_path / "other", cow=range(30, 32))  # a class lives on in another source
+    assert ingest(spark, place, asked(other)).class_changes == ClassChanges()
+
+    (source / "cat").rename(source / "kitten")
+    shutil.rmtree(source / "dog")
+    shutil.rmtree(source / "cow")
+    write(source, ape=[40], bee=[40, 41])
+    seen = preview(spark, place, asked(source), 5)
+    assert (seen.vanished_classes, seen.new_classes) == (("cat", "dog"), ("ape", "bee", "kitten"))
+    result = ingest(spark, place, asked(source))
+    changes = result.class_changes
+    assert changes.vanished == ("cat", "dog")
+    assert changes.renamed == (Rename("cat", "kitten", "content", 4),)
+    # The rows of `cat` are kept: each of its images is in both classes now.
+    assert changes.conflicts == 5
+    pairs = {(example.classes, tuple(path.split("/")[-2] for path in example.paths)) for example in changes.examples}
+    assert pairs == {(("cat", "kitten"),) * 2, (("ape", "bee"),) * 2}
+
+    again = ingest(spark, place, asked(source)).class_changes  # nothing is committed, and the classes are still lost
+    assert (again.vanished, again.renamed, again.conflicts) == (changes.vanished, changes.renamed, 0)
+    after = ingest(spark, place, asked(source, removed="delete"))
+    assert after.class_changes.vanished == ("cat", "dog")
+    assert ingest(spark, place, asked(source)).class_changes == ClassChanges()
+
+
+@pytest.mark.spark
+def test_a_class_changed_in_a_manifest_is_a_rename(spark, tmp_path):
+    root = write(tmp_path, images=range(4))
+    manifest = tmp_path / "manifest.jsonl"
+
+    def name(label):
+        lines = [json.dumps({"path": f"images/{seed:04d}.jpg", "label": label}) for seed in range(4)]
+        manifest.write_text("\n".join(lines) + "\n")
+        return IngestRequest(Source(manifest, "manifest", images=str(root)), RECIPE)
+
+    place = str(tmp_path / "t")
+    ingest(spark, place, name("cat"))
+    changes = ingest(spark, place, name("lynx")).class_changes
+    assert changes.vanished == ("cat",)
+    assert changes.renamed == (Rename("cat", "lynx", "content", 4),)
+    assert changes.conflicts == 0
+
+
+@pytest.mark.spark
+def test_a_landing_folder_that_is_emptied_loses_no_class_and_tells_images_in_two(spark, tmp_path):
+    place, landing = str(tmp_path / "t"), write(tmp_path / "landing", cat=range(2))
+    request = IngestRequest(Source(landing), RECIPE)
+    assert ingest_available(spark, place, request, 1).class_changes == ClassChanges()
+    shutil.rmtree(landing / "cat")
+    write(landing, dog=[1, 2])
+    changes = ingest_available(spark, place, request, 1).class_changes
+    assert (changes.vanished, changes.conflicts) == ((), 1)
+    assert changes.examples[0].classes == ("cat", "dog")
