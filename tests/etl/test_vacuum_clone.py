@@ -1,0 +1,30 @@
+"""A VACUUM of what Spark cloned without copying."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lakelens.etl.snapshot import open_snapshot
+from lakelens.etl.vacuum import vacuum
+
+
+def files_of(table: Path) -> list[Path]:
+    snapshot = open_snapshot(table)
+    return [Path(snapshot.file_location(i)) for i in range(len(snapshot.files))]
+
+
+@pytest.mark.spark
+def test_a_vacuum_of_a_shallow_clone_by_spark_takes_the_clones_own_files_alone(spark, tmp_path: Path) -> None:
+    source, clone = tmp_path / "source", tmp_path / "clone"
+    spark.range(0, 10, 1, 1).write.format("delta").save(str(source))
+    spark.sql(f"CREATE TABLE delta.`{clone}` SHALLOW CLONE delta.`{source}`").collect()
+    spark.range(10, 20, 1, 1).write.format("delta").mode("append").save(str(clone))
+    (own,) = [path for path in files_of(clone) if path.is_relative_to(clone)]
+    theirs = files_of(source)
+    spark.range(20, 21, 1, 1).write.format("delta").mode("overwrite").save(str(clone))  # removes both from the log
+    assert vacuum(clone, 0, allow_short_retention=True).files == (own.name,)
+    assert not own.exists()
+    assert all(path.exists() for path in theirs)
+    assert spark.read.format("delta").load(str(source)).count() == 10
