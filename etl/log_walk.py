@@ -17,7 +17,8 @@ from urllib.parse import unquote
 
 from ..errors import TableError
 from ..locations import absolute, has_scheme
-from .snapshot import ROWS_UNKNOWN, Snapshot, log_of, open_snapshot
+from .opening import log_of
+from .snapshot import ROWS_UNKNOWN, Snapshot, open_snapshot
 
 _COMMIT = re.compile(r"^(\d{20})\.json$")
 _CHECKPOINT = re.compile(r"^(\d{20})\.checkpoint\..*(parquet|json)$")

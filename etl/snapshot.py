@@ -7,12 +7,11 @@ are newer than this module) is refused by name, never read.
 from __future__ import annotations
 
 import json
-import tempfile
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -20,17 +19,11 @@ from urllib.parse import unquote
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import (
-    InvalidArgumentError,
-    NotADeltaTableError,
-    TableError,
-    UnsupportedTableFeatureError,
-    VersionFilesMissingError,
-    VersionNotFoundError,
-)
+from ..errors import NotADeltaTableError, UnsupportedTableFeatureError
 from ..locations import absolute, has_scheme, is_table_name
 from ..stores import delta_options
-from .commit_times import commit_time, commit_times
+from .commit_times import commit_time
+from .opening import as_version, log_of, open_log, unsupported
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -224,10 +217,10 @@ def _opened(
         raise NotADeltaTableError(
             f"{place} is a catalog name; give the table's path, as `ImageTable(spark, {place!r}).location` prints it"
         )
-    wanted = _as_version(place, version)
+    wanted = as_version(place, version)
     options = delta_options(storage_options or {})
     with log_of(place) as log:
-        table = _open(place, log, wanted, options)
+        table = open_log(place, log, wanted, options)
         metadata = table.metadata()
         yield (
             VersionIdentity(
@@ -242,161 +235,22 @@ def _opened(
         )
 
 
-@contextmanager
-def log_of(place: str, *, whole: bool = False) -> Iterator[str]:
-    """Gives the place at which delta-rs finds the log: dbfs:/ where Databricks mounts it, and a detour for one fault.
-
-    delta-rs decodes a percent sign in a table's path twice and then misses the folder, so such a table is opened
-    through a folder that holds links to its log and, if asked for, to everything beside it. Nothing is written there.
-    """
-    if place.startswith("dbfs:"):
-        yield "/dbfs/" + place[len("dbfs:") :].lstrip("/")
-        return
-    if has_scheme(place) or "%" not in place or not (Path(place) / "_delta_log").is_dir():
-        yield place
-        return
-    with tempfile.TemporaryDirectory(prefix="lakelens-log-") as folder:
-        for entry in Path(place).iterdir() if whole else [Path(place) / "_delta_log"]:
-            (Path(folder) / entry.name).symlink_to(entry, target_is_directory=entry.is_dir())
-        yield folder
-
-
-def _as_version(place: str, version: int | str | datetime | None) -> int | datetime | None:
-    """Turns what a user may call a version into a number, a time or None for the latest."""
-    if isinstance(version, bool):
-        raise InvalidArgumentError(f"version={version!r}: give a number, a time, a pin's name or 'latest'")
-    if version is None or isinstance(version, datetime):
-        return version
-    if isinstance(version, int):
-        return version
-    text = version.strip()
-    if text.lower() == "latest":
-        return None
-    if text.isdigit():
-        return int(text)
-    pinned = _pinned_version(place, text)
-    if pinned is not None:
-        return pinned
-    try:
-        return datetime.fromisoformat(text.replace("Z", "+00:00"))
-    except ValueError:
-        if not has_scheme(place) and not (Path(place) / "_delta_log").is_dir():
-            raise _no_table(place, "it has no _delta_log/") from None
-        raise VersionNotFoundError(
-            f"{place}: {version!r} is no version number, no time (ISO 8601) and no pin of this table"
-            f"{_known_pins(place)}; give one of these or 'latest'"
-        ) from None
-
-
-def _pinned_version(place: str, name: str) -> int | None:
-    from .pins import version_of_pin
-
-    found: int | None = version_of_pin(place, name)
-    return found
-
-
-def _known_pins(place: str) -> str:
-    from .pins import pins
-
-    known = pins(place)
-    return f" (its pins: {', '.join(sorted(known))})" if known else " (it has no pins)"
-
-
-def _open(place: str, log: str, version: int | datetime | None, options: dict[str, str]) -> DeltaTable:
-    from deltalake import DeltaTable
-    from deltalake.exceptions import DeltaError, DeltaProtocolError, TableNotFoundError
-
-    number = version if isinstance(version, int) else None
-    if number is not None and number < 0:
-        raise VersionNotFoundError(f"{place}: version {number} does not exist{_existing(log, options)}")
-    try:
-        table = DeltaTable(log, version=number, storage_options=options or None)
-    except DeltaProtocolError as error:
-        raise UnsupportedTableFeatureError(_unsupported(place, number, str(error))) from error
-    except (TableNotFoundError, DeltaError, OSError) as error:
-        raise _explain(place, log, number, options, error) from error
-    if isinstance(version, datetime):
-        return _at_time(place, log, table, version, options)
-    return table
-
-
-def _explain(place: str, log: str, number: int | None, options: dict[str, str], error: Exception) -> TableError:
-    """Finds which of our errors a failure to open a table is."""
-    text = str(error)
-    existing = _existing(log, options)
-    if existing and number is not None:
-        return VersionNotFoundError(f"{place}: version {number} does not exist or can no longer be rebuilt{existing}")
-    if any(word in text.lower() for word in ("unsupported", "unknown feature", "not supported")):
-        return UnsupportedTableFeatureError(_unsupported(place, number, text))
-    if existing:
-        return VersionFilesMissingError(f"{place}: the log of the table cannot be read: {text}")
-    return _no_table(place, text.splitlines()[0])
-
-
-def _no_table(place: str, why: str) -> NotADeltaTableError:
-    return NotADeltaTableError(f"{place} holds no Delta table ({why}); give the folder that contains _delta_log/")
-
-
-def _existing(log: str, options: dict[str, str]) -> str:
-    """Says which versions a table has, or nothing when it is no table."""
-    from deltalake import DeltaTable
-    from deltalake.exceptions import DeltaError
-
-    try:
-        latest = DeltaTable(log, storage_options=options or None)
-    except (DeltaError, OSError):
-        return ""
-    first = min(commit_times(latest, log, options), default=latest.version())
-    return (
-        f"; it has versions {first} to {latest.version()}" if first < latest.version() else f"; it has version {first}"
-    )
-
-
-def _at_time(place: str, log: str, table: DeltaTable, moment: datetime, options: Mapping[str, str]) -> DeltaTable:
-    """Loads the last version committed at or before a time.
-
-    delta-rs answers a time before the first commit with the first version and one after the last with the last; like
-    Spark, we refuse both, since neither is what the table was at that time as far as its log can tell.
-    """
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=timezone.utc)
-    commits = commit_times(table, log, options)
-    eligible = [version for version, committed in commits.items() if committed <= moment]
-    latest = commits.get(table.version())
-    if not eligible or (latest is not None and moment > latest and moment > datetime.now(timezone.utc)):
-        span = f"{min(commits.values()).isoformat()} to {max(commits.values()).isoformat()}" if commits else "no times"
-        raise VersionNotFoundError(
-            f"{place}: no version is known at {moment.isoformat()}; its log covers {span} "
-            f"(versions {min(commits, default=0)} to {table.version()})"
-        )
-    table.load_as_version(max(eligible))
-    return table
-
-
-def _unsupported(place: str, version: int | None, what: str) -> str:
-    at = "" if version is None else f"@{version}"
-    return (
-        f"{place}{at} uses {what}: its Parquet files alone would give wrong rows. Have Spark make a plain copy of the "
-        "version: lakelens.materialize(spark, table, version, folder), and feed with materialize=folder."
-    )
-
-
 def _refuse_unreadable(place: str, table: DeltaTable) -> None:
     protocol = table.protocol()
     version = table.version()
     features = set(protocol.reader_features or ())
     unknown = features - _HARMLESS_READER_FEATURES - {"deletionVectors", "columnMapping"}
     if unknown:
-        raise UnsupportedTableFeatureError(_unsupported(place, version, f"the table feature {sorted(unknown)[0]}"))
+        raise UnsupportedTableFeatureError(unsupported(place, version, f"the table feature {sorted(unknown)[0]}"))
     if protocol.min_reader_version > 3:
         raise UnsupportedTableFeatureError(
-            _unsupported(place, version, f"Delta reader version {protocol.min_reader_version}")
+            unsupported(place, version, f"Delta reader version {protocol.min_reader_version}")
         )
     mode = table.metadata().configuration.get("delta.columnMapping.mode", "none")
     if mode != "none":
-        raise UnsupportedTableFeatureError(_unsupported(place, version, f"column mapping (mode {mode})"))
+        raise UnsupportedTableFeatureError(unsupported(place, version, f"column mapping (mode {mode})"))
     if "deletionVectors" in features and _has_deletion_vectors(table):
-        raise UnsupportedTableFeatureError(_unsupported(place, version, "deletion vectors"))
+        raise UnsupportedTableFeatureError(unsupported(place, version, "deletion vectors"))
 
 
 def _has_deletion_vectors(table: DeltaTable) -> bool:

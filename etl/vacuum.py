@@ -10,8 +10,9 @@ from pathlib import Path, PurePosixPath
 from ..errors import InvalidArgumentError, VersionNotFoundError, VersionProtectedError
 from . import pins
 from .data_files import exists, remove_files
+from .opening import log_of
 from .protection import protected_versions
-from .snapshot import Snapshot, locate, log_of, open_snapshot
+from .snapshot import Snapshot, locate, open_snapshot
 
 DEFAULT_RETENTION_HOURS = 168
 

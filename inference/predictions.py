@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 from ..errors import NotADeltaTableError, PredictionsSchemaError
 from ..etl.catalog import is_delta_table, path_of, read_table, sql_name
-from ..etl.snapshot import log_of, open_snapshot
+from ..etl.opening import log_of
+from ..etl.snapshot import open_snapshot
 from ..locations import absolute, has_scheme, is_table_name
 from .arrow import PREDICTION_DDL
 

@@ -1,0 +1,184 @@
+"""Opens a Delta table at a version, by delta-rs and without a JVM, or says why not and which versions there are."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import (
+    InvalidArgumentError,
+    NotADeltaTableError,
+    TableError,
+    UnsupportedTableFeatureError,
+    VersionFilesMissingError,
+    VersionNotFoundError,
+)
+from ..locations import has_scheme
+from .commit_times import commit_times
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+
+@contextmanager
+def log_of(place: str, *, whole: bool = False) -> Iterator[str]:
+    """Gives the place at which delta-rs finds the log: dbfs:/ where Databricks mounts it, and a detour for one fault.
+
+    delta-rs decodes a percent sign in a table's path twice and then misses the folder, so such a table is opened
+    through a folder that holds links to its log and, if asked for, to everything beside it. Nothing is written there.
+    """
+    if place.startswith("dbfs:"):
+        yield "/dbfs/" + place[len("dbfs:") :].lstrip("/")
+        return
+    if has_scheme(place) or "%" not in place or not (Path(place) / "_delta_log").is_dir():
+        yield place
+        return
+    with tempfile.TemporaryDirectory(prefix="lakelens-log-") as folder:
+        for entry in Path(place).iterdir() if whole else [Path(place) / "_delta_log"]:
+            (Path(folder) / entry.name).symlink_to(entry, target_is_directory=entry.is_dir())
+        yield folder
+
+
+def as_version(place: str, version: int | str | datetime | None) -> int | datetime | None:
+    """Turns what a user may call a version into a number, a time or None for the latest.
+
+    Raises:
+        InvalidArgumentError: If it is a truth value.
+        VersionNotFoundError: If it is a text that is no number, no time and no pin of the table.
+        NotADeltaTableError: If it is such a text, and there is no table.
+    """
+    if isinstance(version, bool):
+        raise InvalidArgumentError(f"version={version!r}: give a number, a time, a pin's name or 'latest'")
+    if version is None or isinstance(version, datetime):
+        return version
+    if isinstance(version, int):
+        return version
+    text = version.strip()
+    if text.lower() == "latest":
+        return None
+    if text.isdigit():
+        return int(text)
+    pinned = _pinned_version(place, text)
+    if pinned is not None:
+        return pinned
+    try:
+        return datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError:
+        if not has_scheme(place) and not (Path(place) / "_delta_log").is_dir():
+            raise _no_table(place, "it has no _delta_log/") from None
+        raise VersionNotFoundError(
+            f"{place}: {version!r} is no version number, no time (ISO 8601) and no pin of this table"
+            f"{_known_pins(place)}; give one of these or 'latest'"
+        ) from None
+
+
+def _pinned_version(place: str, name: str) -> int | None:
+    from .pins import version_of_pin
+
+    found: int | None = version_of_pin(place, name)
+    return found
+
+
+def _known_pins(place: str) -> str:
+    from .pins import pins
+
+    known = pins(place)
+    return f" (its pins: {', '.join(sorted(known))})" if known else " (it has no pins)"
+
+
+def open_log(place: str, log: str, version: int | datetime | None, options: dict[str, str]) -> DeltaTable:
+    """Opens a table at a version.
+
+    Args:
+        place: The table, as messages call it.
+        log: Where delta-rs finds it: what `log_of` gives.
+        version: A number; a time, which means the last version at or before it; or None for the latest.
+        options: Access to an object store.
+
+    Raises:
+        NotADeltaTableError: If there is no table.
+        VersionNotFoundError: If it has no such version; says which it has.
+        VersionFilesMissingError: If its log cannot be read.
+        UnsupportedTableFeatureError: If delta-rs does not know one of its features.
+    """
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError, DeltaProtocolError, TableNotFoundError
+
+    number = version if isinstance(version, int) else None
+    if number is not None and number < 0:
+        raise VersionNotFoundError(f"{place}: version {number} does not exist{_existing(log, options)}")
+    try:
+        table = DeltaTable(log, version=number, storage_options=options or None)
+    except DeltaProtocolError as error:
+        raise UnsupportedTableFeatureError(unsupported(place, number, str(error))) from error
+    except (TableNotFoundError, DeltaError, OSError) as error:
+        raise _explain(place, log, number, options, error) from error
+    if isinstance(version, datetime):
+        return _at_time(place, log, table, version, options)
+    return table
+
+
+def _explain(place: str, log: str, number: int | None, options: dict[str, str], error: Exception) -> TableError:
+    """Finds which of our errors a failure to open a table is."""
+    text = str(error)
+    existing = _existing(log, options)
+    if existing and number is not None:
+        return VersionNotFoundError(f"{place}: version {number} does not exist or can no longer be rebuilt{existing}")
+    if any(word in text.lower() for word in ("unsupported", "unknown feature", "not supported")):
+        return UnsupportedTableFeatureError(unsupported(place, number, text))
+    if existing:
+        return VersionFilesMissingError(f"{place}: the log of the table cannot be read: {text}")
+    return _no_table(place, text.splitlines()[0])
+
+
+def _no_table(place: str, why: str) -> NotADeltaTableError:
+    return NotADeltaTableError(f"{place} holds no Delta table ({why}); give the folder that contains _delta_log/")
+
+
+def _existing(log: str, options: dict[str, str]) -> str:
+    """Says which versions a table has, or nothing when it is no table."""
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    try:
+        latest = DeltaTable(log, storage_options=options or None)
+    except (DeltaError, OSError):
+        return ""
+    first = min(commit_times(latest, log, options), default=latest.version())
+    return (
+        f"; it has versions {first} to {latest.version()}" if first < latest.version() else f"; it has version {first}"
+    )
+
+
+def _at_time(place: str, log: str, table: DeltaTable, moment: datetime, options: Mapping[str, str]) -> DeltaTable:
+    """Loads the last version committed at or before a time.
+
+    delta-rs answers a time before the first commit with the first version and one after the last with the last; like
+    Spark, we refuse both, since neither is what the table was at that time as far as its log can tell.
+    """
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=timezone.utc)
+    commits = commit_times(table, log, options)
+    eligible = [version for version, committed in commits.items() if committed <= moment]
+    latest = commits.get(table.version())
+    if not eligible or (latest is not None and moment > latest and moment > datetime.now(timezone.utc)):
+        span = f"{min(commits.values()).isoformat()} to {max(commits.values()).isoformat()}" if commits else "no times"
+        raise VersionNotFoundError(
+            f"{place}: no version is known at {moment.isoformat()}; its log covers {span} "
+            f"(versions {min(commits, default=0)} to {table.version()})"
+        )
+    table.load_as_version(max(eligible))
+    return table
+
+
+def unsupported(place: str, version: int | None, what: str) -> str:
+    """Says that a version cannot be read from its Parquet files alone, and the way out."""
+    at = "" if version is None else f"@{version}"
+    return (
+        f"{place}{at} uses {what}: its Parquet files alone would give wrong rows. Have Spark make a plain copy of the "
+        "version: lakelens.materialize(spark, table, version, folder), and feed with materialize=folder."
+    )
