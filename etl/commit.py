@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import TableConflictError
+from ..locations import is_table_name
 from . import schema
-from .catalog import delta_table, sql_name
+from .catalog import delta_table, read_table, sql_name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -82,6 +83,48 @@ def open_transaction(spark: SparkSession, path: str) -> Transaction:
     return _PublicTransaction(spark, path)
 
 
+def create_image_table(
+    spark: SparkSession, location: str, rows: DataFrame, properties: Mapping[str, str], user_metadata: str
+) -> Committed:
+    """Makes an image table whose version 0 holds `rows`.
+
+    Files that a writer has left that died before its commit stay where they are, for VACUUM to take. Without Delta's
+    own classes, or by a catalog's name, the table is made by Delta's public writer, which wants an empty path.
+
+    Raises:
+        TableConflictError: If the table is there already: another writer has made it meanwhile.
+    """
+    if not is_table_name(location) and _has_delta_classes(spark):
+        transaction = _DeltaTransaction(spark, location)
+        if transaction.version >= 0:
+            raise TableConflictError(f"another writer has made {location} meanwhile, and is at {transaction.version}")
+        return transaction.commit(rows, None, properties, user_metadata)
+    return _create_by_public_writer(spark, location, rows, properties, user_metadata)
+
+
+def _create_by_public_writer(
+    spark: SparkSession, location: str, rows: DataFrame, properties: Mapping[str, str], user_metadata: str
+) -> Committed:
+    from pyspark.sql import functions as F
+
+    partitions = [F.col(name) for name in schema.PARTITION_COLUMNS]
+    writer = rows.writeTo(sql_name(location)).using("delta").partitionedBy(*partitions)
+    for name, value in properties.items():
+        writer = writer.tableProperty(name, value)
+    # The option of that name is not read when a table is created.
+    spark.conf.set("spark.databricks.delta.commitInfo.userMetadata", user_metadata)
+    try:
+        writer.create()
+    except Exception as error:
+        conflict = conflict_of(error, f"{location} before it existed")
+        if conflict is None:
+            raise
+        raise conflict from error
+    finally:
+        spark.conf.unset("spark.databricks.delta.commitInfo.userMetadata")
+    return Committed(0, read_table(spark, location, 0).count())
+
+
 class _DeltaTransaction:
     """Drives `org.apache.spark.sql.delta.OptimisticTransaction`; its shape is that of Delta 3.3 and 4.0."""
 
@@ -114,13 +157,17 @@ class _DeltaTransaction:
     ) -> Committed:
         # Reading the number makes Delta refuse this commit if another ingest has written one since.
         number = int(self._transaction.txnVersion(APPLICATION_ID)) + 1
-        self._set_properties(properties)
+        if self.version >= 0:
+            self._set_properties(properties)
+            configuration = self._transaction.metadata().configuration()
+        else:
+            configuration = self._scala_map(properties)
         mode = self._jvm.org.apache.spark.sql.SaveMode.valueOf("Append" if delete_where is None else "Overwrite")
-        actions = self._written(rows, mode, delete_where)
+        actions = self._written(rows, mode, delete_where, configuration)
         row_count = sum(
             json.loads(a.stats())["numRecords"] for a in actions if a.getClass().getSimpleName() == "AddFile"
         )
-        if not actions:
+        if not actions and self.version >= 0:
             return Committed(None, 0)
         actions.append(self._jvm.org.apache.spark.sql.delta.actions.SetTransaction(APPLICATION_ID, number, self._none))
         version = self._transaction.commit(self._sequence(actions), self._operation(mode, delete_where, user_metadata))
@@ -145,19 +192,18 @@ class _DeltaTransaction:
         )
         self._transaction.updateMetadata(changed, False)
 
-    def _written(self, rows: DataFrame, mode: Any, delete_where: str | None) -> list[Any]:
+    def _written(self, rows: DataFrame, mode: Any, delete_where: str | None, configuration: Any) -> list[Any]:
         options: dict[str, str] = {}
         if delete_where is not None:
             options["replaceWhere"] = delete_where
         delta = self._jvm.org.apache.spark.sql.delta
         session = self._spark._jsparkSession
-        scala_options = self._jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(options)
         writer = delta.commands.WriteIntoDelta(
             self._log,
             mode,
-            delta.DeltaOptions(scala_options, session.sessionState().conf()),
+            delta.DeltaOptions(self._scala_map(options), session.sessionState().conf()),
             self._sequence(list(schema.PARTITION_COLUMNS)),
-            self._transaction.metadata().configuration(),
+            configuration,
             rows._jdf,
             self._none,
             self._none,
@@ -176,6 +222,9 @@ class _DeltaTransaction:
             self._none if delete_where is None else some(delete_where),
             some(user_metadata),
         )
+
+    def _scala_map(self, values: Mapping[str, str]) -> Any:
+        return self._jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(dict(values))
 
     def _sequence(self, values: list[Any]) -> Any:
         java_list = self._jvm.java.util.ArrayList()

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from ..errors import TableConflictError
 from ..progress import spark_progress
 from . import schema
-from .catalog import read_table, sql_name
+from .catalog import read_table
 from .class_changes import find_class_changes, find_vanished
-from .commit import Committed, conflict_of, sql_literal, user_name
+from .commit import Committed, create_image_table, sql_literal, user_name
 from .label_changes import ClassChanges
 from .labels import LABELS_PROPERTY, labels_property
 from .near_duplicates import find_across_splits
@@ -26,6 +26,7 @@ from .prepare import Prepared, prepare
 from .quality import Quarantine
 from .recipe import RECIPE_PROPERTY
 from .results import DELETE, IngestPreview, IngestRequest, IngestResult
+from .sources import gone_while_read
 from .stamps import Stamps
 from .worker import BatchTask
 from .writing import deal_work
@@ -126,8 +127,15 @@ def run_prepared(prepared: Prepared) -> IngestResult:
 
     Raises:
         TableConflictError: If another writer was faster.
+        SourceNotFoundError: If a file that Spark reads went away meanwhile; nothing was committed.
     """
-    return _Ingest(prepared).run()
+    try:
+        return _Ingest(prepared).run()
+    except Exception as error:
+        gone = None if prepared.listing.read_contents is None else gone_while_read(error, prepared.location)
+        if gone is None:
+            raise
+        raise gone from error
 
 
 class _Ingest:
@@ -207,25 +215,8 @@ class _Ingest:
         return json.dumps({**note, "layout": "dataframe" if source.is_frame else source.layout}, ensure_ascii=False)
 
     def _create(self, rows: DataFrame, properties: Mapping[str, str]) -> Committed:
-        from pyspark.sql import functions as F
-
-        location = self._prepared.location
-        partitions = [F.col(name) for name in schema.PARTITION_COLUMNS]
-        writer = rows.writeTo(sql_name(location)).using("delta").partitionedBy(*partitions)
-        for name, value in {**schema.TABLE_PROPERTIES, **properties}.items():
-            writer = writer.tableProperty(name, value)
-        # The option of that name is not read when a table is created.
-        self._spark.conf.set("spark.databricks.delta.commitInfo.userMetadata", self._note())
-        try:
-            writer.create()
-        except Exception as error:
-            conflict = conflict_of(error, f"{location} before it existed")
-            if conflict is None:
-                raise
-            raise conflict from error
-        finally:
-            self._spark.conf.unset("spark.databricks.delta.commitInfo.userMetadata")
-        return Committed(0, read_table(self._spark, location, 0).count())
+        spark, location = self._spark, self._prepared.location
+        return create_image_table(spark, location, rows, {**schema.TABLE_PROPERTIES, **properties}, self._note())
 
     def _stale_rows(self) -> str | None:
         """The SQL condition of the rows that this ingest replaces or removes, or None."""

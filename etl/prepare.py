@@ -119,7 +119,9 @@ def open_table(spark: SparkSession, location: str) -> Transaction | None:
     if is_delta_table(spark, location):
         return open_transaction(spark, path_of(spark, location))
     path = Path(absolute(location))
-    if "://" not in location and path.exists() and (not path.is_dir() or any(path.iterdir())):
+    is_taken = "://" not in location and path.exists() and (not path.is_dir() or any(path.iterdir()))
+    # A log without a version is what a first ingest leaves that died before its commit; its files are in nobody's way.
+    if is_taken and not (path / "_delta_log").is_dir():
         raise NotADeltaTableError(
             f"{location} exists and is no Delta table; ingest into a path that does not exist yet, or an image table"
         )

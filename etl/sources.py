@@ -105,7 +105,7 @@ def read_contents(spark: SparkSession, files: DataFrame, batch_rows: int) -> Dat
         batch_rows: Largest number of files in one Arrow batch.
 
     Raises:
-        SourceNotFoundError: If a file has gone since it was listed.
+        SourceNotFoundError: If a file has gone since it was listed; `gone_while_read` knows one that goes later.
     """
     from pyspark.errors import AnalysisException
     from pyspark.sql import DataFrame as SparkDataFrame
@@ -124,10 +124,25 @@ def read_contents(spark: SparkSession, files: DataFrame, batch_rows: int) -> Dat
     try:
         contents = SparkDataFrame(reader.option("recursiveFileLookup", "true").load(array), spark)
     except AnalysisException as error:
-        raise SourceNotFoundError(
-            f"a file went away while it was ingested ({str(error).splitlines()[0][:500]}); run the ingest again"
-        ) from error
+        raise _gone(str(error).splitlines()[0]) from error
     # An outer join would shuffle the bytes: what is not there comes beside them.
     read = contents.select(F.col("path"), F.col("content")).join(F.broadcast(files), schema.PATH)
     absent = files.where(f"{schema.SOURCE_LENGTH} < 0").withColumn("content", F.lit(None).cast("binary"))
     return read.unionByName(absent)
+
+
+def gone_while_read(error: Exception, table: str) -> SourceNotFoundError | None:
+    """Gives the typed error when a Spark job failed because a file of the source went away, else None.
+
+    Args:
+        error: What the job raised.
+        table: The table's location; one of its own files is none of the source.
+    """
+    # A mount tells where the file really lies, so the source's folder need not be in what is said.
+    lines = [line.strip() for line in str(error).splitlines() if "FileNotFoundException" in line]
+    ours = next((line for line in lines if table not in line), None)
+    return None if ours is None else _gone(ours)
+
+
+def _gone(what: str) -> SourceNotFoundError:
+    return SourceNotFoundError(f"a file went away while it was ingested ({what.strip()[:500]}); run the ingest again")

@@ -81,6 +81,50 @@ def kill_when(child: subprocess.Popen[bytes], moment: Callable[[], bool]) -> Non
     child.wait()
 
 
+def test_a_first_ingest_that_is_killed_is_completed_by_the_next(spark, class_folders, tmp_path):
+    source, place = class_folders(cat=40, dog=40), tmp_path / "t"
+    child = subprocess.Popen(
+        [sys.executable, "-m", "lakelens.jobs.cli", "etl", str(source), str(place), "--master", "local[1]"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    kill_when(child, lambda: any(place.glob("split=*/*.parquet")))
+    left = set(place.glob("split=*/*.parquet"))
+    assert not list((place / "_delta_log").glob("*.json"))
+    result = ImageTable(spark, place).ingest(source, size=SIZE)
+    assert (result.version, result.stored) == (0, 80)
+    assert set(paths_of(ImageTable(spark, place)).values()) == {1}
+    assert left <= set(place.glob("split=*/*.parquet"))  # another writer's, for all that one can know
+
+
+def test_of_two_first_writers_neither_takes_the_files_of_the_other(spark, tmp_path):
+    """The second begins while the first writes: it finds a log without a version."""
+    place, errors, results = tmp_path / "t", [], []
+    sources = [tmp_path / "one", tmp_path / "other"]
+    for number, source in enumerate(sources):
+        for seed in range(30):
+            write_image(source / "cat" / f"{seed}.jpg", seed=100 * number + seed, width=400, height=400)
+
+    def ingest_one(source: Path) -> None:
+        try:
+            results.append(ImageTable(spark, place).ingest(source, size=SIZE))
+        except Exception as error:  # noqa: BLE001  whatever it is, it is shown below
+            errors.append(error)
+
+    first = threading.Thread(target=ingest_one, args=(sources[0],))
+    first.start()
+    while first.is_alive() and not (place / "_delta_log").exists():
+        time.sleep(0.001)
+    ingest_one(sources[1])
+    first.join()
+    assert errors == []
+    assert sorted(result.version for result in results) == [0, 1]
+    assert [result.stored for result in results] == [30, 30]
+    paths = paths_of(ImageTable(spark, place))
+    assert (len(paths), set(paths.values())) == (60, {1})
+
+
 @pytest.mark.parametrize("moment", ["between two batches", "within a batch"])
 def test_a_stream_that_is_killed_is_completed_by_the_next(spark, class_folders, tmp_path, moment):
     source, place = class_folders(cat=60, dog=60), tmp_path / "t"

@@ -7,13 +7,19 @@ from __future__ import annotations
 
 import json
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from etl_pictures import encoded, picture, write_image
 
 from lakelens import ImageTable
+from lakelens.errors import SourceNotFoundError
+from lakelens.etl.ingest import ingest, run_prepared
+from lakelens.etl.prepare import prepare
 from lakelens.etl.quality import Quarantine
+from lakelens.etl.results import IngestRequest
+from lakelens.etl.sources import Source
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
@@ -104,3 +110,24 @@ def test_annotations_in_another_file_system_find_their_images(spark, mounted, tm
     named = ImageTable(spark, tmp_path / "named").ingest(f"{uri}/labels.csv", "manifest", size=16)
     assert (named.stored, named.reasons) == (1, {"image_missing": 1})
     assert Path(root / "labels.csv").exists()
+
+
+def test_a_file_that_goes_while_it_is_read_is_named_and_nothing_is_committed(spark, mounted, tmp_path):
+    root, uri = mounted
+    for number in range(3):
+        write_image(root / "going" / "cat" / f"{number}.jpg", seed=number)
+    place = str(tmp_path / "t")
+    request = IngestRequest(Source(f"{uri}/going"), {"size": 16})
+    with prepare(spark, place, request) as prepared:
+        read = prepared.listing.read_contents
+
+        def read_and_lose(files, at_once):
+            found = read(files, at_once)  # Spark has looked at each file now, and read none
+            (root / "going" / "cat" / "1.jpg").unlink()
+            return found
+
+        losing = replace(prepared, listing=replace(prepared.listing, read_contents=read_and_lose))
+        with pytest.raises(SourceNotFoundError, match=r"cat/1\.jpg.* run the ingest again"):
+            run_prepared(losing)
+    assert not list((Path(place) / "_delta_log").glob("*.json"))
+    assert ingest(spark, place, request).stored == 2
