@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import ExitStack
+from typing import Any
 
 import pyarrow as pa
 
@@ -33,13 +34,16 @@ class RowGroupCursor:
         columns: Names of the columns to read.
 
     Attributes:
+        file: Index of the file.
+        row_group: Index of the row group.
+        columns: Names of the columns that are read.
         row: The row of the row group that comes next.
         rows: Rows of the row group.
     """
 
     def __init__(self, plan: FeedPlan, file: int, layout: FileLayout, row_group: int, columns: tuple[str, ...]) -> None:
         self._plan = plan
-        self._columns = columns
+        self.columns = columns
         self.file = file
         self.row_group = row_group
         self.row = 0
@@ -52,7 +56,7 @@ class RowGroupCursor:
         is_chunked, is_remote = layout.chunks[row_group] > 1, not isinstance(source, pa.NativeFile)
         parquet = parquet_of(source, layout.footer, _FETCHED_BYTES if is_chunked and is_remote else 0)
         step_bytes = min(_STEP_BYTES, max(1, plan.chunk_bytes // 4))
-        step = max(1, step_bytes * self.rows // max(1, group.total_byte_size))
+        step = max(1, step_bytes * self.rows // max(1, _bytes_of(group, wanted)))
         self._batches = parquet.iter_batches(step, row_groups=[row_group], columns=wanted, use_threads=False)
         self._has_columns = bool(wanted)
 
@@ -69,11 +73,22 @@ class RowGroupCursor:
             self.row += min(len(batch), max(end, 0))
         self.row = last
         stored = pa.Table.from_batches(found) if self._has_columns else pa.table({})
-        return complete(self._plan, self.file, stored, self._columns, last - first)
+        return complete(self._plan, self.file, stored, self.columns, last - first)
 
     def close(self) -> None:
         """Closes the file."""
         self._open.close()
+
+
+def _bytes_of(group: Any, columns: list[str]) -> int:
+    """Counts the uncompressed bytes of some columns, of nested ones with all that is below them."""
+    chunks = [group.column(i) for i in range(group.num_columns)]
+    roots = {chunk.path_in_schema: chunk.path_in_schema.split(".", 1)[0] for chunk in chunks}
+    return sum(
+        chunk.total_uncompressed_size
+        for chunk in chunks
+        if chunk.path_in_schema in columns or roots[chunk.path_in_schema] in columns
+    )
 
 
 class CursorShelf:
@@ -81,23 +96,23 @@ class CursorShelf:
 
     Args:
         plan: What is read.
-        columns: Names of the columns to read.
         limit: How many may be open; the one that was used longest ago is closed and would be begun again.
     """
 
-    def __init__(self, plan: FeedPlan, columns: tuple[str, ...], limit: int) -> None:
+    def __init__(self, plan: FeedPlan, limit: int) -> None:
         self._plan = plan
-        self._columns = columns
         self._limit = limit
         self._lock = threading.Lock()
         self._kept: list[RowGroupCursor] = []
         self._closed = False
 
-    def read(self, file: int, layout: FileLayout, row_group: int, first: int, last: int) -> pa.Table:
-        """Reads some rows of a row group."""
-        cursor = self._take(file, row_group, first)
+    def read(
+        self, file: int, layout: FileLayout, row_group: int, columns: tuple[str, ...], first: int, last: int
+    ) -> pa.Table:
+        """Reads some columns of some rows of a row group."""
+        cursor = self._take(file, row_group, columns, first)
         if cursor is None:
-            cursor = RowGroupCursor(self._plan, file, layout, row_group, self._columns)
+            cursor = RowGroupCursor(self._plan, file, layout, row_group, columns)
         try:
             table = cursor.read(first, last)
         except BaseException:
@@ -106,10 +121,11 @@ class CursorShelf:
         self._keep(cursor)
         return table
 
-    def _take(self, file: int, row_group: int, first: int) -> RowGroupCursor | None:
+    def _take(self, file: int, row_group: int, columns: tuple[str, ...], first: int) -> RowGroupCursor | None:
         """Finds the cursor that is nearest before a row."""
+        wanted = (file, row_group, columns)
         with self._lock:
-            fitting = [c for c in self._kept if (c.file, c.row_group) == (file, row_group) and c.row <= first]
+            fitting = [c for c in self._kept if (c.file, c.row_group, c.columns) == wanted and c.row <= first]
             if not fitting:
                 return None
             nearest = max(fitting, key=lambda cursor: cursor.row)

@@ -19,7 +19,7 @@ import numpy as np
 from ..errors import FeedError, FeedStalledError, LakelensError
 from .cursors import CursorShelf
 from .plan import FeedPlan, files_missing
-from .rowgroups import FileLayout, RowGroup
+from .rowgroups import FileLayout, RowGroup, mapped_columns
 from .sharding import Piece
 
 with warnings.catch_warnings():
@@ -87,7 +87,8 @@ class _Shelf:
 
     def __init__(self, plan: FeedPlan, columns: tuple[str, ...]) -> None:
         self.plan = plan
-        self._cursors = CursorShelf(plan, columns, plan.order.lanes)
+        self._columns = columns
+        self._cursors = CursorShelf(plan, plan.order.lanes)
         self._lock = threading.Lock()
         self._layouts: OrderedDict[int, FileLayout] = OrderedDict()
         self._groups: weakref.WeakValueDictionary[_Key, RowGroup] = weakref.WeakValueDictionary()
@@ -122,8 +123,10 @@ class _Shelf:
         return group
 
     def _read(self, key: _Key, layout: FileLayout) -> RowGroup:
-        table = self._cursors.read(key.file, layout, key.row_group, key.first, key.last)
-        return RowGroup(key.file, layout.starts[key.row_group] + key.first, table)
+        mapped = mapped_columns(self.plan, key.file, layout, key.row_group, self._columns, key.first, key.last)
+        others = tuple(name for name in self._columns if name not in mapped)
+        table = self._cursors.read(key.file, layout, key.row_group, others, key.first, key.last)
+        return RowGroup(key.file, layout.starts[key.row_group] + key.first, table, mapped)
 
     def close(self) -> None:
         """Closes the files of row groups that are half read."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -18,6 +18,7 @@ from ..errors import FeedError
 from ..parquet import parquet_of
 from ..stores import open_location
 from .delta_types import arrow_type, conform, parse_partition_value
+from .mapped import MappedColumn, map_column
 from .plan import FeedPlan, RowFilter
 
 
@@ -134,20 +135,26 @@ class _BinaryChunk:
 class RowGroup:
     """The wanted columns of one row group, or of a chunk of one.
 
+    Args:
+        file: Index of the file.
+        first_row: Row of the file that is row 0.
+        table: The columns that pyarrow has read.
+        mapped: The others: columns of bytes that are read where they lie.
+
     Attributes:
         file: Index of the file.
         first_row: Row of the file that is row 0 of `table`.
-        table: The columns, in the order in which they were asked for.
+        table: The columns that are in memory.
     """
 
-    def __init__(self, file: int, first_row: int, table: pa.Table) -> None:
+    def __init__(self, file: int, first_row: int, table: pa.Table, mapped: Mapping[str, MappedColumn]) -> None:
         self.file = file
         self.first_row = first_row
         self.table = table
-        self._binary: dict[str, BinaryColumn] = {}
+        self._binary: dict[str, BinaryColumn | MappedColumn] = dict(mapped)
         self._values: dict[str, list[Any]] = {}
 
-    def binary(self, column: str) -> BinaryColumn:
+    def binary(self, column: str) -> BinaryColumn | MappedColumn:
         """Gives a column of bytes or text."""
         if column not in self._binary:
             self._binary[column] = BinaryColumn(self.table.column(column))
@@ -175,6 +182,18 @@ def stored_columns(plan: FeedPlan, columns: Iterable[str], footer: pq.FileMetaDa
     """Lists those of some columns that a file holds itself."""
     stored = set(footer.schema.to_arrow_schema().names)
     return [name for name in columns if name in stored and name not in plan.partition_columns]
+
+
+def mapped_columns(
+    plan: FeedPlan, file: int, layout: FileLayout, row_group: int, columns: Iterable[str], first: int, last: int
+) -> dict[str, MappedColumn]:
+    """Finds those of some columns that need not be read into memory, from row `first` to `last` of a row group."""
+    places = {
+        name: map_column(plan.file_location(file), layout.footer, row_group, name, first, last)
+        for name in columns
+        if plan.schema[name] == "binary" and name not in plan.partition_columns
+    }
+    return {name: place for name, place in places.items() if place is not None}
 
 
 def _constant(plan: FeedPlan, file: int, name: str, rows: int) -> pa.Array:
