@@ -31,6 +31,9 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 
+# Permutations up to this length are kept for those who ask again.
+_KEPT_ROWS = 1 << 14
+
 
 def _mix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     """Finalises 64-bit words with splitmix64's mixer."""
@@ -188,7 +191,18 @@ class GlobalOrder:
         return RowGroupSlice(row_group, first, end, within[offset - start - first : last - start - first])
 
     def _permuted(self, count: int, *keys: int) -> IntArray:
-        return permutation(count, self.seed, *keys) if self.shuffle else np.arange(count, dtype=np.int64)
+        if not self.shuffle:
+            return np.arange(count, dtype=np.int64)
+        permuted = _kept_permutation if count <= _KEPT_ROWS else permutation
+        return permuted(count, self.seed, *keys)
+
+
+@lru_cache(maxsize=256)
+def _kept_permutation(count: int, *keys: int) -> IntArray:
+    # Lanes of a small table share its row groups, and each asks for its few rows of them.
+    made = permutation(count, *keys)
+    made.flags.writeable = False
+    return made
 
 
 @lru_cache(maxsize=16)
