@@ -31,6 +31,7 @@ _LOCAL_FILE_SYSTEMS = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", 
 _DATA_PAGE, _DATA_PAGE_V2 = 0, 3
 _PLAIN, _RLE = 0, 3
 _LENGTH = struct.Struct("<I")
+_VARINT_BITS = 63
 
 
 class _UnknownFormError(Exception):
@@ -86,7 +87,7 @@ def map_column(
         or chunk.compression != "UNCOMPRESSED"
         or chunk.has_dictionary_page
         or chunk.total_compressed_size < _SMALLEST_MEAN_BYTES * max(1, chunk.num_values)
-        or not _is_local(os.stat(path).st_dev)
+        or not _is_local(Path(path).stat().st_dev)
     ):
         return None
     with pa.memory_map(path) as source:
@@ -97,8 +98,8 @@ def map_column(
         data = memoryview(source.read_buffer(chunk.total_compressed_size)).cast("B")
     try:
         places = _places(data, footer.schema.column(index).max_definition_level, first, last)
-    except (_UnknownFormError, IndexError, struct.error):
-        return None
+    except (_UnknownFormError, LookupError, TypeError, struct.error, RecursionError):
+        return None  # pyarrow says what is wrong with it
     return MappedColumn(data, *places)
 
 
@@ -188,7 +189,7 @@ def _pages(data: memoryview, nullable: int) -> Iterator[_Page]:
         header = _Compact(data, place)
         fields = header.structure()
         start, end = header.place, header.place + fields[3]
-        if end > len(data):
+        if not start <= end <= len(data):
             raise _UnknownFormError
         kind = fields[1]
         if kind == _DATA_PAGE:
@@ -264,6 +265,8 @@ class _Compact:
             if byte < 0x80:
                 return value
             shift += 7
+            if shift > _VARINT_BITS:
+                raise _UnknownFormError
 
     def structure(self) -> dict[int, Any]:
         """Reads a structure: its values by the numbers of their fields."""

@@ -21,7 +21,9 @@ pytestmark = pytest.mark.unit
 COLUMNS = ["label"]
 
 
-def write_numbers(folder: Path, files: list[int], row_group_rows: int, row_bytes: int = 10) -> Path:
+def write_numbers(
+    folder: Path, files: list[int], row_group_rows: int, row_bytes: int = 10, compression: str = "UNCOMPRESSED"
+) -> Path:
     """A table whose labels are 0, 1, 2 ... in stored order, one file per entry."""
     first = 0
     for rows in files:
@@ -34,7 +36,9 @@ def write_numbers(folder: Path, files: list[int], row_group_rows: int, row_bytes
         )
         written = WriterProperties(
             max_row_group_size=row_group_rows,
-            compression="UNCOMPRESSED",
+            compression=compression,
+            data_page_size_limit=50_000,
+            write_batch_size=max(1, 50_000 // row_bytes),
             default_column_properties=ColumnProperties(dictionary_enabled=False),
         )
         write_deltalake(str(folder), table, mode="append", writer_properties=written)
@@ -102,14 +106,16 @@ def test_a_row_group_that_is_read_in_chunks_is_gone_through_once(tmp_path, monke
         original(self, plan, file, layout, row_group, columns)
 
     monkeypatch.setattr(RowGroupCursor, "__init__", counted)
-    feed = DeltaFeed(write_numbers(tmp_path / "t", [300], 100, 1000), shuffle=False, memory_bytes=20_000)
+    feed = DeltaFeed(write_numbers(tmp_path / "t", [300], 100, 1000, "SNAPPY"), shuffle=False, memory_bytes=20_000)
     assert feed.plan.chunk_bytes * 10 <= feed.plan.row_group_bytes
     assert flat(map(real, feed.as_column_numpy(7, 0, 1))) == list(range(300))
     assert opened == [0, 1, 2]
 
 
-def test_the_memory_bound_holds_for_what_is_read(tmp_path):
-    feed = DeltaFeed(write_numbers(tmp_path / "t", [200] * 3, 100, 10_000), memory_bytes=1_000_000, seed=2)
+@pytest.mark.parametrize("compression", ["SNAPPY", "UNCOMPRESSED"])
+def test_the_memory_bound_holds_for_what_is_read(tmp_path, compression):
+    table = write_numbers(tmp_path / "t", [200] * 3, 100, 10_000, compression)
+    feed = DeltaFeed(table, memory_bytes=1_000_000, seed=2)
     before = pa.total_allocated_bytes()
     most = 0
     for columns, weights in feed.as_column_numpy(8, 0, 1, columns=["label", "image"]):
