@@ -124,8 +124,11 @@ class BatchReader:
         self.close()
 
     def close(self) -> None:
-        """Ends the reading threads."""
+        """Ends the reading threads and lets go of the row groups."""
         self._reader.close()
+        # Each lane's pieces refer to this reader: a cycle that would keep row groups until a garbage collection.
+        self._lanes.clear()
+        self._line.clear()
 
     def __iter__(self) -> Iterator[RowBatch]:
         for epoch in self._epoch_numbers():

@@ -251,7 +251,14 @@ class DecodedBatch:
             BadRowError: If a row is bad and the policy is `error`.
         """
         for task in self._tasks:
-            task.result()
+            error = task.exception()
+            if error is not None:
+                # Raised in here, the error would hold this frame, and by its tasks the frame the error: a cycle that
+                # keeps images and row groups until the next garbage collection.
+                try:
+                    raise error
+                finally:
+                    del self, task, error
         return self
 
 

@@ -47,10 +47,12 @@ class _Key(NamedTuple):
 class Ticket:
     """A place in the line of reads: handed to a worker early, told later what to read.
 
-    A worker that waits for its ticket costs nothing; Petastorm's idle workers poll a thousand times a second.
+    A worker that waits for its ticket costs nothing; Petastorm's idle workers poll a thousand times a second. Results
+    are in the ticket, not in the pool, which is a cycle of references that only the garbage collector takes apart.
     """
 
     piece: Piece | None = None
+    result: Block | _Failure | None = None
     told: threading.Event = field(default_factory=threading.Event)
     done: threading.Event = field(default_factory=threading.Event)
 
@@ -129,14 +131,16 @@ class _Shelf:
         return RowGroup(key.file, layout.starts[key.row_group] + key.first, table, mapped)
 
     def close(self) -> None:
-        """Closes the files of row groups that are half read."""
+        """Closes the files of row groups that are half read, and lets go of layouts."""
         self._cursors.close()
+        with self._lock:
+            self._layouts.clear()
 
 
 class _RowGroupWorker(ArrowReaderWorker):  # type: ignore[misc]
     """Petastorm's Arrow worker, told what to read by tickets.
 
-    It publishes exactly one result per ticket, a Block or a _Failure: an exception that leaves `process` would end the
+    It publishes each ticket exactly once, with a Block or a _Failure: an exception that leaves `process` would end the
     worker's thread and print a traceback.
     """
 
@@ -149,10 +153,10 @@ class _RowGroupWorker(ArrowReaderWorker):  # type: ignore[misc]
         if ticket.piece is None:
             return
         try:
-            result: Block | _Failure = self._read(ticket.piece)
+            ticket.result = self._read(ticket.piece)
         except Exception as error:  # noqa: BLE001 - handed to the thread that waits for it
-            result = _Failure(error)
-        self.publish_func(result)
+            ticket.result = _Failure(error)
+        self.publish_func(ticket)
         ticket.done.set()
 
     def _read(self, piece: Piece) -> Block:
@@ -237,11 +241,16 @@ class RowGroupReader:
                 f"{self._plan.location}@{self._plan.version}: {self._plan.file_location(file)} has not answered for "
                 f"{self._timeout_s:g} s; check the store, or raise read_timeout_s"
             )
-        result = self._pool.get_results()
+        self._pool.get_results()
+        result, ticket.result = ticket.result, None
         if isinstance(result, _Failure):
-            raise result.error
-        block: Block = result
-        return block
+            try:
+                raise result.error
+            finally:
+                del result  # the error's traceback holds this frame
+        if result is None:
+            raise RuntimeError("a reading thread answered without a result")
+        return result
 
     def close(self) -> None:
         """Ends the threads. One that hangs in a read is left behind as a daemon thread: nothing can end it."""
@@ -253,4 +262,6 @@ class RowGroupReader:
             ticket.told.set()
         if not self._stalled:
             self._pool.join()
+        for ticket in self._waiting:
+            ticket.result = None
         self._shelf.close()
