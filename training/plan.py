@@ -26,6 +26,8 @@ GROUPS_PER_CHUNKED_LANE = 2
 # A lane holds the row group in use and, from half of it on, the next one.
 GROUPS_PER_LANE = 2
 DEFAULT_MEMORY_BYTES = 1 << 30
+# Counted up whenever the same plan comes to mean another order of rows; positions of another order are refused.
+_ORDER_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,7 @@ class FeedPlan:
         filters: What rows of the files are kept; empty keeps all.
         chunk_bytes: Uncompressed bytes beyond which a row group is read in chunks.
         row_group_bytes: Uncompressed bytes of the largest row group that was seen when the feed was planned.
+        row_bytes: Uncompressed bytes of a row, on average over the row group that was seen with the largest rows.
         table_bytes: Uncompressed bytes of all row groups, estimated when the feed was planned.
         storage_options: Access to an object store.
         copy: Location of the plain copy whose files are read in place of the version's own; None without one.
@@ -71,6 +74,7 @@ class FeedPlan:
     filters: tuple[RowFilter, ...] = ()
     chunk_bytes: int = DEFAULT_MEMORY_BYTES
     row_group_bytes: int = 0
+    row_bytes: int = 0
     table_bytes: int = 0
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     copy: str | None = None
@@ -81,8 +85,12 @@ class FeedPlan:
         return self.order.rows
 
     def reading_bytes(self, lanes: int | None = None) -> int:
-        """Bytes of row groups that a process holds at most when it reads so many lanes; by default all of them."""
-        held = GROUPS_PER_LANE * (lanes or self.order.lanes) * min(self.row_group_bytes, self.chunk_bytes)
+        """Bytes of row groups that a process holds at most when it reads so many lanes; by default all of them.
+
+        Rows that are larger than the average of their row group come on top. A chunk is never less than a row.
+        """
+        chunk_bytes = max(min(self.row_group_bytes, self.chunk_bytes), self.row_bytes)
+        held = GROUPS_PER_LANE * (lanes or self.order.lanes) * chunk_bytes
         return min(held, GROUPS_PER_LANE * self.table_bytes)
 
     def file_location(self, file: int) -> str:
@@ -93,7 +101,15 @@ class FeedPlan:
     def fingerprint(self) -> str:
         """A digest of everything that the order of rows depends on; positions carry it."""
         order = self.order
-        described = [self.version, order.seed, order.shuffle, order.lanes, self.chunk_bytes, len(self.files)]
+        described = [
+            _ORDER_VERSION,
+            self.version,
+            order.seed,
+            order.shuffle,
+            order.lanes,
+            self.chunk_bytes,
+            len(self.files),
+        ]
         digest = hashlib.sha256(json.dumps(described, separators=(",", ":")).encode())
         digest.update(repr([(f.column, f.values) for f in self.filters]).encode())
         digest.update("\n".join(self.files.paths).encode())
@@ -101,7 +117,14 @@ class FeedPlan:
         return digest.hexdigest()[:16]
 
 
-def lanes_within(memory_bytes: int, row_group_bytes: int, table_bytes: int) -> tuple[int, int]:
+def chunks_of(rows: int, row_group_bytes: int, chunk_bytes: int) -> int:
+    """Counts the chunks that a row group is read in: each holds at most `chunk_bytes` of average rows, or one row."""
+    if row_group_bytes <= chunk_bytes or not rows:
+        return 1
+    return -(-rows // max(1, chunk_bytes * rows // row_group_bytes))
+
+
+def lanes_within(memory_bytes: int, row_group_bytes: int, table_bytes: int, row_bytes: int = 0) -> tuple[int, int]:
     """Chooses the number of lanes, and the size from which a row group is read in chunks.
 
     Both depend on the table and the limit alone, not on the number of ranks, so that the order is the same for all.
@@ -110,6 +133,7 @@ def lanes_within(memory_bytes: int, row_group_bytes: int, table_bytes: int) -> t
         memory_bytes: Limit for the row groups that one process holds.
         row_group_bytes: Uncompressed bytes of the table's largest row group.
         table_bytes: Uncompressed bytes of all row groups.
+        row_bytes: Uncompressed bytes of a row; there are no more lanes than rows in the memory, except one.
 
     Returns:
         The number of lanes, a power of two, and the bytes of a chunk.
@@ -120,7 +144,8 @@ def lanes_within(memory_bytes: int, row_group_bytes: int, table_bytes: int) -> t
     of_whole_groups = held // max(1, row_group_bytes)
     row_groups = table_bytes // max(1, row_group_bytes)
     of_chunks = min(held // SMALLEST_CHUNK_BYTES, row_groups // GROUPS_PER_CHUNKED_LANE)
-    wanted = min(MAX_LANES, max(MIN_LANES, of_whole_groups, of_chunks))
+    of_rows = max(1, held // max(1, row_bytes))
+    wanted = min(MAX_LANES, of_rows, max(MIN_LANES, of_whole_groups, of_chunks))
     lanes = 1 << (wanted.bit_length() - 1)
     return lanes, max(1, held // lanes)
 

@@ -98,14 +98,21 @@ def make_plan(
         raise EmptyFeedError(
             f"{plan.location}@{plan.version} holds no rows with {_say(filters)}; there is nothing to feed"
         )
-    group_bytes, table_bytes = _sizes(plan, timeout_s)
-    chosen, chunk_bytes = lanes_within(memory_bytes, group_bytes, table_bytes)
+    sizes = _sizes(plan, timeout_s)
+    chosen, chunk_bytes = lanes_within(memory_bytes, sizes.row_group, sizes.table, sizes.row)
     if not shuffle:
         lanes = 1
     if lanes is not None:
         chosen, chunk_bytes = lanes, max(1, memory_bytes // (GROUPS_PER_LANE * max(1, lanes)))
     order = GlobalOrder(plan.files.rows, chosen, seed, shuffle)
-    return replace(plan, order=order, chunk_bytes=chunk_bytes, row_group_bytes=group_bytes, table_bytes=table_bytes)
+    return replace(
+        plan,
+        order=order,
+        chunk_bytes=chunk_bytes,
+        row_group_bytes=sizes.row_group,
+        row_bytes=sizes.row,
+        table_bytes=sizes.table,
+    )
 
 
 def open_version(
@@ -298,20 +305,38 @@ def _of_files(
     return watched_each(read, files.tolist(), named, timeout_s, _THREADS)
 
 
-def _sizes(plan: FeedPlan, timeout_s: float) -> tuple[int, int]:
-    """Estimates the uncompressed bytes of the largest row group, and of all, from the footers of the largest files."""
+class _Sizes(NamedTuple):
+    """Uncompressed bytes.
+
+    Attributes:
+        row_group: Of the largest row group.
+        row: Of a row, on average over the row group whose rows are largest.
+        table: Of all row groups.
+    """
+
+    row_group: int
+    row: int
+    table: int
+
+
+def _sizes(plan: FeedPlan, timeout_s: float) -> _Sizes:
+    """Estimates sizes from the footers of the largest files."""
     sizes = plan.files.sizes
     sampled = np.argsort(-sizes, kind="stable")[:_SAMPLED_FILES]
 
-    def groups(file: int) -> list[int]:
+    def groups(file: int) -> list[tuple[int, int]]:
         with _open_parquet(plan, file) as parquet:
             footer = parquet.metadata
-        return [footer.row_group(i).total_byte_size for i in range(footer.num_row_groups)]
+        found = [footer.row_group(i) for i in range(footer.num_row_groups)]
+        return [(group.total_byte_size, group.num_rows) for group in found if group.num_rows]
 
     try:
-        found = list(_of_files(plan, groups, sampled, timeout_s))
+        seen = [group for of_file in _of_files(plan, groups, sampled, timeout_s) for group in of_file]
     except FileNotFoundError:  # planning without data files was asked for
-        return min(int(sizes.max()), _ASSUMED_GROUP_BYTES), int(sizes.sum())
-    read = sum(sum(of_file) for of_file in found)
-    growth = max(1.0, read / max(1, int(sizes[sampled].sum())))
-    return max(max(of_file, default=0) for of_file in found), int(sizes.sum() * growth)
+        return _Sizes(min(int(sizes.max()), _ASSUMED_GROUP_BYTES), 0, int(sizes.sum()))
+    growth = max(1.0, sum(size for size, _ in seen) / max(1, int(sizes[sampled].sum())))
+    return _Sizes(
+        max((size for size, _ in seen), default=0),
+        max((-(-size // rows) for size, rows in seen), default=0),
+        int(sizes.sum() * growth),
+    )

@@ -19,7 +19,7 @@ from ..parquet import parquet_of
 from ..stores import open_location
 from .delta_types import arrow_type, conform, parse_partition_value
 from .mapped import MappedColumn, map_column
-from .plan import FeedPlan, RowFilter
+from .plan import FeedPlan, RowFilter, chunks_of
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class FileLayout:
                 )
         starts = np.cumsum([0] + [group.num_rows for group in groups])[:-1]
         chunks = [
-            max(1, min(count, -(-group.total_byte_size // plan.chunk_bytes)))
+            max(1, min(count, chunks_of(group.num_rows, group.total_byte_size, plan.chunk_bytes)))
             for group, count in zip(groups, counts, strict=True)
         ]
         return cls(footer, tuple(starts.tolist()), tuple(counts), tuple(chunks), kept)

@@ -129,6 +129,23 @@ def test_the_memory_bound_holds_for_what_is_read(tmp_path, compression):
     assert most < 1_000_000 + 16 * feed.plan.chunk_bytes
 
 
+@pytest.mark.parametrize(("memory_bytes", "bound"), [(1_000_000, 1_000_000), (1000, 2 * 100_100)])
+def test_rows_larger_than_a_chunk_stay_within_the_memory_or_are_two(tmp_path, memory_bytes, bound):
+    table = write_numbers(tmp_path / "t", [60], 20, 100_000, "SNAPPY")
+    feed = DeltaFeed(table, memory_bytes=memory_bytes, seed=2)
+    assert feed.plan.order.lanes == max(1, memory_bytes // 200_000 // 4 * 4)
+    assert feed.plan.reading_bytes() <= bound
+    before = pa.total_allocated_bytes()
+    most, seen = 0, []
+    for columns, _ in feed.as_column_numpy(4, 0, 1, columns=["label", "image"]):
+        seen += columns["label"].tolist()
+        most = max(most, pa.total_allocated_bytes() - before)
+    assert sorted(seen) == list(range(60))
+    # Whole row groups are 6 MB. Each half-read one, and each thread, has a page in hand, which holds a row.
+    in_hand = (4 + 4) * 2 * 100_000
+    assert most < bound + in_hand
+
+
 def test_what_a_rank_will_take_is_said_once_on_rank_0(tmp_path, capsys):
     feed = DeltaFeed(write_numbers(tmp_path / "t", [40], 10), memory_bytes=64 << 20)
     from lakelens.training.options import ImageOutput

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakelens.errors import InvalidArgumentError
-from lakelens.training.plan import GROUPS_PER_LANE, MAX_LANES, MIN_LANES, lanes_within
+from lakelens.training.plan import GROUPS_PER_LANE, MAX_LANES, MIN_LANES, chunks_of, lanes_within
 from lakelens.training.sharding import GlobalOrder, RankBatches, permutation
 
 pytestmark = pytest.mark.unit
@@ -71,6 +71,16 @@ def test_the_row_groups_of_all_lanes_stay_within_the_memory(memory, group, table
     assert lanes & (lanes - 1) == 0
     assert MIN_LANES <= lanes <= MAX_LANES
     assert min(GROUPS_PER_LANE * lanes * min(chunk, group), GROUPS_PER_LANE * table) <= memory
+
+
+@given(st.integers(1, 1 << 40), st.integers(1, 5000), st.integers(1, 1 << 30), st.integers(1, 100))
+def test_rows_of_any_size_stay_within_the_memory_or_are_two(memory, rows, row, groups):
+    group = rows * row
+    lanes, chunk = lanes_within(memory, group, groups * group, row)
+    parts = chunks_of(rows, group, chunk)
+    most = max((c + 1) * rows // parts - c * rows // parts for c in range(parts)) * row
+    held = min(GROUPS_PER_LANE * lanes * most, GROUPS_PER_LANE * groups * group)
+    assert held <= max(memory, GROUPS_PER_LANE * row)
 
 
 @given(layouts, lane_counts, st.integers(1, 50), st.integers(1, 7))
