@@ -113,17 +113,24 @@ class Petastorm(Source):
         return None
 
     def batches(self) -> Iterator[Any]:
-        """Reads the cache; `make_tf_dataset` gives batches of bytes that are flattened, decoded, batched."""
+        """Reads the cache in the way that was found to cost least processor time for each stored form.
+
+        Pixels are decoded a batch at a time, and `make_tf_dataset` is kept from batching and flattening once more.
+        """
         import tensorflow as tf
 
-        with self.converter.make_tf_dataset(batch_size=BATCH, num_epochs=self.epochs) as dataset:
-            decoded = (
-                dataset.unbatch()
-                .map(lambda row: (self._decode(row.image), row.label), num_parallel_calls=tf.data.AUTOTUNE)
-                .batch(BATCH)
-                .prefetch(2)
-            )
-            for images, _ in decoded:
+        size = BATCH if self.store == "jpeg" else None
+        with self.converter.make_tf_dataset(batch_size=size, num_epochs=self.epochs) as dataset:
+            rows = dataset.unbatch()
+            if self.store == "jpeg":
+                decoded = rows.map(
+                    lambda row: (self._decode(row.image), row.label), num_parallel_calls=tf.data.AUTOTUNE
+                ).batch(BATCH)
+            else:
+                decoded = rows.batch(BATCH).map(
+                    lambda batch: (_pixels(batch.image), batch.label), num_parallel_calls=tf.data.AUTOTUNE
+                )
+            for images, _ in decoded.prefetch(2):
                 yield images
 
     def close(self) -> None:
@@ -244,6 +251,13 @@ class Tables:
     def close(self) -> None:
         """Ends the session."""
         self.spark.stop()
+
+
+def _pixels(stored: Any) -> Any:
+    """Gives a batch of stored pixels its shape."""
+    import tensorflow as tf
+
+    return tf.reshape(tf.io.decode_raw(stored, tf.uint8), (-1, SIZE, SIZE, 3))
 
 
 def _example(image: bytes, label: int) -> bytes:

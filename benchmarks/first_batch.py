@@ -7,8 +7,9 @@ Measured is everything from the table's name to the first batch of 64 decoded im
 TensorFlow (and, for Petastorm's converter, has its Spark session) and has done it once before. Beside it stands the
 limit: one row group read whole, and one batch of it decoded.
 
-What lakelens reads before its first batch is bounded by `memory_bytes`, half of which its lanes hold, so seconds grow
-until the table is as large as that, and no further.
+Images that are stored uncompressed on a disk are read where they lie in their files, so lakelens's first batch costs
+its own rows and those of the next, and the footers of the files that they are in. From an object store, or of
+compressed columns, whole chunks of row groups come before the first batch, half of `memory_bytes` at most.
 """
 
 from __future__ import annotations

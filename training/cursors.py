@@ -82,12 +82,11 @@ class RowGroupCursor:
 
 def _bytes_of(group: Any, columns: list[str]) -> int:
     """Counts the uncompressed bytes of some columns, of nested ones with all that is below them."""
-    chunks = [group.column(i) for i in range(group.num_columns)]
-    roots = {chunk.path_in_schema: chunk.path_in_schema.split(".", 1)[0] for chunk in chunks}
+    chunks = (group.column(i) for i in range(group.num_columns))
     return sum(
         chunk.total_uncompressed_size
         for chunk in chunks
-        if chunk.path_in_schema in columns or roots[chunk.path_in_schema] in columns
+        if chunk.path_in_schema in columns or chunk.path_in_schema.split(".", 1)[0] in columns
     )
 
 

@@ -55,7 +55,7 @@ class DeltaFeed:
         filters: For columns by name, the value, or a list of the values, whose rows are kept; None is null. Filters on
             partition columns cost nothing; others read their column once, where the feed is built.
         lanes: Number of row groups that rows are mixed from; by default the power of two that `memory_bytes` holds.
-        memory_bytes: Limit for the row groups that one process holds.
+        memory_bytes: Limit for the row groups that one process holds, in rows of average size; it is two rows at least.
         storage_options: Access to an object store, under delta-rs' names; with the prefix `fsspec.` under fsspec's.
         check_files: Whether to look for the data files now, so that a vacuumed version fails here.
         materialize: Folder of plain copies. A version that its Parquet files alone would get wrong (deletion vectors,

@@ -1,4 +1,4 @@
-"""A pass that ends, in whatever way, lets go of its threads and its row groups at once, without a garbage collection."""
+"""A pass that ends, in whatever way, lets go of threads and row groups at once, without a garbage collection."""
 
 from __future__ import annotations
 
