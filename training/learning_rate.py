@@ -101,12 +101,16 @@ def _innermost(optimizer: Any) -> Any:
 
 
 def _scale_velocities(optimizer: Any, ratio: float) -> None:
-    """Scales what an optimizer with momentum has accumulated.
+    """Scales what SGD or RMSprop with momentum has accumulated: steps that hold the learning rate as a factor.
 
-    Horovod multiplies the momentum itself for one step, which gives the same update; Keras 3 has that number compiled
-    into the step.
+    Horovod multiplies the momentum itself for one step, which gives the same update of SGD and RMSprop; Keras 3 has
+    that number compiled into the step. With Nesterov's momentum Horovod multiplies the look-ahead too, by a ratio that
+    the new steps hold already; here only what was accumulated before is scaled. Other optimizers with a momentum, such
+    as Muon, accumulate gradients, which hold no learning rate.
     """
-    if not getattr(optimizer, "momentum", 0.0) or not optimizer.built:
+    if not isinstance(optimizer, (keras.optimizers.SGD, keras.optimizers.RMSprop)):
+        return
+    if not optimizer.momentum or not optimizer.built:
         return
     for velocity in getattr(optimizer, "momentums", None) or getattr(optimizer, "_momentums", []):
         velocity.assign(velocity * ratio)

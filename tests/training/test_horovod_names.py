@@ -181,36 +181,71 @@ def test_a_function_is_asked_for_each_step_unless_the_rate_is_a_staircase(hvd):
     assert rates_of(schedule, 2)[0] == pytest.approx([0.1, 0.1, 0.2, 0.2])
 
 
-def momentum_by_hand(rates, momentum, corrected):
-    """Weights of a model that has one input of ones, two weights and a target of zero, step by step.
+def weight_by_hand(rates, corrected, kind):
+    """Weights of a model that has one input of ones, two weights and a target of zero, after one step at each rate.
 
-    With correction the momentum is multiplied by new rate / old rate for the step at which the rate changes.
+    With correction the momentum accumulates steps without their learning rate, and the sum is multiplied by the rate
+    of the step that applies it (Goyal et al. 2017, equation 9, and as PyTorch defines it); without correction each
+    step enters the sum with the rate that it was made at (equation 10).
     """
-    weight, velocity, before = 1.0, 0.0, rates[0]
+    weight, total, square, momentum = 1.0, 0.0, 0.0, 0.9
     for rate in rates:
-        gradient = 2 * (2 * weight)
-        factor = rate / before if corrected else 1.0
-        velocity = momentum * factor * velocity - rate * gradient
-        weight, before = weight + velocity, rate
+        step = 2 * (2 * weight)
+        if kind == "RMSprop":
+            square = 0.9 * square + 0.1 * step**2
+            step /= np.sqrt(square + 1e-7)
+        entered, applied = (1.0, rate) if corrected else (rate, 1.0)
+        total = momentum * total + entered * step
+        weight -= applied * (momentum * total + entered * step if kind == "Nesterov" else total)
     return weight
+
+
+def optimizer_of(kind):
+    import keras
+
+    if kind == "RMSprop":
+        return keras.optimizers.RMSprop(0.01, rho=0.9, momentum=0.9)
+    return keras.optimizers.SGD(0.01, momentum=0.9, nesterov=kind == "Nesterov")
+
+
+def fit_with_rates(hvd, model, factors, corrected, rows=((1.0, 1.0), (1.0, 1.0))):
+    """Two steps at each of the factors of 0.01, a row each; gives the rates of all steps."""
+    schedule = hvd.callbacks.LearningRateScheduleCallback(
+        0.01, lambda epoch: factors[int(epoch)], momentum_correction=corrected
+    )
+    rows = np.array(rows)
+    model.fit(rows, 0 * rows[:, :1], batch_size=1, epochs=len(factors), verbose=0, callbacks=[schedule], shuffle=False)
+    return [0.01 * factor for factor in factors for _ in rows]
 
 
 @pytest.mark.parametrize("corrected", [True, False])
 @pytest.mark.parametrize("scaled", [True, False])
-def test_accumulated_momentum_follows_the_learning_rate(hvd, corrected, scaled):
+@pytest.mark.parametrize("kind", ["SGD", "Nesterov", "RMSprop"])
+def test_accumulated_momentum_follows_the_learning_rate(hvd, corrected, scaled, kind):
     import keras
 
-    optimizer = keras.optimizers.SGD(0.01, momentum=0.9)
+    optimizer = optimizer_of(kind)
     if scaled:
         optimizer = keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=8.0)
     model = small_model(optimizer)
-    schedule = hvd.callbacks.LearningRateScheduleCallback(
-        0.01, lambda epoch: (1.0, 4.0, 4.0, 0.5)[int(epoch)], momentum_correction=corrected
-    )
-    rows = np.ones([2, 2])
-    model.fit(rows, 0 * rows[:, :1], batch_size=1, epochs=4, verbose=0, callbacks=[schedule])
-    expected = momentum_by_hand([r * 0.01 for r in (1, 1, 4, 4, 4, 4, 0.5, 0.5)], 0.9, corrected)
+    rates = fit_with_rates(hvd, model, (1.0, 4.0, 4.0, 0.5), corrected)
+    expected = weight_by_hand(rates, corrected, kind)
     np.testing.assert_allclose(model.get_weights()[0].ravel(), [expected] * 2, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["Muon", "Adam"])
+def test_what_holds_no_learning_rate_is_not_scaled_with_it(hvd, name):
+    import keras
+
+    if not hasattr(keras.optimizers, name):
+        pytest.skip(f"this Keras has no {name}")
+    weights = []
+    for corrected in (True, False):
+        model = small_model(getattr(keras.optimizers, name)(0.01))
+        # Muon looks at directions only: they have to differ.
+        fit_with_rates(hvd, model, (1.0, 4.0, 0.5), corrected, rows=((1.0, 2.0), (3.0, -1.0)))
+        weights.append(model.get_weights()[0])
+    np.testing.assert_array_equal(*weights)
 
 
 def test_warm_up_takes_horovods_arguments_in_their_order(hvd):
