@@ -108,7 +108,7 @@ def grouped_allreduce(
             compression=getattr(horovod.Compression, compression.value),
             **scaling,
         )
-        reduced = counted(call)
+        reduced = counted(call, group)
         for index, tensor in zip(indexes, reduced, strict=True):
             results[index] = cast(tensor, tensors[index].dtype)
     for index, tensor in enumerate(tensors):
@@ -145,7 +145,7 @@ def _sparse_allreduce(horovod: Any, slices: Any, op: ReduceOp, scale: float) -> 
     moved = tf.IndexedSlices(
         cast(slices.values, wire_type(slices.values.dtype, MOVED)), slices.indices, slices.dense_shape
     )
-    reduced = counted(lambda: horovod.allreduce(moved, op=getattr(horovod, op.value)))
+    reduced = counted(lambda: horovod.allreduce(moved, op=getattr(horovod, op.value)), [moved])
     values = cast(reduced.values, slices.values.dtype)
     return _scaled(tf.IndexedSlices(values, reduced.indices, reduced.dense_shape), scale)
 
@@ -189,7 +189,7 @@ def reducescatter(value: Any, name: str | None = None, op: ReduceOp = Average) -
         return tensor
     horovod = joined()
     moved = cast(tensor, wire_type(tensor.dtype, SCATTERED))
-    reduced = counted(lambda: horovod.reducescatter(moved, op=getattr(horovod, op.value), name=name))
+    reduced = counted(lambda: horovod.reducescatter(moved, op=getattr(horovod, op.value), name=name), [moved])
     return tf.cast(reduced, tensor.dtype)
 
 
@@ -295,7 +295,7 @@ def _move(tensor: Any, collective: Callable[[Any, Any], Any]) -> Any:
         return tensor
     horovod = joined()
     moved = cast(tensor, kind)
-    return cast(counted(lambda: collective(horovod, moved)), tensor.dtype)
+    return cast(counted(lambda: collective(horovod, moved), [moved]), tensor.dtype)
 
 
 def check_root(root_rank: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,10 @@ from ..errors import InvalidArgumentError, NotSupportedError
 from .collectives import grouped_allreduce
 from .tensor_types import Average, Compression, ReduceOp, Sum
 from .world import size
+
+# Small enough that little is left to send when the backward pass ends, large enough that what each operation costs
+# beside its bytes is small (docs/decisions/gradients-in-pieces.md).
+BUCKET_BYTES = 2_000_000
 
 
 @dataclass(frozen=True)
@@ -24,8 +28,8 @@ class GradientSettings:
         compression: In which type they travel.
         sparse_as_dense: Whether sparse gradients become dense ones before they travel.
         predivide: Splits the averaging: divides by it before the sum and by size / it after.
-        groups: In how many operations they travel; 0 gives each its own, which can start while the others are still
-            being computed.
+        groups: In how many operations they travel; 0 gives each its own. None puts neighbours together up to
+            `BUCKET_BYTES`.
 
     Raises:
         InvalidArgumentError: If a value breaks its rule.
@@ -35,7 +39,7 @@ class GradientSettings:
     compression: Compression = Compression.none
     sparse_as_dense: bool = False
     predivide: float = 1.0
-    groups: int = 1
+    groups: int | None = None
 
     def __post_init__(self) -> None:
         if self.op not in (Average, Sum):
@@ -48,6 +52,8 @@ class GradientSettings:
             raise InvalidArgumentError(f"gradient_predivide_factor={self.predivide!r}: must be above 0")
         if self.predivide != 1.0 and self.op is not Average:
             raise InvalidArgumentError("gradient_predivide_factor splits an average; use op=hvd.Average with it")
+        if self.groups is None:
+            return
         if isinstance(self.groups, bool) or not isinstance(self.groups, int) or self.groups < 0:
             raise InvalidArgumentError(
                 f"groups={self.groups!r}: a number of groups, 0 for none; which variables share one does not change "
@@ -57,6 +63,9 @@ class GradientSettings:
 
 def combine(grads: Sequence[Any], settings: GradientSettings, name: str | None = None) -> list[Any]:
     """Combines gradients over ranks; a variable without a gradient stays without one.
+
+    In a traced step each group starts as soon as its own gradients are there. Groups come last variables first, the
+    order in which a backward pass makes gradients, so that they travel while it still computes the others.
 
     Args:
         grads: Tensors, tf.IndexedSlices or None, the same kinds on every rank.
@@ -74,7 +83,7 @@ def combine(grads: Sequence[Any], settings: GradientSettings, name: str | None =
             "prescale_factor": 1.0 / settings.predivide,
             "postscale_factor": settings.predivide / size(),
         }
-    for number, group in enumerate(_split(present, settings.groups)):
+    for number, group in enumerate(_groups(results, present, settings)):
         combined = grouped_allreduce(
             [results[index] for index in group],
             f"{name}.{number}" if name else None,
@@ -90,11 +99,42 @@ def _is_sparse(gradient: Any) -> bool:
     return isinstance(gradient, tf.IndexedSlices)
 
 
+def _groups(grads: Sequence[Any], present: list[int], settings: GradientSettings) -> list[list[int]]:
+    """Deals the indexes of gradients to groups, neighbours together, the last gradients first."""
+    if settings.groups is not None:
+        return _split(present, settings.groups)[::-1]
+    if tf.executing_eagerly():
+        # All gradients are there, and every operation is waited for before the next one starts.
+        return [present]
+    return _buckets([(index, _bytes(grads[index])) for index in reversed(present)])
+
+
 def _split(indexes: list[int], groups: int) -> list[list[int]]:
     """Deals indexes to groups of equal size, neighbours together; 0 groups: each alone."""
     count = min(groups, len(indexes)) or len(indexes)
     bounds = [len(indexes) * number // count for number in range(count + 1)]
     return [indexes[low:high] for low, high in itertools.pairwise(bounds)]
+
+
+def _buckets(sized: Iterable[tuple[int, int]]) -> list[list[int]]:
+    """Deals indexes with their bytes, in their order, to groups that are full from `BUCKET_BYTES` on."""
+    groups: list[list[int]] = []
+    held = BUCKET_BYTES
+    for index, size_bytes in sized:
+        if held >= BUCKET_BYTES:
+            groups.append([])
+            held = 0
+        groups[-1].append(index)
+        held += size_bytes
+    return groups
+
+
+def _bytes(gradient: Any) -> int:
+    """The size of a dense gradient as far as the graph knows it; the same on every rank, as the groups must be."""
+    if _is_sparse(gradient):
+        return 0
+    count: int | None = gradient.shape.num_elements()
+    return (count or 0) * gradient.dtype.size
 
 
 # What Horovod takes and lakelens does not, with the value that means nothing and what to do instead.
@@ -121,10 +161,10 @@ def refuse(options: Mapping[str, Any]) -> None:
             raise NotSupportedError(f"{name}={value!r} is not supported: {advice}")
 
 
-def group_count(num_groups: int | None, groups: Any) -> int:
-    """Reads Horovod's two options for grouping; one group by default."""
+def group_count(num_groups: int | None, groups: Any) -> int | None:
+    """Reads Horovod's two options for grouping; None if neither is given."""
     if groups is None:
-        return 1 if num_groups is None else num_groups
+        return num_groups
     if isinstance(groups, (list, tuple)):
         raise NotSupportedError(
             "groups=[[...], ...]: lists of variables are not supported; give a number of groups, the result is the same"

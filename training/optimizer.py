@@ -44,7 +44,8 @@ def DistributedOptimizer(
         backward_passes_per_step: Gradients of this many steps are added up on each rank before they travel and are
             applied.
         average_aggregated_gradients: Divide what was added up by `backward_passes_per_step`.
-        num_groups: In how many operations gradients travel, 1 by default; 0 gives each its own.
+        num_groups: In how many operations gradients travel; 0 gives each its own. By default neighbours share one up to
+            some MB, and each starts while the backward pass still computes the gradients of earlier layers.
         groups: The same, under Horovod's newer name.
         **options: Other options of Horovod's, with their default values only.
 

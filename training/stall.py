@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import atexit
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -38,13 +38,16 @@ class CollectiveCounter:
         self._thread.start()
         atexit.register(self.close)
 
-    def around(self, collective: Callable[[], Any]) -> Any:
-        """Calls a function that makes one collective operation, and counts it, eagerly or in a graph."""
-        entered = self._entered.assign_add(1, read_value=False)
+    def around(self, collective: Callable[[], Any], inputs: Sequence[Any]) -> Any:
+        """Calls a function that makes one collective operation of `inputs`, and counts it, eagerly or in a graph."""
         if tf.executing_eagerly():
+            self._entered.assign_add(1, read_value=False)
             result = collective()
             self._left.assign_add(1, read_value=False)
             return result
+        # A rank enters when its tensors are there: while it computes them nobody may think that it waits.
+        with tf.control_dependencies(tf.nest.flatten(inputs, expand_composites=True)):
+            entered = self._entered.assign_add(1, read_value=False)
         with tf.control_dependencies([entered]):
             result = collective()
         with tf.control_dependencies(tf.nest.flatten(result, expand_composites=True)):

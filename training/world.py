@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..errors import LaunchError, MissingDependencyError
@@ -162,7 +162,7 @@ def joined() -> Any:
     return _World.horovod
 
 
-def counted(collective: Callable[[], Any]) -> Any:
-    """Calls a function that makes one collective operation, so that the driver sees who waits in it."""
+def counted(collective: Callable[[], Any], inputs: Sequence[Any]) -> Any:
+    """Calls a function that makes one collective operation of `inputs`, so that the driver sees who waits in it."""
     joined()
-    return _World.counter.around(collective)
+    return _World.counter.around(collective, inputs)
