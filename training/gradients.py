@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +14,10 @@ from .collectives import grouped_allreduce
 from .tensor_types import Average, Compression, ReduceOp, Sum
 from .world import size
 
-# Small enough that little is left to send when the backward pass ends, large enough that what each operation costs
-# beside its bytes is small (docs/decisions/gradients-in-pieces.md).
-BUCKET_BYTES = 2_000_000
+# Small enough that little is left to send when the backward pass ends and that a group stays in the processor's cache,
+# large enough that what each operation costs beside its bytes is small (docs/decisions/gradients-in-groups.md).
+GROUP_BYTES = 2_000_000
+MOST_GROUPS = 32
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class GradientSettings:
         sparse_as_dense: Whether sparse gradients become dense ones before they travel.
         predivide: Splits the averaging: divides by it before the sum and by size / it after.
         groups: In how many operations they travel; 0 gives each its own. None puts neighbours together up to
-            `BUCKET_BYTES`.
+            `GROUP_BYTES`, or up to a 32nd of all bytes where that is more.
 
     Raises:
         InvalidArgumentError: If a value breaks its rule.
@@ -106,7 +107,8 @@ def _groups(grads: Sequence[Any], present: list[int], settings: GradientSettings
     if tf.executing_eagerly():
         # All gradients are there, and every operation is waited for before the next one starts.
         return [present]
-    return _buckets([(index, _bytes(grads[index])) for index in reversed(present)])
+    sizes = {index: _bytes(grads[index]) for index in reversed(present)}
+    return group_by_bytes(sizes, max(GROUP_BYTES, sum(sizes.values()) // MOST_GROUPS))
 
 
 def _split(indexes: list[int], groups: int) -> list[list[int]]:
@@ -116,16 +118,26 @@ def _split(indexes: list[int], groups: int) -> list[list[int]]:
     return [indexes[low:high] for low, high in itertools.pairwise(bounds)]
 
 
-def _buckets(sized: Iterable[tuple[int, int]]) -> list[list[int]]:
-    """Deals indexes with their bytes, in their order, to groups that are full from `BUCKET_BYTES` on."""
-    groups: list[list[int]] = []
-    held = BUCKET_BYTES
-    for index, size_bytes in sized:
-        if held >= BUCKET_BYTES:
+def group_by_bytes(sizes: Mapping[int, int], full_bytes: int) -> list[list[int]]:
+    """Deals indexes to groups that are full from so many bytes on, in their order.
+
+    No group has one member where there are more: Horovod puts tensors that travel alone together by when they are
+    ready, which may change the order in which three ranks or more are summed, and with it the last bits.
+
+    Args:
+        sizes: Bytes by index.
+        full_bytes: From how many bytes on a group takes no more.
+    """
+    groups: list[list[int]] = [[]]
+    held = 0
+    for index, size_bytes in sizes.items():
+        if held >= full_bytes and len(groups[-1]) > 1:
             groups.append([])
             held = 0
         groups[-1].append(index)
         held += size_bytes
+    if len(groups) > 1 and len(groups[-1]) == 1:
+        groups[-2:] = [groups[-2] + groups[-1]]
     return groups
 
 
@@ -133,8 +145,9 @@ def _bytes(gradient: Any) -> int:
     """The size of a dense gradient as far as the graph knows it; the same on every rank, as the groups must be."""
     if _is_sparse(gradient):
         return 0
-    count: int | None = gradient.shape.num_elements()
-    return (count or 0) * gradient.dtype.size
+    count: int = gradient.shape.num_elements() or 0
+    item_bytes: int = gradient.dtype.size
+    return count * item_bytes
 
 
 # What Horovod takes and lakelens does not, with the value that means nothing and what to do instead.

@@ -134,15 +134,22 @@ def horovod_environment(placement: Placement, interface: str, stall_timeout_s: f
 
 
 def rank_environment(job: Job, base: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment of a rank's process: the launcher's, without another job's traces, and the user's."""
+    """The environment of a rank's process: the launcher's, without another job's traces, our defaults, the user's."""
     inherited = {key: value for key, value in base.items() if not key.startswith("HOROVOD_") or key in _USERS_HOROVOD}
-    return {**inherited, **job.environment}
+    return {**_DEFAULTS, **inherited, **job.environment}
 
 
+# Reasons and measurements: docs/decisions/gradients-in-groups.md.
+_DEFAULTS = {
+    "HOROVOD_DISABLE_GROUP_FUSION": "1",
+    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(128 << 20),
+}
 # Horovod's tuning knobs may come from outside; a rank's place may not.
 _USERS_HOROVOD = frozenset(
     {
         "HOROVOD_FUSION_THRESHOLD",
+        "HOROVOD_DISABLE_GROUP_FUSION",
         "HOROVOD_CYCLE_TIME",
         "HOROVOD_CACHE_CAPACITY",
         "HOROVOD_LOG_LEVEL",

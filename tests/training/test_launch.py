@@ -30,7 +30,17 @@ def test_a_world_of_one_has_no_horovod_variables():
 def test_a_rank_inherits_tuning_but_no_place_from_outside():
     job = Job(name="j", size=2, payload=b"", stall_timeout_s=60, environment={"A": "1"})
     base = {"HOROVOD_RANK": "3", "HOROVOD_FUSION_THRESHOLD": "0", "PATH": "/bin"}
-    assert rank_environment(job, base) == {"HOROVOD_FUSION_THRESHOLD": "0", "PATH": "/bin", "A": "1"}
+    found = rank_environment(job, base)
+    assert "HOROVOD_RANK" not in found
+    assert (found["HOROVOD_FUSION_THRESHOLD"], found["PATH"], found["A"]) == ("0", "/bin", "1")
+
+
+@pytest.mark.parametrize("outside", [True, False])
+def test_what_the_user_sets_goes_before_a_ranks_defaults(outside):
+    name, own = "HOROVOD_DISABLE_GROUP_FUSION", {"HOROVOD_DISABLE_GROUP_FUSION": "0"}
+    job = Job(name="j", size=2, payload=b"", stall_timeout_s=60, environment={} if outside else own)
+    assert rank_environment(job, own if outside else {})[name] == "0"
+    assert rank_environment(Job(name="j", size=2, payload=b"", stall_timeout_s=60), {})[name] == "1"
 
 
 def test_a_jobs_secret_is_new_each_time_and_in_no_representation():
