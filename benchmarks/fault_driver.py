@@ -22,7 +22,9 @@ def main() -> int:
     name, fault, folder, count, seconds = sys.argv[1:]
     place = Path(folder)
     launcher = LAUNCHERS[name](place, MASTER)
-    _write(place / "session.json", {"at": time.time()})
+    spark = launcher.spark
+    hosts = [] if spark is None else [spark.sparkContext.getConf().get("spark.driver.host")]
+    _write(place / "session.json", {"hosts": hosts})
     try:
         value = launcher.run(
             ranks.meet_fault, int(count), library=name, fault=fault, folder=folder, seconds=float(seconds)

@@ -39,16 +39,21 @@ def cell(result: Mapping[str, Any] | None) -> str:
     if ended == "hangs":
         text = f"**hangs** (nothing after {seconds:g} s)"
     elif ended == "error":
-        cause = "names the cause" if result["says"] else "does not name the cause"
-        text = f"`{result['error']}` after {seconds:.1f} s, {cause}"
+        text = f"`{result['error']}` after {seconds:.1f} s, names {_listed(result['names'])}"
     elif ended == "ranks live on":
         text = f"**ranks live on** after {seconds:g} s"
     elif ended == "did not start":
         text = "did not start"
     else:
         text = f"{ended} after {seconds:.1f} s"
+    if result["by_itself"]:
+        text += " (a SIGKILL that the rank sent itself)"
     left = [f"{len(value)} {_kind(key, len(value))}" for key, value in result["left"].items() if value]
     return f"{text}; leaves {', '.join(left)}" if left else f"{text}; leaves nothing"
+
+
+def _listed(words: Sequence[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words) or "nothing"
 
 
 def _kind(plural: str, count: int) -> str:

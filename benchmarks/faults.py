@@ -10,18 +10,24 @@ the seconds from the fault until `run()` comes back, what it comes back with, an
 temporary files of the job are there ten seconds later that were not there before it. A `run()` that has not come back
 after `--bound-s` counts as hanging. Each launcher has its defaults. Results are added to `--results`, and `--page`
 writes the table from all results in there.
+
+Out of memory is the kernel's own kill where a memory control group can be made (as root, or in a delegated group): the
+driver and all that it starts are in one with a limit, and rank 1 takes memory until it is passed. Elsewhere the rank
+sends itself the signal that the kernel would have sent, and the cell says so.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,11 +39,14 @@ from .harness import machine as this_machine
 from .harness import parser, positive, rounded, scratch, tell
 from .launchers import LAUNCHERS
 from .leftovers import TAG, Seen, end_tagged, look, tagged
+from .memory_group import MemoryGroup, MemoryGroupError
 from .peers import make_peer
 
 RANKS = 2
 _START_S = 180.0
 _SETTLE_S = 10.0
+# Driver, JVM and two ranks of TensorFlow have 2.5 GB before one of them takes more.
+_MEMORY_LIMIT_BYTES = 4 << 30
 _CHECKOUT = Path(__file__).resolve().parent.parent
 
 FAULTS = (
@@ -64,8 +73,9 @@ class Result:
         seconds: From the fault to the end; the bound when it hangs.
         error: The error's class.
         message: The error's message, its first 2,000 characters.
-        says: Whether the message tells what happened.
+        names: Which of `rank`, `host` and `cause` the message names.
         left: Processes, ports and files that stayed.
+        by_itself: Whether the rank sent itself the signal that the kernel was meant to send.
     """
 
     launcher: str
@@ -74,24 +84,47 @@ class Result:
     seconds: float
     error: str = ""
     message: str = ""
-    says: bool = False
+    names: list[str] = field(default_factory=list)
     left: dict[str, list[str]] = field(default_factory=dict)
+    by_itself: bool = False
 
 
 _CAUSES: dict[str, tuple[str, ...]] = {
     "kill -9 rank 0": ("SIGKILL", "signal 9", "-9", "137", "killed"),
     "kill -9 rank 1": ("SIGKILL", "signal 9", "-9", "137", "killed"),
-    "out of memory": ("SIGKILL", "signal 9", "-9", "137", "killed"),
+    "out of memory": ("SIGKILL", "signal 9", "-9", "137", "killed", "memory"),
     "SIGSTOP rank 1": ("SIGSTOP", "stopped", "stall"),
     "exception": ("the fault that was asked for",),
-    "early return": ("returned", "early", "left"),
+    "early return": ("returned", "early"),
     "more ranks than slots": ("slot",),
 }
+_RANK_AT_FAULT = {"kill -9 rank 0": 0, "more ranks than slots": None}
 
 
-def says_cause(fault: str, message: str) -> bool:
-    """Whether an error's message names what happened in words that a person would look for."""
-    return any(word.lower() in message.lower() for word in _CAUSES.get(fault, ()))
+def named(fault: str, message: str, hosts: Sequence[str]) -> list[str]:
+    """Which of rank, host and cause an error's message names, in words that a person would look for.
+
+    Args:
+        fault: What was made to happen.
+        message: The error's message.
+        hosts: What the machine is called.
+    """
+    rank = _RANK_AT_FAULT.get(fault, 1)
+    found = []
+    if rank is not None and re.search(rf"\b(?:rank|process name|task)[\s:=]*{rank}\b", message, re.IGNORECASE):
+        found.append("rank")
+    if rank is not None and any(host in message for host in hosts):
+        found.append("host")
+    if any(word.lower() in message.lower() for word in _CAUSES.get(fault, ())):
+        found.append("cause")
+    return found
+
+
+def without_places(text: str, places: Mapping[str, str]) -> str:
+    """Writes other words for what only this machine has: its folders and its name."""
+    for place in sorted(places, key=len, reverse=True):
+        text = text.replace(place, places[place])
+    return text
 
 
 class Trial:
@@ -108,6 +141,12 @@ class Trial:
         variables = {**os.environ, TAG: self.tag, "TMPDIR": str(self.temporary), "PYTHONPATH": str(_CHECKOUT)}
         variables |= {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": ""}
         command = [str(python), "-m", "benchmarks.fault_driver", launcher, fault, str(place), str(ranks), str(seconds)]
+        self.group = _memory_group() if fault == "out of memory" else None
+        if self.group is not None:
+            command = ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(self.group.processes), *command]
+        self.hosts = [name for name in {socket.gethostname(), socket.getfqdn()} if name]
+        self.places = {f"{_CHECKOUT}/": "", str(place): "<folder>", sys.prefix: "<environment>"}
+        self.places |= {str(Path(python).parent.parent): "<environment>"}
         with (place / "log").open("wb") as log:
             self.driver = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=variables, cwd=place
@@ -116,6 +155,8 @@ class Trial:
     def meet(self) -> Result:
         """Waits for the ranks, makes the fault happen, waits for the end and looks for what stays."""
         self._wait(lambda: (self.place / "session.json").exists(), _START_S, "no Spark session")
+        self.hosts += json.loads((self.place / "session.json").read_text(encoding="utf-8"))["hosts"]
+        self.places |= dict.fromkeys(self.hosts, "<host>")
         before = look(self.tag, self.driver.pid, self.temporary)
         launched_at = time.time()
         if self.fault not in ("more ranks than slots", "none"):
@@ -129,8 +170,8 @@ class Trial:
         ended = "returned" if "returned" in found else "error"
         message = found.get("message", "")
         result = Result(self.launcher, self.fault, ended, rounded(found["at"] - fault_at, 3))
-        result.error, result.message = found.get("error", ""), message[:2000]
-        result.says = says_cause(self.fault, message)
+        result.error, result.message = found.get("error", ""), without_places(message, self.places)[:2000]
+        result.names = named(self.fault, message, self.hosts)
         time.sleep(_SETTLE_S)
         result.left = self._left(before)
         return result
@@ -144,17 +185,31 @@ class Trial:
             self.driver.kill()
             self.driver.wait()
         end_tagged(self.tag)
+        if self.group is not None:
+            self.group.remove()
 
     def _make_fault(self) -> float | None:
         if self.fault in ("none", "more ranks than slots"):
             return None
         if self.fault in ("exception", "early return", "out of memory"):
-            (self.place / "go").touch()
+            going = self.place / "going"
+            going.write_text(str(self.group.limit_bytes if self.group is not None else 0), encoding="utf-8")
+            going.rename(self.place / "go")
             self._wait(lambda: (self.place / "fault-at").exists(), 30, "rank 1 did not see the file go")
+            if self.group is not None:
+                return self._kernels_kill(self.group)
             time.sleep(0.2)
             return float((self.place / "fault-at").read_text(encoding="utf-8"))
         sent, rank = (signal.SIGSTOP, 1) if self.fault.startswith("SIGSTOP") else (signal.SIGKILL, int(self.fault[-1]))
         os.kill(self._ranks()[rank], sent)
+        return time.time()
+
+    def _kernels_kill(self, group: MemoryGroup) -> float:
+        deadline = time.monotonic() + _START_S
+        while group.kills() == 0:
+            if time.monotonic() > deadline:
+                raise TrialError(f"{self.launcher}: the kernel has killed nobody in the control group")
+            time.sleep(0.01)
         return time.time()
 
     def _ranks(self) -> dict[int, int]:
@@ -191,7 +246,8 @@ class Trial:
         return Result(self.launcher, self.fault, "ranks live on" if alive else "ranks gone", seconds, left=left)
 
     def _left(self, before: Seen) -> dict[str, list[str]]:
-        return look(self.tag, self.driver.pid, self.temporary).beyond(before)
+        left = look(self.tag, self.driver.pid, self.temporary).beyond(before)
+        return {kind: [without_places(text, self.places) for text in texts] for kind, texts in left.items()}
 
     def _wait(self, ready: Callable[[], bool], seconds: float, problem: str) -> None:
         deadline = time.monotonic() + seconds
@@ -206,6 +262,14 @@ class Trial:
 
 class TrialError(Exception):
     """Raised when a launcher does not get as far as the fault."""
+
+
+def _memory_group() -> MemoryGroup | None:
+    try:
+        return MemoryGroup(_MEMORY_LIMIT_BYTES)
+    except MemoryGroupError as error:
+        tell(f"out of memory will be a SIGKILL that the rank sends itself: {error}")
+        return None
 
 
 def _alive(pid: int) -> bool:
@@ -232,8 +296,11 @@ def run(arguments: Any) -> list[Result]:
                 trial = Trial(launcher, fault, python, place, arguments.bound_s)
                 try:
                     result = trial.meet()
+                    result.by_itself = fault == "out of memory" and trial.group is None
                 except TrialError as error:
-                    result = Result(launcher, fault, "did not start", 0.0, message=str(error))
+                    result = Result(
+                        launcher, fault, "did not start", 0.0, message=without_places(str(error), trial.places)
+                    )
                 finally:
                     trial.close()
                 results.append(result)

@@ -9,7 +9,7 @@ import psutil
 
 # Every process that a driver starts inherits this variable, also those that have been given another parent.
 TAG = "LAKELENS_BENCHMARK_TAG"
-_SPARK = ("java", "pyspark.daemon", "pyspark/daemon")
+_DAEMON = "pyspark.daemon"
 
 
 @dataclass(frozen=True)
@@ -60,15 +60,16 @@ def look(tag: str, driver: int, temporary: Path) -> Seen:
     ports: set[tuple[str, int]] = set()
     for process in tagged(tag):
         try:
-            command = " ".join(process.cmdline())
-            if "pyspark" in command and "daemon" in command:
+            words = process.cmdline()
+            command = " ".join(words)
+            if _DAEMON in words:
                 continue
             for connection in process.net_connections("tcp"):
                 if connection.status == psutil.CONN_LISTEN:
                     ports.add((_short(command), connection.laddr.port))
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
-        if process.pid != driver and not any(part in command for part in _SPARK):
+        if process.pid != driver and Path(words[0] if words else "").name != "java":
             processes[process.pid] = _short(command)
     shared = Path("/dev/shm")  # noqa: S108 - looked at, not written
     files = [str(path) for path in temporary.rglob("*")]

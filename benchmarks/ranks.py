@@ -73,7 +73,8 @@ def meet_fault(library: str, fault: str, folder: str, seconds: float) -> int:
     """Sums ones over the ranks again and again, and does what `fault` asks of it once `go` lies in the folder.
 
     Each rank writes its process id to `rank-<n>.pid` after it has joined. Rank 1 is the one that fails by itself; when
-    it does, it writes the time to `fault-at`.
+    it does, it writes the time to `fault-at`. The file `go` holds how many bytes it takes when it runs out of memory; if
+    it lives to have them all, it sends itself what the kernel would have sent.
 
     Returns:
         The number of ranks, after `seconds` or more without a fault.
@@ -97,9 +98,12 @@ def meet_fault(library: str, fault: str, folder: str, seconds: float) -> int:
             if fault == "early return":
                 return size
             if fault == "out of memory":
-                # The kernel's killer gives a process that holds memory SIGKILL, and nobody a word.
-                held = bytearray(256 * 1024 * 1024)
-                held[::4096] = b"x" * len(held[::4096])
+                limit = int((place / "go").read_text(encoding="utf-8"))
+                # The kernel has several to choose from.
+                Path("/proc/self/oom_score_adj").write_text("1000", encoding="utf-8")
+                held = []
+                while len(held) << 24 < limit:
+                    held.append(b"x" * (1 << 24))
                 os.kill(os.getpid(), signal.SIGKILL)
             raise ValueError("the fault that was asked for")
         collective.sum(1.0)

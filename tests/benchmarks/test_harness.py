@@ -18,6 +18,7 @@ from benchmarks import fault_page, faults, feed_planning, harness, memory, photo
 from benchmarks.contender import Contender, ContenderError
 from benchmarks.emulated import highest_busy_rate, take
 from benchmarks.leftovers import TAG, end_tagged, look
+from benchmarks.memory_group import MemoryGroup, MemoryGroupError
 from lakelens.errors import VersionFilesMissingError
 
 pytestmark = pytest.mark.unit
@@ -208,7 +209,8 @@ def test_tagged_processes_are_found_when_their_parent_has_gone(tmp_path: Path) -
 
 def test_the_table_of_faults_says_what_was_seen(tmp_path: Path) -> None:
     results = tmp_path / "faults.json"
-    ours = faults.Result("lakelens", "exception", "error", 0.42, "RankFailedError", "ValueError: ...", says=True)
+    names = ["rank", "host", "cause"]
+    ours = faults.Result("lakelens", "exception", "error", 0.42, "RankFailedError", "ValueError: ...", names)
     theirs = faults.Result("TorchDistributor", "exception", "hangs", 90, left={"processes": ["1 x"], "ports": []})
     faults.keep(results, [ours], 90)
     found = faults.keep(results, [theirs], 90)
@@ -216,7 +218,10 @@ def test_the_table_of_faults_says_what_was_seen(tmp_path: Path) -> None:
     page.write_text(f"before\n{fault_page.BEGIN}\nold\n{fault_page.END}\nafter\n")
     fault_page.write_page(page, found, ("exception",), ("lakelens", "horovod.spark.run", "TorchDistributor"))
     text = page.read_text()
-    assert "| exception | `RankFailedError` after 0.4 s, names the cause; leaves nothing | not run | **hangs**" in text
+    assert (
+        "| exception | `RankFailedError` after 0.4 s, names rank, host and cause; leaves nothing | not run | **hangs**"
+        in text
+    )
     assert "leaves 1 process |" in text
     assert "old" not in text
     assert text.startswith("before")
@@ -224,9 +229,28 @@ def test_the_table_of_faults_says_what_was_seen(tmp_path: Path) -> None:
 
 
 def test_a_message_names_the_cause_in_words_that_one_would_look_for() -> None:
-    assert faults.says_cause("kill -9 rank 1", "rank 1 was killed by SIGKILL")
-    assert not faults.says_cause("kill -9 rank 1", "Connection closed by peer")
-    assert faults.says_cause("exception", "ValueError: the fault that was asked for")
+    assert faults.named("kill -9 rank 1", "rank 1 of 2 on h was ended by SIGKILL", ["h"]) == ["rank", "host", "cause"]
+    assert faults.named("kill -9 rank 0", "rank 1 was ended by SIGKILL", ["h"]) == ["cause"]
+    assert faults.named("kill -9 rank 1", "Connection closed by peer", ["h.local"]) == []
+    assert faults.named("exception", "ValueError: the fault that was asked for", []) == ["cause"]
+    assert faults.named("more ranks than slots", "4 ranks need 4 slots, rank 1 on h", ["h"]) == ["cause"]
+
+
+def test_results_of_faults_hold_no_place_of_this_machine() -> None:
+    assert (
+        faults.without_places("/a/b/c on h", {"/a": "A", "/a/b": "<folder>", "h": "<host>"}) == "<folder>/c on <host>"
+    )
+
+
+def test_a_process_that_passes_its_groups_memory_is_killed_and_counted() -> None:
+    try:
+        group = MemoryGroup(64 << 20)
+    except MemoryGroupError as error:
+        pytest.skip(str(error))
+    with group:
+        joining = f"open({str(group.processes)!r}, 'w').write(str(__import__('os').getpid())); b'x' * (256 << 20)"
+        assert subprocess.run([sys.executable, "-c", joining], check=False).returncode == -9
+        assert group.kills() == 1
 
 
 def test_the_summary_shows_aims_series_and_ratios(tmp_path: Path) -> None:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import secrets
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from leftovers import leaves_nothing
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks.memory_group import MemoryGroup, MemoryGroupError
 from lakelens.errors import RankFailedError
 from lakelens.training import keeper
 from lakelens.training.runner import HorovodRunner
@@ -24,51 +23,10 @@ pytestmark = pytest.mark.unit
 LIMIT_BYTES = 400 << 20
 
 
-@contextlib.contextmanager
-def memory_group(limit_bytes: int) -> Iterator[Path]:
-    """A control group in which the kernel kills whoever makes it pass the limit; version 2, else version 1."""
-    name = f"lakelens-test-{secrets.token_hex(4)}"
-    tries = [
-        (Path("/sys/fs/cgroup") / name, "memory.max"),
-        (Path("/sys/fs/cgroup/memory") / name, "memory.limit_in_bytes"),
-    ]
-    reasons = []
-    for folder, limit in tries:
-        try:
-            folder.mkdir()
-        except OSError as error:
-            reasons.append(str(error))
-            continue
-        try:
-            if (folder / limit).exists():
-                (folder / limit).write_text(str(limit_bytes))
-                with contextlib.suppress(OSError):
-                    (folder / "memory.swap.max").write_text("0")
-                yield folder
-                return
-            reasons.append(f"{folder} has no {limit}")
-        finally:
-            remove(folder)
-    pytest.skip(f"no memory control group can be made here: {'; '.join(reasons)}")
-
-
-def remove(folder: Path) -> None:
-    deadline = time.monotonic() + 30
-    while True:
-        try:
-            folder.rmdir()
-        except OSError:
-            # Its last process may not have been buried yet.
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        else:
-            return
-
-
 DRIVER = """
 import json, os, sys
 from pathlib import Path
-Path(sys.argv[1], "cgroup.procs").write_text(str(os.getpid()))
+Path(sys.argv[1]).write_text(str(os.getpid()))
 from lakelens.errors import RankFailedError
 from lakelens.training.runner import HorovodRunner
 
@@ -91,9 +49,13 @@ except RankFailedError as error:
 def test_a_rank_that_the_kernel_kills_for_memory_is_said_to_be_out_of_memory(tmp_path):
     script = tmp_path / "driver.py"
     script.write_text(DRIVER)
-    with memory_group(LIMIT_BYTES) as folder, leaves_nothing() as watch:
+    try:
+        group = MemoryGroup(LIMIT_BYTES)
+    except MemoryGroupError as error:
+        pytest.skip(str(error))
+    with group, leaves_nothing() as watch:
         output = subprocess.run(
-            [sys.executable, str(script), str(folder), watch.token, str(watch.temporary)],
+            [sys.executable, str(script), str(group.processes), watch.token, str(watch.temporary)],
             stdout=subprocess.PIPE,
             text=True,
             timeout=120,
