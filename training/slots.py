@@ -6,7 +6,8 @@ import contextlib
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..errors import NotEnoughSlotsError
@@ -18,7 +19,11 @@ _POLL_S = 0.1
 # Where no setting says how many executors there will be, those that are there are all of them once none has come for
 # this long: they start their JVMs at the same time, and on a loaded machine they register seconds apart.
 _SETTLED_S = 10.0
-_LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,")
+# What YARN and Kubernetes start when spark.executor.instances is not set.
+_SPARKS_INSTANCES = 2
+_LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*]")
+_SIZE = re.compile(r"(\d+)([mgt]?)b?")
+_SETTINGS = ("spark.executor.instances", "spark.executor.cores", "spark.executor.memory", "spark.cores.max")
 
 
 def slots_now(spark: SparkSession) -> int:
@@ -27,32 +32,96 @@ def slots_now(spark: SparkSession) -> int:
     return int(context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()))
 
 
-def executors_now(spark: SparkSession) -> int:
-    """Counts the registered executors, without the driver."""
-    return int(spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size()) - 1
-
-
-def newest_executor_age_s(spark: SparkSession) -> float:
-    """Tells how many seconds ago the newest executor registered; without any, the session's age."""
+def registered_now(spark: SparkSession) -> Registered:
+    """Looks at the registered executors, without the driver."""
     context = spark.sparkContext._jsc.sc()
     executors = context.statusStore().executorList(True)
-    added = [int(executors.apply(index).addTime().getTime()) for index in range(int(executors.size()))]
-    return time.time() - max([int(context.startTime()), *added]) / 1000
+    found = [executors.apply(index) for index in range(int(executors.size()))]
+    added = [int(context.startTime()), *(int(one.addTime().getTime()) for one in found)]
+    workers = [one for one in found if one.id() != "driver"]
+    return Registered(len(workers), sum(int(one.totalCores()) for one in workers), time.time() - max(added) / 1000)
 
 
-def expected_executors(master: str, instances: str | None) -> int | None:
-    """Tells from the settings how many executors there will be; None if they do not say.
+@dataclass(frozen=True)
+class Registered:
+    """The executors that are there.
+
+    Attributes:
+        executors: How many.
+        cores: How many cores they have together.
+        newest_age_s: Seconds since the newest registered; without any, the session's age.
+    """
+
+    executors: int
+    cores: int
+    newest_age_s: float
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the settings say of the executors that there will be.
+
+    Attributes:
+        executors: How many; None if that does not follow.
+        cores: How many cores they will have together at most; None if that does not follow.
+    """
+
+    executors: int | None = None
+    cores: int | None = None
+
+    def all_there(self, registered: Registered) -> bool:
+        """Tells whether waiting longer would bring no more slots."""
+        if self.executors is not None:
+            return registered.executors >= self.executors
+        if self.cores is not None and registered.cores >= self.cores:
+            return True
+        return registered.newest_age_s >= _SETTLED_S
+
+
+def expected(master: str, conf: Mapping[str, str | None]) -> Expected:
+    """Tells from the settings which executors there will be.
 
     Args:
         master: The Spark master URL.
-        instances: The value of spark.executor.instances.
+        conf: The settings that Spark reads for it: `spark.executor.instances`, `spark.executor.cores`,
+            `spark.executor.memory` and `spark.cores.max`.
     """
-    if master.startswith("local-cluster"):
-        match = _LOCAL_CLUSTER.match(master)
-        return int(match.group(1)) if match else None
+    local = _LOCAL_CLUSTER.match(master)
+    if local is not None:
+        workers, cores, megabytes = (int(number) for number in local.groups())
+        return Expected(cores=_granted(workers, cores, megabytes, conf))
     if master.startswith("local"):
-        return 0
-    return int(instances) if instances and instances.isdigit() else None
+        return Expected(executors=0)
+    if master.startswith("spark:"):
+        # The master knows nothing of spark.executor.instances: it starts what its workers have room for.
+        most = _whole(conf.get("spark.cores.max"))
+        return Expected(cores=None if most is None else _multiple(most, _whole(conf.get("spark.executor.cores"))))
+    instances = conf.get("spark.executor.instances")
+    return Expected(executors=_SPARKS_INSTANCES if instances is None else _whole(instances))
+
+
+def _granted(workers: int, cores: int, megabytes: int, conf: Mapping[str, str | None]) -> int:
+    """The cores that Spark's own master gives an application on workers that are all its own."""
+    each = _whole(conf.get("spark.executor.cores"))
+    most = _whole(conf.get("spark.cores.max"))
+    if each is not None:
+        memory = _megabytes(conf.get("spark.executor.memory") or "1g")
+        cores = min(cores // each, megabytes // memory if memory else cores) * each
+    return _multiple(workers * cores if most is None else min(workers * cores, most), each)
+
+
+def _multiple(number: int, of: int | None) -> int:
+    return number if not of else number // of * of
+
+
+def _whole(text: str | None) -> int | None:
+    return int(text) if text and text.isdigit() else None
+
+
+def _megabytes(text: str) -> int:
+    """Reads a size as Spark writes it: `512m`, `1g`, a plain number of megabytes; 0 if it is none."""
+    match = _SIZE.fullmatch(text.strip().lower())
+    return 0 if match is None else int(match.group(1)) * {"t": 1 << 20, "g": 1024, "": 1, "m": 1}[match.group(2)]
 
 
 def total_slots(spark: SparkSession, wait_s: float, enough: int | None = None, *, patient: bool = False) -> int:
@@ -68,23 +137,17 @@ def total_slots(spark: SparkSession, wait_s: float, enough: int | None = None, *
         The number of slots; 0 if no executor came within `wait_s`.
     """
     conf = spark.sparkContext.getConf()
-    expected = expected_executors(spark.sparkContext.master, conf.get("spark.executor.instances"))
+    coming = expected(spark.sparkContext.master, {key: conf.get(key) for key in _SETTINGS})
     started = time.monotonic()
     while True:
         slots = slots_now(spark)
         if enough is not None and slots >= enough:
             return slots
-        if slots > 0 and not patient and _all_there(spark, expected):
+        if slots > 0 and not patient and coming.all_there(registered_now(spark)):
             return slots
         if time.monotonic() - started >= wait_s:
             return slots
         time.sleep(_POLL_S)
-
-
-def _all_there(spark: SparkSession, expected: int | None) -> bool:
-    if expected is not None:
-        return executors_now(spark) >= expected
-    return newest_executor_age_s(spark) >= _SETTLED_S
 
 
 class _Ledger:

@@ -11,7 +11,7 @@ from lakelens.training.executors import check_executors, explained, listening_ad
 from lakelens.training.gloo_interface import relocation_offsets
 from lakelens.training.gpus import driver_gpus, executor_gpus, group_by_machine, through_index_map, visible_to_rank
 from lakelens.training.launch import Job, horovod_environment, place, rank_environment
-from lakelens.training.slots import expected_executors
+from lakelens.training.slots import Expected, Registered, expected
 
 pytestmark = pytest.mark.unit
 
@@ -108,18 +108,53 @@ def test_gpus_that_are_not_configured_are_an_error_that_names_the_settings():
 # --- cluster ----------------------------------------------------------------------------------------------------------
 
 
+EACH = "spark.executor.cores"
+MOST = "spark.cores.max"
+
+
 @pytest.mark.parametrize(
-    ("master", "instances", "expected"),
+    ("master", "settings", "what"),
     [
-        ("local[4]", None, 0),
-        ("local-cluster[3,2,1024]", None, 3),
-        ("spark://h:7077", None, None),
-        ("yarn", "5", 5),
-        ("k8s://h", "x", None),
+        ("local[4]", {}, Expected(executors=0)),
+        ("local[*]", {"spark.executor.instances": "9"}, Expected(executors=0)),
+        ("local-cluster[3,2,1024]", {}, Expected(cores=6)),
+        ("local-cluster[3, 2, 1024]", {MOST: "4"}, Expected(cores=4)),
+        # Several executors on a worker, as many as its cores and its memory allow.
+        ("local-cluster[2,5,4096]", {EACH: "2"}, Expected(cores=8)),
+        ("local-cluster[2,4,1024]", {EACH: "1", "spark.executor.memory": "512m"}, Expected(cores=4)),
+        ("local-cluster[2,4,4096]", {EACH: "2", MOST: "5"}, Expected(cores=4)),
+        # Its master starts what its workers have room for, whatever number of executors is set.
+        ("spark://h:7077", {"spark.executor.instances": "1"}, Expected()),
+        ("spark://h:7077", {MOST: "8"}, Expected(cores=8)),
+        ("spark://h:7077", {MOST: "9", EACH: "4"}, Expected(cores=8)),
+        ("yarn", {"spark.executor.instances": "5"}, Expected(executors=5)),
+        ("yarn", {}, Expected(executors=2)),
+        ("k8s://h", {"spark.executor.instances": "x"}, Expected()),
     ],
 )
-def test_how_many_executors_to_wait_for(master, instances, expected):
-    assert expected_executors(master, instances) == expected
+def test_the_settings_say_which_executors_there_will_be(master, settings, what):
+    assert expected(master, settings) == what
+
+
+@pytest.mark.parametrize(
+    ("what", "there", "answer"),
+    [
+        # local[N]: at once.
+        (Expected(executors=0), Registered(0, 0, 0.0), True),
+        # As many as the settings promise: at once. Fewer: not before they have come, however long that takes.
+        (Expected(executors=3), Registered(3, 3, 0.0), True),
+        (Expected(executors=3), Registered(2, 2, 500.0), False),
+        # As many cores as the application may have: at once.
+        (Expected(cores=8), Registered(2, 8, 0.0), True),
+        (Expected(cores=8), Registered(2, 4, 9.0), False),
+        # A standalone cluster may have no room for more: what has not come ten seconds after the last does not come.
+        (Expected(cores=8), Registered(2, 4, 10.0), True),
+        (Expected(), Registered(2, 4, 9.0), False),
+        (Expected(), Registered(2, 4, 10.0), True),
+    ],
+)
+def test_more_slots_are_waited_for_only_while_they_may_come(what, there, answer):
+    assert what.all_there(there) is answer
 
 
 def test_the_driver_never_listens_on_all_interfaces():

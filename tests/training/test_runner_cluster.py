@@ -20,7 +20,7 @@ from lakelens.errors import (
 )
 from lakelens.training import preflight
 from lakelens.training.runner import HorovodRunner
-from lakelens.training.slots import executors_now, newest_executor_age_s, slots_now, total_slots
+from lakelens.training.slots import registered_now, slots_now, total_slots
 
 pytestmark = pytest.mark.spark
 
@@ -333,12 +333,11 @@ def test_nothing_listens_beyond_loopback_while_a_job_runs_on_one_machine(watch, 
 
 
 def test_a_young_session_is_waited_for_and_an_old_one_is_not(spark):
-    assert executors_now(spark) == 2
-    assert slots_now(spark) == 4
-    age_s = newest_executor_age_s(spark)
+    there = registered_now(spark)
+    assert (there.executors, there.cores, slots_now(spark)) == (2, 4, 4)
     # Executors came after the session's start, and the youngest is younger than that.
-    assert 0 < age_s < time.time() - spark.sparkContext._jsc.sc().startTime() / 1000
-    assert newest_executor_age_s(spark) >= age_s
+    assert 0 < there.newest_age_s < time.time() - spark.sparkContext._jsc.sc().startTime() / 1000
+    assert registered_now(spark).newest_age_s >= there.newest_age_s
     assert total_slots(spark, wait_s=0.0) == 4
     # All that are expected are there, so that more slots are not waited for.
     assert total_slots(spark, wait_s=600.0, enough=99) == 4
