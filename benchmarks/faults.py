@@ -218,7 +218,9 @@ class Trial:
 
     def _outcome(self, fault_at: float) -> dict[str, Any] | None:
         path = self.place / "outcome.json"
-        while time.time() < fault_at + self.bound_s:
+        # Without a fault, the start of the ranks is in these seconds too.
+        bound_s = self.bound_s + (_START_S if self.fault == "none" else 0)
+        while time.time() < fault_at + bound_s:
             if path.exists():
                 found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
                 return found

@@ -18,7 +18,7 @@ class Seen:
 
     Attributes:
         processes: Process ids and command lines of tagged processes, without the driver and Spark's own.
-        ports: (command, port) of every tagged process that listens, without Spark's Python daemon.
+        ports: (command, port) of every tagged process that listens, without Spark's own.
         files: Paths in the temporary folder and in shared memory.
     """
 
@@ -62,14 +62,14 @@ def look(tag: str, driver: int, temporary: Path) -> Seen:
         try:
             words = process.cmdline()
             command = " ".join(words)
-            if _DAEMON in words:
+            if _DAEMON in words or Path(words[0] if words else "").name == "java":
                 continue
             for connection in process.net_connections("tcp"):
                 if connection.status == psutil.CONN_LISTEN:
                     ports.add((_short(command), connection.laddr.port))
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
-        if process.pid != driver and Path(words[0] if words else "").name != "java":
+        if process.pid != driver:
             processes[process.pid] = _short(command)
     shared = Path("/dev/shm")  # noqa: S108 - looked at, not written
     files = [str(path) for path in temporary.rglob("*")]
