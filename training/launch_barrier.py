@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import queue
 import secrets
+import tempfile
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -18,7 +20,7 @@ from .gpus import executor_gpus, group_by_machine, visible_to_rank
 from .launch import Job, Listener, assignment, horovod_environment, new_record, place
 from .outcome import Failure, RankEvent
 from .preflight import check_cluster
-from .rank_process import temporary_file
+from .rank_process import append, temporary_file
 from .slots import reserve
 from .values import read_value
 from .wire import Frame, Kind
@@ -61,21 +63,31 @@ def run_on_cluster(
     total = check_cluster(spark, job, slots_wait_s)
     application = spark.sparkContext.applicationId
     with reserve(application, job.name, job.size, total, slots_wait_s, listener.on_notice):
-        run = _BarrierRun(spark, job, listener, slots_wait_s, driver_port)
-        try:
-            return run.wait()
-        finally:
-            run.close()
+        with contextlib.ExitStack() as stack:
+            return _BarrierRun(spark, job, listener, slots_wait_s, driver_port, stack).wait()
 
 
 class _BarrierRun:
-    """One start of a job on the cluster."""
+    """One start of a job on the cluster.
+
+    Args:
+        spark: The session.
+        job: The job.
+        listener: Who hears of it.
+        slots_wait_s: How long its tasks may take to start.
+        driver_port: Where the driver listens; 0 for any port.
+        stack: Takes what closes each thing as soon as it is there, so that an interrupted start leaves nothing either.
+    """
 
     def __init__(
-        self, spark: SparkSession, job: Job, listener: Listener, slots_wait_s: float, driver_port: int
+        self,
+        spark: SparkSession,
+        job: Job,
+        listener: Listener,
+        slots_wait_s: float,
+        driver_port: int,
+        stack: contextlib.ExitStack,
     ) -> None:
-        import lakelens
-
         self._spark, self._job, self._listener, self._slots_wait_s = spark, job, listener, slots_wait_s
         self._record = new_record(job)
         self._inbox: queue.SimpleQueue[tuple[int, Frame | None] | _SparkDone] = queue.SimpleQueue()
@@ -84,7 +96,10 @@ class _BarrierRun:
         self._done: _SparkDone | None = None
         self._done_at = 0.0
         self._store_closed = False
-        self._large = temporary_file()
+        self._unwritten: OSError | None = None
+        self._thread: threading.Thread | None = None
+        stack.callback(self._join)
+        self._large = stack.enter_context(temporary_file())
         self._tag = f"lakelens-{secrets.token_hex(8)}"
         context = spark.sparkContext
         conf = context.getConf()
@@ -99,23 +114,28 @@ class _BarrierRun:
             on_frame=self._receive,
             on_lost=lambda rank: self._inbox.put((rank, None)),
         )
+        stack.callback(self._channel.close)
         self._payload = context.broadcast(job.payload)
-        plan = TaskPlan(
-            job=replace(job, payload=b""),
-            address=advertised,
-            port=self._channel.port,
-            want_lines=listener.on_line is not None,
-            version=lakelens.__version__,
-        )
+        stack.callback(self._destroy_payload)
         self._started_at = time.monotonic()
-        self._thread = self._start_stage(plan)
+        stack.callback(self._leave_stage)
+        self._start_stage(advertised)
 
     # --- the Spark job --------------------------------------------------------------------------------------------
 
-    def _start_stage(self, plan: TaskPlan) -> Any:
+    def _start_stage(self, address: str) -> None:
         from pyspark import InheritableThread
 
+        import lakelens
+
         context, job = self._spark.sparkContext, self._job
+        plan = TaskPlan(
+            job=replace(job, payload=b""),
+            address=address,
+            port=self._channel.port,
+            want_lines=self._listener.on_line is not None,
+            version=lakelens.__version__,
+        )
         body = task_function(plan, self._payload)
 
         def run_stage() -> None:
@@ -133,16 +153,18 @@ class _BarrierRun:
 
         # The caller's scheduler pool and job group hold for this thread too: cancelling the caller's group cancels the
         # job.
-        thread = InheritableThread(target=run_stage, name=f"lakelens-{job.name}", daemon=True)
-        thread.start()
-        return thread
+        self._thread = InheritableThread(target=run_stage, name=f"lakelens-{job.name}", daemon=True)
+        self._thread.start()
 
     def _receive(self, rank: int, frame: Frame) -> None:
         """Takes a frame, in the channel's thread."""
         if frame.kind != Kind.VALUE:
             self._inbox.put((rank, frame))
-        elif rank == 0:
-            self._large.write(frame.body)
+        elif rank == 0 and self._unwritten is None:
+            try:
+                append(self._large, frame.body)
+            except OSError as error:
+                self._unwritten = error
 
     # --- waiting --------------------------------------------------------------------------------------------------
 
@@ -281,6 +303,12 @@ class _BarrierRun:
             raise explained(done.error, self._job.name) from done.error
         if not self._record.all_returned:
             raise LaunchError(f"{self._job.name}: Spark says that the job is done, but not every rank has returned")
+        if self._unwritten is not None:
+            raise LaunchError(
+                f"{self._job.name}: the folder for temporary files, {tempfile.gettempdir()}, has no room for rank 0's "
+                f"value ({self._unwritten}); make room there, set TMPDIR to another folder, or save the object and "
+                f"return its path"
+            )
         skeleton, large = b"".join(done.chunks or []), self._record.value["large"]
         received = self._large.seek(0, 2)
         if received != sum(size for _, size in large):
@@ -308,14 +336,15 @@ class _BarrierRun:
     def _all_reported(self) -> bool:
         return all(self._record.ranks[rank].gone or self._record.ranks[rank].lost for rank in self._hellos)
 
-    def close(self) -> None:
-        """Leaves nothing behind, also after an interruption."""
-        try:
-            if self._done is None:
-                self._end_stage()
-        finally:
-            self._channel.close()
-            self._large.close()
-            with contextlib.suppress(Exception):
-                self._payload.destroy()
+    def _leave_stage(self) -> None:
+        """Ends what still runs, also after an interruption."""
+        if self._done is None and self._thread is not None:
+            self._end_stage()
+
+    def _destroy_payload(self) -> None:
+        with contextlib.suppress(Exception):
+            self._payload.destroy()
+
+    def _join(self) -> None:
+        if self._thread is not None and self._thread.ident is not None:
             self._thread.join(timeout=_STAGE_END_S)

@@ -63,11 +63,27 @@ class RankSpec:
 
 
 def temporary_file(content: bytes = b"") -> IO[bytes]:
-    """Makes a file without a name: it takes disk space only while a process holds it open."""
-    file = tempfile.TemporaryFile()  # noqa: SIM115 - handed to processes, closed by the launcher
-    file.write(content)
-    file.flush()
+    """Makes a file without a name: it takes disk space only while a process holds it open.
+
+    Raises:
+        LaunchError: If the folder for temporary files takes none, or not so much.
+    """
+    try:
+        file = tempfile.TemporaryFile()  # noqa: SIM115 - handed to processes, closed by the launcher
+        append(file, content)
+    except OSError as error:
+        raise LaunchError(
+            f"the folder for temporary files, {tempfile.tempdir}, takes no file of {len(content)} bytes ({error}), "
+            f"through which the training function and its value go; make room there, or set TMPDIR to another folder"
+        ) from error
     return file
+
+
+def append(file: IO[bytes], content: bytes) -> None:
+    """Writes to a file past its buffer, which would be tried again when a file without room for it is closed."""
+    view = memoryview(content)
+    while view:
+        view = view[os.write(file.fileno(), view) :]
 
 
 class RankProcess:
@@ -84,8 +100,8 @@ class RankProcess:
         self._partial = {"stdout": bytearray(), "stderr": bytearray(), "status": bytearray()}
         self._frames = FrameReader()
         self.line, theirs = socket.socketpair()
-        out_read, out_write = os.pipe()
-        err_read, err_write = os.pipe()
+        out_read, out_write = _pipe()
+        err_read, err_write = _pipe()
         source = temporary_file(inspect.getsource(keeper).encode())
         source.seek(0)
         rank_argument = {
@@ -105,8 +121,8 @@ class RankProcess:
                 f"lakelens-rank={spec.rank}",
                 spec.title,
             ],
-            "stdout": out_write,
-            "stderr": err_write,
+            "stdout": out_write.fileno(),
+            "stderr": err_write.fileno(),
             "keep": keep,
             "parent": os.getpid(),
             "grace_s": SOFT_END_S,
@@ -120,20 +136,17 @@ class RankProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 env=dict(spec.environment),
-                pass_fds=[*keep, out_write, err_write, source.fileno()],
+                pass_fds=[*keep, out_write.fileno(), err_write.fileno(), source.fileno()],
                 start_new_session=True,
             )
         except OSError as error:
-            for descriptor in (out_read, err_read):
-                os.close(descriptor)
-            self.line.close()
+            for pipe in (out_read, err_read, self.line):
+                pipe.close()
             raise LaunchError(f"rank {spec.rank} could not be started with {sys.executable}: {error}") from error
         finally:
-            for descriptor in (out_write, err_write):
-                os.close(descriptor)
-            theirs.close()
-            source.close()
-        self.streams: dict[str, int] = {"stdout": out_read, "stderr": err_read}
+            for pipe in (out_write, err_write, theirs, source):
+                pipe.close()
+        self.streams = {"stdout": out_read, "stderr": err_read}
         self.status = _fileno(self.keeper.stdout)
 
     # --- what arrives ---------------------------------------------------------------------------------------------
@@ -177,10 +190,14 @@ class RankProcess:
         buffer = self._partial[stream]
         buffer += data
         *whole, rest = bytes(buffer).split(b"\n")
-        if not data or len(rest) > MAX_LINE_BYTES:
+        if not data:
             whole, rest = [*whole, rest] if rest else whole, b""
+        pieces = [piece for line in whole for piece in _pieces(line)]
+        if len(rest) > MAX_LINE_BYTES:
+            *more, rest = _pieces(rest)
+            pieces += more
         buffer[:] = rest
-        return [line[:MAX_LINE_BYTES].decode("utf-8", "replace").rstrip("\r") for line in whole]
+        return [piece.decode("utf-8", "replace").rstrip("\r") for piece in pieces]
 
     def report_end(self) -> None:
         """Emits the end of the rank, after its last lines."""
@@ -217,8 +234,8 @@ class RankProcess:
         """Closes the pipes and reaps the keeper."""
         with contextlib.suppress(OSError):
             self.line.close()
-        for descriptor in self.streams.values():
-            os.close(descriptor)
+        for stream in self.streams.values():
+            stream.close()
         self.streams = {}
         for pipe in (self.keeper.stdin, self.keeper.stdout):
             if pipe is not None:
@@ -229,6 +246,24 @@ class RankProcess:
         except subprocess.TimeoutExpired:
             self.destroy()
             self.keeper.wait(timeout=5)
+
+
+def _pipe() -> tuple[IO[bytes], IO[bytes]]:
+    """Makes a pipe whose ends close themselves when an interrupted start forgets them."""
+    reading, writing = os.pipe()
+    return os.fdopen(reading, "rb", buffering=0), os.fdopen(writing, "wb", buffering=0)
+
+
+def _pieces(line: bytes) -> list[bytes]:
+    """Cuts a line that is too long to be sent at once, between characters of UTF-8."""
+    pieces = []
+    while len(line) > MAX_LINE_BYTES:
+        cut = MAX_LINE_BYTES
+        while cut > MAX_LINE_BYTES - 3 and line[cut] & 0xC0 == 0x80:
+            cut -= 1
+        pieces.append(line[:cut])
+        line = line[cut:]
+    return [*pieces, line]
 
 
 def _fileno(pipe: IO[bytes] | None) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from ..errors import InvalidArgumentError, NotEnoughSlotsError, RankFailedError
 from .launch import Job, Listener
@@ -169,10 +169,18 @@ def _print_line(rank: int, stream: str, text: str) -> None:
 
 
 def _print(text: str) -> None:
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
+    _write(sys.stdout, text)
 
 
 def _notice(text: str) -> None:
-    sys.stderr.write(f"lakelens: {text}\n")
-    sys.stderr.flush()
+    _write(sys.stderr, f"lakelens: {text}")
+
+
+def _write(stream: TextIO, text: str) -> None:
+    """Writes a line; what the stream's encoding lacks becomes a question mark rather than the end of the job."""
+    try:
+        stream.write(text + "\n")
+    except UnicodeEncodeError:
+        encoding = stream.encoding or "ascii"
+        stream.write(text.encode(encoding, "replace").decode(encoding) + "\n")
+    stream.flush()

@@ -46,9 +46,9 @@ class Supervisor:
         """Starts one rank."""
         process = RankProcess(spec, self._emit)
         self.ranks[spec.rank] = process
-        for stream, descriptor in process.streams.items():
-            os.set_blocking(descriptor, False)
-            self._watch(descriptor, functools.partial(process.take_output, stream))
+        for name, stream in process.streams.items():
+            os.set_blocking(stream.fileno(), False)
+            self._watch(stream.fileno(), functools.partial(process.take_output, name))
         self._watch(process.line.fileno(), process.take_frames)
         self._watch(process.status, process.take_status)
         return process
@@ -88,7 +88,7 @@ class Supervisor:
 
     def _open(self, process: RankProcess) -> bool:
         watched = self._selector.get_map()
-        return any(descriptor in watched for descriptor in process.streams.values())
+        return any(stream.fileno() in watched for stream in process.streams.values())
 
     @property
     def gone(self) -> bool:

@@ -14,6 +14,8 @@ from typing import IO, Any
 
 import cloudpickle
 
+from ..errors import LaunchError
+
 # Below this a buffer of its own costs more than it saves.
 LARGE_BYTES = 1 << 20
 
@@ -81,6 +83,9 @@ def read_value(skeleton: bytes, large: Sequence[tuple[str, int]], file: IO[bytes
             machine.
         large: Kind and bytes of each buffer.
         file: Stands where the buffers begin.
+
+    Raises:
+        LaunchError: If what the function returned cannot be made again in this process.
     """
     raws: list[bytearray] = []
     for _, size in large:
@@ -88,4 +93,10 @@ def read_value(skeleton: bytes, large: Sequence[tuple[str, int]], file: IO[bytes
         file.readinto(raw)  # type: ignore[attr-defined]
         raws.append(raw)
     buffers = [raw for (kind, _), raw in zip(large, raws, strict=True) if kind == "buffer"]
-    return _Unpickler(io.BytesIO(skeleton), raws, buffers).load()
+    try:
+        return _Unpickler(io.BytesIO(skeleton), raws, buffers).load()
+    except Exception as error:
+        raise LaunchError(
+            f"rank 0's value cannot be read on the driver ({type(error).__name__}: {error}); return plain values, or "
+            f"save the object and return its path"
+        ) from error

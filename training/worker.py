@@ -31,7 +31,8 @@ from .wire import STACK_SIGNAL, FrameReader, Kind
 
 EXIT_RAISED = 1
 EXIT_TERMINATED = 128 + signal.SIGTERM
-MAX_TRACEBACK_CHARACTERS = 200_000
+# In JSON a character may take twelve bytes, and a frame holds a mebibyte.
+MAX_TRACEBACK_CHARACTERS = 64_000
 _WITH_A_BUFFER = frozenset({io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom})
 
 
@@ -143,16 +144,29 @@ def _store(result: Any, descriptor: int) -> dict[str, Any]:
     """Writes rank 0's value where the supervisor reads it, and says what is where."""
     from .values import write_value
 
-    with os.fdopen(os.dup(descriptor), "wb") as file:
-        file.seek(0)
-        file.truncate()
-        try:
+    try:
+        with os.fdopen(os.dup(descriptor), "wb") as file:
+            file.seek(0)
+            file.truncate()
             return write_value(result, file)
-        except Exception as error:
-            raise LaunchError(
-                f"the training function returned {type(result).__name__}, which cannot be pickled ({error}); "
-                f"return plain values, or save the object and return its path"
-            ) from error
+    except OSError as error:
+        raise LaunchError(
+            f"rank 0's value could not be written into the folder for temporary files ({error}); make room there, set "
+            f"TMPDIR to another folder, or save the object and return its path"
+        ) from error
+    except Exception as error:
+        raise LaunchError(
+            f"the training function returned {type(result).__name__}, which cannot be pickled ({_said(error)}); "
+            f"return plain values, or save the object and return its path"
+        ) from error
+
+
+def _said(error: BaseException) -> str:
+    """Gives an exception's message, which its class may fail to write."""
+    try:
+        return str(error)
+    except Exception as problem:  # noqa: BLE001 - a user's class may raise anything
+        return f"(its message cannot be written: {type(problem).__name__})"
 
 
 def _report(link: RankLink, error: BaseException) -> None:
@@ -167,9 +181,9 @@ def _report(link: RankLink, error: BaseException) -> None:
         Kind.RAISED,
         {
             "type": kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}",
-            "message": str(error)[:4000],
+            "message": _said(error)[:4000],
             "traceback": text[-MAX_TRACEBACK_CHARACTERS:],
-            "consequence": is_consequence(kind.__name__, str(error)),
+            "consequence": is_consequence(kind.__name__, _said(error)),
         },
     )
     sys.stderr.write(text)
