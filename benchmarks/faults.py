@@ -43,7 +43,7 @@ from .memory_group import MemoryGroup, MemoryGroupError
 from .peers import make_peer
 
 RANKS = 2
-_START_S = 180.0
+_START_S = 300.0
 _SETTLE_S = 10.0
 # Driver, JVM and two ranks of TensorFlow have 2.5 GB before one of them takes more.
 _MEMORY_LIMIT_BYTES = 4 << 30

@@ -165,7 +165,7 @@ class _Task:
                     supervisor.dump_stacks([self.rank])
                 supervisor.end()
 
-    def _take(self, frame: Frame, assign: Callable[[dict[str, Any]], None]) -> None:
+    def _take(self, frame: Frame, assign: Callable[[dict[str, Any], str], None]) -> None:
         """Does what the driver says."""
         if frame.kind == Kind.ASSIGN:
             assignment = frame.json()
@@ -180,7 +180,7 @@ class _Task:
                     "NCCL_SOCKET_IFNAME": interface,
                 }
             assignment["env"].update(self.job.environment)
-            assign(assignment)
+            assign(assignment, self.job.key)
         elif frame.kind == Kind.PUT:
             key, value = unpack_pair(frame.body)
             if self._store is None:

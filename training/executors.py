@@ -24,7 +24,7 @@ def listening_address(master: str, conf: Mapping[str, str | None]) -> tuple[str,
         The IP address to bind, never that of all interfaces, and the address to connect to.
 
     Raises:
-        ClusterConfigurationError: If spark.driver.host has no address.
+        ClusterConfigurationError: If spark.driver.host has no address, or that of all interfaces.
     """
     if master.startswith("local"):
         return "127.0.0.1", "127.0.0.1"
@@ -32,11 +32,16 @@ def listening_address(master: str, conf: Mapping[str, str | None]) -> tuple[str,
     if bind and _is_address(bind) and not ipaddress.ip_address(bind).is_unspecified:
         return bind, host
     try:
-        return socket.gethostbyname(host), host
+        address = socket.gethostbyname(host)
     except OSError as error:
         raise ClusterConfigurationError(
             f"spark.driver.host={host!r} has no address ({error}); set it to one that the executors reach"
         ) from error
+    if ipaddress.ip_address(address).is_unspecified:
+        raise ClusterConfigurationError(
+            f"spark.driver.host={host!r} stands for all interfaces; set it to the one address that the executors reach"
+        )
+    return address, host
 
 
 def _is_address(text: str) -> bool:

@@ -163,7 +163,7 @@ _USERS_HOROVOD = frozenset(
 
 
 def assignment(job: Job, placement: Placement, environment: Mapping[str, str]) -> dict[str, Any]:
-    """What a rank is told when its place is known."""
+    """What a rank is told when its place is known; without the job's secret, since it may cross the network."""
     return {
         "rank": placement.rank,
         "size": placement.size,
@@ -171,7 +171,6 @@ def assignment(job: Job, placement: Placement, environment: Mapping[str, str]) -
         "local_size": placement.local_size,
         "attempt": job.attempt,
         "name": job.name,
-        "job_key": job.key,
         "env": dict(environment),
     }
 

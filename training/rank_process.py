@@ -212,10 +212,10 @@ class RankProcess:
 
     # --- what is sent ---------------------------------------------------------------------------------------------
 
-    def assign(self, assignment: dict[str, Any]) -> None:
-        """Tells the rank its place in the world."""
+    def assign(self, assignment: dict[str, Any], key: str) -> None:
+        """Tells the rank its place in the world and the job's secret."""
         with contextlib.suppress(OSError):
-            self.line.sendall(pack(Kind.ASSIGN, assignment))
+            self.line.sendall(pack(Kind.ASSIGN, {**assignment, "job_key": key}))
 
     def command(self, letter: bytes) -> None:
         """Sends the keeper a command: `T` to end softly, `K` to end at once."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -10,7 +11,7 @@ from lakelens.errors import ClusterConfigurationError, LaunchError, RankFailedEr
 from lakelens.training.executors import check_executors, explained, listening_address
 from lakelens.training.gloo_interface import relocation_offsets
 from lakelens.training.gpus import driver_gpus, executor_gpus, group_by_machine, through_index_map, visible_to_rank
-from lakelens.training.launch import Job, horovod_environment, place, rank_environment
+from lakelens.training.launch import Job, assignment, horovod_environment, place, rank_environment
 from lakelens.training.slots import Expected, Registered, expected
 
 pytestmark = pytest.mark.unit
@@ -47,6 +48,11 @@ def test_a_jobs_secret_is_new_each_time_and_in_no_representation():
     first, second = (Job(name="j", size=2, payload=b"secret", stall_timeout_s=60) for _ in range(2))
     assert first.key != second.key
     assert first.key not in repr(first)
+
+
+def test_what_the_driver_sends_a_rank_over_the_network_holds_no_secret():
+    job = Job(name="j", size=2, payload=b"", stall_timeout_s=60)
+    assert job.key not in json.dumps(assignment(job, place(["a", "b"])[1], {"A": "1"}))
 
 
 # --- GPUs -------------------------------------------------------------------------------------------------------------
@@ -165,6 +171,8 @@ def test_the_driver_never_listens_on_all_interfaces():
     assert listening_address("k8s://h", conf) == ("10.1.2.3", "driver-svc")
     with pytest.raises(ClusterConfigurationError, match=r"spark.driver.host='no.such.host.invalid' has no address"):
         listening_address("yarn", {"spark.driver.host": "no.such.host.invalid"})
+    with pytest.raises(ClusterConfigurationError, match=r"spark.driver.host='0.0.0.0' stands for all interfaces"):
+        listening_address("yarn", {"spark.driver.host": "0.0.0.0"})
 
 
 def executor(**changes):
