@@ -44,6 +44,8 @@ def cell(result: Mapping[str, Any] | None) -> str:
         text = f"**ranks live on** after {seconds:g} s"
     elif ended == "did not start":
         text = "did not start"
+    elif result["fault"] == "none":
+        text = ended
     else:
         text = f"{ended} after {seconds:.1f} s"
     if result["by_itself"]:

@@ -19,7 +19,7 @@ class Seen:
     Attributes:
         processes: Process ids and command lines of tagged processes, without the driver and Spark's own.
         ports: (command, port) of every tagged process that listens, without Spark's own.
-        files: Paths in the temporary folder and in shared memory.
+        files: Paths in the temporary folder, and in shared memory those that are not somebody else's.
     """
 
     processes: dict[int, str]
@@ -71,10 +71,23 @@ def look(tag: str, driver: int, temporary: Path) -> Seen:
             continue
         if process.pid != driver:
             processes[process.pid] = _short(command)
-    shared = Path("/dev/shm")  # noqa: S108 - looked at, not written
-    files = [str(path) for path in temporary.rglob("*")]
-    files += [str(path) for path in shared.iterdir()] if shared.is_dir() else []
-    return Seen(processes, frozenset(ports), frozenset(files))
+    files = {str(path) for path in temporary.rglob("*")}
+    return Seen(processes, frozenset(ports), frozenset(files | _shared_memory(tag)))
+
+
+def _shared_memory(tag: str) -> set[str]:
+    """Paths in shared memory, but for those that a living process of somebody else's has mapped."""
+    folder = Path("/dev/shm")  # noqa: S108 - looked at, not written
+    files = {str(path) for path in folder.iterdir()} if folder.is_dir() else set()
+    ours = {process.pid for process in tagged(tag)}
+    for process in Path("/proc").glob("[0-9]*") if files else ():
+        if int(process.name) not in ours:
+            try:
+                maps = (process / "maps").read_text(encoding="utf-8", errors="replace")
+            except OSError:
+                continue
+            files -= {line.split(maxsplit=5)[5] for line in maps.splitlines() if str(folder) in line}
+    return files
 
 
 def end_tagged(tag: str) -> int:

@@ -236,6 +236,21 @@ def test_a_message_names_the_cause_in_words_that_one_would_look_for() -> None:
     assert faults.named("more ranks than slots", "4 ranks need 4 slots, rank 1 on h", ["h"]) == ["cause"]
 
 
+def test_shared_memory_of_other_processes_is_not_a_jobs_leftover(tmp_path: Path) -> None:
+    from multiprocessing.shared_memory import SharedMemory
+
+    mapped, unmapped = (SharedMemory(create=True, size=4096) for _ in range(2))
+    try:
+        unmapped.close()
+        files = look("a-test", os.getpid(), tmp_path).files
+        assert f"/dev/shm/{unmapped.name}" in files
+        assert f"/dev/shm/{mapped.name}" not in files
+    finally:
+        mapped.close()
+        mapped.unlink()
+        unmapped.unlink()
+
+
 def test_results_of_faults_hold_no_place_of_this_machine() -> None:
     assert (
         faults.without_places("/a/b/c on h", {"/a": "A", "/a/b": "<folder>", "h": "<host>"}) == "<folder>/c on <host>"
