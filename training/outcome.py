@@ -187,7 +187,13 @@ class JobRecord:
         for rank in self.ranks:
             if rank.stopped_at is not None and now - rank.stopped_at >= self.patience_s:
                 return self._stopped(rank, now)
-        return self._unjoined(now) or self._stalled(now)
+        found = self._unjoined(now) or self._stalled(now)
+        if found is not None and found.reason == "stalled":
+            # The others may have waited a little longer than the one that they wait for has been stopped.
+            for rank in self.ranks:
+                if rank.stopped_at is not None and now - rank.stopped_at >= self.patience_s / 2:
+                    return self._stopped(rank, now)
+        return found
 
     def _primary(self) -> Failure:
         number = next(rank for rank, consequence in self._evidence if not consequence)

@@ -74,6 +74,16 @@ def test_a_stopped_rank_is_given_the_stall_timeout_less_the_time_to_end_the_othe
     assert verdict(job, 200) is None
 
 
+def test_a_stopped_rank_is_to_blame_for_those_that_began_to_wait_for_it_just_before():
+    # Rank 0 was in hvd.init() already, and rank 1 on its way out of it, when rank 1 was stopped.
+    job = record((1.0, 0, "joining"), (1.0, 1, "joining"), (1.2, 1, "stopped", {"signal": 19}), size=2)
+    assert verdict(job, 55.9) is None
+    assert verdict(job, 56.1) == (1, "stopped")
+    # One that was stopped a moment ago is not who the others have waited for all the time.
+    job = record((1.0, 0, "joining"), (55.0, 1, "stopped", {"signal": 19}), size=2)
+    assert verdict(job, 56.1) == (1, "stalled")
+
+
 def test_a_stopped_rank_is_to_blame_for_connections_that_time_out():
     job = record((1.0, 1, "stopped", {"signal": 19}), (31.0, 0, "raised", HOROVOD_DOWN))
     assert verdict(job, 35) == (1, "stopped")
