@@ -113,7 +113,7 @@ def named(fault: str, message: str, hosts: Sequence[str]) -> list[str]:
     found = []
     if rank is not None and re.search(rf"\b(?:rank|process name|task)[\s:=]*{rank}\b", message, re.IGNORECASE):
         found.append("rank")
-    if rank is not None and any(host in message for host in hosts):
+    if rank is not None and any(re.search(_word(host), message) for host in hosts):
         found.append("host")
     if any(word.lower() in message.lower() for word in _CAUSES.get(fault, ())):
         found.append("cause")
@@ -123,8 +123,13 @@ def named(fault: str, message: str, hosts: Sequence[str]) -> list[str]:
 def without_places(text: str, places: Mapping[str, str]) -> str:
     """Writes other words for what only this machine has: its folders and its name."""
     for place in sorted(places, key=len, reverse=True):
-        text = text.replace(place, places[place])
+        pattern = re.escape(place) if "/" in place else _word(place)
+        text = re.sub(pattern, places[place], text)
     return text
+
+
+def _word(name: str) -> str:
+    return rf"(?<![\w-]){re.escape(name)}(?![\w-])"
 
 
 class Trial:

@@ -232,6 +232,7 @@ def test_a_message_names_the_cause_in_words_that_one_would_look_for() -> None:
     assert faults.named("kill -9 rank 1", "rank 1 of 2 on h was ended by SIGKILL", ["h"]) == ["rank", "host", "cause"]
     assert faults.named("kill -9 rank 0", "rank 1 was ended by SIGKILL", ["h"]) == ["cause"]
     assert faults.named("kill -9 rank 1", "Connection closed by peer", ["h.local"]) == []
+    assert faults.named("kill -9 rank 1", "the jvm says SIGKILL", ["vm"]) == ["cause"]
     assert faults.named("exception", "ValueError: the fault that was asked for", []) == ["cause"]
     assert faults.named("more ranks than slots", "4 ranks need 4 slots, rank 1 on h", ["h"]) == ["cause"]
 
@@ -252,9 +253,8 @@ def test_shared_memory_of_other_processes_is_not_a_jobs_leftover(tmp_path: Path)
 
 
 def test_results_of_faults_hold_no_place_of_this_machine() -> None:
-    assert (
-        faults.without_places("/a/b/c on h", {"/a": "A", "/a/b": "<folder>", "h": "<host>"}) == "<folder>/c on <host>"
-    )
+    places = {"/a": "A", "/a/b": "<folder>", "h": "<host>"}
+    assert faults.without_places("/a/b/c, the path on h", places) == "<folder>/c, the path on <host>"
 
 
 def test_a_process_that_passes_its_groups_memory_is_killed_and_counted() -> None:
