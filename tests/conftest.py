@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+# pytest imports test files by path; what they share lies beside them.
+sys.path.insert(0, str(Path(__file__).parent))
+
+from class_archive import use_class_archive
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,6 +33,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         shared = "spark" if "spark" in getattr(item, "fixturenames", ()) else item.path.name
         item.add_marker(pytest.mark.xdist_group(shared))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _class_archive(request: pytest.FixtureRequest) -> None:
+    if any(item.get_closest_marker("spark") for item in request.session.items):
+        use_class_archive()
 
 
 @pytest.fixture(scope="session")
