@@ -27,12 +27,26 @@ os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSeri
 os.environ.pop("SPARK_HOME", None)
 
 
+# The first of these that a test is marked with says how much it starts.
+_HEAVY_FIRST = ("spark", "horovod", "tensorflow", "unit")
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keeps in one process, when two run the tests, what shares a fixture: the Spark session, or those of a file."""
+    """Keeps in one process, when two run the tests, what shares a fixture: the Spark session, or those of a file.
+
+    Groups that start clusters come first and those of pure logic last, so that neither process waits for the other.
+    """
+    weights: dict[str, int] = {}
+    groups: dict[pytest.Item, str] = {}
     for item in items:
-        shared = "spark" if "spark" in getattr(item, "fixturenames", ()) else item.path.name
-        item.add_marker(pytest.mark.xdist_group(shared))
+        groups[item] = "spark" if "spark" in getattr(item, "fixturenames", ()) else item.path.name
+        item.add_marker(pytest.mark.xdist_group(groups[item]))
+        marked = (rank for rank, name in enumerate(_HEAVY_FIRST) if item.get_closest_marker(name))
+        weight = -1 if groups[item] == "spark" else next(marked, len(_HEAVY_FIRST))
+        weights[groups[item]] = min(weight, weights.get(groups[item], weight))
+    places = {group: (weights[group], place) for place, group in enumerate(dict.fromkeys(groups.values()))}
+    items.sort(key=lambda item: places[groups[item]])
 
 
 @pytest.fixture(scope="session", autouse=True)
