@@ -56,7 +56,8 @@ def use_class_archive() -> None:
         return  # the tests that need Java say so
     import pyspark
 
-    parts = f"{java.home} {java.version} {pyspark.__version__} {pyspark.__file__} {TRAINING}"
+    jars = Path(pyspark.__file__).parent / "jars"  # a JVM refuses the archive of JARs that were installed anew
+    parts = f"{java.home} {java.version} {jars} {jars.stat().st_mtime_ns} {TRAINING}"
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lakelens" / "classes"
     archive = cache / f"{hashlib.sha256(parts.encode()).hexdigest()[:16]}.jsa"
     if not archive.exists():
@@ -78,7 +79,7 @@ def _make(archive: Path) -> None:
         made = Path(folder) / archive.name
         command = [sys.executable, "-c", TRAINING, str(made), folder]
         try:
-            subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
+            subprocess.run(command, capture_output=True, text=True, timeout=180, check=True)
             made.chmod(0o600)
         except (subprocess.SubprocessError, FileNotFoundError) as error:
             warnings.warn(f"no class archive, the tests' JVMs start slowly: {error}", stacklevel=2)
