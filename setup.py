@@ -32,6 +32,7 @@ DEVELOPMENT = [
     *S3,
     "build>=1",
     "flask-cors",  # moto's server needs it, and its [server] extra brings much more
+    "grpcio-status>=1.56,<1.72",  # Spark Connect's client; 1.72 needs protobuf 6, and TensorFlow 2.18 takes 5
     "hypothesis>=6.100",
     "moto>=5",
     "mypy>=1.10",
