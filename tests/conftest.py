@@ -22,7 +22,14 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 # Sessions of tests end before the JVM's optimising compiler has paid for itself, and it takes the cores from the tests.
-os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+# So does compiling each query, which is half of what an ingest of ten rows costs. The demo runs with what users have.
+os.environ.setdefault(
+    "JAVA_TOOL_OPTIONS",
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dspark.ui.enabled=false "
+    "-Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN",
+)
+# Hundreds of Python processes start: each would compile our modules anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # A Java or Spark that the developer's shell points at would make the tests depend on that machine.
 os.environ.pop("SPARK_HOME", None)
 
@@ -69,6 +76,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.driver.memory": "1g",
             "spark.executor.memory": "1g",
             "spark.ui.enabled": "false",
+            # Tables of tests have some ten rows: more tasks would have none.
+            "spark.sql.shuffle.partitions": "2",
+            "spark.databricks.delta.snapshotPartitions": "1",
         },
     )
     session.sparkContext.setLogLevel("ERROR")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,12 +14,15 @@ pytestmark = [pytest.mark.spark, pytest.mark.horovod, pytest.mark.timeout(600)]
 
 
 def demo(*flags: str) -> tuple[subprocess.CompletedProcess[str], dict]:
+    options = os.environ.get("JAVA_TOOL_OPTIONS", "").split()
+    users = " ".join(option for option in options if not option.startswith("-Dspark."))
     done = subprocess.run(
         [sys.executable, "-m", "lakelens.jobs.cli", "demo", *flags],
         capture_output=True,
         text=True,
         timeout=550,
         check=False,
+        env={**os.environ, "JAVA_TOOL_OPTIONS": users},
     )
     return done, json.loads(done.stdout.splitlines()[-1])
 
