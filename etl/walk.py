@@ -53,11 +53,6 @@ def is_hidden(name: str) -> bool:
     return name.startswith(".") or name.lower() in _HIDDEN_NAMES
 
 
-def has_image_suffix(name: str) -> bool:
-    """Tells whether a file's name says that it is an image."""
-    return has_suffix(name, IMAGE_SUFFIXES)
-
-
 def has_suffix(name: str, suffixes: frozenset[str]) -> bool:
     """Tells whether a file's name ends with a dot and one of `suffixes`, which are in lower case."""
     return "." in name and name.rpartition(".")[2].lower() in suffixes

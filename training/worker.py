@@ -44,6 +44,8 @@ def main(argument: str) -> None:
     faulthandler.register(STACK_SIGNAL, all_threads=True)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True, errors="replace")  # type: ignore[union-attr]
+    # TensorFlow imports what it makes of functions from the folder for temporary files, and leaves the bytecode there.
+    sys.dont_write_bytecode = True
     lazy_imports.install()
     for name in spec["preload"]:
         _preload(name)

@@ -14,7 +14,7 @@ from lakelens.etl.layouts import (
     class_of_parts,
     number_of_folder,
 )
-from lakelens.etl.walk import has_image_suffix, is_hidden, local_path, local_uri, visit
+from lakelens.etl.walk import IMAGE_SUFFIXES, has_suffix, is_hidden, local_path, local_uri, visit
 
 pytestmark = pytest.mark.unit
 
@@ -120,7 +120,10 @@ def test_an_unknown_layout_is_refused_with_those_that_exist():
 
 
 def test_names_say_what_is_an_image():
-    assert all(map(has_image_suffix, ["a.jpg", "a.JPEG", "a.b.png", ".jpg", "a.webp", "a.TIF"]))
-    assert not any(map(has_image_suffix, ["jpg", "RENAME2", "a.txt", "a.jpg.bak", "a.mp4", ""]))
+    images, others = (
+        ["a.jpg", "a.JPEG", "a.b.png", ".jpg", "a.webp", "a.TIF"],
+        ["jpg", "RENAME2", "a.jpg.bak", "a.mp4", ""],
+    )
+    assert [name for name in (*images, *others) if has_suffix(name, IMAGE_SUFFIXES)] == images
     assert is_hidden("Thumbs.db")
     assert not is_hidden("_MG_0001.jpg")

@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-
-import cloudpickle
 import numpy as np
 import pytest
 from leftovers import leaves_nothing
 
 from lakelens.training.runner import HorovodRunner
 
-pytestmark = pytest.mark.horovod
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _functions_travel_by_value() -> Iterator[None]:
-    """Ranks cannot import this module."""
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    yield
-    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+pytestmark = [pytest.mark.horovod, pytest.mark.usefixtures("functions_travel_by_value")]
 
 
 def refusal(call):
@@ -156,7 +144,7 @@ def checks():
 
 
 @pytest.fixture(scope="module")
-def results(_functions_travel_by_value):
+def results(functions_travel_by_value):
     with leaves_nothing() as watch:
         return HorovodRunner(np=-2, env={**watch.env, "TF_CPP_MIN_LOG_LEVEL": "2"}).run(checks)
 

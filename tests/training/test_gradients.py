@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 
-import cloudpickle
 import pytest
 from leftovers import leaves_nothing
 
 from lakelens.training.runner import HorovodRunner
 
-pytestmark = pytest.mark.horovod
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _functions_travel_by_value() -> Iterator[None]:
-    """Ranks cannot import this module."""
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    yield
-    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+pytestmark = [pytest.mark.horovod, pytest.mark.usefixtures("functions_travel_by_value")]
 
 
 @pytest.mark.parametrize(
@@ -103,7 +93,7 @@ def late_gradients():
 
 
 @pytest.fixture(scope="module")
-def late() -> Iterator[dict]:
+def late(functions_travel_by_value) -> Iterator[dict]:
     with leaves_nothing() as watch:
         # What is ready within such a long cycle would be put together, were that not off for groups.
         env = {**watch.env, "TF_CPP_MIN_LOG_LEVEL": "2", "HOROVOD_CYCLE_TIME": "100"}

@@ -279,10 +279,9 @@ except RankFailedError as error:
     try:
         ready(tmp_path, process)
         lost = psutil.Process(cluster.processes[-1].pid)
-        for victim in [*lost.children(recursive=True), lost]:
-            # The host's JVMs vanish at once, as when its power fails; ranks there must not outlive them.
-            if "java" in victim.name():
-                victim.kill()
+        # The host's JVMs vanish at once, as when its power fails; ranks there must not outlive them.
+        for jvm in [process for process in [*lost.children(recursive=True), lost] if "java" in process.name()]:
+            jvm.kill()
         output, errors = process.communicate(timeout=90)
     finally:
         with contextlib.suppress(OSError):
