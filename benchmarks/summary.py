@@ -24,7 +24,7 @@ _ORDER = ("etl", "planning", "feed_planning", "feed", "first_batch", "launch", "
 
 def summary(results: Mapping[str, Mapping[str, Any]]) -> str:
     """Writes the aims of all benchmarks as one table, then a section for each benchmark."""
-    ordered = [results[name] for name in _ORDER if name in results]
+    ordered = [results[name] for name in sorted(results, key=lambda name: _ORDER.index(results[name]["benchmark"]))]
     lines = ["| benchmark | compared | measured | aim | |", "|---|---|---|---|---|"]
     for result in ordered:
         lines += [_aim_row(result["benchmark"], aim) for aim in result["aims"]]
@@ -76,12 +76,12 @@ def _fact(fact: Any) -> str:
 
 
 def read_results(folder: Path) -> dict[str, dict[str, Any]]:
-    """Reads the results of a folder by the benchmark's name."""
+    """Reads the results of a folder by their files' names: a benchmark may have been run in parts."""
     found = {}
     for path in sorted(folder.glob("*.json")):
         value = json.loads(path.read_text(encoding="utf-8"))
         if value["benchmark"] in _ORDER:
-            found[value["benchmark"]] = value
+            found[path.stem] = value
     return found
 
 
