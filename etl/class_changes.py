@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
@@ -93,7 +92,7 @@ def _renames(
 
     went = F.col(schema.LABEL_NAME).isin(*vanished)
     old, new = contents(old_rows, went, "old"), contents(rows, ~went, "new")
-    joined = old.join(new, schema.CONTENT_HASH, "left").groupBy("old", "new").agg(F.count("*").alias("images"))
-    moved = Counter({(row["old"], row["new"]): row["images"] for row in joined.collect() if row["new"] is not None})
+    joined = old.join(new, schema.CONTENT_HASH).groupBy("old", "new").agg(F.count("*").alias("images"))
+    moved = {(row["old"], row["new"]): row["images"] for row in joined.collect()}
     sizes = {row["old"]: row["count"] for row in old.groupBy("old").count().collect()}
     return find_renames(sizes, present, moved)

@@ -7,9 +7,10 @@ before it is committed. `open_transaction` therefore drives Delta's own transact
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -114,12 +115,8 @@ def _create_by_public_writer(
     # The option of that name is not read when a table is created.
     spark.conf.set("spark.databricks.delta.commitInfo.userMetadata", user_metadata)
     try:
-        writer.create()
-    except Exception as error:
-        conflict = conflict_of(error, f"{location} before it existed")
-        if conflict is None:
-            raise
-        raise conflict from error
+        with _conflicts_named(f"{location} before it existed"):
+            writer.create()
     finally:
         spark.conf.unset("spark.databricks.delta.commitInfo.userMetadata")
     return Committed(0, read_table(spark, location, 0).count())
@@ -144,13 +141,8 @@ class _DeltaTransaction:
     def commit(
         self, rows: DataFrame, delete_where: str | None, properties: Mapping[str, str], user_metadata: str
     ) -> Committed:
-        try:
+        with _conflicts_named(f"{self._path}@{self.version}"):
             return self._commit(rows, delete_where, properties, user_metadata)
-        except Exception as error:
-            conflict = conflict_of(error, f"{self._path}@{self.version}")
-            if conflict is None:
-                raise
-            raise conflict from error
 
     def _commit(
         self, rows: DataFrame, delete_where: str | None, properties: Mapping[str, str], user_metadata: str
@@ -261,16 +253,11 @@ class _PublicTransaction:
             raise TableConflictError(
                 f"another writer was faster than the one that had read {self._path}@{self.version}: it is at {latest}"
             )
-        try:
+        with _conflicts_named(f"{self._path}@{self.version}"):
             changed = {name: value for name, value in properties.items() if self._properties.get(name) != value}
             if changed:
                 set_properties(self._spark, self._path, changed)
             self._write(rows, delete_where, user_metadata)
-        except Exception as error:
-            conflict = conflict_of(error, f"{self._path}@{self.version}")
-            if conflict is None:
-                raise
-            raise conflict from error
         for row in self._table.history(_RECENT).collect():
             if row["userMetadata"] == user_metadata:
                 return Committed(int(row["version"]), int(row["operationMetrics"].get("numOutputRows", 0)))
@@ -320,6 +307,18 @@ def _last_number(spark: SparkSession, path: str, version: int) -> int:
         for entries in (commits, checkpoints)
     ]
     return max((row[0] for frame in numbers for row in frame.collect() if row[0] is not None), default=-1)
+
+
+@contextlib.contextmanager
+def _conflicts_named(read: str) -> Iterator[None]:
+    """Raises Delta's word that another writer was faster as our error, and every other one as it is."""
+    try:
+        yield
+    except Exception as error:
+        conflict = conflict_of(error, read)
+        if conflict is None:
+            raise
+        raise conflict from error
 
 
 def conflict_of(error: Exception, read: str) -> TableConflictError | None:
