@@ -10,6 +10,8 @@ The format: https://github.com/apache/parquet-format (PageHeader in parquet.thri
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import os
 import struct
 from collections.abc import Iterator
@@ -95,12 +97,31 @@ def map_column(
             return None
         source.seek(chunk.data_page_offset)
         # The buffer keeps the mapping; the file itself is closed, so that many row groups need no more descriptors.
-        data = memoryview(source.read_buffer(chunk.total_compressed_size)).cast("B")
+        buffer = source.read_buffer(chunk.total_compressed_size)
+    data = memoryview(buffer).cast("B")
     try:
         places = _places(data, footer.schema.column(index).max_definition_level, first, last)
     except (_UnknownFormError, LookupError, TypeError, struct.error, RecursionError):
         return None  # pyarrow says what is wrong with it
+    _unmap_pages(buffer)
     return MappedColumn(data, *places)
+
+
+def _unmap_pages(buffer: pa.Buffer) -> None:
+    """Takes mapped pages out of this process; the kernel maps one again when it is next read.
+
+    To read a length maps the pages around it, so after a walk through the lengths the whole chunk would count as memory
+    of this process, for a few rows of it.
+    """
+    start = -(-buffer.address // mmap.PAGESIZE) * mmap.PAGESIZE
+    length = (buffer.address + buffer.size) // mmap.PAGESIZE * mmap.PAGESIZE - start
+    if length > 0:
+        _libc().madvise(ctypes.c_void_p(start), ctypes.c_size_t(length), ctypes.c_int(mmap.MADV_DONTNEED))
+
+
+@lru_cache(maxsize=1)
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None)
 
 
 def _index_of(footer: pq.FileMetaData, column: str) -> int | None:

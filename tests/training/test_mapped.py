@@ -74,6 +74,22 @@ def test_any_rows_of_any_pages_are_those_that_pyarrow_reads(folder, nulls, nulla
     assert read(mapped(path, 1, 0, 15), 15) == values[25:]
 
 
+def mapped_bytes() -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("RssFile"))
+
+
+def test_some_rows_of_a_large_row_group_do_not_count_as_memory_with_the_rest_of_it(folder):
+    values = [bytes([number]) * (1 << 20) for number in range(64)]
+    path = written(folder / "large.parquet", values, write_batch_size=64, data_page_size=1 << 30)
+    mapped(path)
+    before = mapped_bytes()
+    column = mapped(path, last=64)
+    assert mapped_bytes() - before < 8 << 20, "a walk through the lengths left the chunk mapped"
+    assert read(column, 64) == values
+    assert mapped_bytes() - before > 48 << 20, "the pages that are read are counted, else this test sees nothing"
+
+
 @pytest.mark.parametrize(
     "options",
     [
