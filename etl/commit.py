@@ -7,10 +7,9 @@ before it is committed. `open_transaction` therefore drives Delta's own transact
 
 from __future__ import annotations
 
-import contextlib
 import getpass
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -18,6 +17,7 @@ from ..errors import TableConflictError
 from ..locations import is_table_name
 from . import schema
 from .catalog import delta_table, read_table, sql_name
+from .conflicts import conflicts_named
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -28,22 +28,6 @@ APPLICATION_ID = "lakelens.ingest"
 
 # How far back a commit of our own is looked for, behind those that were made since.
 _RECENT = 100
-
-_CONFLICTS = (
-    "ConcurrentTransactionException",
-    "ConcurrentAppendException",
-    "ConcurrentDeleteReadException",
-    "ConcurrentDeleteDeleteException",
-    "ConcurrentWriteException",
-    "MetadataChangedException",
-    "ProtocolChangedException",
-    "ConcurrentModificationException",
-    # Two that create the same table at once.
-    "DELTA_TABLE_ALREADY_EXISTS",
-    "TABLE_OR_VIEW_ALREADY_EXISTS",
-    "DELTA_PATH_EXISTS",
-    "TableAlreadyExistsException",
-)
 
 
 @dataclass(frozen=True)
@@ -115,7 +99,7 @@ def _create_by_public_writer(
     # The option of that name is not read when a table is created.
     spark.conf.set("spark.databricks.delta.commitInfo.userMetadata", user_metadata)
     try:
-        with _conflicts_named(f"{location} before it existed"):
+        with conflicts_named(f"{location} before it existed"):
             writer.create()
     finally:
         spark.conf.unset("spark.databricks.delta.commitInfo.userMetadata")
@@ -141,7 +125,7 @@ class _DeltaTransaction:
     def commit(
         self, rows: DataFrame, delete_where: str | None, properties: Mapping[str, str], user_metadata: str
     ) -> Committed:
-        with _conflicts_named(f"{self._path}@{self.version}"):
+        with conflicts_named(f"{self._path}@{self.version}"):
             return self._commit(rows, delete_where, properties, user_metadata)
 
     def _commit(
@@ -253,7 +237,7 @@ class _PublicTransaction:
             raise TableConflictError(
                 f"another writer was faster than the one that had read {self._path}@{self.version}: it is at {latest}"
             )
-        with _conflicts_named(f"{self._path}@{self.version}"):
+        with conflicts_named(f"{self._path}@{self.version}"):
             changed = {name: value for name, value in properties.items() if self._properties.get(name) != value}
             if changed:
                 set_properties(self._spark, self._path, changed)
@@ -307,30 +291,6 @@ def _last_number(spark: SparkSession, path: str, version: int) -> int:
         for entries in (commits, checkpoints)
     ]
     return max((row[0] for frame in numbers for row in frame.collect() if row[0] is not None), default=-1)
-
-
-@contextlib.contextmanager
-def _conflicts_named(read: str) -> Iterator[None]:
-    """Raises Delta's word that another writer was faster as our error, and every other one as it is."""
-    try:
-        yield
-    except Exception as error:
-        conflict = conflict_of(error, read)
-        if conflict is None:
-            raise
-        raise conflict from error
-
-
-def conflict_of(error: Exception, read: str) -> TableConflictError | None:
-    """Gives the typed error when `error` is Delta's word that another writer was faster, else None."""
-    text = f"{type(error).__name__} {error}"
-    cause = getattr(error, "java_exception", None)
-    if cause is not None:
-        text += str(cause.getClass().getName())
-    if not any(name in text for name in _CONFLICTS):
-        return None
-    first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    return TableConflictError(f"another writer was faster than the one that had read {read}: {first}")
 
 
 def _has_delta_classes(spark: SparkSession) -> bool:

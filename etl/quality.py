@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ..errors import TableConflictError
 from . import schema
 from .catalog import create_table, delta_table, is_delta_table, read_table
-from .commit import conflict_of
+from .conflicts import conflicts_named
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -88,16 +88,11 @@ class Quarantine:
         raise conflict
 
     def _write(self, changes: list[DataFrame]) -> None:
-        try:
+        with conflicts_named(self.location):
             if self.exists():
                 self._merge(functools.reduce(lambda one, other: one.unionByName(other), changes))
-                return
-            create_table(changes[0].where("NOT mended").drop("mended"), self.location)
-        except Exception as error:
-            conflict = conflict_of(error, self.location)
-            if conflict is None:
-                raise
-            raise conflict from error
+            else:
+                create_table(changes[0].where("NOT mended").drop("mended"), self.location)
 
     def _merge(self, changes: DataFrame) -> None:
         values = {name: f"changes.{name}" for name in schema.quarantine_arrow_schema().names}

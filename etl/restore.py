@@ -8,10 +8,11 @@ between the two is completed by the next one.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -22,8 +23,9 @@ from ..errors import (
     TableConflictError,
     VersionFilesMissingError,
 )
-from .catalog import delta_table, is_delta_table, path_of, sql_name
-from .commit import conflict_of, set_properties, user_name
+from .catalog import is_delta_table, path_of, sql_name
+from .commit import set_properties, user_name
+from .conflicts import conflicts_named
 from .data_files import require_files
 from .history import RESTORE, note_of
 from .labels import LABELS_PROPERTY, labels_of, labels_property
@@ -90,25 +92,7 @@ def restore(
     session = writing_session(spark)
     if not is_delta_table(session, location):
         raise NotADeltaTableError(f"{location} holds no Delta table; give the table whose version is to be restored")
-    path = path_of(session, location)
-    target = open_snapshot(path, version, storage_options)
-    latest = open_snapshot(path, None, storage_options)
-    Recipe.of({**target.configuration, **latest.configuration}, location)
-    require_files(target, storage_options)
-    labels = _every_label(path, latest, storage_options)
-    user = user_name()
-    result = RestoreResult(latest.version, target.version, {}, {}, {}, user, committed=False)
-    if set(target.files.paths) != set(latest.files.paths):
-        committed = _restore(session, location, target, user)
-        found = difference(path, committed - 1, committed, storage_options)
-        result = RestoreResult(
-            committed, target.version, found.added, found.removed, found.changed, user, committed=True
-        )
-    now = _labels_of(open_snapshot(path, None, storage_options).configuration)
-    if not labels.items() <= now.items():
-        renumbered = _write_labels(session, location, labels, now, target.version, user)
-        result = replace(result, version=renumbered, committed=True)
-    return result
+    return _Restore(session, location, path_of(session, location), storage_options).to(version)
 
 
 def difference(path: str, before: int, after: int, storage_options: Mapping[str, str] | None = None) -> VersionDiff:
@@ -121,42 +105,6 @@ def difference(path: str, before: int, after: int, storage_options: Mapping[str,
         return diff(path, before, after, storage_options)
     except (VersionFilesMissingError, DataFileError, NotAnImageTableError):
         return VersionDiff(before, after, class_counts(open_snapshot(path, after), storage_options), {}, {})
-
-
-def _restore(spark: SparkSession, location: str, target: Snapshot, user: str) -> int:
-    """Runs RESTORE; returns the number of its commit."""
-    mark = uuid.uuid4().hex
-    note = _note(target.version, user, mark)
-    conflict: TableConflictError | None = None
-    for _ in range(_ATTEMPTS):
-        spark.conf.set(_USER_METADATA, note)
-        try:
-            spark.sql(f"RESTORE TABLE {sql_name(location)} TO VERSION AS OF {target.version}").collect()
-        except Exception as error:
-            conflict = conflict_of(error, f"{location}@{target.version}")
-            if conflict is None:
-                raise
-        else:
-            return _commit_of(spark, location, mark)
-        finally:
-            spark.conf.unset(_USER_METADATA)
-    raise TableConflictError(
-        f"{location}: gave up after {_ATTEMPTS} attempts to restore version {target.version}, because other writers "
-        f"kept committing first; restore again when they are done. Last: {conflict}"
-    ) from conflict
-
-
-def _note(restored: int, user: str, mark: str) -> str:
-    return json.dumps({"lakelens": RESTORE, "restored": restored, "user": user, "id": mark}, ensure_ascii=False)
-
-
-def _commit_of(spark: SparkSession, location: str, mark: str) -> int:
-    for row in delta_table(spark, location).history(_RECENT).collect():
-        if note_of(row["userMetadata"]).get("id") == mark:
-            return int(row["version"])
-    raise TableConflictError(
-        f"{location}: RESTORE has ended, and its commit is not among the last {_RECENT}; look at the history"
-    )
 
 
 def _every_label(path: str, latest: Snapshot, storage_options: Mapping[str, str] | None) -> dict[str, int]:
@@ -177,21 +125,83 @@ def _labels_of(configuration: Mapping[str, str]) -> dict[str, int]:
         return {}
 
 
-def _write_labels(
-    spark: SparkSession, location: str, labels: Mapping[str, int], now: Mapping[str, int], restored: int, user: str
-) -> int:
-    """Writes the class numbers back that RESTORE has taken away; returns the number of the commit."""
-    numbers = {number: name for name, number in labels.items()}
-    clash = next((name for name, number in now.items() if numbers.get(number, name) != name), None)
-    if clash is not None:
+@dataclass(frozen=True)
+class _Restore:
+    """One restore of the table at `location`, whose files lie at `path`."""
+
+    spark: SparkSession
+    location: str
+    path: str
+    storage_options: Mapping[str, str] | None
+    user: str = field(default_factory=user_name)
+
+    def to(self, version: int | str | datetime) -> RestoreResult:
+        """Makes the commits that `restore` promises."""
+        target, latest = self._open(version), self._open(None)
+        Recipe.of({**target.configuration, **latest.configuration}, self.location)
+        require_files(target, self.storage_options)
+        labels = _every_label(self.path, latest, self.storage_options)
+        result = RestoreResult(latest.version, target.version, {}, {}, {}, self.user, committed=False)
+        if set(target.files.paths) != set(latest.files.paths):
+            made = self._bring_back(target)
+            found = difference(self.path, made - 1, made, self.storage_options)
+            result = RestoreResult(
+                made, target.version, found.added, found.removed, found.changed, self.user, committed=True
+            )
+        now = _labels_of(self._open(None).configuration)
+        if not labels.items() <= now.items():
+            result = replace(result, version=self._write_labels(labels, now, target.version), committed=True)
+        return result
+
+    def _open(self, version: int | str | datetime | None) -> Snapshot:
+        return open_snapshot(self.path, version, self.storage_options)
+
+    def _bring_back(self, target: Snapshot) -> int:
+        """Runs RESTORE; returns the number of its commit."""
+        conflict: TableConflictError | None = None
+        statement = f"RESTORE TABLE {sql_name(self.location)} TO VERSION AS OF {target.version}"
+        for _ in range(_ATTEMPTS):
+            try:
+                with self._noted(target.version) as mark, conflicts_named(f"{self.location}@{target.version}"):
+                    self.spark.sql(statement).collect()
+            except TableConflictError as error:
+                conflict = error
+            else:
+                return self._commit_of(mark)
         raise TableConflictError(
-            f"{location}: while version {restored} was being restored, another writer gave the class {clash!r} the "
-            f"number {now[clash]} of {numbers[now[clash]]!r}; restore again, and ingest when it is done"
+            f"{self.location}: gave up after {_ATTEMPTS} attempts to restore version {target.version}, because other "
+            f"writers kept committing first; restore again when they are done. Last: {conflict}"
+        ) from conflict
+
+    def _write_labels(self, labels: Mapping[str, int], now: Mapping[str, int], restored: int) -> int:
+        """Writes the class numbers back that RESTORE has taken away; returns the number of the commit."""
+        numbers = {number: name for name, number in labels.items()}
+        clash = next((name for name, number in now.items() if numbers.get(number, name) != name), None)
+        if clash is not None:
+            raise TableConflictError(
+                f"{self.location}: while version {restored} was being restored, another writer gave the class "
+                f"{clash!r} the number {now[clash]} of {numbers[now[clash]]!r}; restore again, and ingest when it is "
+                "done"
+            )
+        with self._noted(restored) as mark:
+            set_properties(self.spark, self.location, {LABELS_PROPERTY: labels_property(dict(labels) | dict(now))})
+        return self._commit_of(mark)
+
+    @contextlib.contextmanager
+    def _noted(self, restored: int) -> Iterator[str]:
+        """Lets commits carry a note of this restore; gives the mark by which `_commit_of` finds it."""
+        mark = uuid.uuid4().hex
+        note = {"lakelens": RESTORE, "restored": restored, "user": self.user, "id": mark}
+        self.spark.conf.set(_USER_METADATA, json.dumps(note, ensure_ascii=False))
+        try:
+            yield mark
+        finally:
+            self.spark.conf.unset(_USER_METADATA)
+
+    def _commit_of(self, mark: str) -> int:
+        for state in walk_log(self.path, _RECENT, self.storage_options):
+            if note_of(state.commit.get("userMetadata")).get("id") == mark:
+                return state.version
+        raise TableConflictError(
+            f"{self.location}: the commit of a restore is not among the last {_RECENT}; look at the history"
         )
-    mark = uuid.uuid4().hex
-    spark.conf.set(_USER_METADATA, _note(restored, user, mark))
-    try:
-        set_properties(spark, location, {LABELS_PROPERTY: labels_property(dict(labels) | dict(now))})
-    finally:
-        spark.conf.unset(_USER_METADATA)
-    return _commit_of(spark, location, mark)

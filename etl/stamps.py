@@ -7,12 +7,13 @@ while the row still holds the content that was read then. To lose it costs the r
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 from ..errors import TableConflictError
 from . import schema
 from .catalog import create_table, delta_table, is_delta_table, read_table
-from .commit import conflict_of
+from .conflicts import conflicts_named
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,12 +38,8 @@ class Stamps:
 
     def remember(self, seen: DataFrame) -> None:
         """Keeps rows of `COLUMNS`; gives way to another writer, since the next ingest finds them again."""
-        try:
+        with contextlib.suppress(TableConflictError), conflicts_named(self.location):
             self._write(seen)
-        except Exception as error:
-            conflict: TableConflictError | None = conflict_of(error, self.location)
-            if conflict is None:
-                raise
 
     def _write(self, seen: DataFrame) -> None:
         if not self.exists():

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidArgumentError, TableConflictError
-from ..etl.commit import conflict_of
+from ..etl.conflicts import conflicts_named
 from ..locations import absolute
 from ..session import require_delta
 from .arrow import PREDICTION_DDL, predict_arrow
@@ -222,11 +222,12 @@ class _ScoringRun:
             }
         )
         try:
-            with bounded_arrow_batches(self.spark, arrow_rows(self.batch_bytes, self.source.mean_row_bytes)):
+            with (
+                conflicts_named(self.results.location),
+                bounded_arrow_batches(self.spark, arrow_rows(self.batch_bytes, self.source.mean_row_bytes)),
+            ):
                 self.results.append(rows, state)
-        except Exception as error:
-            if conflict_of(error, self.results.location) is None:
-                raise
+        except TableConflictError:
             return None
         return self.results.written(batch_id)
 
