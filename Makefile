@@ -22,7 +22,7 @@ demo: setup ## images to a scored Delta table, on a real two-executor Spark; set
 	@"$(VENV)/bin/lakelens" demo $(if $(IMAGES),--images "$(IMAGES)")
 
 test: setup ## all tests: a real two-executor Spark, real Horovod ranks
-	@"$(VENV)/bin/python" -m pytest -n 2 --dist loadgroup --no-loadscope-reorder $(ARGS)
+	@"$(VENV)/bin/python" -m pytest -n 3 --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 test-unit: packages ## the tests that need neither JVM nor TensorFlow: seconds, and no compiler
 	@"$(VENV)/bin/python" -m pytest -m unit $(ARGS)

@@ -6,12 +6,11 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from . import schema
-from .catalog import read_table
-from .label_changes import ClassChanges, ClassConflict, Rename, find_renames
+from .label_changes import ClassConflict, Rename, find_renames
 from .plan import Plan
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame
 
 _MOST_EXAMPLES = 10
 
@@ -32,36 +31,44 @@ def find_vanished(plan: Plan, stored: DataFrame | None) -> tuple[str, ...]:
     return tuple(sorted(row["name"] for row in rows.collect() if row["rows"] == plan.lost_by_class[row["name"]]))
 
 
-def find_class_changes(
-    spark: SparkSession,
-    location: str,
-    version: int,
-    batch_ids: Collection[str],
-    vanished: Collection[str] = (),
-    present: Collection[str] = (),
-    before: int | None = None,
-) -> ClassChanges:
-    """Looks for renamed classes, and for contents of some batches that are in several classes.
+def find_renamed(
+    stored: DataFrame, rows: DataFrame, vanished: Collection[str], present: Collection[str]
+) -> tuple[Rename, ...]:
+    """Finds the new names of classes that have vanished.
 
     Args:
-        spark: The session.
-        location: The table.
-        version: The version that holds the batches.
-        batch_ids: The batches that were committed.
+        stored: The table while it had all rows of those classes.
+        rows: The table as it is now.
         vanished: What `find_vanished` has found.
         present: Classes that the source has.
-        before: The version that still has the rows of those classes; None when none has vanished.
     """
-    conflicts, examples = _conflicts(read_table(spark, location, version), batch_ids) if batch_ids else (0, ())
-    renamed: tuple[Rename, ...] = ()
-    if vanished and before is not None:
-        renamed = _renames(read_table(spark, location, before), read_table(spark, location, version), vanished, present)
-    return ClassChanges(tuple(vanished), renamed, conflicts, examples)
-
-
-def _conflicts(rows: DataFrame, batch_ids: Collection[str]) -> tuple[int, tuple[ClassConflict, ...]]:
     from pyspark.sql import functions as F
 
+    if not vanished:
+        return ()
+
+    def contents(table: DataFrame, which: Column, name: str) -> DataFrame:
+        return table.where(which).select(schema.CONTENT_HASH, F.col(schema.LABEL_NAME).alias(name)).distinct()
+
+    went = F.col(schema.LABEL_NAME).isin(*vanished)
+    old, new = contents(stored, went, "old"), contents(rows, ~went, "new")
+    joined = old.join(new, schema.CONTENT_HASH).groupBy("old", "new").agg(F.count("*").alias("images"))
+    moved = {(row["old"], row["new"]): row["images"] for row in joined.collect()}
+    sizes = {row["old"]: row["count"] for row in old.groupBy("old").count().collect()}
+    return find_renames(sizes, present, moved)
+
+
+def find_conflicts(rows: DataFrame, batch_ids: Collection[str]) -> tuple[int, tuple[ClassConflict, ...]]:
+    """Finds contents of some batches that are in several classes: their number, and the first of them.
+
+    Args:
+        rows: The table.
+        batch_ids: The batches.
+    """
+    from pyspark.sql import functions as F
+
+    if not batch_ids or not _may_conflict(rows, batch_ids):
+        return 0, ()
     named = rows.where(F.col(schema.LABEL_NAME).isNotNull())
     came = named.where(F.col(schema.BATCH_ID).isin(*batch_ids)).select(schema.CONTENT_HASH)
     classes = named.join(came, schema.CONTENT_HASH, "left_semi").groupBy(schema.CONTENT_HASH, schema.LABEL_NAME)
@@ -69,8 +76,6 @@ def _conflicts(rows: DataFrame, batch_ids: Collection[str]) -> tuple[int, tuple[
     contents = classes.agg(F.min(schema.PATH).alias(schema.PATH)).groupBy(schema.CONTENT_HASH)
     found = contents.agg(F.sort_array(F.collect_list(entry)).alias("entries")).where(F.size("entries") > 1)
     count = found.count()
-    if not count:
-        return 0, ()
     first = found.orderBy(schema.CONTENT_HASH).limit(_MOST_EXAMPLES).collect()
     return count, tuple(
         ClassConflict(
@@ -82,17 +87,18 @@ def _conflicts(rows: DataFrame, batch_ids: Collection[str]) -> tuple[int, tuple[
     )
 
 
-def _renames(
-    old_rows: DataFrame, rows: DataFrame, vanished: Collection[str], present: Collection[str]
-) -> tuple[Rename, ...]:
+def _may_conflict(rows: DataFrame, batch_ids: Collection[str]) -> bool:
+    """Tells in one pass over small numbers whether there is anything to look for: nearly always there is not.
+
+    Two contents may share a number, and then there is nothing after all; one content always has the same.
+    """
     from pyspark.sql import functions as F
 
-    def contents(table: DataFrame, which: Column, name: str) -> DataFrame:
-        return table.where(which).select(schema.CONTENT_HASH, F.col(schema.LABEL_NAME).alias(name)).distinct()
-
-    went = F.col(schema.LABEL_NAME).isin(*vanished)
-    old, new = contents(old_rows, went, "old"), contents(rows, ~went, "new")
-    joined = old.join(new, schema.CONTENT_HASH).groupBy("old", "new").agg(F.count("*").alias("images"))
-    moved = {(row["old"], row["new"]): row["images"] for row in joined.collect()}
-    sizes = {row["old"]: row["count"] for row in old.groupBy("old").count().collect()}
-    return find_renames(sizes, present, moved)
+    # A filter on the table would make Delta weigh the statistics of all its files first, for nothing.
+    name = F.expr(f"CASE WHEN {schema.LABEL_NAME} IS NOT NULL THEN xxhash64({schema.LABEL_NAME}) END")
+    contents = rows.groupBy(F.xxhash64(schema.CONTENT_HASH)).agg(
+        F.min(name).alias("first"),
+        F.max(name).alias("last"),
+        F.bool_or(F.col(schema.BATCH_ID).isin(*batch_ids)).alias("came"),
+    )
+    return bool(contents.where("came AND first <> last").count())

@@ -37,10 +37,12 @@ class Committed:
     Attributes:
         version: The version that it made, or None when there was nothing to commit.
         rows: Number of rows that it added, rewritten ones included.
+        added: Those rows, where the commit did nothing else; None where it may have, or no public call tells them.
     """
 
     version: int | None
     rows: int
+    added: DataFrame | None = None
 
 
 class Transaction(Protocol):
@@ -140,14 +142,20 @@ class _DeltaTransaction:
             configuration = self._scala_map(properties)
         mode = self._jvm.org.apache.spark.sql.SaveMode.valueOf("Append" if delete_where is None else "Overwrite")
         actions = self._written(rows, mode, delete_where, configuration)
-        row_count = sum(
-            json.loads(a.stats())["numRecords"] for a in actions if a.getClass().getSimpleName() == "AddFile"
-        )
+        files = [action for action in actions if action.getClass().getSimpleName() == "AddFile"]
+        row_count = sum(json.loads(file.stats())["numRecords"] for file in files)
         if not actions and self.version >= 0:
             return Committed(None, 0)
         actions.append(self._jvm.org.apache.spark.sql.delta.actions.SetTransaction(APPLICATION_ID, number, self._none))
         version = self._transaction.commit(self._sequence(actions), self._operation(mode, delete_where, user_metadata))
-        return Committed(int(version), row_count)
+        return Committed(int(version), row_count, self._rows_of(files) if delete_where is None else None)
+
+    def _rows_of(self, files: list[Any]) -> DataFrame:
+        """The rows of some data files, read without asking Spark for the table's active files."""
+        from pyspark.sql import DataFrame
+
+        snapshot = self._log.unsafeVolatileSnapshot()
+        return DataFrame(self._log.createDataFrame(snapshot, self._sequence(files), False, self._none), self._spark)
 
     def _set_properties(self, properties: Mapping[str, str]) -> None:
         metadata = self._transaction.metadata()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from ..errors import TableConflictError
 from ..progress import spark_progress
 from . import schema
 from .catalog import read_table
-from .class_changes import find_class_changes, find_vanished
+from .class_changes import find_conflicts, find_renamed, find_vanished
 from .commit import Committed, create_image_table, sql_literal, user_name
 from .label_changes import ClassChanges
 from .labels import LABELS_PROPERTY, labels_property
@@ -58,8 +58,8 @@ def ingest(spark: SparkSession, location: str, request: IngestRequest) -> Ingest
                 prepare(spark, location, request) as prepared,
                 spark_progress(spark, f"ingest {request.source.name}"),
             ):
-                result = run_prepared(prepared)
-                changes = class_changes_of(prepared, result.version, [result.batch_id] if result.committed else [])
+                result, added = run_prepared(prepared)
+                changes = _class_changes(prepared, result, added)
         except TableConflictError as error:
             conflict = error
         else:
@@ -108,22 +108,22 @@ def preview(spark: SparkSession, location: str, request: IngestRequest, limit: i
         )
 
 
-def class_changes_of(prepared: Prepared, version: int, batch_ids: Collection[str]) -> ClassChanges:
-    """Tells what became of the classes, once the batches of a plan are committed.
-
-    Args:
-        prepared: The plan of the whole source, as it was before the first batch.
-        version: The version that holds the batches.
-        batch_ids: Those that were committed.
-    """
-    before = None if prepared.transaction is None else prepared.transaction.version
-    vanished = find_vanished(prepared.plan, prepared.stored())
-    present = prepared.plan.listed_by_class
-    return find_class_changes(prepared.spark, prepared.location, version, batch_ids, vanished, present, before)
+def _class_changes(prepared: Prepared, result: IngestResult, added: DataFrame | None) -> ClassChanges:
+    """Tells what became of the classes."""
+    stored = prepared.stored()
+    rows = read_table(prepared.spark, prepared.location, result.version) if added is None else added
+    if added is not None and stored is not None:
+        rows = stored.unionByName(added, allowMissingColumns=True)
+    vanished = find_vanished(prepared.plan, stored)
+    renamed = () if stored is None else find_renamed(stored, rows, vanished, prepared.plan.listed_by_class)
+    return ClassChanges(vanished, renamed, *find_conflicts(rows, [result.batch_id] if result.committed else []))
 
 
-def run_prepared(prepared: Prepared) -> IngestResult:
+def run_prepared(prepared: Prepared) -> tuple[IngestResult, DataFrame | None]:
     """Reads, writes and commits what was planned, on top of the version that it was planned for.
+
+    Returns:
+        What was done, and the rows that were added, where that is known and nothing else was done to the table.
 
     Raises:
         TableConflictError: If another writer was faster.
@@ -148,7 +148,7 @@ class _Ingest:
         self._batch_id = prepared.request.batch_id or uuid.uuid4().hex
         self._removes = prepared.request.removed == DELETE
 
-    def run(self) -> IngestResult:
+    def run(self) -> tuple[IngestResult, DataFrame | None]:
         """Writes on top of the version that the plan was made for."""
         from .tally import counts_of, open_tally
 
@@ -176,7 +176,7 @@ class _Ingest:
         quarantined = sum(reasons.values())
         if version is None:
             raise TableConflictError(f"{prepared.location}: the table vanished while it was being written")
-        return IngestResult(
+        result = IngestResult(
             version=version,
             rows_in=plan.rows_in,
             stored=plan.work - quarantined,
@@ -192,6 +192,7 @@ class _Ingest:
             batch_id=self._batch_id,
             committed=committed.version is not None,
         )
+        return result, committed.added
 
     def _write(self, task: BatchTask, stale: str | None) -> Committed:
         prepared = self._prepared

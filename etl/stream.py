@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 
 from ..errors import EmptySourceError, InvalidArgumentError, TableConflictError
 from ..progress import spark_progress
-from .class_changes import find_class_changes
+from .catalog import read_table
+from .class_changes import find_conflicts
 from .ingest import run_prepared
+from .label_changes import ClassChanges
 from .near_duplicates import find_across_splits
 from .prepare import Prepared, open_table, prepare
 from .results import IngestRequest, IngestResult, StreamResult
@@ -87,7 +89,7 @@ def _batches(prepared: Prepared, max_files: int) -> Iterator[IngestResult]:
                 raise TableConflictError(f"{prepared.location}: another writer committed between two batches")
             part = replace(prepared, transaction=transaction)
         with spark_progress(prepared.spark, f"ingest {prepared.request.source.name}, batch {number + 1}"):
-            result = run_prepared(part.with_plan(plan))
+            result, _ = run_prepared(part.with_plan(plan))
         version = result.version
         yield result
 
@@ -99,7 +101,7 @@ def _with_findings(spark: SparkSession, location: str, request: IngestRequest, r
     if not batch_ids or version is None:
         return result
     # Files of a landing folder come and go: a class without any has not vanished.
-    changes = find_class_changes(spark, location, version, batch_ids)
+    changes = ClassChanges((), (), *find_conflicts(read_table(spark, location, version), batch_ids))
     near = find_across_splits(spark, location, version, batch_ids) if request.near_duplicates else None
     return replace(result, class_changes=changes, near_duplicates=near)
 

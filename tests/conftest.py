@@ -25,7 +25,7 @@ os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 # So does compiling each query, which is half of what an ingest of ten rows costs. The demo runs with what users have.
 os.environ.setdefault(
     "JAVA_TOOL_OPTIONS",
-    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dspark.ui.enabled=false "
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:MetaspaceSize=256m -Dspark.ui.enabled=false "
     "-Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN",
 )
 # Hundreds of Python processes start: each would compile our modules anew.
@@ -38,19 +38,29 @@ os.environ.pop("SPARK_HOME", None)
 _HEAVY_FIRST = ("spark", "horovod", "tensorflow", "unit")
 
 
+# Groups of the tests that use the `spark` fixture, the largest first: those of etl are half of all work.
+_SHARED_SESSIONS = ("spark etl", "spark")
+
+
+def _group_of(item: pytest.Item) -> str:
+    if "spark" not in getattr(item, "fixturenames", ()):
+        return item.path.name
+    return _SHARED_SESSIONS[0 if item.path.parent.name == "etl" else 1]
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keeps in one process, when two run the tests, what shares a fixture: the Spark session, or those of a file.
+    """Keeps in one process, when several run the tests, what shares a fixture: the Spark session, or those of a file.
 
-    Groups that start clusters come first and those of pure logic last, so that neither process waits for the other.
+    Groups that start clusters come first and those of pure logic last, so that no process waits for the others.
     """
     weights: dict[str, int] = {}
     groups: dict[pytest.Item, str] = {}
     for item in items:
-        groups[item] = "spark" if "spark" in getattr(item, "fixturenames", ()) else item.path.name
+        groups[item] = _group_of(item)
         item.add_marker(pytest.mark.xdist_group(groups[item]))
         marked = (rank for rank, name in enumerate(_HEAVY_FIRST) if item.get_closest_marker(name))
-        weight = -1 if groups[item] == "spark" else next(marked, len(_HEAVY_FIRST))
+        weight = -1 if groups[item] in _SHARED_SESSIONS else next(marked, len(_HEAVY_FIRST))
         weights[groups[item]] = min(weight, weights.get(groups[item], weight))
     places = {group: (weights[group], place) for place, group in enumerate(dict.fromkeys(groups.values()))}
     items.sort(key=lambda item: places[groups[item]])
