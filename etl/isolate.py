@@ -25,6 +25,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from PIL import Image
+
 from ..errors import ImageError
 from .geometry import Placement
 from .recipe import Limits, Recipe
@@ -117,6 +119,7 @@ class IsolatedDecoder:
         return StoredImage(image=payload, placement=placement, **header)
 
     def _start_child(self) -> Connection[Any, Any]:
+        Image.init()  # imports the decoders here, once for all tasks; what a child imports goes with the child
         here, there = Pipe()
         sys.stdout.flush()
         sys.stderr.flush()

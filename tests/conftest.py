@@ -38,14 +38,15 @@ os.environ.pop("SPARK_HOME", None)
 _HEAVY_FIRST = ("spark", "horovod", "tensorflow", "unit")
 
 
-# Groups of the tests that use the `spark` fixture, the largest first: those of etl are half of all work.
-_SHARED_SESSIONS = ("spark etl", "spark")
+# The tests that use the `spark` fixture share two sessions. Those of etl are half of all work and start at once; the
+# others wait until what starts clusters of its own is under way: three clusters at once stand in each other's light.
+_SHARED_SESSIONS = {"spark etl": -1, "spark": 1}
 
 
 def _group_of(item: pytest.Item) -> str:
     if "spark" not in getattr(item, "fixturenames", ()):
         return item.path.name
-    return _SHARED_SESSIONS[0 if item.path.parent.name == "etl" else 1]
+    return "spark etl" if item.path.parent.name == "etl" else "spark"
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at the groups
@@ -60,7 +61,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         groups[item] = _group_of(item)
         item.add_marker(pytest.mark.xdist_group(groups[item]))
         marked = (rank for rank, name in enumerate(_HEAVY_FIRST) if item.get_closest_marker(name))
-        weight = -1 if groups[item] in _SHARED_SESSIONS else next(marked, len(_HEAVY_FIRST))
+        weight = _SHARED_SESSIONS.get(groups[item], next(marked, len(_HEAVY_FIRST)))
         weights[groups[item]] = min(weight, weights.get(groups[item], weight))
     places = {group: (weights[group], place) for place, group in enumerate(dict.fromkeys(groups.values()))}
     items.sort(key=lambda item: places[groups[item]])

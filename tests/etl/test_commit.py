@@ -51,8 +51,8 @@ def test_each_ingest_has_the_number_after_the_last_whatever_was_committed_betwee
         committed = transaction.commit(row(spark, name), None, {}, f"note {name}")
         assert (committed.version, committed.rows) == (2 * number + 1, 1)
         set_properties(spark, place, {"team.owner": name})
-    last = [commit._last_number(spark, place, version) for version in range(7)]
-    assert last == [-1, 0, 0, 1, 1, 2, 2]
+    last = [commit._last_number(spark, place, version) for version in (0, 3, 6)]
+    assert last == [-1, 1, 2]
     assert paths(spark, place) == ["a", "b", "c", "first"]
 
 
