@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 # therefore not both commit, whatever files they bring.
 APPLICATION_ID = "lakelens.ingest"
 
+# So much of a condition is told in the history: thousands of paths would be read whenever the log is.
+_MOST_TOLD = 1000
+
 # How far back a commit of our own is looked for, behind those that were made since.
 _RECENT = 100
 
@@ -199,7 +202,10 @@ class _DeltaTransaction:
         return actions
 
     def _operation(self, mode: Any, delete_where: str | None, user_metadata: str) -> Any:
+        """What the history says of the commit."""
         some = self._jvm.scala.Some
+        if delete_where is not None and len(delete_where) > _MOST_TOLD:
+            delete_where = f"{delete_where[:_MOST_TOLD]}..."
         return self._jvm.org.apache.spark.sql.delta.DeltaOperations.Write(
             mode,
             some(self._sequence(list(schema.PARTITION_COLUMNS))),

@@ -75,6 +75,16 @@ def test_rows_are_replaced_and_properties_set_with_the_new_ones(spark, place, wr
     assert committed.version == (2 if writers == "public" else 1)
 
 
+def test_a_long_list_of_replaced_rows_does_not_swell_the_log(spark, place):
+    session = writing_session(spark)
+    paths_of_rows = ", ".join(f"'{number:0100d}'" for number in range(2000))
+    committed = open_transaction(session, place).commit(
+        row(session, "second"), f"path IN ({paths_of_rows}, 'first')", {}, "note"
+    )
+    assert paths(spark, place) == ["second"]
+    assert (Path(place) / "_delta_log" / f"{committed.version:020d}.json").stat().st_size < 20_000
+
+
 def test_a_writer_that_planned_before_anothers_commit_is_refused(spark, place, writers):
     """Also when what lies between is half of a batch: the properties, which the public writers commit first."""
     first = open_transaction(spark, place)
