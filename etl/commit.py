@@ -153,12 +153,17 @@ class _DeltaTransaction:
         version = self._transaction.commit(self._sequence(actions), self._operation(mode, delete_where, user_metadata))
         return Committed(int(version), row_count, self._rows_of(files) if delete_where is None else None)
 
-    def _rows_of(self, files: list[Any]) -> DataFrame:
+    def _rows_of(self, files: list[Any]) -> DataFrame | None:
         """The rows of some data files, read without asking Spark for the table's active files."""
+        from py4j.protocol import Py4JError
         from pyspark.sql import DataFrame
 
-        snapshot = self._log.unsafeVolatileSnapshot()
-        return DataFrame(self._log.createDataFrame(snapshot, self._sequence(files), False, self._none), self._spark)
+        try:
+            snapshot = self._log.unsafeVolatileSnapshot()
+            frame = self._log.createDataFrame(snapshot, self._sequence(files), False, self._none)
+        except Py4JError:  # a Delta that has another shape here must not make a failure of what is committed
+            return None
+        return DataFrame(frame, self._spark)
 
     def _set_properties(self, properties: Mapping[str, str]) -> None:
         metadata = self._transaction.metadata()

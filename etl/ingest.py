@@ -111,9 +111,11 @@ def preview(spark: SparkSession, location: str, request: IngestRequest, limit: i
 def _class_changes(prepared: Prepared, result: IngestResult, added: DataFrame | None) -> ClassChanges:
     """Tells what became of the classes."""
     stored = prepared.stored()
-    rows = read_table(prepared.spark, prepared.location, result.version) if added is None else added
-    if added is not None and stored is not None:
-        rows = stored.unionByName(added, allowMissingColumns=True)
+    before = -1 if prepared.transaction is None else prepared.transaction.version
+    if added is None or result.version != before + 1:  # others may have committed in between
+        rows = read_table(prepared.spark, prepared.location, result.version)
+    else:
+        rows = added if stored is None else stored.unionByName(added, allowMissingColumns=True)
     vanished = find_vanished(prepared.plan, stored)
     renamed = () if stored is None else find_renamed(stored, rows, vanished, prepared.plan.listed_by_class)
     return ClassChanges(vanished, renamed, *find_conflicts(rows, [result.batch_id] if result.committed else []))

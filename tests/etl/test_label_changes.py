@@ -107,6 +107,14 @@ def test_a_renamed_class_a_vanished_one_and_an_image_in_two_are_told_with_the_co
 
 
 @pytest.mark.spark
+def test_the_first_ingest_of_a_table_tells_an_image_in_two_classes(spark, tmp_path):
+    source = write(tmp_path / "source", cat=[1, 2], dog=[1])
+    changes = ingest(spark, str(tmp_path / "t"), IngestRequest(Source(source), RECIPE)).class_changes
+    assert (changes.vanished, changes.conflicts) == ((), 1)
+    assert changes.examples[0].classes == ("cat", "dog")
+
+
+@pytest.mark.spark
 def test_a_class_changed_in_a_manifest_is_a_rename(spark, tmp_path):
     root = write(tmp_path, images=range(4))
     manifest = tmp_path / "manifest.jsonl"
