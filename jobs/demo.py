@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--images", default=None, type=Path, help="class folders of your own; digits when absent")
     parser.add_argument("--out", default=Path("lakelens-demo"), type=Path, help="folder for everything; made anew")
     parser.add_argument("--size", default=32, type=int, help="side of the stored square images in pixels")
-    parser.add_argument("--epochs", default=12, type=int, help="epochs of each training")
+    parser.add_argument("--epochs", default=8, type=int, help="epochs of each training")
     parser.add_argument("--batch-size", default=64, type=int, help="images per step over both ranks")
     parser.add_argument("--limit-per-class", default=400, type=int, help="with --images: files taken per class")
 

@@ -38,15 +38,16 @@ os.environ.pop("SPARK_HOME", None)
 _HEAVY_FIRST = ("spark", "horovod", "tensorflow", "unit")
 
 
-# The tests that use the `spark` fixture share two sessions. Those of etl are half of all work and start at once; the
-# others wait until what starts clusters of its own is under way: three clusters at once stand in each other's light.
-_SHARED_SESSIONS = {"spark etl": -1, "spark": 1}
+# The tests that use the `spark` fixture share two sessions. Those of these files are the longest work of all and start
+# at once; the others wait until what starts clusters of its own is under way, for three stand in each other's light.
+_FIRST_SESSION = ("test_annotations_spark", "test_commit", "test_ingest")
+_SHARED_SESSIONS = {"spark, first": -1, "spark": 1}
 
 
 def _group_of(item: pytest.Item) -> str:
     if "spark" not in getattr(item, "fixturenames", ()):
         return item.path.name
-    return "spark etl" if item.path.parent.name == "etl" else "spark"
+    return "spark, first" if item.path.name.startswith(_FIRST_SESSION) else "spark"
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at the groups
