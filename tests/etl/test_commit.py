@@ -45,15 +45,15 @@ def paths(spark, location):
 
 
 def test_each_ingest_has_the_number_after_the_last_whatever_was_committed_between(spark, place, writers):
-    for number, name in enumerate(["a", "b"]):
+    for number, name in enumerate(["a", "b", "c"]):
         transaction = open_transaction(spark, place)
         assert transaction.version == 2 * number
         committed = transaction.commit(row(spark, name), None, {}, f"note {name}")
         assert (committed.version, committed.rows) == (2 * number + 1, 1)
         set_properties(spark, place, {"team.owner": name})
-    last = [commit._last_number(spark, place, version) for version in (0, 2, 4)]
-    assert last == [-1, 0, 1]
-    assert paths(spark, place) == ["a", "b", "first"]
+    last = [commit._last_number(spark, place, version) for version in range(7)]
+    assert last == [-1, 0, 0, 1, 1, 2, 2]
+    assert paths(spark, place) == ["a", "b", "c", "first"]
 
 
 def test_the_last_number_is_found_behind_a_checkpoint_and_a_cleaned_log(spark, place):
