@@ -7,9 +7,10 @@ before it is committed. `open_transaction` therefore drives Delta's own transact
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 # Every ingest of a table writes the next number under this application id. Two that started from the same version can
 # therefore not both commit, whatever files they bring.
 APPLICATION_ID = "lakelens.ingest"
+
+_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
 # So much of a condition is told in the history: thousands of paths would be read whenever the log is.
 _MOST_TOLD = 1000
@@ -101,13 +104,8 @@ def _create_by_public_writer(
     writer = rows.writeTo(sql_name(location)).using("delta").partitionedBy(*partitions)
     for name, value in properties.items():
         writer = writer.tableProperty(name, value)
-    # The option of that name is not read when a table is created.
-    spark.conf.set("spark.databricks.delta.commitInfo.userMetadata", user_metadata)
-    try:
-        with conflicts_named(f"{location} before it existed"):
-            writer.create()
-    finally:
-        spark.conf.unset("spark.databricks.delta.commitInfo.userMetadata")
+    with noted(spark, user_metadata), conflicts_named(f"{location} before it existed"):
+        writer.create()
     return Committed(0, read_table(spark, location, 0).count())
 
 
@@ -280,6 +278,16 @@ class _PublicTransaction:
         else:
             writer = writer.mode("append")
         writer.save(self._path)
+
+
+@contextlib.contextmanager
+def noted(spark: SparkSession, user_metadata: str) -> Iterator[None]:
+    """Lets the commits of a block carry a note, where no option for it is read: when a table is made, and by SQL."""
+    spark.conf.set(_USER_METADATA, user_metadata)
+    try:
+        yield
+    finally:
+        spark.conf.unset(_USER_METADATA)
 
 
 def set_properties(spark: SparkSession, location: str, properties: Mapping[str, str]) -> None:

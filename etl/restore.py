@@ -24,7 +24,7 @@ from ..errors import (
     VersionFilesMissingError,
 )
 from .catalog import is_delta_table, path_of, sql_name
-from .commit import set_properties, user_name
+from .commit import noted, set_properties, user_name
 from .conflicts import conflicts_named
 from .data_files import require_files
 from .history import RESTORE, note_of
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 _ATTEMPTS = 5
 _RECENT = 20
-_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
 
 @dataclass(frozen=True)
@@ -192,11 +191,8 @@ class _Restore:
         """Lets commits carry a note of this restore; gives the mark by which `_commit_of` finds it."""
         mark = uuid.uuid4().hex
         note = {"lakelens": RESTORE, "restored": restored, "user": self.user, "id": mark}
-        self.spark.conf.set(_USER_METADATA, json.dumps(note, ensure_ascii=False))
-        try:
+        with noted(self.spark, json.dumps(note, ensure_ascii=False)):
             yield mark
-        finally:
-            self.spark.conf.unset(_USER_METADATA)
 
     def _commit_of(self, mark: str) -> int:
         for state in walk_log(self.path, _RECENT, self.storage_options):

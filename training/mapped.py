@@ -35,6 +35,8 @@ _PLAIN, _RLE = 0, 3
 _LENGTH = struct.Struct("<I")
 _VARINT_BITS = 63
 
+_libc = ctypes.CDLL(None)
+
 
 class _UnknownFormError(Exception):
     """Raised when a column chunk is not of the form that is read here."""
@@ -116,12 +118,7 @@ def _unmap_pages(buffer: pa.Buffer) -> None:
     start = -(-buffer.address // mmap.PAGESIZE) * mmap.PAGESIZE
     length = (buffer.address + buffer.size) // mmap.PAGESIZE * mmap.PAGESIZE - start
     if length > 0:
-        _libc().madvise(ctypes.c_void_p(start), ctypes.c_size_t(length), ctypes.c_int(mmap.MADV_DONTNEED))
-
-
-@lru_cache(maxsize=1)
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None)
+        _libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(length), ctypes.c_int(mmap.MADV_DONTNEED))
 
 
 def _index_of(footer: pq.FileMetaData, column: str) -> int | None:
