@@ -2,14 +2,16 @@
 
     python -m benchmarks.planning [--files 10000 30000 100000] [--repeats 5] [--json] [--folder KEPT]
 
-That many real, tiny JPEGs lie in class folders and have been ingested before, so that the table's rows are
-lakelens's own. Measured is a further `ingest` that finds nothing new, beside reading every file once (what an ingest
-without a memory has to do, without decoding) and beside Spark's own listing of the folder.
+That many photographs of 40 kB lie in class folders (4 GB for 100,000) and have been ingested before, so that the
+table's rows are lakelens's own. Measured is a further `ingest` that finds nothing new, beside what an ingest without a
+memory has to do at least: reading every file once and hashing it, without decoding, on as many processes as there are
+cores; once with the files in the machine's memory and once from its disk; and beside Spark's own listing of the folder.
 """
 
 from __future__ import annotations
 
 import hashlib
+import multiprocessing
 import os
 import sys
 import time
@@ -17,6 +19,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from . import photographs as photos
 from .contender import Contender
 from .harness import Report, interleave, parser, positive, rounded, scratch, tell
 from .memory import PeakMemory
@@ -26,19 +29,14 @@ _CLASSES = 10
 _DISTINCT = 200
 
 
-def tiny_photographs(folder: Path, first: int, last: int) -> None:
-    """Makes files `first` to `last`: 8 x 8 pixels, hard links to a few hundred that differ."""
-    from PIL import Image
-
-    originals = folder.parent / f"{folder.name}-originals"
-    originals.mkdir(exist_ok=True)
+def copies(originals: Sequence[Path], folder: Path, first: int, last: int) -> None:
+    """Makes files `first` to `last`, each with blocks of its own on the disk."""
     for number in range(_CLASSES):
         (folder / f"class-{number}").mkdir(parents=True, exist_ok=True)
     for index in range(first, last):
-        original = originals / f"{index % _DISTINCT}.jpg"
-        if index < _DISTINCT:
-            Image.new("RGB", (8, 8), (index % 256, index // 2, 99)).save(original)
-        os.link(original, folder / f"class-{index % _CLASSES}" / f"{index:06d}.jpg")
+        content = originals[index % len(originals)].read_bytes()
+        (folder / f"class-{index % _CLASSES}" / f"{index:06d}.jpg").write_bytes(content)
+    os.sync()  # pages that are not on the disk yet could not be dropped from memory
 
 
 class Ingest:
@@ -48,11 +46,11 @@ class Ingest:
         self.spark = session(Path(folder))
 
     def ingest(self, source: str, table: str) -> dict[str, Any]:
-        """Ingests; small originals, so that most of the time goes to the files themselves."""
+        """Ingests; small images, so that the table does not take the photographs' room a second time."""
         from lakelens import ImageTable
 
         started = time.perf_counter()
-        result = ImageTable(self.spark, table).ingest(source, size=8, store="original")
+        result = ImageTable(self.spark, table).ingest(source, size=8, resample="box", store="raw_rgb")
         return {"seconds": time.perf_counter() - started, "stored": result.stored, "skipped": result.skipped}
 
     def listing(self, source: str) -> dict[str, Any]:
@@ -70,26 +68,42 @@ class Ingest:
 class Reader:
     """Reads and hashes every file: what an ingest without a memory does at least."""
 
+    def __init__(self) -> None:
+        self._pool = multiprocessing.get_context("fork").Pool(os.cpu_count())
+
     def read(self, source: str) -> dict[str, Any]:
-        """Reads them in one thread."""
+        """Reads them on all cores."""
         started = time.perf_counter()
-        count = 0
-        for path in Path(source).rglob("*.jpg"):
-            hashlib.sha256(path.read_bytes()).hexdigest()
-            count += 1
+        count = sum(1 for _ in self._pool.imap_unordered(_hash, Path(source).rglob("*.jpg"), chunksize=64))
         return {"seconds": time.perf_counter() - started, "files": count}
+
+    def read_from_disk(self, source: str) -> dict[str, Any]:
+        """Does the same after the machine has let go of the files' contents."""
+        for path in Path(source).rglob("*.jpg"):
+            with path.open("rb") as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        return self.read(source)
+
+    def close(self) -> None:
+        """Ends the pool."""
+        self._pool.terminate()
+
+
+def _hash(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def run(arguments: Any) -> Report:
     """Runs the benchmark."""
     counts = sorted(arguments.files)
     report = Report("planning", {"files": counts, "repeats": arguments.repeats})
-    with scratch(arguments.folder) as (_, temporary):
-        _ingest(report, counts, arguments.repeats, temporary)
+    with scratch(arguments.folder) as (kept, temporary):
+        originals = photos.files(photos.photographs(kept, _DISTINCT))
+        _ingest(report, originals, counts, arguments.repeats, temporary)
     return report
 
 
-def _ingest(report: Report, counts: Sequence[int], repeats: int, temporary: Path) -> None:
+def _ingest(report: Report, originals: Sequence[Path], counts: Sequence[int], repeats: int, temporary: Path) -> None:
     source, table = temporary / "photographs", temporary / "table"
     made = 0
     with (
@@ -98,7 +112,7 @@ def _ingest(report: Report, counts: Sequence[int], repeats: int, temporary: Path
     ):
         for count in counts:
             tell(f"making and ingesting {count - made} files")
-            tiny_photographs(source, made, count)
+            copies(originals, source, made, count)
             found = spark.call("ingest", source=str(source), table=str(table), timeout_s=3600)
             report.facts[f"ingest of {count - made} new beside {made} known, s"] = rounded(found["seconds"], 3)
             made = count
@@ -106,12 +120,13 @@ def _ingest(report: Report, counts: Sequence[int], repeats: int, temporary: Path
             measures = {
                 "nothing new": _known(spark, source, table, count),
                 "spark listing": lambda _: {"s": spark.call("listing", source=str(source))["seconds"]},
-                "reading": lambda _: {"s": reader.call("read", source=str(source))["seconds"]},
+                "reading": _read(reader, "read", source, count),
+                "reading from disk": _read(reader, "read_from_disk", source, count),
             }
             for name, values in interleave(repeats, measures, tell).items():
                 report.add(f"ingest {name} {count}", "s", values["s"])
-            report.compare(f"ingest nothing new {count}", f"ingest reading {count}")
-            report.compare(f"ingest nothing new {count}", f"ingest spark listing {count}")
+            for other in ("reading", "reading from disk", "spark listing"):
+                report.compare(f"ingest nothing new {count}", f"ingest {other} {count}")
             with PeakMemory(spark.pid) as memory:
                 spark.call("ingest", source=str(source), table=str(table))
             report.facts[f"ingest nothing new {count} memory"] = memory.as_json()
@@ -123,6 +138,16 @@ def _known(spark: Contender, source: Path, table: Path, count: int) -> Callable[
         found = spark.call("ingest", source=str(source), table=str(table))
         if found["skipped"] != count or found["stored"]:
             raise ValueError(f"{found} for {count} files that are all known")
+        return {"s": found["seconds"]}
+
+    return once
+
+
+def _read(reader: Contender, how: str, source: Path, count: int) -> Callable[[int], dict[str, float]]:
+    def once(_: int) -> dict[str, float]:
+        found = reader.call(how, source=str(source), timeout_s=3600)
+        if found["files"] != count:
+            raise ValueError(f"{found} for {count} files")
         return {"s": found["seconds"]}
 
     return once

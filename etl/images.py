@@ -29,6 +29,8 @@ DEFAULT_MAX_PIXELS = 100_000_000
 DEFAULT_JPEG_QUALITY = 90
 # How many columns and rows share a colour: 4:2:0 is two and two, 4:2:2 two and one, 4:4:4 none.
 SUBSAMPLINGS = ("4:2:0", "4:2:2", "4:4:4")
+# Pillow's filters, the sharpest first; each averages over all source pixels that a stored one covers.
+RESAMPLINGS = ("lanczos", "bicubic", "hamming", "bilinear", "box")
 WHITE = (255, 255, 255)
 
 _ORIENTATION_TAG = 0x0112
@@ -155,7 +157,13 @@ def to_srgb(image: Image.Image) -> Image.Image:
         return image
 
 
-def fit(image: Image.Image, size: int, resize: str = "fit", fill: tuple[int, int, int] = WHITE) -> Image.Image:
+def fit(
+    image: Image.Image,
+    size: int,
+    resize: str = "fit",
+    fill: tuple[int, int, int] = WHITE,
+    resample: str = RESAMPLINGS[0],
+) -> Image.Image:
     """Scales an RGB image to `size` x `size` pixels.
 
     Args:
@@ -164,13 +172,15 @@ def fit(image: Image.Image, size: int, resize: str = "fit", fill: tuple[int, int
         resize: `fit` pads the shorter side, `crop` cuts the longer one, `stretch` changes the aspect, `none` keeps the
             image as it is.
         fill: Colour of the padding, white as behind transparency.
+        resample: The filter: `lanczos`, `bicubic`, `hamming`, `bilinear` or `box`.
 
     Raises:
-        InvalidArgumentError: If `size` is not a positive number or `resize` is not one of the four.
+        InvalidArgumentError: If `size` is not a positive number, `resize` not one of the four, or `resample` no filter.
     """
     check_size(size)
     check_resize(resize)
-    return place_image(image, place(resize, image.width, image.height, size), fill)
+    check_resample(resample)
+    return place_image(image, place(resize, image.width, image.height, size), fill, resample)
 
 
 def encode_jpeg(image: Image.Image, quality: int = DEFAULT_JPEG_QUALITY, subsampling: str = SUBSAMPLINGS[0]) -> bytes:
@@ -207,6 +217,16 @@ def check_resize(resize: str) -> None:
     """
     if resize not in RESIZES:
         raise InvalidArgumentError(f"resize = {resize!r} is not one of {', '.join(RESIZES)}")
+
+
+def check_resample(resample: str) -> None:
+    """Checks the name of a filter.
+
+    Raises:
+        InvalidArgumentError: If it is not one of `RESAMPLINGS`.
+    """
+    if resample not in RESAMPLINGS:
+        raise InvalidArgumentError(f"resample = {resample!r} is not one of {', '.join(RESAMPLINGS)}")
 
 
 def _load(data: bytes, target_size: int | None, max_pixels: int) -> tuple[Image.Image, tuple[int, int], str]:
@@ -274,11 +294,16 @@ def _orientation(image: Image.Image) -> int:
         return 1
 
 
-def place_image(image: Image.Image, placement: Placement, fill: tuple[int, int, int] = WHITE) -> Image.Image:
-    """Scales an RGB image and lays it on a canvas of `fill`, as `placement` says."""
+def place_image(
+    image: Image.Image,
+    placement: Placement,
+    fill: tuple[int, int, int] = WHITE,
+    resample: str = RESAMPLINGS[0],
+) -> Image.Image:
+    """Scales an RGB image with a filter and lays it on a canvas of `fill`, as `placement` says."""
     scaled_size = (placement.scaled_width, placement.scaled_height)
     if image.size != scaled_size:
-        image = image.resize(scaled_size, Image.Resampling.LANCZOS, reducing_gap=3.0)
+        image = image.resize(scaled_size, Image.Resampling[resample.upper()], reducing_gap=3.0)
     if scaled_size == (placement.width, placement.height):
         return image
     canvas = Image.new("RGB", (placement.width, placement.height), fill)

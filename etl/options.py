@@ -20,6 +20,7 @@ class RecipeOptions(TypedDict, total=False):
 
     size: int | None
     resize: str | None
+    resample: str | None
     store: str | None
     quality: int | None
     subsampling: str | None

@@ -9,7 +9,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import InvalidArgumentError, NotAnImageTableError
-from .images import DEFAULT_JPEG_QUALITY, DEFAULT_MAX_PIXELS, SUBSAMPLINGS, check_resize, check_size
+from .images import (
+    DEFAULT_JPEG_QUALITY,
+    DEFAULT_MAX_PIXELS,
+    RESAMPLINGS,
+    SUBSAMPLINGS,
+    check_resample,
+    check_resize,
+    check_size,
+)
 from .splits import DEFAULT_SPLITS, check_splits
 
 RECIPE_PROPERTY = "lakelens.recipe"
@@ -23,6 +31,7 @@ class Recipe:
     Attributes:
         size: Side of the stored image in pixels.
         resize: `fit`, `crop`, `stretch` or `none`.
+        resample: Filter of the scaling: `lanczos`, `bicubic`, `hamming`, `bilinear` or `box`.
         store: `jpeg`, `raw_rgb` or `original`.
         quality: JPEG quality, 1-100.
         subsampling: Chroma of a stored JPEG: `4:2:0`, `4:2:2` or `4:4:4`.
@@ -32,6 +41,7 @@ class Recipe:
 
     size: int = 299
     resize: str = "fit"
+    resample: str = RESAMPLINGS[0]
     store: str = "jpeg"
     quality: int = DEFAULT_JPEG_QUALITY
     subsampling: str = SUBSAMPLINGS[0]
@@ -41,6 +51,7 @@ class Recipe:
     def __post_init__(self) -> None:
         check_size(self.size)
         check_resize(self.resize)
+        check_resample(self.resample)
         check_splits(self.splits)
         if self.store not in STORES:
             raise InvalidArgumentError(f"store = {self.store!r} is not one of {', '.join(STORES)}")

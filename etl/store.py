@@ -67,7 +67,7 @@ def make_stored_image(data: bytes, recipe: Recipe, limits: Limits) -> StoredImag
     placement = place(
         recipe.resize if recipe.store != "original" else "none", decoded.width, decoded.height, recipe.size
     )
-    image = place_image(decoded.image, placement)
+    image = place_image(decoded.image, placement, resample=recipe.resample)
     stored, stored_format = _encode(image, decoded, data, recipe)
     return StoredImage(
         image=stored,

@@ -104,6 +104,8 @@ class ImageTable:
 
                 size: Side of the stored image in pixels; 299 for a new table.
                 resize: `fit` (padded, the default), `crop`, `stretch` or `none`.
+                resample: Filter of the scaling: `lanczos` (the default), `bicubic`, `hamming`, `bilinear` or `box`; the
+                    later, the faster and the softer.
                 store: `jpeg` (the default), `raw_rgb` or `original`.
                 quality: JPEG quality, 1-100; 90 for a new table.
                 subsampling: Chroma of a JPEG: `4:2:0` (the default), `4:2:2` or `4:4:4`.

@@ -47,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     recipe = parser.add_argument_group("recipe", "Fixed by a table's first ingest; a later one may leave it out.")
     recipe.add_argument("--size", type=int, default=None, help="side of the stored square image in pixels; 299")
     recipe.add_argument("--resize", default=None, help="fit (padded), crop, stretch or none; fit")
+    recipe.add_argument("--resample", default=None, help="lanczos, bicubic, hamming, bilinear or box; lanczos")
     recipe.add_argument("--store", default=None, help="jpeg, raw_rgb or original; jpeg")
     recipe.add_argument("--quality", type=int, default=None, help="JPEG quality, 1-100; 90")
     recipe.add_argument("--subsampling", default=None, help="chroma of a JPEG: 4:2:0, 4:2:2 or 4:4:4; 4:2:0")
@@ -103,7 +104,8 @@ def _request(args: argparse.Namespace) -> IngestRequest:
     from lakelens.etl.sources import Source
 
     limits = {name: getattr(args, name) for name in ("max_bytes", "max_pixels", "timeout_s", "memory_bytes")}
-    recipe = {name: getattr(args, name) for name in ("size", "resize", "store", "quality", "subsampling", "seed")}
+    names = ("size", "resize", "resample", "store", "quality", "subsampling", "seed")
+    recipe = {name: getattr(args, name) for name in names}
     return IngestRequest(
         Source(args.source, args.layout, args.annotations, args.images),
         {**recipe, "splits": fractions(args.split) if args.split else None},

@@ -11,7 +11,7 @@ from etl_pictures import encoded, picture
 from PIL import Image, ImageCms, JpegImagePlugin
 
 from lakelens.errors import ImageError, InvalidArgumentError
-from lakelens.etl.images import decode, decode_source, encode_jpeg, fit, to_rgb, upright
+from lakelens.etl.images import RESAMPLINGS, decode, decode_source, encode_jpeg, fit, to_rgb, upright
 from lakelens.etl.quality import REASONS
 from lakelens.etl.recipe import RECIPE_PROPERTY, Limits, Recipe
 from lakelens.etl.store import make_stored_image
@@ -255,10 +255,30 @@ def test_a_recipe_chooses_the_chroma_of_its_jpegs():
         assert JpegImagePlugin.get_sampling(Image.open(io.BytesIO(stored.image))) == number
 
 
-def test_a_table_from_before_a_choice_was_there_has_its_default():
+@pytest.mark.parametrize("name", ["subsampling", "resample"])
+def test_a_table_from_before_a_choice_was_there_has_its_default(name):
     before = json.loads(Recipe().as_property())
-    del before["subsampling"]
+    del before[name]
     assert Recipe.of({RECIPE_PROPERTY: json.dumps(before)}, "t") == Recipe()
+
+
+def test_a_recipe_chooses_the_filter_of_its_scaling():
+    source = picture(width=90, height=70)
+    data = encoded(source, "PNG")
+    shown = set()
+    for resample in RESAMPLINGS:
+        recipe = Recipe(size=32, resize="stretch", resample=resample, store="raw_rgb")
+        stored = make_stored_image(data, recipe, Limits())
+        assert stored.image == source.resize((32, 32), Image.Resampling[resample.upper()], reducing_gap=3.0).tobytes()
+        shown.add(stored.image)
+    assert len(shown) == len(RESAMPLINGS)
+
+
+@pytest.mark.parametrize("resample", RESAMPLINGS)
+def test_no_filter_leaves_a_pattern_finer_than_the_stored_pixels(resample):
+    stripes = Image.fromarray(np.tile(np.array([0, 255], np.uint8), (256, 128))).convert("RGB")
+    scaled = pixels(fit(stripes, 48, resample=resample))
+    assert np.ptp(scaled) <= 255 / 4  # nearest neighbours would show black and white
 
 
 def test_broken_layers_cost_no_image_that_is_whole():
@@ -304,6 +324,7 @@ def test_a_file_beyond_the_byte_limit_is_refused():
         ({"seed": 1.5}, ["seed", "1.5"]),
         ({"splits": {"a": 0.5}}, ["0.5", "sum to 1"]),
         ({"resize": "blur"}, ["resize", "'blur'"]),
+        ({"resample": "nearest"}, ["resample", "'nearest'", "lanczos", "box"]),
     ],
 )
 def test_a_recipe_that_makes_no_sense_is_refused(changes, words):
