@@ -199,6 +199,11 @@ def test_what_keras_imports_for_nothing_is_put_off_and_still_there(watch):
         import keras
         import tensorflow as tf
 
+        @tf.function
+        def traced(x):  # AutoGraph converts it, and looks at every module on the way
+            return x if tf.reduce_sum(x) > 0 else -x
+
+        assert traced(tf.constant(-1.0)) == 1
         before = {name for name in ("sklearn", "matplotlib") if name in sys.modules}
         return before, keras.wrappers.SKLearnClassifier.__name__, tf.keras.visualization.plot_image_gallery.__name__
 
