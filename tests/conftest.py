@@ -91,8 +91,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             # Tables of tests have some ten rows: more tasks would have none.
             "spark.sql.shuffle.partitions": "2",
             "spark.databricks.delta.snapshotPartitions": "1",
+            # Each query is described at length for a page that nobody opens.
+            "spark.sql.ui.explainMode": "simple",
         },
     )
     session.sparkContext.setLogLevel("ERROR")
+    jvm = session.sparkContext._jvm
+    for name in ("functions", "PythonSQLUtils", "PythonUtils", "SparkSession", "java", "org", "scala"):
+        setattr(jvm, name, getattr(jvm, name))  # py4j would search all of Spark's JARs for it at every use
     yield session
     session.stop()
