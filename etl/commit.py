@@ -42,12 +42,13 @@ class Committed:
 
     Attributes:
         version: The version that it made, or None when there was nothing to commit.
-        rows: Number of rows that it added, rewritten ones included.
+        rows: Number of rows that were brought to it, without those that were rewritten beside the ones that went; None
+            where nothing tells them apart.
         added: Those rows, where the commit did nothing else; None where it may have, or no public call tells them.
     """
 
     version: int | None
-    rows: int
+    rows: int | None
     added: DataFrame | None = None
 
 
@@ -60,9 +61,21 @@ class Transaction(Protocol):
         """Reads a table property at that version."""
 
     def commit(
-        self, rows: DataFrame, delete_where: str | None, properties: Mapping[str, str], user_metadata: str
+        self,
+        rows: DataFrame,
+        delete_where: str | None,
+        properties: Mapping[str, str],
+        user_metadata: str,
+        new_batch: str | None = None,
     ) -> Committed:
         """Writes rows, drops those that `delete_where` holds for, and sets properties.
+
+        Args:
+            rows: Rows of `schema.IMAGE_TABLE_DDL`.
+            delete_where: SQL condition of the rows that go, or None.
+            properties: Table properties to set.
+            user_metadata: What the history keeps of the commit.
+            new_batch: The batch of all `rows`, when no row of the table is of it; at most 32 characters.
 
         Raises:
             TableConflictError: If another writer has changed the table in a way that rules this out.
@@ -126,13 +139,23 @@ class _DeltaTransaction:
         return str(value.get()) if value.isDefined() else None
 
     def commit(
-        self, rows: DataFrame, delete_where: str | None, properties: Mapping[str, str], user_metadata: str
+        self,
+        rows: DataFrame,
+        delete_where: str | None,
+        properties: Mapping[str, str],
+        user_metadata: str,
+        new_batch: str | None = None,
     ) -> Committed:
         with conflicts_named(f"{self._path}@{self.version}"):
-            return self._commit(rows, delete_where, properties, user_metadata)
+            return self._commit(rows, delete_where, properties, user_metadata, new_batch)
 
     def _commit(
-        self, rows: DataFrame, delete_where: str | None, properties: Mapping[str, str], user_metadata: str
+        self,
+        rows: DataFrame,
+        delete_where: str | None,
+        properties: Mapping[str, str],
+        user_metadata: str,
+        new_batch: str | None,
     ) -> Committed:
         # Reading the number makes Delta refuse this commit if another ingest has written one since.
         number = int(self._transaction.txnVersion(APPLICATION_ID)) + 1
@@ -144,7 +167,7 @@ class _DeltaTransaction:
         mode = self._jvm.org.apache.spark.sql.SaveMode.valueOf("Append" if delete_where is None else "Overwrite")
         actions = self._written(rows, mode, delete_where, configuration)
         files = [action for action in actions if action.getClass().getSimpleName() == "AddFile"]
-        row_count = sum(json.loads(file.stats())["numRecords"] for file in files)
+        row_count = _row_count([file.stats() for file in files], new_batch, is_append=delete_where is None)
         if not actions and self.version >= 0:
             return Committed(None, 0)
         actions.append(self._jvm.org.apache.spark.sql.delta.actions.SetTransaction(APPLICATION_ID, number, self._none))
@@ -246,7 +269,12 @@ class _PublicTransaction:
         return self._properties.get(name)
 
     def commit(
-        self, rows: DataFrame, delete_where: str | None, properties: Mapping[str, str], user_metadata: str
+        self,
+        rows: DataFrame,
+        delete_where: str | None,
+        properties: Mapping[str, str],
+        user_metadata: str,
+        new_batch: str | None = None,
     ) -> Committed:
         latest = self._latest()
         if latest != self.version:
@@ -261,7 +289,8 @@ class _PublicTransaction:
             self._write(rows, delete_where, user_metadata)
         for row in self._table.history(_RECENT).collect():
             if row["userMetadata"] == user_metadata:
-                return Committed(int(row["version"]), int(row["operationMetrics"].get("numOutputRows", 0)))
+                written = row["operationMetrics"].get("numOutputRows")
+                return Committed(int(row["version"]), None if delete_where or written is None else int(written))
         raise TableConflictError(
             f"{self._path}: another ingest committed between version {self.version} and this one; run the ingest again"
         )
@@ -302,6 +331,19 @@ def user_name() -> str:
         return getpass.getuser()
     except (KeyError, OSError):  # a container's user may have no name
         return "unknown"
+
+
+def _row_count(statistics: list[str | None], new_batch: str | None, *, is_append: bool) -> int | None:
+    """Counts the new rows by the statistics of the data files, JSON texts: rewritten files have other batches."""
+    total = 0
+    for text in statistics:
+        found = json.loads(text or "{}")
+        batches = {found.get(bound, {}).get(schema.BATCH_ID) for bound in ("minValues", "maxValues")}
+        if "numRecords" not in found or (not is_append and (new_batch is None or None in batches)):
+            return None
+        if is_append or batches == {new_batch}:
+            total += int(found["numRecords"])
+    return total
 
 
 def _last_number(spark: SparkSession, path: str, version: int) -> int:

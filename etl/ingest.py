@@ -171,7 +171,7 @@ class _Ingest:
         version = committed.version
         if version is None and prepared.transaction is not None:
             version = prepared.transaction.version
-        bad = self._bad_files(committed, task, is_append=stale is None) if plan.work else None
+        bad = self._bad_files(committed, task) if plan.work else None
         reasons = self._settle_quarantine(bad)
         if plan.touched:
             Stamps(self._spark, prepared.location).remember(plan.touched_files())
@@ -208,7 +208,8 @@ class _Ingest:
             RECIPE_PROPERTY: prepared.recipe.as_property(),
         }
         if prepared.transaction is not None:
-            return prepared.transaction.commit(rows, stale, properties, self._note())
+            new_batch = None if prepared.request.batch_id else self._batch_id  # a name may have been given before
+            return prepared.transaction.commit(rows, stale, properties, self._note(), new_batch)
         return self._create(rows, properties)
 
     def _note(self) -> str:
@@ -230,14 +231,14 @@ class _Ingest:
         rows = self._plan.files.where(f"{STATUS} IN ({names})").select(schema.PATH).collect()
         return f"{schema.PATH} IN ({', '.join(sql_literal(row[0]) for row in rows)})"
 
-    def _bad_files(self, committed: Committed, task: BatchTask, *, is_append: bool) -> DataFrame | None:
+    def _bad_files(self, committed: Committed, task: BatchTask) -> DataFrame | None:
         """Reads again, for their reasons, the files that did not become rows."""
         from pyspark import StorageLevel
         from pyspark.sql import functions as F
 
         missing = self._plan.work_files()
         if committed.version is not None:
-            if is_append and committed.rows == self._plan.work:
+            if committed.rows == self._plan.work:
                 return None
             stored = read_table(self._spark, self._prepared.location, committed.version)
             stored = stored.where(F.col(schema.BATCH_ID) == self._batch_id).select(schema.PATH)

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CheckpointError
+from ..training import lazy_imports
 from ..training.checkpoints import open_checkpoint
-from .keras_import import import_keras_without_extras
 from .models import ModelRef
 from .predictor import LOADED, Predictor, build_predictor, cache_key
 
@@ -128,8 +128,9 @@ def _prepare_process(threads: int) -> None:
     By default it takes a thread per core of the machine in every worker, and all memory of every GPU.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    import_keras_without_extras()
-    import tensorflow as tf
+    lazy_imports.install()
+    with lazy_imports.without_collections():
+        import tensorflow as tf
 
     try:
         tf.config.threading.set_intra_op_parallelism_threads(threads)

@@ -1,4 +1,4 @@
-"""Puts off, in a rank's process, what Keras imports and training does not use: a third of TensorFlow's import.
+"""Puts off, in ranks and scoring workers, what Keras imports and neither uses: a third of TensorFlow's import.
 
 Keras 3 imports scikit-learn for `keras.wrappers` and matplotlib for `keras.visualization` wherever they are installed.
 Here these modules load when something of them is first used, so that nothing is missing. Importlib's own LazyLoader
@@ -7,9 +7,11 @@ would not do: with it a module loads at any look at it, and TensorFlow's AutoGra
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
@@ -90,3 +92,19 @@ def install() -> None:
     """Puts them off in this process from now on; modules that are loaded already stay."""
     if _Finder not in sys.meta_path:
         sys.meta_path.insert(0, _Finder)
+
+
+@contextlib.contextmanager
+def without_collections() -> Iterator[None]:
+    """Lets a block import without a search for garbage, and spares what it has imported every later one.
+
+    Modules live as long as the process; Python would walk through all of them again and again while more come.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if was_enabled:
+            gc.enable()

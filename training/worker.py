@@ -47,8 +47,9 @@ def main(argument: str) -> None:
     # TensorFlow imports what it makes of functions from the folder for temporary files, and leaves the bytecode there.
     sys.dont_write_bytecode = True
     lazy_imports.install()
-    for name in spec["preload"]:
-        _preload(name)
+    with lazy_imports.without_collections():
+        for name in spec["preload"]:
+            _preload(name)
     link = _receive_assignment(line)
     rank_link.attach(link)
     link.send(Kind.READY, {"pid": os.getpid()})
@@ -133,6 +134,7 @@ def _spare_the_last_collection() -> None:
 
     What it would have written when it buried files of garbage is written here.
     """
+    gc.unfreeze()  # objects that the import has frozen are not told otherwise
     for thing in gc.get_objects():
         if type(thing) in _WITH_A_BUFFER:
             # A broken or closed file is its owner's affair.

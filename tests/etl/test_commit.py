@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import Counter
 from pathlib import Path
@@ -83,6 +84,22 @@ def test_a_long_list_of_replaced_rows_does_not_swell_the_log(spark, place):
     )
     assert paths(spark, place) == ["second"]
     assert (Path(place) / "_delta_log" / f"{committed.version:020d}.json").stat().st_size < 20_000
+
+
+def statistics(rows, first_batch, last_batch):
+    return json.dumps(
+        {"numRecords": rows, "minValues": {"batch_id": first_batch}, "maxValues": {"batch_id": last_batch}}
+    )
+
+
+def test_new_rows_are_told_from_rewritten_ones_by_their_batch_or_not_at_all():
+    new, rewritten = statistics(2, "new", "new"), statistics(5, "early", "late")
+    assert commit._row_count([new, rewritten, new], "new", is_append=False) == 4
+    assert commit._row_count([rewritten], "new", is_append=False) == 0
+    assert commit._row_count([new, rewritten], None, is_append=False) is None
+    assert commit._row_count([new, '{"numRecords": 5}'], "new", is_append=False) is None
+    assert commit._row_count([new, '{"numRecords": 5}'], None, is_append=True) == 7
+    assert commit._row_count([new, None], "new", is_append=True) is None  # Delta was told to collect none
 
 
 def test_a_writer_that_planned_before_anothers_commit_is_refused(spark, place, writers):
