@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -150,9 +150,12 @@ def make_plan(
     from pyspark import StorageLevel
 
     first = _counted(_classified(listing, stored, quarantined, stamps).persist(StorageLevel.MEMORY_AND_DISK))
-    if not first.counts[CHANGED] and not (verify_content and first.counts[KNOWN]):
+    statuses = [CHANGED, KNOWN] if verify_content else [CHANGED]
+    count = sum(first.counts[status] for status in statuses)
+    if not count:
         return first
-    second = _counted(_compared_by_content(first.files, listing, verify_content).persist(StorageLevel.MEMORY_AND_DISK))
+    compared = _compared_by_content(first.files, listing, statuses, count)
+    second = _counted(compared.persist(StorageLevel.MEMORY_AND_DISK))
     first.release()
     return second
 
@@ -202,14 +205,13 @@ def _count(plan: Plan, group: Row) -> None:
         plan.class_ranks[listed_class] = min(ranks, default=None)
 
 
-def _compared_by_content(files: DataFrame, listing: Listing, verify_content: bool) -> DataFrame:
-    """Reads files whose size or time has changed: one with the content that is stored is known after all."""
+def _compared_by_content(files: DataFrame, listing: Listing, statuses: Sequence[str], count: int) -> DataFrame:
+    """Reads the files of some statuses, `count` of them: one with the content that is stored is known after all."""
     from pyspark.sql import functions as F
 
-    statuses = [CHANGED, KNOWN] if verify_content else [CHANGED]
     candidates = files.where(F.col(STATUS).isin(statuses) & F.col(STORED_HASH).isNotNull())
     if listing.read_contents is None:
-        tasks = 2 * files.sparkSession.sparkContext.defaultParallelism
+        tasks = min(count, 2 * files.sparkSession.sparkContext.defaultParallelism)
         hashed = (
             candidates.select(schema.PATH).repartition(tasks).mapInArrow(hash_local_files, "path STRING, hash STRING")
         )

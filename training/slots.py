@@ -19,6 +19,8 @@ _POLL_S = 0.1
 # Where no setting says how many executors there will be, those that are there are all of them once none has come for
 # this long: they start their JVMs at the same time, and on a loaded machine they register seconds apart.
 _SETTLED_S = 10.0
+# The same where the settings say that more are to come: on a loaded machine the last was more than ten seconds behind.
+_MISSING_S = 30.0
 # What YARN and Kubernetes start when spark.executor.instances is not set.
 _SPARKS_INSTANCES = 2
 _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*]")
@@ -75,7 +77,7 @@ class Expected:
             return registered.executors >= self.executors
         if self.cores is not None and registered.cores >= self.cores:
             return True
-        return registered.newest_age_s >= _SETTLED_S
+        return registered.newest_age_s >= (_SETTLED_S if self.cores is None else _MISSING_S)
 
 
 def expected(master: str, conf: Mapping[str, str | None]) -> Expected:

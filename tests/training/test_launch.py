@@ -152,9 +152,9 @@ def test_the_settings_say_which_executors_there_will_be(master, settings, what):
         (Expected(executors=3), Registered(2, 2, 500.0), False),
         # As many cores as the application may have: at once.
         (Expected(cores=8), Registered(2, 8, 0.0), True),
-        (Expected(cores=8), Registered(2, 4, 9.0), False),
-        # A standalone cluster may have no room for more: what has not come ten seconds after the last does not come.
-        (Expected(cores=8), Registered(2, 4, 10.0), True),
+        (Expected(cores=8), Registered(2, 4, 29.0), False),
+        # A standalone cluster may have no room for more: what has not come half a minute after the last does not come.
+        (Expected(cores=8), Registered(2, 4, 30.0), True),
         (Expected(), Registered(2, 4, 9.0), False),
         (Expected(), Registered(2, 4, 10.0), True),
     ],
