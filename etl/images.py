@@ -18,10 +18,12 @@ from ..errors import ImageError, InvalidArgumentError
 from .geometry import RESIZES, Placement, place
 
 # Formats whose decoder is Pillow's own. EPS is left out because it runs Ghostscript on the file; IPTC because it opens
-# what it holds as any format, EPS too; WMF, MPEG, HDF5, GRIB and BUFR because Pillow only recognises them.
+# what it holds as any format, EPS too; WMF, MPEG, HDF5, GRIB and BUFR because Pillow only recognises them. Pillow tries
+# them in this order: the two that most files are in come first.
 FORMATS = (
+    "JPEG", "PNG",
     "AVIF", "BLP", "BMP", "CUR", "DCX", "DDS", "DIB", "FITS", "FLI", "FTEX", "GBR", "GIF", "ICNS", "ICO", "IM", "IMT",
-    "JPEG", "JPEG2000", "MCIDAS", "MSP", "PCD", "PCX", "PIXAR", "PNG", "PPM", "PSD", "QOI", "SGI", "SPIDER", "SUN",
+    "JPEG2000", "MCIDAS", "MSP", "PCD", "PCX", "PIXAR", "PPM", "PSD", "QOI", "SGI", "SPIDER", "SUN",
     "TGA", "TIFF", "WEBP", "XBM", "XPM", "XVTHUMB",
 )  # fmt: skip
 

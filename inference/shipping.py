@@ -130,6 +130,7 @@ def _prepare_process(threads: int) -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     lazy_imports.install()
     with lazy_imports.without_collections():
+        import keras  # noqa: F401  loads the model in a moment
         import tensorflow as tf
 
     try:
