@@ -147,32 +147,26 @@ class _DeltaTransaction:
         new_batch: str | None = None,
     ) -> Committed:
         with conflicts_named(f"{self._path}@{self.version}"):
-            return self._commit(rows, delete_where, properties, user_metadata, new_batch)
-
-    def _commit(
-        self,
-        rows: DataFrame,
-        delete_where: str | None,
-        properties: Mapping[str, str],
-        user_metadata: str,
-        new_batch: str | None,
-    ) -> Committed:
-        # Reading the number makes Delta refuse this commit if another ingest has written one since.
-        number = int(self._transaction.txnVersion(APPLICATION_ID)) + 1
-        if self.version >= 0:
-            self._set_properties(properties)
-            configuration = self._transaction.metadata().configuration()
-        else:
-            configuration = self._scala_map(properties)
-        mode = self._jvm.org.apache.spark.sql.SaveMode.valueOf("Append" if delete_where is None else "Overwrite")
-        actions = self._written(rows, mode, delete_where, configuration)
-        files = [action for action in actions if action.getClass().getSimpleName() == "AddFile"]
-        row_count = _row_count([file.stats() for file in files], new_batch, is_append=delete_where is None)
-        if not actions and self.version >= 0:
-            return Committed(None, 0)
-        actions.append(self._jvm.org.apache.spark.sql.delta.actions.SetTransaction(APPLICATION_ID, number, self._none))
-        version = self._transaction.commit(self._sequence(actions), self._operation(mode, delete_where, user_metadata))
-        return Committed(int(version), row_count, self._rows_of(files) if delete_where is None else None)
+            # Reading the number makes Delta refuse this commit if another ingest has written one since.
+            number = int(self._transaction.txnVersion(APPLICATION_ID)) + 1
+            if self.version >= 0:
+                self._set_properties(properties)
+                configuration = self._transaction.metadata().configuration()
+            else:
+                configuration = self._scala_map(properties)
+            mode = self._jvm.org.apache.spark.sql.SaveMode.valueOf("Append" if delete_where is None else "Overwrite")
+            actions = self._written(rows, mode, delete_where, configuration)
+            files = [action for action in actions if action.getClass().getSimpleName() == "AddFile"]
+            row_count = _row_count([file.stats() for file in files], new_batch, is_append=delete_where is None)
+            if not actions and self.version >= 0:
+                return Committed(None, 0)
+            actions.append(
+                self._jvm.org.apache.spark.sql.delta.actions.SetTransaction(APPLICATION_ID, number, self._none)
+            )
+            version = self._transaction.commit(
+                self._sequence(actions), self._operation(mode, delete_where, user_metadata)
+            )
+            return Committed(int(version), row_count, self._rows_of(files) if delete_where is None else None)
 
     def _rows_of(self, files: list[Any]) -> DataFrame | None:
         """The rows of some data files, read without asking Spark for the table's active files."""

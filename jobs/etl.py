@@ -99,13 +99,13 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _request(args: argparse.Namespace) -> IngestRequest:
+    from lakelens.etl.options import RecipeOptions
     from lakelens.etl.recipe import Limits
     from lakelens.etl.results import IngestRequest
     from lakelens.etl.sources import Source
 
     limits = {name: getattr(args, name) for name in ("max_bytes", "max_pixels", "timeout_s", "memory_bytes")}
-    names = ("size", "resize", "resample", "store", "quality", "subsampling", "seed")
-    recipe = {name: getattr(args, name) for name in names}
+    recipe = {name: getattr(args, name) for name in RecipeOptions.__annotations__ if name != "splits"}
     return IngestRequest(
         Source(args.source, args.layout, args.annotations, args.images),
         {**recipe, "splits": fractions(args.split) if args.split else None},
