@@ -13,8 +13,9 @@ from ..locations import absolute, has_scheme
 from . import schema
 from .annotation_frames import coco_annotations, manifest_annotations, match_images, merged_by_path
 from .annotations import ANNOTATIONS_DDL, IMAGE_MISSING
+from .class_folders import Wanted
 from .coco import CocoFile, find_coco_files
-from .folders import Wanted, list_folder_by_spark, list_local_folder
+from .folders import list_folder_by_spark, list_local_folder
 from .listing import IGNORED, PROBLEMS, Listing, completed, with_annotation_hash
 from .references import folder_of, relative_reference
 from .voc_frames import voc_annotations

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..errors import EmptySourceError, SourceNotFoundError
+from ..errors import SourceNotFoundError
 from . import schema
-from .layouts import CLASS_FOLDERS, FOLDER_LAYOUTS, check_class_folders, class_of_parts, number_of_folder
+from .class_folders import TopLevel, Wanted, list_below, list_top
 from .listing import FOLDER_LISTING_DDL, IGNORED, LABEL_RANK, folder_batch
 from .walk import (
     HIDDEN,
     HIDDEN_BY_SPARK,
-    IMAGE_SUFFIXES,
     NO_CLASS_FOLDER,
     NOT_AN_IMAGE_NAME,
-    Entry,
     has_suffix,
     is_hidden,
     local_uri,
-    visit,
 )
 
 if TYPE_CHECKING:
@@ -29,24 +27,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _LISTING_ROWS = 10_000
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """What a layout looks for in a folder.
-
-    Attributes:
-        layout: Its name.
-        suffixes: What the names of its files end with.
-    """
-
-    layout: str
-    suffixes: frozenset[str] = IMAGE_SUFFIXES
-
-    @property
-    def has_classes(self) -> bool:
-        """Whether folders name classes."""
-        return self.layout in FOLDER_LAYOUTS
+_TOP_DDL = "name BINARY, kind STRING"
+_FOLDER, _OTHER = "folder", "other"
 
 
 def list_local_folder(spark: SparkSession, root: str, wanted: Wanted) -> tuple[str, DataFrame]:
@@ -61,26 +43,21 @@ def list_local_folder(spark: SparkSession, root: str, wanted: Wanted) -> tuple[s
         InvalidArgumentError: If two folders name the same class.
     """
     root_bytes = os.fsencode(root)
-    top = spark.range(0, 1, 1, 1).mapInArrow(_TopLevel(root_bytes).list_top, "name BINARY, kind STRING").collect()
-    kinds = {kind for _, kind in top}
-    if "missing" in kinds:
-        raise SourceNotFoundError(f"{root} does not exist (as the executors see it); give an existing folder or URI")
-    if "file" in kinds:
-        raise SourceNotFoundError(f"{root} is a file; layout {wanted.layout!r} wants a folder")
-    if "unreadable" in kinds:
-        raise SourceNotFoundError(f"{root} cannot be listed: permission denied; let the executors' user read it")
-    folders = sorted(bytes(name) for name, kind in top if kind == "folder")
-    if wanted.has_classes and not folders:
-        raise EmptySourceError(
-            f"{root} has no class folder, which layout {wanted.layout!r} wants: put the images of each class into a "
-            "folder of its own, as in cat/1.jpg"
-        )
-    if wanted.layout == CLASS_FOLDERS:
-        check_class_folders([name.decode("utf-8", "replace") for name in folders])
-    names = (*folders, *(bytes(name) for name, kind in top if kind == "other"))
-    tasks = max(1, min(len(names), 2 * spark.sparkContext.defaultParallelism))
-    task = _FolderTask(root_bytes, names, tasks, wanted)
+    top = top_as_executors_see_it(spark, root_bytes)
+    top.check(root, wanted)
+    tasks = max(1, min(len(top.names), 2 * spark.sparkContext.defaultParallelism))
+    task = _FolderTask(root_bytes, top.names, tasks, wanted)
     return local_uri(root_bytes), spark.range(0, tasks, 1, tasks).mapInArrow(task.list_share, FOLDER_LISTING_DDL)
+
+
+def top_as_executors_see_it(spark: SparkSession, root: bytes) -> TopLevel:
+    """Lists a source folder itself in a task."""
+    rows = spark.range(0, 1, 1, 1).mapInArrow(_TopTask(root).list_top, _TOP_DDL).collect()
+    found: dict[str, list[bytes]] = {}
+    for name, kind in rows:
+        found.setdefault(kind, []).append(bytes(name))
+    problem = next((kind for kind in found if kind not in (_FOLDER, _OTHER)), None)
+    return TopLevel(tuple(found.get(_FOLDER, ())), tuple(found.get(_OTHER, ())), problem)
 
 
 def list_folder_by_spark(spark: SparkSession, root: str, wanted: Wanted) -> tuple[str, DataFrame]:
@@ -98,7 +75,7 @@ def list_folder_by_spark(spark: SparkSession, root: str, wanted: Wanted) -> tupl
 
     qualified = qualified_folder(spark, root, wanted.layout)
     below = F.substring("path", len(qualified) + 2, 1_000_000)
-    rule = _PathRule(wanted, by_spark=True)
+    rule = _PathRule(wanted)
     named = _all_files(spark, qualified).select(
         F.col("path").alias(schema.PATH),
         F.col("length").alias(schema.SOURCE_LENGTH),
@@ -161,25 +138,24 @@ def qualified_folder(spark: SparkSession, root: str, layout: str) -> str:
 
 @dataclass(frozen=True)
 class _PathRule:
-    """What a path below the source folder says of its file."""
+    """What a path below the source folder says of a file that Spark has listed."""
 
     wanted: Wanted
-    by_spark: bool = False
 
     def class_of(self, path: str) -> str | None:
-        return class_of_parts(path.split("/"), self.wanted.layout) if self.wanted.has_classes else None
+        return self.wanted.class_of(path.split("/"))
 
     def rank_of(self, path: str) -> int | None:
-        folder, separator, _ = path.partition("/")
-        return number_of_folder(folder) if separator and self.wanted.has_classes else None
+        return self.wanted.rank_of(path.split("/"))
 
     def ignored_of(self, path: str) -> str | None:
-        if self.by_spark and any(is_hidden(part) for part in path.split("/")):
+        parts = path.split("/")
+        if any(is_hidden(part) for part in parts):
             return HIDDEN
         # Annotation files of this suffix are copied rather than read by Spark, and some tools write just such names.
-        if self.by_spark and path.rpartition("/")[2].startswith("_") and not path.lower().endswith(".json"):
+        if parts[-1].startswith("_") and not path.lower().endswith(".json"):
             return HIDDEN_BY_SPARK if has_suffix(path, self.wanted.suffixes) else NOT_AN_IMAGE_NAME
-        if not has_suffix(path.rpartition("/")[2], self.wanted.suffixes):
+        if not has_suffix(parts[-1], self.wanted.suffixes):
             return NOT_AN_IMAGE_NAME
         return NO_CLASS_FOLDER if self.wanted.has_classes and self.class_of(path) is None else None
 
@@ -194,36 +170,15 @@ class _FolderTask:
     wanted: Wanted
 
     def list_share(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rows: list[dict[str, Any]] = []
         for batch in batches:
             for task in batch.column(0).to_pylist():
-                for entry in self._entries(task):
-                    rows.append(self._row(entry))
-                    if len(rows) == _LISTING_ROWS:
-                        yield folder_batch(rows)
-                        rows = []
-        if rows:
-            yield folder_batch(rows)
-
-    def _entries(self, task: int) -> Iterator[Entry]:
-        for name in self.names[task :: self.tasks]:
-            yield from visit(self.root.rstrip(b"/") + b"/" + name, (name,), suffixes=self.wanted.suffixes)
-
-    def _row(self, entry: Entry) -> dict[str, Any]:
-        rule = _PathRule(self.wanted)
-        below = "/".join(part.decode("utf-8", "replace") for part in entry.parts)
-        return {
-            schema.PATH: local_uri(entry.path),
-            schema.SOURCE_LENGTH: entry.length,
-            schema.SOURCE_MODIFIED: entry.modified_ms * 1000,
-            schema.LABEL_NAME: rule.class_of(below),
-            LABEL_RANK: rule.rank_of(below),
-            IGNORED: entry.ignored or rule.ignored_of(below),
-        }
+                listed = list_below(self.root, self.names[task :: self.tasks], self.wanted)
+                while rows := list(itertools.islice(listed, _LISTING_ROWS)):
+                    yield folder_batch(rows)
 
 
 @dataclass(frozen=True)
-class _TopLevel:
+class _TopTask:
     """Lists the source folder itself, where the executors see it."""
 
     root: bytes
@@ -233,26 +188,10 @@ class _TopLevel:
 
         for _ in batches:
             pass
-        rows = self._top()
+        top = list_top(self.root)
+        rows = [(self.root, top.problem)] if top.problem is not None else []
+        rows += [(name, _FOLDER) for name in top.folders] + [(name, _OTHER) for name in top.others]
         for start in range(0, len(rows), _LISTING_ROWS):
             part = rows[start : start + _LISTING_ROWS]
             columns = [pa.array([name for name, _ in part], pa.binary()), pa.array([kind for _, kind in part])]
             yield pa.RecordBatch.from_arrays(columns, ["name", "kind"])
-
-    def _top(self) -> list[tuple[bytes, str]]:
-        try:
-            with os.scandir(self.root) as entries:
-                return [(entry.name, "folder" if _is_folder(entry) else "other") for entry in entries]
-        except FileNotFoundError:
-            return [(self.root, "missing")]
-        except NotADirectoryError:
-            return [(self.root, "file")]
-        except OSError:
-            return [(self.root, "unreadable")]
-
-
-def _is_folder(entry: os.DirEntry[bytes]) -> bool:
-    try:
-        return entry.is_dir() and not entry.name.startswith(b".")
-    except OSError:
-        return False

@@ -16,18 +16,20 @@ from ..errors import TableConflictError
 from ..progress import spark_progress
 from . import schema
 from .catalog import read_table
-from .class_changes import find_conflicts, find_renamed, find_vanished
-from .commit import Committed, create_image_table, sql_literal, user_name
+from .class_changes import find_renamed, find_vanished
+from .class_rows import class_rows
+from .commit import create_image_table
 from .label_changes import ClassChanges
 from .labels import LABELS_PROPERTY, labels_property
 from .near_duplicates import find_across_splits
-from .plan import CHANGED, GONE, IN_QUARANTINE, KNOWN, NEW, STATUS
+from .plan import CHANGED, GONE, KNOWN, NEW
 from .prepare import Prepared, prepare
 from .quality import Quarantine
 from .recipe import RECIPE_PROPERTY
 from .results import DELETE, IngestPreview, IngestRequest, IngestResult
 from .sources import gone_while_read
 from .stamps import Stamps
+from .transaction import Committed, sql_literal, user_name
 from .worker import BatchTask
 from .writing import deal_work
 
@@ -92,10 +94,10 @@ def preview(spark: SparkSession, location: str, request: IngestRequest, limit: i
         files: dict[str, list[str]] = {}
         for status in (NEW, CHANGED, GONE):
             if plan.counts[status]:
-                rows = plan.files.where(f"{STATUS} = '{status}'").select(schema.PATH).limit(limit).collect()
-                files[status] = sorted(row[0] for row in rows)
+                files[status] = sorted(plan.paths(status, limit=limit))
+        version = None if prepared.transaction is None else prepared.transaction.version
         return IngestPreview(
-            version=None if prepared.transaction is None else prepared.transaction.version,
+            version=version,
             rows_in=plan.rows_in,
             new=plan.counts[NEW],
             changed=plan.counts[CHANGED],
@@ -103,22 +105,28 @@ def preview(spark: SparkSession, location: str, request: IngestRequest, limit: i
             gone=plan.counts[GONE],
             ignored=dict(plan.ignored),
             new_classes=prepared.new_classes,
-            vanished_classes=find_vanished(plan, prepared.stored()),
+            vanished_classes=_vanished(prepared),
             files=files,
         )
 
 
+def _vanished(prepared: Prepared) -> tuple[str, ...]:
+    if prepared.transaction is None:
+        return ()
+    version = prepared.transaction.version
+    stored, _ = class_rows(prepared.spark, prepared.location, prepared.columns, (version, version))
+    return find_vanished(prepared.plan, stored)
+
+
 def _class_changes(prepared: Prepared, result: IngestResult, added: DataFrame | None) -> ClassChanges:
     """Tells what became of the classes."""
-    stored = prepared.stored()
-    before = -1 if prepared.transaction is None else prepared.transaction.version
-    if added is None or result.version != before + 1:  # others may have committed in between
-        rows = read_table(prepared.spark, prepared.location, result.version)
-    else:
-        rows = added if stored is None else stored.unionByName(added, allowMissingColumns=True)
+    before = None if prepared.transaction is None else prepared.transaction.version
+    is_next = result.version == (0 if before is None else before + 1)  # else others may have committed in between
+    versions = before, result.version
+    stored, rows = class_rows(prepared.spark, prepared.location, prepared.columns, versions, added if is_next else None)
     vanished = find_vanished(prepared.plan, stored)
     renamed = () if stored is None else find_renamed(stored, rows, vanished, prepared.plan.listed_by_class)
-    return ClassChanges(vanished, renamed, *find_conflicts(rows, [result.batch_id] if result.committed else []))
+    return ClassChanges(vanished, renamed, *(rows.conflicts([result.batch_id]) if result.committed else (0, ())))
 
 
 def run_prepared(prepared: Prepared) -> tuple[IngestResult, DataFrame | None]:
@@ -224,12 +232,8 @@ class _Ingest:
 
     def _stale_rows(self) -> str | None:
         """The SQL condition of the rows that this ingest replaces or removes, or None."""
-        statuses = [CHANGED, GONE] if self._removes else [CHANGED]
-        if not any(self._plan.counts[status] for status in statuses):
-            return None
-        names = ", ".join(f"'{status}'" for status in statuses)
-        rows = self._plan.files.where(f"{STATUS} IN ({names})").select(schema.PATH).collect()
-        return f"{schema.PATH} IN ({', '.join(sql_literal(row[0]) for row in rows)})"
+        paths = self._plan.paths(CHANGED, GONE) if self._removes else self._plan.paths(CHANGED)
+        return f"{schema.PATH} IN ({', '.join(map(sql_literal, paths))})" if paths else None
 
     def _bad_files(self, committed: Committed, task: BatchTask) -> DataFrame | None:
         """Reads again, for their reasons, the files that did not become rows."""
@@ -255,9 +259,8 @@ class _Ingest:
         if bad is not None:
             reasons = {row["reason"]: row["count"] for row in bad.groupBy("reason").count().collect()}
         mended = None
-        gone = f" AND {STATUS} <> '{GONE}'" if not self._removes else ""
         if self._plan.mended_known or self._plan.quarantined_work or (self._removes and self._plan.counts[GONE]):
-            mended = self._plan.files.where(f"{IN_QUARANTINE}{gone}").select(schema.PATH)
+            mended = self._plan.wrongly_in_quarantine(with_gone=self._removes)
             if bad is not None:
                 mended = mended.join(bad, schema.PATH, "left_anti")
         quarantine = Quarantine(self._spark, self._prepared.location)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from . import schema
 from .annotations import BOXES_DDL
+from .class_folders import ListedFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,7 +48,8 @@ class Listing:
     Attributes:
         name: The source as the user wrote it.
         files: One row per file and one per thing passed over (`ignored` says why): `path`, `source_length`,
-            `source_modified`, and the columns of annotations, null where the layout has none.
+            `source_modified`, and the columns of annotations, null where the layout has none. None where the driver has
+            listed and planned them itself.
         root: The folder's URI, below which known paths that are not listed are gone; None when there is no such folder.
         read_contents: How Spark reads the bytes; None when the Python workers open the local paths themselves.
         has_annotations: Whether boxes and problems may be there.
@@ -56,7 +58,7 @@ class Listing:
     """
 
     name: str
-    files: DataFrame
+    files: DataFrame | None
     root: str | None = None
     read_contents: ReadContents | None = None
     has_annotations: bool = False
@@ -68,14 +70,14 @@ class Listing:
             frame.unpersist()
 
 
-def completed(files: DataFrame) -> DataFrame:
-    """Adds the columns that a layout has not, and puts all into one order."""
+def completed(files: DataFrame, others: Sequence[str] = ()) -> DataFrame:
+    """Adds the columns that a layout has not, and puts all into one order, with `others` at the end."""
     from pyspark.sql import functions as F
 
     columns = [F.col(schema.PATH), F.col(schema.SOURCE_LENGTH), F.col(schema.SOURCE_MODIFIED)]
     for name, kind in _ANNOTATION_COLUMNS.items():
         columns.append(F.col(name) if name in files.columns else F.lit(None).cast(kind.lower()).alias(name))
-    return files.select(*columns)
+    return files.select(*columns, *others)
 
 
 def with_annotation_hash(files: DataFrame) -> DataFrame:
@@ -86,18 +88,11 @@ def with_annotation_hash(files: DataFrame) -> DataFrame:
     return files.withColumn(schema.ANNOTATION_HASH, F.sha2(F.to_json(F.struct(*said)), 256))
 
 
-def folder_batch(rows: Sequence[dict[str, Any]]) -> pa.RecordBatch:
-    """Packs rows of `FOLDER_LISTING_DDL`; times are microseconds since 1970."""
+def folder_batch(rows: Sequence[ListedFile]) -> pa.RecordBatch:
+    """Packs rows into an Arrow batch of `FOLDER_LISTING_DDL`."""
     import pyarrow as pa
 
-    arrow_schema = pa.schema(
-        [
-            (schema.PATH, pa.string()),
-            (schema.SOURCE_LENGTH, pa.int64()),
-            (schema.SOURCE_MODIFIED, pa.timestamp("us", tz="UTC")),
-            (schema.LABEL_NAME, pa.string()),
-            (LABEL_RANK, pa.int32()),
-            (IGNORED, pa.string()),
-        ]
-    )
-    return pa.RecordBatch.from_pylist(list(rows), schema=arrow_schema)
+    kinds = [pa.string(), pa.int64(), pa.timestamp("us", tz="UTC"), pa.string(), pa.int32(), pa.string()]
+    names = [schema.PATH, schema.SOURCE_LENGTH, schema.SOURCE_MODIFIED, schema.LABEL_NAME, LABEL_RANK, IGNORED]
+    columns = [pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), kinds, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, names)

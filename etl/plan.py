@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import functools
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from . import schema
-from .listing import IGNORED, LABEL_RANK, Listing
-from .quality import RETRIED_REASONS
-from .worker import hash_local_files
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row
+    from pyspark.sql import DataFrame
 
 STATUS = "status"
 IN_QUARANTINE = "in_quarantine"
 STORED_HASH = "stored_hash"
 STORED_CLASS = "stored_class"
 TOUCHED = "touched"
-_HASHED_AT_ONCE = 64
-_BATCH = "batch"
-_STAMP = (schema.SOURCE_LENGTH, schema.SOURCE_MODIFIED, schema.ANNOTATION_HASH)
 
 NEW = "new"
 CHANGED = "changed"
@@ -31,14 +25,39 @@ KNOWN = "known"
 GONE = "gone"
 
 
+class Group(NamedTuple):
+    """Files that are alike, as they are counted.
+
+    Attributes:
+        status: Their status; None when they are passed over.
+        ignored: Why they are passed over.
+        in_quarantine: Whether they are in quarantine and do not belong there.
+        listed_class: The class that the source gives them.
+        stored_class: The class that the table has.
+        rank: The smallest number of their class folders, or None.
+        files: How many they are.
+        touched: How many of them were found unchanged by their content.
+        work_bytes: Bytes of all.
+        largest: Bytes of the largest.
+    """
+
+    status: str | None
+    ignored: str | None
+    in_quarantine: bool
+    listed_class: str | None
+    stored_class: str | None
+    rank: int | None
+    files: int
+    touched: int
+    work_bytes: int
+    largest: int
+
+
 @dataclass
-class Plan:
+class Plan(ABC):
     """The files of one ingest, each with what is to be done about it.
 
     Attributes:
-        files: The listing with the columns `status` (`new`, `changed`, `known`; null when passed over; `gone` for known
-            paths below the source folder that it no longer holds), `in_quarantine` and `touched` (known by its content,
-            although its size or time is new); cached until `release`.
         counts: Number of files by status.
         ignored: Number of things passed over, by reason.
         class_ranks: Classes of the files that are to be read, with the number of their folder or None.
@@ -52,7 +71,6 @@ class Plan:
         largest_bytes: Bytes of the largest of them.
     """
 
-    files: DataFrame
     counts: Counter[str] = field(default_factory=Counter)
     ignored: Counter[str] = field(default_factory=Counter)
     class_ranks: dict[str, int | None] = field(default_factory=dict)
@@ -63,6 +81,27 @@ class Plan:
     touched: int = 0
     work_bytes: int = 0
     largest_bytes: int = 0
+
+    @property
+    @abstractmethod
+    def files(self) -> DataFrame:
+        """The listing with the columns `status`, `in_quarantine`, `stored_hash`, `stored_class` and `touched`.
+
+        The status is `new`, `changed` or `known`; null when passed over; `gone` for known paths below the source folder
+        that it no longer holds. `touched` is known by its content, although its size or time is new. Files that are
+        known, neither touched nor in quarantine, may be left out.
+        """
+
+    @abstractmethod
+    def batches(self, max_files: int) -> Iterator[Plan]:
+        """Yields the same plan in parts of at most `max_files` files to read, those that changed longest ago first.
+
+        What is not to be read is in the first part, so that the counts of all parts add up to those of the whole.
+        """
+
+    def release(self) -> None:
+        """Lets go of what is kept for the plan."""
+        return
 
     @property
     def rows_in(self) -> int:
@@ -86,9 +125,16 @@ class Plan:
         """Classes of which the source has lost every file."""
         return sorted(name for name in self.lost_by_class if not self.listed_by_class[name])
 
+    def paths(self, *statuses: str, limit: int | None = None) -> list[str]:
+        """Lists the paths of the files of some statuses, at most so many."""
+        if not any(self.counts[status] for status in statuses):
+            return []
+        rows = self.files.where(f"{STATUS} IN ({_texts(statuses)})").select(schema.PATH)
+        return [row[0] for row in (rows if limit is None else rows.limit(limit)).collect()]
+
     def work_files(self) -> DataFrame:
         """The files that are to be read, as the source lists them."""
-        work = self.files.where(f"{STATUS} IN ('{NEW}', '{CHANGED}')")
+        work = self.files.where(f"{STATUS} IN ({_texts((NEW, CHANGED))})")
         return work.drop(STATUS, STORED_HASH, STORED_CLASS, TOUCHED)
 
     def touched_files(self) -> DataFrame:
@@ -98,207 +144,36 @@ class Plan:
         stamp = [schema.PATH, schema.SOURCE_LENGTH, schema.SOURCE_MODIFIED]
         return self.files.where(TOUCHED).select(*stamp, F.col(STORED_HASH).alias(schema.CONTENT_HASH))
 
-    def release(self) -> None:
-        """Lets Spark forget the cached files."""
-        self.files.unpersist()
+    def wrongly_in_quarantine(self, *, with_gone: bool) -> DataFrame:
+        """The paths that are in quarantine and, once the work is done well, do not belong there; or are gone."""
+        statuses = (NEW, CHANGED, KNOWN, GONE) if with_gone else (NEW, CHANGED, KNOWN)
+        return self.files.where(f"{IN_QUARANTINE} AND {STATUS} IN ({_texts(statuses)})").select(schema.PATH)
 
-    def batches(self, max_files: int) -> Iterator[Plan]:
-        """Yields the same plan in parts of at most `max_files` files to read, those that changed longest ago first.
-
-        What is not to be read is in the first part, so that the counts of all parts add up to those of the whole.
-        """
-        from pyspark import StorageLevel
-        from pyspark.sql import Window
-        from pyspark.sql import functions as F
-
-        if self.work <= max_files:
-            yield self
+    def add(self, group: Group) -> None:
+        """Counts some files."""
+        status, files = group.status, group.files
+        if status is None:
+            self.ignored[str(group.ignored)] += files
             return
-        age = Window.orderBy(schema.SOURCE_MODIFIED, schema.PATH)
-        number = F.floor((F.row_number().over(age) - 1) / max_files).cast("int")
-        numbered = self.work_files().select(schema.PATH, schema.SOURCE_MODIFIED).withColumn(_BATCH, number)
-        files = self.files.join(numbered.select(schema.PATH, _BATCH), schema.PATH, "left").na.fill(0, [_BATCH])
-        files = files.persist(StorageLevel.MEMORY_AND_DISK)
-        try:
-            parts = [
-                Plan(files.where(F.col(_BATCH) == part).drop(_BATCH)) for part in range(-(-self.work // max_files))
-            ]
-            for group in _groups(files, _BATCH):
-                _count(parts[group[_BATCH]], group)
-            yield from parts
-        finally:
-            files.unpersist()
+        self.counts[status] += files
+        listed_class, stored_class = group.listed_class, group.stored_class
+        if stored_class is not None and (status == GONE or listed_class != stored_class):
+            self.lost_by_class[stored_class] += files
+        if status == GONE:
+            return
+        if listed_class is not None:
+            self.listed_by_class[listed_class] += files
+        if status == KNOWN:
+            self.mended_known += files if group.in_quarantine else 0
+            self.touched += group.touched
+            return
+        self.quarantined_work += files if group.in_quarantine else 0
+        self.work_bytes += group.work_bytes
+        self.largest_bytes = max(self.largest_bytes, group.largest)
+        if listed_class is not None:
+            ranks = [rank for rank in (self.class_ranks.get(listed_class), group.rank) if rank is not None]
+            self.class_ranks[listed_class] = min(ranks, default=None)
 
 
-def make_plan(
-    listing: Listing,
-    stored: DataFrame | None,
-    quarantined: DataFrame | None,
-    stamps: DataFrame | None = None,
-    *,
-    verify_content: bool = False,
-) -> Plan:
-    """Compares a listing with what is known, by path, size and time of change.
-
-    Args:
-        listing: What the source holds.
-        stored: The image table, or None when there is none yet.
-        quarantined: The quarantine, or None.
-        stamps: Further sizes and times of stored files, rows of `stamps.COLUMNS`, or None.
-        verify_content: Whether to read every known file and compare its content, for sources whose times lie.
-    """
-    from pyspark import StorageLevel
-
-    first = _counted(_classified(listing, stored, quarantined, stamps).persist(StorageLevel.MEMORY_AND_DISK))
-    statuses = [CHANGED, KNOWN] if verify_content else [CHANGED]
-    count = sum(first.counts[status] for status in statuses)
-    if not count:
-        return first
-    compared = _compared_by_content(first.files, listing, statuses, count)
-    second = _counted(compared.persist(StorageLevel.MEMORY_AND_DISK))
-    first.release()
-    return second
-
-
-def _counted(files: DataFrame) -> Plan:
-    plan = Plan(files)
-    for group in _groups(files):
-        _count(plan, group)
-    return plan
-
-
-def _groups(files: DataFrame, *by: str) -> list[Row]:
-    from pyspark.sql import functions as F
-
-    groups = files.groupBy(STATUS, IGNORED, IN_QUARANTINE, schema.LABEL_NAME, STORED_CLASS, *by).agg(
-        F.count("*").alias("files"),
-        F.sum(schema.SOURCE_LENGTH).alias("bytes"),
-        F.max(schema.SOURCE_LENGTH).alias("largest"),
-        F.min(LABEL_RANK).alias("rank"),
-        F.count_if(TOUCHED).alias(TOUCHED),
-    )
-    return list(groups.collect())
-
-
-def _count(plan: Plan, group: Row) -> None:
-    status, count = group[STATUS], group["files"]
-    if status is None:
-        plan.ignored[str(group[IGNORED])] += count
-        return
-    plan.counts[status] += count
-    listed_class, stored_class = group[schema.LABEL_NAME], group[STORED_CLASS]
-    if stored_class is not None and (status == GONE or listed_class != stored_class):
-        plan.lost_by_class[stored_class] += count
-    if status == GONE:
-        return
-    if listed_class is not None:
-        plan.listed_by_class[listed_class] += count
-    if status == KNOWN:
-        plan.mended_known += count if group[IN_QUARANTINE] else 0
-        plan.touched += group[TOUCHED]
-        return
-    plan.quarantined_work += count if group[IN_QUARANTINE] else 0
-    plan.work_bytes += group["bytes"]
-    plan.largest_bytes = max(plan.largest_bytes, group["largest"])
-    if listed_class is not None:
-        ranks = [rank for rank in (plan.class_ranks.get(listed_class), group["rank"]) if rank is not None]
-        plan.class_ranks[listed_class] = min(ranks, default=None)
-
-
-def _compared_by_content(files: DataFrame, listing: Listing, statuses: Sequence[str], count: int) -> DataFrame:
-    """Reads the files of some statuses, `count` of them: one with the content that is stored is known after all."""
-    from pyspark.sql import functions as F
-
-    candidates = files.where(F.col(STATUS).isin(statuses) & F.col(STORED_HASH).isNotNull())
-    if listing.read_contents is None:
-        tasks = min(count, 2 * files.sparkSession.sparkContext.defaultParallelism)
-        hashed = (
-            candidates.select(schema.PATH).repartition(tasks).mapInArrow(hash_local_files, "path STRING, hash STRING")
-        )
-    else:
-        read = listing.read_contents(candidates.select(schema.PATH, schema.SOURCE_LENGTH), _HASHED_AT_ONCE)
-        hashed = read.select(schema.PATH, F.sha2("content", 256).alias("hash"))
-    touched = F.expr(f"coalesce({STATUS} = '{CHANGED}' AND hash = {STORED_HASH}, false)")
-    status = (
-        f"CASE WHEN {TOUCHED} THEN '{KNOWN}' "
-        f"WHEN {STATUS} = '{KNOWN}' AND hash <> {STORED_HASH} THEN '{CHANGED}' ELSE {STATUS} END"
-    )
-    compared = files.join(hashed, schema.PATH, "left").withColumn(TOUCHED, touched)
-    return compared.withColumn(STATUS, F.expr(status)).drop("hash")
-
-
-def _classified(
-    listing: Listing, stored: DataFrame | None, quarantined: DataFrame | None, stamps: DataFrame | None
-) -> DataFrame:
-    """Brings everything that is known of a path into one row, with one shuffle however many sides there are."""
-    from pyspark.sql import functions as F
-
-    sides = _sides(listing, stored, quarantined, stamps)
-    union = functools.reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), sides.values())
-    paths = union.groupBy(schema.PATH).agg(*[F.max(side).alias(side) for side in sides])
-    tried = ", ".join(f"'{reason}'" for reason in RETRIED_REASONS)
-    is_stored = _is_stored(sides)
-    is_bad = f"({_has_stamp_of('bad')} AND bad.reason NOT IN ({tried}))" if "bad" in sides else "false"
-    if "stored" in sides:  # a restored version may hold the row of a file that has gone bad since: that row has to go
-        is_bad = f"({is_bad} AND stored IS NULL)"
-    known_sides = [side for side in ("stored", "bad") if side in sides]
-    seen = " OR ".join(f"{side} IS NOT NULL" for side in known_sides) or "false"
-    status = (
-        f"CASE WHEN listed IS NULL THEN '{GONE}' WHEN listed.{IGNORED} IS NOT NULL THEN NULL "
-        f"WHEN {is_stored} OR {is_bad} THEN '{KNOWN}' WHEN {seen} THEN '{CHANGED}' ELSE '{NEW}' END"
-    )
-    # A bad file that is known as bad belongs in quarantine; a stored one, or one that is gone, does not.
-    in_quarantine = f"(bad IS NOT NULL AND NOT coalesce({is_bad}, false))" if "bad" in sides else "false"
-    below = F.lit(False) if listing.root is None else F.col(schema.PATH).startswith(listing.root.rstrip("/") + "/")
-    stored_hash = stored_class = "CAST(NULL AS STRING)"
-    if "stored" in sides:
-        said = schema.ANNOTATION_HASH
-        stored_class = f"stored.{schema.LABEL_NAME}"
-        stored_hash = f"CASE WHEN listed.{said} <=> stored.{said} THEN stored.{schema.CONTENT_HASH} END"
-    return paths.where(F.col("listed").isNotNull() | (below & F.expr(f"({seen})"))).select(
-        schema.PATH,
-        "listed.*",
-        F.expr(status).alias(STATUS),
-        F.expr(in_quarantine).alias(IN_QUARANTINE),
-        F.expr(stored_hash).alias(STORED_HASH),
-        F.expr(stored_class).alias(STORED_CLASS),
-        F.lit(False).alias(TOUCHED),
-    )
-
-
-def _sides(
-    listing: Listing, stored: DataFrame | None, quarantined: DataFrame | None, stamps: DataFrame | None
-) -> dict[str, DataFrame]:
-    """What each place knows of a path, as one struct of its own name."""
-    from pyspark.sql import functions as F
-
-    listed = F.struct(*[name for name in listing.files.columns if name != schema.PATH])
-    sides = {"listed": listing.files.select(schema.PATH, listed.alias("listed"))}
-    if stored is not None:
-        sides["stored"] = stored.select(
-            schema.PATH, F.struct(*_STAMP, schema.CONTENT_HASH, schema.LABEL_NAME).alias("stored")
-        )
-    if quarantined is not None:
-        sides["bad"] = quarantined.select(schema.PATH, F.struct(*_STAMP, "reason").alias("bad"))
-    if stamps is not None and stored is not None:
-        again = F.struct(schema.SOURCE_LENGTH, schema.SOURCE_MODIFIED, schema.CONTENT_HASH)
-        sides["again"] = stamps.select(schema.PATH, again.alias("again"))
-    return sides
-
-
-def _has_stamp_of(side: str) -> str:
-    return f"({side} IS NOT NULL AND {' AND '.join(f'listed.{name} <=> {side}.{name}' for name in _STAMP)})"
-
-
-def _is_stored(sides: Mapping[str, DataFrame]) -> str:
-    """The SQL condition of a file whose row is as it should be."""
-    if "stored" not in sides:
-        return "false"
-    content, said = schema.CONTENT_HASH, schema.ANNOTATION_HASH
-    same = _has_stamp_of("stored")
-    if "again" in sides:
-        # What the stamp was seen on is the content that the row holds now, and nothing else is said of it.
-        stamp = " AND ".join(f"listed.{name} = again.{name}" for name in (schema.SOURCE_LENGTH, schema.SOURCE_MODIFIED))
-        met_again = f"{stamp} AND again.{content} = stored.{content} AND listed.{said} <=> stored.{said}"
-        same = f"({same} OR coalesce({met_again}, false))"
-    return f"({same} AND NOT coalesce(listed.{content} <> stored.{content}, false))"
+def _texts(values: tuple[str, ...]) -> str:
+    return ", ".join(f"'{value}'" for value in values)

@@ -10,19 +10,23 @@ from typing import TYPE_CHECKING
 from ..errors import EmptySourceError, NotADeltaTableError
 from ..locations import absolute
 from .catalog import is_delta_table, path_of, read_table
-from .commit import Transaction, open_transaction
+from .commit import open_transaction
+from .driver_plan import plan_on_driver
 from .labels import LABELS_PROPERTY, grow_labels, labels_of
 from .listing import Listing
-from .plan import GONE, Plan, make_plan
+from .plan import GONE, Plan
 from .quality import Quarantine
 from .recipe import RECIPE_PROPERTY, Recipe
 from .results import CONTENT, DELETE, IngestRequest
 from .sources import list_source
+from .spark_plan import make_plan
 from .stamps import Stamps
+from .table_columns import TableColumns
+from .transaction import Transaction
 from .writing import writing_session
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 
 @dataclass
@@ -37,6 +41,7 @@ class Prepared:
         recipe: How sources become rows.
         listing: What the source holds.
         plan: What is to be done.
+        columns: The table's small columns, where the driver reads them itself; None where Spark does.
         labels_before: Class numbers of the table.
         labels: Class numbers after the ingest.
     """
@@ -48,6 +53,7 @@ class Prepared:
     recipe: Recipe
     listing: Listing
     plan: Plan
+    columns: TableColumns | None
     labels_before: Mapping[str, int]
     labels: Mapping[str, int]
 
@@ -55,10 +61,6 @@ class Prepared:
     def new_classes(self) -> tuple[str, ...]:
         """Classes that get a number."""
         return tuple(name for name in self.labels if name not in self.labels_before)
-
-    def stored(self) -> DataFrame | None:
-        """The table as the plan was made for it; None when it is to be created."""
-        return None if self.transaction is None else read_table(self.spark, self.location, self.transaction.version)
 
     def with_plan(self, plan: Plan) -> Prepared:
         """Gives the same with another plan, and the class numbers that the table has after that one."""
@@ -87,15 +89,7 @@ def prepare(user_session: SparkSession, location: str, request: IngestRequest) -
     spark = writing_session(user_session)
     transaction = open_table(spark, location)
     recipe = _recipe(transaction, location, request)
-    listing = list_source(spark, request.source)
-    quarantine, stamps = Quarantine(spark, location), Stamps(spark, location)
-    plan = make_plan(
-        listing,
-        None if transaction is None else read_table(spark, location, transaction.version),
-        quarantine.read() if quarantine.exists() else None,
-        stamps.read() if stamps.exists() else None,
-        verify_content=request.verify == CONTENT,
-    )
+    listing, plan, columns = _plan(spark, location, transaction, request)
     try:
         if plan.rows_in == 0 and not (request.removed == DELETE and plan.counts[GONE]):
             passed = ", ".join(f"{count} {reason}" for reason, count in sorted(plan.ignored.items())) or "nothing"
@@ -103,11 +97,33 @@ def prepare(user_session: SparkSession, location: str, request: IngestRequest) -
                 f"{request.source.name} holds no image file in layout {request.source.layout!r} ({passed} found); "
                 "check the folder and the layout"
             )
-        return Prepared(spark, location, request, transaction, recipe, listing, plan, {}, {}).with_plan(plan)
+        prepared = Prepared(spark, location, request, transaction, recipe, listing, plan, columns, {}, {})
+        return prepared.with_plan(plan)
     except BaseException:
         plan.release()
         listing.release()
         raise
+
+
+def _plan(
+    spark: SparkSession, location: str, transaction: Transaction | None, request: IngestRequest
+) -> tuple[Listing, Plan, TableColumns | None]:
+    """Lists the source and plans: on the driver if that is done soon, else by Spark."""
+    version = None if transaction is None else transaction.version
+    if request.verify != CONTENT:
+        planned = plan_on_driver(spark, location, version, request.source)
+        if planned is not None:
+            return planned
+    listing = list_source(spark, request.source)
+    quarantine, stamps = Quarantine(spark, location), Stamps(spark, location)
+    plan = make_plan(
+        listing,
+        None if version is None else read_table(spark, location, version),
+        quarantine.read() if quarantine.exists() else None,
+        stamps.read() if stamps.exists() else None,
+        verify_content=request.verify == CONTENT,
+    )
+    return listing, plan, None
 
 
 def open_table(spark: SparkSession, location: str) -> Transaction | None:

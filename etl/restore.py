@@ -24,7 +24,6 @@ from ..errors import (
     VersionFilesMissingError,
 )
 from .catalog import is_delta_table, path_of, sql_name
-from .commit import noted, set_properties, user_name
 from .conflicts import conflicts_named
 from .data_files import require_files
 from .history import RESTORE, note_of
@@ -32,6 +31,7 @@ from .labels import LABELS_PROPERTY, labels_of, labels_property
 from .log_walk import walk_log
 from .recipe import Recipe
 from .snapshot import Snapshot, open_snapshot
+from .transaction import noted, set_properties, user_name
 from .versions import VersionDiff, class_counts, diff
 from .writing import writing_session
 

@@ -15,7 +15,8 @@ from ..errors import InvalidArgumentError, SourceNotFoundError
 from ..locations import absolute, has_scheme
 from . import schema
 from .annotated import ANNOTATED_LAYOUTS, COCO, MANIFEST, VOC, list_coco, list_manifest, list_voc
-from .folders import Wanted, list_folder_by_spark, list_local_folder
+from .class_folders import Wanted
+from .folders import list_folder_by_spark, list_local_folder
 from .frames import list_frame
 from .layouts import CLASS_FOLDERS, FOLDER_LAYOUTS, check_layout
 from .listing import Listing, completed

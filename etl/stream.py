@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 
 from ..errors import EmptySourceError, InvalidArgumentError, TableConflictError
 from ..progress import spark_progress
-from .catalog import read_table
-from .class_changes import find_conflicts
+from .class_rows import class_rows
+from .driver_limits import TooMuchError
 from .ingest import run_prepared
 from .label_changes import ClassChanges
 from .near_duplicates import find_across_splits
 from .prepare import Prepared, open_table, prepare
 from .results import IngestRequest, IngestResult, StreamResult
+from .table_columns import TableColumns, columns_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -101,9 +102,17 @@ def _with_findings(spark: SparkSession, location: str, request: IngestRequest, r
     if not batch_ids or version is None:
         return result
     # Files of a landing folder come and go: a class without any has not vanished.
-    changes = ClassChanges((), (), *find_conflicts(read_table(spark, location, version), batch_ids))
+    _, rows = class_rows(spark, location, _columns(spark, location), (None, version))
+    changes = ClassChanges((), (), *rows.conflicts(batch_ids))
     near = find_across_splits(spark, location, version, batch_ids) if request.near_duplicates else None
     return replace(result, class_changes=changes, near_duplicates=near)
+
+
+def _columns(spark: SparkSession, location: str) -> TableColumns | None:
+    try:
+        return columns_of(spark, location)
+    except TooMuchError:
+        return None
 
 
 def _version_of(spark: SparkSession, location: str) -> int | None:

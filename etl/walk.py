@@ -6,7 +6,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
 # What Pillow's own decoders are called on disk. Other names are passed over without being read.
@@ -16,6 +16,7 @@ jpe jpeg jpf jpg jpx mpo msp pbm pcd pcx pfm pgm png pnm ppm psd pxr qoi ras rgb
 vda vst webp xbm xpm
 """
 IMAGE_SUFFIXES = frozenset(_SUFFIXES.split())
+_PLAIN_PATH = re.compile(rb"[A-Za-z0-9_.~/-]*")
 _HIDDEN_NAMES = frozenset({"thumbs.db", "desktop.ini", "__macosx", "@eadir", "$recycle.bin"})
 
 HIDDEN = "hidden"
@@ -29,8 +30,7 @@ UNREADABLE_FOLDER = "unreadable_folder"
 SPECIAL_FILE = "special_file"
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """One file, or one thing that was passed over.
 
     Attributes:
@@ -60,7 +60,8 @@ def has_suffix(name: str, suffixes: frozenset[str]) -> bool:
 
 def local_uri(path: bytes) -> str:
     """Writes a local path as a `file://` URI: spaces, % and bytes beyond ASCII quoted, so that any name survives."""
-    return "file://" + quote(path)
+    # Most paths need no quoting, and quote() takes long to find that out.
+    return "file://" + (path.decode("ascii") if _PLAIN_PATH.fullmatch(path) else quote(path))
 
 
 def local_path(uri: str) -> bytes:
@@ -89,32 +90,57 @@ def visit(
         yield Entry(path, parts, ignored=HIDDEN)
         return
     try:
-        status = os.stat(path)  # noqa: PTH116
+        status = os.stat(path)  # noqa: PTH116  bytes: pathlib takes none
     except OSError:
         yield Entry(path, parts, ignored=BROKEN_LINK)
         return
     if stat.S_ISDIR(status.st_mode):
         yield from _walk(path, parts, above, suffixes)
-    elif not stat.S_ISREG(status.st_mode):
-        yield Entry(path, parts, ignored=SPECIAL_FILE)
-    elif not has_suffix(name, suffixes):
-        yield Entry(path, parts, ignored=NOT_AN_IMAGE_NAME)
     else:
-        yield Entry(path, parts, status.st_size, status.st_mtime_ns // 1_000_000)
+        yield _entry_of(path, parts, name, status, suffixes)
+
+
+def _entry_of(
+    path: bytes, parts: tuple[bytes, ...], name: str, status: os.stat_result, suffixes: frozenset[str]
+) -> Entry:
+    if not stat.S_ISREG(status.st_mode):
+        return Entry(path, parts, ignored=SPECIAL_FILE)
+    if not has_suffix(name, suffixes):
+        return Entry(path, parts, ignored=NOT_AN_IMAGE_NAME)
+    return Entry(path, parts, status.st_size, status.st_mtime_ns // 1_000_000)
 
 
 def _walk(
     folder: bytes, parts: tuple[bytes, ...], above: frozenset[tuple[int, int]], suffixes: frozenset[str]
 ) -> Iterator[Entry]:
     try:
-        status = os.stat(folder)  # noqa: PTH116  bytes: pathlib takes none
+        status = os.stat(folder)  # noqa: PTH116
         here = (status.st_dev, status.st_ino)
         if here in above:
             yield Entry(folder, parts, ignored=LINK_LOOP)
             return
-        names = sorted(os.listdir(folder))  # noqa: PTH208
+        with os.scandir(folder) as found:
+            entries = sorted(found, key=_name_of)
     except OSError:
         yield Entry(folder, parts, ignored=UNREADABLE_FOLDER)
         return
-    for name in names:
-        yield from visit(folder + b"/" + name, (*parts, name), above | {here}, suffixes)
+    below = above | {here}
+    for entry in entries:
+        its_parts = (*parts, entry.name)
+        name = os.fsdecode(entry.name)
+        if is_hidden(name):
+            yield Entry(entry.path, its_parts, ignored=HIDDEN)
+            continue
+        try:
+            status = entry.stat()
+        except OSError:
+            yield Entry(entry.path, its_parts, ignored=BROKEN_LINK)
+            continue
+        if stat.S_ISDIR(status.st_mode):
+            yield from _walk(entry.path, its_parts, below, suffixes)
+        else:
+            yield _entry_of(entry.path, its_parts, name, status, suffixes)
+
+
+def _name_of(entry: os.DirEntry[bytes]) -> bytes:
+    return entry.name

@@ -160,15 +160,16 @@ def hash_local_files(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBat
 
     for batch in batches:
         paths = batch.column(schema.PATH).to_pylist()
-        hashes = [_hash_of(local_path(path)) for path in paths]
+        hashes = [hash_file(path) for path in paths]
         columns = [pa.array(paths, pa.string()), pa.array(hashes, pa.string())]
         yield pa.RecordBatch.from_arrays(columns, [schema.PATH, "hash"])
 
 
-def _hash_of(path: bytes) -> str | None:
+def hash_file(uri: str) -> str | None:
+    """Digests the content of a local file; None where it cannot be read."""
     digest = hashlib.sha256()
     try:
-        with open(path, "rb") as file:  # noqa: PTH123  bytes: names that are not UTF-8 are names too
+        with open(local_path(uri), "rb") as file:  # noqa: PTH123  bytes: names that are not UTF-8 are names too
             while chunk := file.read(1 << 20):
                 digest.update(chunk)
     except OSError:

@@ -13,7 +13,9 @@ from etl_pictures import write_image
 from lakelens import ImageTable
 from lakelens.errors import TableConflictError
 from lakelens.etl import commit
-from lakelens.etl.commit import open_transaction, set_properties
+from lakelens.etl.commit import open_transaction
+from lakelens.etl.public_commit import last_number
+from lakelens.etl.transaction import set_properties
 from lakelens.etl.writing import writing_session
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -52,7 +54,7 @@ def test_each_ingest_has_the_number_after_the_last_whatever_was_committed_betwee
         committed = transaction.commit(row(spark, name), None, {}, f"note {name}")
         assert (committed.version, committed.rows) == (2 * number + 1, 1)
         set_properties(spark, place, {"team.owner": name})
-    last = [commit._last_number(spark, place, version) for version in range(7)]
+    last = [last_number(spark, place, version) for version in range(7)]
     assert last == [-1, 0, 0, 1, 1, 2, 2]
     assert paths(spark, place) == ["a", "b", "c", "first"]
 
@@ -64,7 +66,7 @@ def test_the_last_number_is_found_behind_a_checkpoint_and_a_cleaned_log(spark, p
     log.checkpoint()
     for version in range(2):
         (Path(place) / "_delta_log" / f"{version:020d}.json").unlink()
-    assert commit._last_number(spark, place, 2) == 1
+    assert last_number(spark, place, 2) == 1
 
 
 def test_rows_are_replaced_and_properties_set_with_the_new_ones(spark, place, writers):

@@ -17,9 +17,10 @@ from lakelens.errors import (
     VersionFilesMissingError,
     VersionNotFoundError,
 )
-from lakelens.etl.commit import open_transaction, set_properties
+from lakelens.etl.commit import open_transaction
 from lakelens.etl.restore import RestoreResult
 from lakelens.etl.snapshot import open_snapshot
+from lakelens.etl.transaction import set_properties
 from lakelens.jobs.cli import main
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]

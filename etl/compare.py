@@ -1,0 +1,169 @@
+"""Compares a folder's files with what is known of them, path by path; knows no Spark.
+
+`spark_plan` says the same in SQL, for what one machine should not do alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from .class_folders import ListedFile
+from .plan import CHANGED, GONE, KNOWN, NEW
+from .quality import RETRIED_REASONS
+
+
+class StoredFile(NamedTuple):
+    """What the image table knows of a file; times in microseconds since 1970."""
+
+    length: int | None
+    modified_us: int | None
+    annotation_hash: str | None
+    content_hash: str | None
+    label_name: str | None
+
+
+class BadFile(NamedTuple):
+    """What the quarantine knows of a file."""
+
+    length: int | None
+    modified_us: int | None
+    annotation_hash: str | None
+    reason: str | None
+
+
+class Stamp(NamedTuple):
+    """A further size and time of a stored file, and the content that it had then."""
+
+    length: int | None
+    modified_us: int | None
+    content_hash: str | None
+
+
+@dataclass(frozen=True)
+class KnownFiles:
+    """All that is known, by path.
+
+    Attributes:
+        stored: Rows of the table.
+        bad: Rows of its quarantine.
+        stamps: Rows of its stamps.
+    """
+
+    stored: Mapping[str, StoredFile] = field(default_factory=dict)
+    bad: Mapping[str, BadFile] = field(default_factory=dict)
+    stamps: Mapping[str, Stamp] = field(default_factory=dict)
+
+
+class ComparedFile(NamedTuple):
+    """One file with what is to be done about it; the columns of `Plan.files`."""
+
+    path: str
+    length: int | None
+    modified_us: int | None
+    label_name: str | None
+    label_rank: int | None
+    status: str
+    in_quarantine: bool
+    stored_hash: str | None
+    stored_class: str | None
+    touched: bool = False
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The outcome for all files.
+
+    Attributes:
+        files: Those of which there is more to say than that they are known.
+        known: Number of the others, by the class that the source gives and the class that is stored.
+        ignored: Number of things passed over, by reason.
+    """
+
+    files: list[ComparedFile]
+    known: Counter[tuple[str | None, str | None]]
+    ignored: Counter[str]
+
+
+def compare(listed: Iterable[ListedFile], known: KnownFiles, root: str) -> Comparison:
+    """Finds out what is to be done about each file of a folder, and which known ones it no longer holds.
+
+    Args:
+        listed: What the folder holds.
+        known: What is known, of this folder's files and of others.
+        root: The folder's URI.
+    """
+    seen: set[str] = set()
+    files: list[ComparedFile] = []
+    known_counts: Counter[tuple[str | None, str | None]] = Counter()
+    ignored: Counter[str] = Counter()
+    for file in listed:
+        if file.ignored is not None:
+            ignored[file.ignored] += 1
+            seen.add(file.path)
+            continue
+        stored, bad = known.stored.get(file.path), known.bad.get(file.path)
+        if stored is not None or bad is not None:
+            seen.add(file.path)
+        found = _compared(file, stored, bad, known.stamps.get(file.path))
+        if found.status == KNOWN and not found.in_quarantine:
+            known_counts[found.label_name, found.stored_class] += 1
+        else:
+            files.append(found)
+    files.extend(_gone(known, seen, root.rstrip("/") + "/"))
+    return Comparison(files, known_counts, ignored)
+
+
+def _compared(file: ListedFile, stored: StoredFile | None, bad: BadFile | None, stamp: Stamp | None) -> ComparedFile:
+    # A class folder says nothing of an image but its class, which is in the path.
+    is_same = stored is not None and _is_same(file, stored, stamp)
+    is_bad = (
+        bad is not None
+        and (file.length, file.modified_us, None) == (bad.length, bad.modified_us, bad.annotation_hash)
+        and bad.reason is not None
+        and bad.reason not in RETRIED_REASONS
+        # A restored version may hold the row of a file that has gone bad since: that row has to go.
+        and stored is None
+    )
+    unknown = NEW if stored is None and bad is None else CHANGED
+    return ComparedFile(
+        file.path,
+        file.length,
+        file.modified_us,
+        file.label_name,
+        file.label_rank,
+        KNOWN if is_same or is_bad else unknown,
+        # A bad file that is known as bad belongs in quarantine; a stored one does not.
+        in_quarantine=bad is not None and not is_bad,
+        stored_hash=stored.content_hash if stored is not None and stored.annotation_hash is None else None,
+        stored_class=None if stored is None else stored.label_name,
+    )
+
+
+def _is_same(file: ListedFile, stored: StoredFile, stamp: Stamp | None) -> bool:
+    if stored.annotation_hash is not None:
+        return False
+    if (file.length, file.modified_us) == (stored.length, stored.modified_us):
+        return True
+    # What the stamp was seen on is the content that the row holds now.
+    return (
+        stamp is not None
+        and (file.length, file.modified_us) == (stamp.length, stamp.modified_us)
+        and stamp.content_hash is not None
+        and stamp.content_hash == stored.content_hash
+    )
+
+
+def _gone(known: KnownFiles, seen: set[str], below: str) -> Iterator[ComparedFile]:
+    for path in (*known.stored, *(path for path in known.bad if path not in known.stored)):
+        if path in seen or not path.startswith(below):
+            continue
+        stored = known.stored.get(path)
+        yield ComparedFile(
+            *(path, None, None, None, None, GONE),
+            in_quarantine=path in known.bad,
+            stored_hash=stored.content_hash if stored is not None and stored.annotation_hash is None else None,
+            stored_class=None if stored is None else stored.label_name,
+        )

@@ -1,0 +1,221 @@
+"""Plans an ingest on the driver: of class folders and tables that one machine sees and reads in no time.
+
+Asking Spark costs seconds however little there is to do. Beyond some hundred thousand files, for other sources and
+other places, `spark_plan` does the same.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from ..locations import absolute, has_scheme
+from . import schema
+from .class_folders import ListedFile, Wanted, list_top, list_within
+from .compare import BadFile, ComparedFile, KnownFiles, Stamp, StoredFile, compare
+from .driver_limits import LISTING_S, MOST_HASHED_BYTES, MOST_HASHED_FILES, MOST_ROWS, TooMuchError
+from .folders import top_as_executors_see_it
+from .layouts import FOLDER_LAYOUTS
+from .listing import LABEL_RANK, Listing, completed
+from .plan import CHANGED, IN_QUARANTINE, KNOWN, NEW, STATUS, STORED_CLASS, STORED_HASH, TOUCHED, Group, Plan
+from .quality import Quarantine
+from .stamps import Stamps
+from .table_columns import TableColumns, columns_of, open_columns
+from .walk import local_uri
+from .worker import hash_file, hash_local_files
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    from .sources import Source
+
+# Columns of the tables, in the order of the fields of `StoredFile`, `BadFile` and `Stamp`.
+_STAMP = (schema.SOURCE_LENGTH, schema.SOURCE_MODIFIED)
+_STORED = (schema.PATH, *_STAMP, schema.ANNOTATION_HASH, schema.CONTENT_HASH, schema.LABEL_NAME)
+_BAD = (schema.PATH, *_STAMP, schema.ANNOTATION_HASH, "reason")
+_STAMPS = (schema.PATH, *_STAMP, schema.CONTENT_HASH)
+
+_ROW_DDL = (
+    f"{schema.PATH} STRING, {schema.SOURCE_LENGTH} BIGINT, {schema.SOURCE_MODIFIED} BIGINT, "
+    f"{schema.LABEL_NAME} STRING, {LABEL_RANK} INT, {STATUS} STRING, {IN_QUARANTINE} BOOLEAN, {STORED_HASH} STRING, "
+    f"{STORED_CLASS} STRING, {TOUCHED} BOOLEAN"
+)
+_Row = TypeVar("_Row", StoredFile, BadFile, Stamp)
+
+
+class DriverPlan(Plan):
+    """A plan whose files are on the driver; the known ones of which there is no more to say are only counted.
+
+    Args:
+        spark: The session that gets the files that are to be read.
+        rows: The files of which there is more to say.
+        known: Number of the others, by the class that the source gives and the class that is stored.
+        ignored: Number of things passed over, by reason.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        rows: Sequence[ComparedFile],
+        known: Mapping[tuple[str | None, str | None], int],
+        ignored: Mapping[str, int],
+    ) -> None:
+        super().__init__()
+        self._spark = spark
+        self._rows = rows
+        self._known, self._ignored = known, ignored
+        for (listed, stored), files in known.items():
+            self.add(Group(KNOWN, None, False, listed, stored, None, files, 0, 0, 0))
+        for reason, files in ignored.items():
+            self.add(Group(None, reason, False, None, None, None, files, 0, 0, 0))
+        for row in rows:
+            classes = row.label_name, row.stored_class
+            size = row.length or 0
+            self.add(
+                Group(row.status, None, row.in_quarantine, *classes, row.label_rank, 1, int(row.touched), size, size)
+            )
+
+    @functools.cached_property
+    def files(self) -> DataFrame:
+        """The files of which there is more to say than that they are known."""
+        from pyspark.sql import functions as F
+
+        frame = self._spark.createDataFrame(self._rows, _ROW_DDL, verifySchema=False)
+        frame = frame.withColumn(schema.SOURCE_MODIFIED, F.timestamp_micros(schema.SOURCE_MODIFIED))
+        more = [STATUS, IN_QUARANTINE, STORED_HASH, STORED_CLASS, TOUCHED]
+        return completed(frame, more)
+
+    def paths(self, *statuses: str, limit: int | None = None) -> list[str]:
+        """Lists the paths of the files of some statuses, at most so many."""
+        return [row.path for row in self._rows if row.status in statuses][:limit]
+
+    def batches(self, max_files: int) -> Iterator[Plan]:
+        """Yields the plan in parts, those files first that changed longest ago."""
+        if self.work <= max_files:
+            yield self
+            return
+        work = sorted(filter(_is_work, self._rows), key=lambda row: (row.modified_us, row.path))
+        others = [row for row in self._rows if not _is_work(row)]
+        yield DriverPlan(self._spark, [*others, *work[:max_files]], self._known, self._ignored)
+        for start in range(max_files, len(work), max_files):
+            yield DriverPlan(self._spark, work[start : start + max_files], {}, {})
+
+
+class DriverPlanning(NamedTuple):
+    """A plan with what it was made of.
+
+    Attributes:
+        listing: The source.
+        plan: What is to be done.
+        columns: The table, to be read for more; None where its place is not known yet.
+    """
+
+    listing: Listing
+    plan: DriverPlan
+    columns: TableColumns | None
+
+
+def plan_on_driver(spark: SparkSession, location: str, version: int | None, source: Source) -> DriverPlanning | None:
+    """Plans an ingest of class folders; None where Spark has to, or says better what is wrong.
+
+    Args:
+        spark: The session.
+        location: The table.
+        version: Its version that the plan is for; None when it is to be created.
+        source: Where the images come from.
+    """
+    if source.is_frame or source.layout not in FOLDER_LAYOUTS:
+        return None
+    root = absolute(str(source.location))
+    if has_scheme(root):
+        return None
+    try:
+        columns = columns_of(spark, location, exists=version is not None)
+        known = _known_files(spark, location, version, columns)
+        listed = _list(spark, os.fsencode(root), Wanted(source.layout))
+    except TooMuchError:
+        return None
+    uri = local_uri(os.fsencode(root))
+    found = compare(listed, known, uri)
+    rows = _compared_by_content(spark, found.files)
+    return DriverPlanning(Listing(source.name, None, uri), DriverPlan(spark, rows, found.known, found.ignored), columns)
+
+
+def _known_files(spark: SparkSession, location: str, version: int | None, columns: TableColumns | None) -> KnownFiles:
+    """Reads what the tables know.
+
+    Raises:
+        TooMuchError: If it is too much, or only Spark can read it.
+    """
+    stored: dict[str, StoredFile] = {}
+    if version is not None:
+        stored = _by_path(_read(columns, version), StoredFile, _STORED)
+    quarantine, stamps = Quarantine(spark, location), Stamps(spark, location)
+    bad: dict[str, BadFile] = {}
+    if quarantine.exists():
+        bad = _by_path(_read(open_columns(spark, quarantine.location, _BAD)), BadFile, _BAD)
+    again: dict[str, Stamp] = {}
+    if stored and stamps.exists():
+        again = _by_path(_read(open_columns(spark, stamps.location, _STAMPS)), Stamp, _STAMPS)
+    return KnownFiles(stored, bad, again)
+
+
+def _list(spark: SparkSession, root: bytes, wanted: Wanted) -> list[ListedFile]:
+    top = list_top(root)
+    if top.problem is not None:
+        raise TooMuchError
+    if not spark.sparkContext.master.startswith("local") and top != top_as_executors_see_it(spark, root):
+        raise TooMuchError  # a folder of the driver's own, or a mount that it sees otherwise
+    top.check(os.fsdecode(root), wanted)
+    return list_within(root, top.names, wanted, MOST_ROWS, LISTING_S)
+
+
+def _read(columns: TableColumns | None, version: int | None = None) -> pa.Table:
+    table = None if columns is None else columns.at(version)
+    if table is None:
+        raise TooMuchError
+    return table
+
+
+def _by_path(table: pa.Table, make: Callable[..., _Row], names: Sequence[str]) -> dict[str, _Row]:
+    """Gives the rows by path, the first of `names`: of several the largest, as Spark's max() of structs has it."""
+    paths, *values = (table.column(name).to_pylist() for name in names)
+    found: dict[str, _Row] = {}
+    for path, row in zip(paths, map(make, *values), strict=True):
+        known = found.get(path)
+        if known is None or _order(row) > _order(known):
+            found[path] = row
+    return found
+
+
+def _order(row: StoredFile | BadFile | Stamp) -> list[tuple[bool, object]]:
+    return [(value is not None, value) for value in row]
+
+
+def _is_work(row: ComparedFile) -> bool:
+    return row.status in (NEW, CHANGED)
+
+
+def _compared_by_content(spark: SparkSession, rows: list[ComparedFile]) -> list[ComparedFile]:
+    """Reads the changed files: one with the content that is stored is known after all."""
+    candidates = [row for row in rows if row.status == CHANGED and row.stored_hash is not None]
+    if not candidates:
+        return rows
+    hashes = _hashes(spark, candidates)
+
+    def after_reading(row: ComparedFile) -> ComparedFile:
+        is_same = row.status == CHANGED and row.stored_hash is not None and hashes[row.path] == row.stored_hash
+        return row._replace(status=KNOWN, touched=True) if is_same else row
+
+    return list(map(after_reading, rows))
+
+
+def _hashes(spark: SparkSession, rows: Sequence[ComparedFile]) -> dict[str, str | None]:
+    if len(rows) <= MOST_HASHED_FILES and sum(row.length or 0 for row in rows) <= MOST_HASHED_BYTES:
+        return {row.path: hash_file(row.path) for row in rows}
+    tasks = min(len(rows), 2 * spark.sparkContext.defaultParallelism)
+    paths = spark.createDataFrame([(row.path,) for row in rows], f"{schema.PATH} STRING").repartition(tasks)
+    return dict(paths.mapInArrow(hash_local_files, f"{schema.PATH} STRING, hash STRING").collect())

@@ -1,0 +1,118 @@
+"""Commits a batch with Delta's public writers alone, where its own classes have another name.
+
+A property and rows take two commits there, so a new label makes a version of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from ..errors import TableConflictError
+from . import schema
+from .catalog import delta_table, read_table, sql_name
+from .conflicts import conflicts_named
+from .transaction import APPLICATION_ID, Committed, noted, set_properties
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+# How far back a commit of our own is looked for, behind those that were made since.
+_RECENT = 100
+
+
+def create_by_public_writer(
+    spark: SparkSession, location: str, rows: DataFrame, properties: Mapping[str, str], user_metadata: str
+) -> Committed:
+    """Makes an image table whose version 0 holds `rows`; its path has to be empty.
+
+    Raises:
+        TableConflictError: If the table is there already.
+    """
+    from pyspark.sql import functions as F
+
+    partitions = [F.col(name) for name in schema.PARTITION_COLUMNS]
+    writer = rows.writeTo(sql_name(location)).using("delta").partitionedBy(*partitions)
+    for name, value in properties.items():
+        writer = writer.tableProperty(name, value)
+    with noted(spark, user_metadata), conflicts_named(f"{location} before it existed"):
+        writer.create()
+    return Committed(0, read_table(spark, location, 0).count())
+
+
+class PublicTransaction:
+    """The same with Delta's public writers alone.
+
+    Delta skips a write whose number is not above the last one of the application, and refuses one when another of the
+    application was committed since it began. The number is therefore the one after the last that the version read has:
+    of two that have read the same last ingest, one commits, whatever else was committed between.
+    """
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        self._spark = spark
+        self._path = path
+        self._table = delta_table(spark, path)
+        self.version = self._latest()
+        self._number = last_number(spark, path, self.version) + 1
+        self._properties = dict(self._table.detail().collect()[0]["properties"])
+
+    def property(self, name: str) -> str | None:
+        """Reads a table property at the transaction's version."""
+        return self._properties.get(name)
+
+    def commit(
+        self,
+        rows: DataFrame,
+        delete_where: str | None,
+        properties: Mapping[str, str],
+        user_metadata: str,
+        new_batch: str | None = None,
+    ) -> Committed:
+        """Writes rows, drops those that `delete_where` holds for, and sets properties; see `Transaction.commit`."""
+        latest = self._latest()
+        if latest != self.version:
+            # An append would not conflict with a RESTORE or DELETE that has changed what the plan was made for.
+            raise TableConflictError(
+                f"another writer was faster than the one that had read {self._path}@{self.version}: it is at {latest}"
+            )
+        with conflicts_named(f"{self._path}@{self.version}"):
+            changed = {name: value for name, value in properties.items() if self._properties.get(name) != value}
+            if changed:
+                set_properties(self._spark, self._path, changed)
+            self._write(rows, delete_where, user_metadata)
+        for row in self._table.history(_RECENT).collect():
+            if row["userMetadata"] == user_metadata:
+                written = row["operationMetrics"].get("numOutputRows")
+                return Committed(int(row["version"]), None if delete_where or written is None else int(written))
+        raise TableConflictError(
+            f"{self._path}: another ingest committed between version {self.version} and this one; run the ingest again"
+        )
+
+    def _latest(self) -> int:
+        return int(self._table.history(1).collect()[0]["version"])
+
+    def _write(self, rows: DataFrame, delete_where: str | None, user_metadata: str) -> None:
+        writer = rows.write.format("delta").option("userMetadata", user_metadata)
+        writer = writer.option("txnAppId", APPLICATION_ID).option("txnVersion", str(self._number))
+        if delete_where is not None:
+            writer = writer.mode("overwrite").option("replaceWhere", delete_where)
+            writer = writer.option("spark.databricks.delta.replaceWhere.constraintCheck.enabled", "false")
+        else:
+            writer = writer.mode("append")
+        writer.save(self._path)
+
+
+def last_number(spark: SparkSession, path: str, version: int) -> int:
+    """The number of the last ingest as of a version, or -1; no public call tells it, so Spark reads it from the log."""
+    from pyspark.sql import functions as F
+
+    log = f"{path.rstrip('/')}/_delta_log"
+    reader = spark.read.schema("txn STRUCT<appId: STRING, version: BIGINT>")
+    commits = reader.option("pathGlobFilter", "*.json").json(log)
+    checkpoints = reader.option("pathGlobFilter", "*.checkpoint*.parquet").parquet(log)
+    committed_by = F.regexp_extract("_metadata.file_name", r"^(\d{20})\.", 1).cast("bigint")
+    numbers = [
+        entries.where((F.col("txn.appId") == APPLICATION_ID) & (committed_by <= version)).agg(F.max("txn.version"))
+        for entries in (commits, checkpoints)
+    ]
+    return max((row[0] for frame in numbers for row in frame.collect() if row[0] is not None), default=-1)

@@ -1,0 +1,233 @@
+"""Plans an ingest by Spark: for any source and any number of files."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from . import schema
+from .listing import IGNORED, LABEL_RANK, Listing
+from .plan import CHANGED, GONE, IN_QUARANTINE, KNOWN, NEW, STATUS, STORED_CLASS, STORED_HASH, TOUCHED, Group, Plan
+from .quality import RETRIED_REASONS
+from .worker import hash_local_files
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row
+
+_HASHED_AT_ONCE = 64
+_BATCH = "batch"
+_STAMP = (schema.SOURCE_LENGTH, schema.SOURCE_MODIFIED, schema.ANNOTATION_HASH)
+
+
+@dataclass(kw_only=True)
+class SparkPlan(Plan):
+    """A plan whose files Spark keeps.
+
+    Attributes:
+        frame: `Plan.files` with every file of the source, cached until `release`.
+    """
+
+    frame: DataFrame
+
+    @property
+    def files(self) -> DataFrame:
+        """Every file of the source, and what is gone."""
+        return self.frame
+
+    def release(self) -> None:
+        """Lets Spark forget the cached files."""
+        self.frame.unpersist()
+
+    def batches(self, max_files: int) -> Iterator[Plan]:
+        """Yields the plan in parts, those files first that changed longest ago."""
+        from pyspark import StorageLevel
+        from pyspark.sql import Window
+        from pyspark.sql import functions as F
+
+        if self.work <= max_files:
+            yield self
+            return
+        age = Window.orderBy(schema.SOURCE_MODIFIED, schema.PATH)
+        number = F.floor((F.row_number().over(age) - 1) / max_files).cast("int")
+        numbered = self.work_files().select(schema.PATH, schema.SOURCE_MODIFIED).withColumn(_BATCH, number)
+        files = self.frame.join(numbered.select(schema.PATH, _BATCH), schema.PATH, "left").na.fill(0, [_BATCH])
+        files = files.persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            parts = [
+                SparkPlan(frame=files.where(F.col(_BATCH) == part).drop(_BATCH))
+                for part in range(-(-self.work // max_files))
+            ]
+            for row in _groups(files, _BATCH):
+                parts[row[_BATCH]].add(_group(row))
+            yield from parts
+        finally:
+            files.unpersist()
+
+
+def make_plan(
+    listing: Listing,
+    stored: DataFrame | None,
+    quarantined: DataFrame | None,
+    stamps: DataFrame | None = None,
+    *,
+    verify_content: bool = False,
+) -> SparkPlan:
+    """Compares a listing with what is known, by path, size and time of change.
+
+    Args:
+        listing: What the source holds.
+        stored: The image table, or None when there is none yet.
+        quarantined: The quarantine, or None.
+        stamps: Further sizes and times of stored files, rows of `stamps.COLUMNS`, or None.
+        verify_content: Whether to read every known file and compare its content, for sources whose times lie.
+    """
+    from pyspark import StorageLevel
+
+    first = _counted(_classified(listing, stored, quarantined, stamps).persist(StorageLevel.MEMORY_AND_DISK))
+    statuses = [CHANGED, KNOWN] if verify_content else [CHANGED]
+    count = sum(first.counts[status] for status in statuses)
+    if not count:
+        return first
+    compared = _compared_by_content(first.files, listing, statuses, count)
+    second = _counted(compared.persist(StorageLevel.MEMORY_AND_DISK))
+    first.release()
+    return second
+
+
+def _counted(files: DataFrame) -> SparkPlan:
+    plan = SparkPlan(frame=files)
+    for row in _groups(files):
+        plan.add(_group(row))
+    return plan
+
+
+def _groups(files: DataFrame, *by: str) -> list[Row]:
+    from pyspark.sql import functions as F
+
+    groups = files.groupBy(STATUS, IGNORED, IN_QUARANTINE, schema.LABEL_NAME, STORED_CLASS, *by).agg(
+        F.count("*").alias("files"),
+        F.sum(schema.SOURCE_LENGTH).alias("bytes"),
+        F.max(schema.SOURCE_LENGTH).alias("largest"),
+        F.min(LABEL_RANK).alias("rank"),
+        F.count_if(TOUCHED).alias(TOUCHED),
+    )
+    return list(groups.collect())
+
+
+def _group(row: Row) -> Group:
+    return Group(
+        status=row[STATUS],
+        ignored=row[IGNORED],
+        in_quarantine=bool(row[IN_QUARANTINE]),
+        listed_class=row[schema.LABEL_NAME],
+        stored_class=row[STORED_CLASS],
+        rank=row["rank"],
+        files=row["files"],
+        touched=row[TOUCHED],
+        work_bytes=row["bytes"] or 0,
+        largest=row["largest"] or 0,
+    )
+
+
+def _compared_by_content(files: DataFrame, listing: Listing, statuses: Sequence[str], count: int) -> DataFrame:
+    """Reads the files of some statuses, `count` of them: one with the content that is stored is known after all."""
+    from pyspark.sql import functions as F
+
+    candidates = files.where(F.col(STATUS).isin(statuses) & F.col(STORED_HASH).isNotNull())
+    if listing.read_contents is None:
+        tasks = min(count, 2 * files.sparkSession.sparkContext.defaultParallelism)
+        hashed = (
+            candidates.select(schema.PATH).repartition(tasks).mapInArrow(hash_local_files, "path STRING, hash STRING")
+        )
+    else:
+        read = listing.read_contents(candidates.select(schema.PATH, schema.SOURCE_LENGTH), _HASHED_AT_ONCE)
+        hashed = read.select(schema.PATH, F.sha2("content", 256).alias("hash"))
+    touched = F.expr(f"coalesce({STATUS} = '{CHANGED}' AND hash = {STORED_HASH}, false)")
+    status = (
+        f"CASE WHEN {TOUCHED} THEN '{KNOWN}' "
+        f"WHEN {STATUS} = '{KNOWN}' AND hash <> {STORED_HASH} THEN '{CHANGED}' ELSE {STATUS} END"
+    )
+    compared = files.join(hashed, schema.PATH, "left").withColumn(TOUCHED, touched)
+    return compared.withColumn(STATUS, F.expr(status)).drop("hash")
+
+
+def _classified(
+    listing: Listing, stored: DataFrame | None, quarantined: DataFrame | None, stamps: DataFrame | None
+) -> DataFrame:
+    """Brings everything that is known of a path into one row, with one shuffle however many sides there are."""
+    from pyspark.sql import functions as F
+
+    sides = _sides(listing, stored, quarantined, stamps)
+    union = functools.reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), sides.values())
+    paths = union.groupBy(schema.PATH).agg(*[F.max(side).alias(side) for side in sides])
+    tried = ", ".join(f"'{reason}'" for reason in RETRIED_REASONS)
+    is_stored = _is_stored(sides)
+    is_bad = f"({_has_stamp_of('bad')} AND bad.reason NOT IN ({tried}))" if "bad" in sides else "false"
+    if "stored" in sides:  # a restored version may hold the row of a file that has gone bad since: that row has to go
+        is_bad = f"({is_bad} AND stored IS NULL)"
+    known_sides = [side for side in ("stored", "bad") if side in sides]
+    seen = " OR ".join(f"{side} IS NOT NULL" for side in known_sides) or "false"
+    status = (
+        f"CASE WHEN listed IS NULL THEN '{GONE}' WHEN listed.{IGNORED} IS NOT NULL THEN NULL "
+        f"WHEN {is_stored} OR {is_bad} THEN '{KNOWN}' WHEN {seen} THEN '{CHANGED}' ELSE '{NEW}' END"
+    )
+    # A bad file that is known as bad belongs in quarantine; a stored one, or one that is gone, does not.
+    in_quarantine = f"(bad IS NOT NULL AND NOT coalesce({is_bad}, false))" if "bad" in sides else "false"
+    below = F.lit(False) if listing.root is None else F.col(schema.PATH).startswith(listing.root.rstrip("/") + "/")
+    stored_hash = stored_class = "CAST(NULL AS STRING)"
+    if "stored" in sides:
+        said = schema.ANNOTATION_HASH
+        stored_class = f"stored.{schema.LABEL_NAME}"
+        stored_hash = f"CASE WHEN listed.{said} <=> stored.{said} THEN stored.{schema.CONTENT_HASH} END"
+    return paths.where(F.col("listed").isNotNull() | (below & F.expr(f"({seen})"))).select(
+        schema.PATH,
+        "listed.*",
+        F.expr(status).alias(STATUS),
+        F.expr(in_quarantine).alias(IN_QUARANTINE),
+        F.expr(stored_hash).alias(STORED_HASH),
+        F.expr(stored_class).alias(STORED_CLASS),
+        F.lit(False).alias(TOUCHED),
+    )
+
+
+def _sides(
+    listing: Listing, stored: DataFrame | None, quarantined: DataFrame | None, stamps: DataFrame | None
+) -> dict[str, DataFrame]:
+    """What each place knows of a path, as one struct of its own name."""
+    from pyspark.sql import functions as F
+
+    files = listing.files
+    if files is None:
+        raise ValueError(f"{listing.name} was listed by the driver, which plans it too")
+    listed = F.struct(*[name for name in files.columns if name != schema.PATH])
+    sides = {"listed": files.select(schema.PATH, listed.alias("listed"))}
+    if stored is not None:
+        sides["stored"] = stored.select(
+            schema.PATH, F.struct(*_STAMP, schema.CONTENT_HASH, schema.LABEL_NAME).alias("stored")
+        )
+    if quarantined is not None:
+        sides["bad"] = quarantined.select(schema.PATH, F.struct(*_STAMP, "reason").alias("bad"))
+    if stamps is not None and stored is not None:
+        again = F.struct(schema.SOURCE_LENGTH, schema.SOURCE_MODIFIED, schema.CONTENT_HASH)
+        sides["again"] = stamps.select(schema.PATH, again.alias("again"))
+    return sides
+
+
+def _has_stamp_of(side: str) -> str:
+    return f"({side} IS NOT NULL AND {' AND '.join(f'listed.{name} <=> {side}.{name}' for name in _STAMP)})"
+
+
+def _is_stored(sides: Mapping[str, DataFrame]) -> str:
+    """The SQL condition of a file whose row is as it should be."""
+    if "stored" not in sides:
+        return "false"
+    content, said = schema.CONTENT_HASH, schema.ANNOTATION_HASH
+    same = _has_stamp_of("stored")
+    if "again" in sides:
+        # What the stamp was seen on is the content that the row holds now, and nothing else is said of it.
+        stamp = " AND ".join(f"listed.{name} = again.{name}" for name in (schema.SOURCE_LENGTH, schema.SOURCE_MODIFIED))
+        met_again = f"{stamp} AND again.{content} = stored.{content} AND listed.{said} <=> stored.{said}"
+        same = f"({same} OR coalesce({met_again}, false))"
+    return f"({same} AND NOT coalesce(listed.{content} <> stored.{content}, false))"

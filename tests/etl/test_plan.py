@@ -1,0 +1,183 @@
+"""Rules of planning: the driver alone and Spark come to the same, whatever is known of a file."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+from collections import Counter
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+from etl_pictures import write_image
+
+from lakelens import ImageTable
+from lakelens.etl import prepare as preparing
+from lakelens.etl import schema
+from lakelens.etl.class_folders import ListedFile, Wanted, list_top, list_within
+from lakelens.etl.compare import BadFile, KnownFiles, Stamp, StoredFile, compare
+from lakelens.etl.driver_limits import TooMuchError
+from lakelens.etl.driver_plan import DriverPlan
+from lakelens.etl.listing import FOLDER_LISTING_DDL, Listing, completed, folder_batch
+from lakelens.etl.quality import RETRIED_REASONS
+from lakelens.etl.spark_plan import make_plan
+
+ROOT = "file:///data/images"
+_SECOND = 1_000_000
+# Lengths, times and contents of which some are equal; a digest of annotations, which class folders have not.
+_STAMPS = [(10, 5 * _SECOND), (10, 6 * _SECOND), (11, 5 * _SECOND)]
+_LISTED = [None, *[(*stamp, None) for stamp in _STAMPS], (0, 0, "hidden")]
+_STORED = [
+    None,
+    *[(*stamp, said, "h1", "cat") for stamp in _STAMPS[:2] for said in (None, "said")],
+    (10, 5 * _SECOND, None, None, None),
+]
+_BAD = [
+    None,
+    *[
+        (*stamp, said, reason)
+        for stamp in _STAMPS[:2]
+        for said, reason in ((None, "corrupt"), ("said", "corrupt"), (None, RETRIED_REASONS[0]), (None, None))
+    ],
+]
+_AGAIN = [None, *[(*stamp, content) for stamp in _STAMPS[:2] for content in ("h1", "h2", None)]]
+
+
+def every_state():
+    """Every mixture of what a path may be in the source, the table, the quarantine and the stamps."""
+    listed, known = [], KnownFiles({}, {}, {})
+    for number, (there, stored, bad, again) in enumerate(itertools.product(_LISTED, _STORED, _BAD, _AGAIN)):
+        # Half of what is gone was never below the folder.
+        folder = "file:///data/images" if there or number % 2 else "file:///data/images-2"
+        path = f"{folder}/cat/{number}.jpg"
+        if there:
+            length, modified, ignored = there
+            listed.append(ListedFile(path, length, modified, None if ignored else "cat", 7, ignored))
+        if stored:
+            known.stored[path] = StoredFile(*stored)
+        if bad:
+            known.bad[path] = BadFile(*bad)
+        if again:
+            known.stamps[path] = Stamp(*again)
+    return listed, known
+
+
+def time_of(microseconds):
+    return datetime.fromtimestamp(microseconds / _SECOND, timezone.utc)
+
+
+@pytest.mark.spark
+def test_the_driver_and_spark_find_the_same_to_be_done(spark):
+    listed, known = every_state()
+    stamp = f"{schema.PATH} STRING, {schema.SOURCE_LENGTH} BIGINT, {schema.SOURCE_MODIFIED} TIMESTAMP"
+
+    def table(rows, columns):
+        values = [(path, row[0], time_of(row[1]), *row[2:]) for path, row in rows.items()]
+        return spark.createDataFrame(values, f"{stamp}, {columns}")
+
+    batch = folder_batch(listed)
+    files = spark.range(0, 1, 1, 1).mapInArrow(lambda _: iter([batch]), FOLDER_LISTING_DDL)
+    stored = f"{schema.ANNOTATION_HASH} STRING, {schema.CONTENT_HASH} STRING, {schema.LABEL_NAME} STRING"
+    by_spark = make_plan(
+        Listing("folder", completed(files), ROOT),
+        table(known.stored, stored),
+        table(known.bad, f"{schema.ANNOTATION_HASH} STRING, reason STRING"),
+        table(known.stamps, f"{schema.CONTENT_HASH} STRING"),
+    )
+    found = compare(listed, known, ROOT)
+    by_driver = DriverPlan(spark, found.files, found.known, found.ignored)
+    try:
+        for name in ("counts", "ignored", "class_ranks", "listed_by_class", "lost_by_class"):
+            assert getattr(by_driver, name) == getattr(by_spark, name), name
+        for name in ("mended_known", "quarantined_work", "touched", "work_bytes", "largest_bytes", "rows_in", "work"):
+            assert getattr(by_driver, name) == getattr(by_spark, name), name
+        assert len(by_spark.counts) == 4
+        more_to_say = "status IS NOT NULL AND (status <> 'known' OR in_quarantine)"
+        assert rows_of(by_driver.files) == rows_of(by_spark.files.where(more_to_say))
+        assert rows_of(by_driver.work_files()) == rows_of(by_spark.work_files())
+        for with_gone in (True, False):
+            assert rows_of(by_driver.wrongly_in_quarantine(with_gone=with_gone)) == rows_of(
+                by_spark.wrongly_in_quarantine(with_gone=with_gone)
+            )
+        for status in ("new", "changed", "gone"):
+            assert sorted(by_driver.paths(status)) == sorted(by_spark.paths(status))
+            assert len(by_driver.paths(status, limit=3)) == 3
+    finally:
+        by_spark.release()
+
+
+def rows_of(frame):
+    return Counter(tuple(str(value) for value in row) for row in frame.collect())
+
+
+def no_driver_plan(*_):
+    return None
+
+
+@pytest.mark.spark
+def test_an_ingest_does_the_same_whoever_plans_it(spark, class_folders, tmp_path, monkeypatch):
+    source = class_folders(cat=4, dog=3)
+    (source / "cat" / "text.jpg").write_text("this is not an image")
+    (source / "cat" / "notes.txt").write_text("notes")
+    tables = {"driver": ImageTable(spark, tmp_path / "driver"), "spark": ImageTable(spark, tmp_path / "spark")}
+    planners = {"driver": preparing.plan_on_driver, "spark": no_driver_plan}
+    steps = [
+        lambda: None,
+        lambda: None,
+        lambda: (
+            write_image(source / "cat" / "0000.jpg", seed=999),
+            write_image(source / "cat" / "text.jpg", seed=998),
+            os.utime(source / "cat" / "0001.jpg", (1_600_000_000, 1_600_000_000)),
+            (source / "dog").rename(source / "DOG"),
+            shutil.copy(source / "cat" / "0002.jpg", source / "DOG" / "copy.jpg"),
+        ),
+        lambda: None,
+    ]
+    for step, change in enumerate(steps):
+        change()
+        outcomes = {}
+        for name, table in tables.items():
+            monkeypatch.setattr(preparing, "plan_on_driver", planners[name])
+            preview = table.preview(source, removed="delete", size=16)
+            result = table.ingest(source, removed="delete", size=16, batch_id=f"batch {step}")
+            rows = sorted(
+                tuple(row) for row in table.read().select(schema.PATH, schema.LABEL, schema.BATCH_ID).collect()
+            )
+            outcomes[name] = preview, result, rows, table.quarantine().files
+        assert outcomes["driver"] == outcomes["spark"]
+    assert [change.old for change in result.class_changes.renamed] == []
+    assert result.version == 1
+
+
+@pytest.mark.spark
+def test_what_the_driver_should_not_read_alone_is_planned_by_spark(spark, class_folders, tmp_path, monkeypatch):
+    source = class_folders(cat=3)
+    table = ImageTable(spark, tmp_path / "table")
+    table.ingest(source, size=16)
+    planned = []
+    make = preparing.make_plan
+    monkeypatch.setattr(preparing, "make_plan", lambda *sides, **options: planned.append(1) or make(*sides, **options))
+    assert table.ingest(source).skipped == 3
+    assert planned == []
+    assert table.ingest(source, verify="content").skipped == 3
+    assert len(planned) == 1
+    # A table with mapped columns has other names in its files.
+    properties = "'delta.columnMapping.mode' = 'name', 'delta.minReaderVersion' = '2', 'delta.minWriterVersion' = '5'"
+    spark.sql(f"ALTER TABLE delta.`{table.location}` SET TBLPROPERTIES ({properties})")
+    write_image(source / "cat" / "new.jpg", seed=5)
+    result = table.ingest(source)
+    assert (result.stored, result.skipped, len(planned)) == (1, 3, 2)
+
+
+@pytest.mark.unit
+def test_a_folder_that_is_large_or_slow_to_list_is_not_listed_by_the_driver_alone(class_folders):
+    root, wanted = os.fsencode(class_folders(cat=3, dog=2)), Wanted("class_folders")
+    names = list_top(root).names
+    assert len(list_within(root, names, wanted, most=5, seconds=60)) == 5
+    with pytest.raises(TooMuchError):
+        list_within(root, names, wanted, most=4, seconds=60)
+    for number in range(1000):
+        (Path(os.fsdecode(root)) / "cat" / f"{number}.txt").touch()
+    with pytest.raises(TooMuchError):
+        list_within(root, names, wanted, most=10_000, seconds=0.0)
