@@ -5,11 +5,17 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from . import schema
 from .class_folders import ListedFile
 from .plan import CHANGED, GONE, KNOWN, NEW
 from .quality import RETRIED_REASONS
@@ -85,6 +91,53 @@ class Comparison:
     files: list[ComparedFile]
     known: Counter[tuple[str | None, str | None]]
     ignored: Counter[str]
+
+
+def plainly_known(
+    listed: Sequence[ListedFile], stored: pa.Table, others: Container[str]
+) -> tuple[list[ListedFile], pa.Table, Counter[tuple[str | None, str | None]]]:
+    """Takes out the files whose row has just their size and time, which are nearly all, a hundred times as fast.
+
+    Args:
+        listed: What a folder holds.
+        stored: The table: `path`, `source_length`, `source_modified`, `annotation_hash` and `label_name`.
+        others: Paths that something else is known of.
+
+    Returns:
+        The other files and the other rows, for `compare`, and the number of those that were taken out, by the class
+        that the source gives and the class that is stored.
+    """
+    paths = stored.column(schema.PATH).combine_chunks()
+    if pc.count_distinct(paths).as_py() != len(paths):
+        return list(listed), stored, Counter()  # several rows of one file: it takes all of them to know which counts
+    listed_paths = pa.array([file.path for file in listed], pa.string())
+    row_of = pc.index_in(listed_paths, value_set=paths).fill_null(-1).to_numpy()
+    in_table = np.flatnonzero(row_of >= 0)
+    rows = row_of[in_table]
+    is_same = stored.column(schema.ANNOTATION_HASH).is_null().to_numpy()[rows]
+    lengths, times = [file.length for file in listed], [file.modified_us for file in listed]
+    for name, values in ((schema.SOURCE_LENGTH, lengths), (schema.SOURCE_MODIFIED, times)):
+        column = stored.column(name).combine_chunks()
+        is_same &= column.fill_null(0).to_numpy()[rows] == np.array(values, dtype=np.int64)[in_table]
+        is_same &= column.is_valid().to_numpy(zero_copy_only=False)[rows]
+    is_plain = [file.ignored is None and file.path not in others for file in listed]
+    is_same &= np.array(is_plain, dtype=np.bool_)[in_table]
+    taken, their_rows = in_table[is_same], rows[is_same]
+    listed_classes = pa.array([file.label_name for file in listed], pa.string()).take(pa.array(taken))
+    counts = _count_pairs(listed_classes, stored.column(schema.LABEL_NAME).combine_chunks().take(pa.array(their_rows)))
+    left, left_rows = np.ones(len(listed), dtype=np.bool_), np.ones(len(paths), dtype=np.bool_)
+    left[taken] = left_rows[their_rows] = False
+    return list(itertools.compress(listed, left)), stored.filter(pa.array(left_rows)), counts
+
+
+def _count_pairs(one: pa.Array, other: pa.Array) -> Counter[tuple[str | None, str | None]]:
+    """Counts the pairs of values of two arrays of text."""
+    codes = [array.dictionary_encode(null_encoding="encode") for array in (one, other)]
+    values = [encoded.dictionary.to_pylist() for encoded in codes]
+    first, second = (encoded.indices.to_numpy().astype(np.int64) for encoded in codes)
+    pairs, counts = np.unique(first * max(1, len(values[1])) + second, return_counts=True)
+    found = (divmod(pair, max(1, len(values[1]))) for pair in pairs.tolist())
+    return Counter({(values[0][i], values[1][j]): count for (i, j), count in zip(found, counts.tolist(), strict=True)})
 
 
 def compare(listed: Iterable[ListedFile], known: KnownFiles, root: str) -> Comparison:

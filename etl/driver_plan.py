@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import functools
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from ..locations import absolute, has_scheme
 from . import schema
 from .class_folders import ListedFile, Wanted, list_top, list_within
-from .compare import BadFile, ComparedFile, KnownFiles, Stamp, StoredFile, compare
+from .compare import BadFile, ComparedFile, KnownFiles, Stamp, StoredFile, compare, plainly_known
 from .driver_limits import LISTING_S, MOST_HASHED_BYTES, MOST_HASHED_FILES, MOST_ROWS, TooMuchError
 from .folders import top_as_executors_see_it
 from .layouts import FOLDER_LAYOUTS
@@ -134,33 +135,25 @@ def plan_on_driver(spark: SparkSession, location: str, version: int | None, sour
         return None
     try:
         columns = columns_of(spark, location, exists=version is not None)
-        known = _known_files(spark, location, version, columns)
+        stored = None if version is None else _read(columns, version)
+        quarantine, stamps = Quarantine(spark, location), Stamps(spark, location)
+        bad = _by_path(_beside(spark, quarantine, _BAD), BadFile, _BAD)
+        again = {} if stored is None else _by_path(_beside(spark, stamps, _STAMPS), Stamp, _STAMPS)
         listed = _list(spark, os.fsencode(root), Wanted(source.layout))
     except TooMuchError:
         return None
+    known: Counter[tuple[str | None, str | None]] = Counter()
+    if stored is not None:
+        listed, stored, known = plainly_known(listed, stored, bad)
     uri = local_uri(os.fsencode(root))
-    found = compare(listed, known, uri)
+    found = compare(listed, KnownFiles(_by_path(stored, StoredFile, _STORED), bad, again), uri)
     rows = _compared_by_content(spark, found.files)
-    return DriverPlanning(Listing(source.name, None, uri), DriverPlan(spark, rows, found.known, found.ignored), columns)
+    plan = DriverPlan(spark, rows, found.known + known, found.ignored)
+    return DriverPlanning(Listing(source.name, None, uri), plan, columns)
 
 
-def _known_files(spark: SparkSession, location: str, version: int | None, columns: TableColumns | None) -> KnownFiles:
-    """Reads what the tables know.
-
-    Raises:
-        TooMuchError: If it is too much, or only Spark can read it.
-    """
-    stored: dict[str, StoredFile] = {}
-    if version is not None:
-        stored = _by_path(_read(columns, version), StoredFile, _STORED)
-    quarantine, stamps = Quarantine(spark, location), Stamps(spark, location)
-    bad: dict[str, BadFile] = {}
-    if quarantine.exists():
-        bad = _by_path(_read(open_columns(spark, quarantine.location, _BAD)), BadFile, _BAD)
-    again: dict[str, Stamp] = {}
-    if stored and stamps.exists():
-        again = _by_path(_read(open_columns(spark, stamps.location, _STAMPS)), Stamp, _STAMPS)
-    return KnownFiles(stored, bad, again)
+def _beside(spark: SparkSession, table: Quarantine | Stamps, names: Sequence[str]) -> pa.Table | None:
+    return _read(open_columns(spark, table.location, names)) if table.exists() else None
 
 
 def _list(spark: SparkSession, root: bytes, wanted: Wanted) -> list[ListedFile]:
@@ -180,8 +173,10 @@ def _read(columns: TableColumns | None, version: int | None = None) -> pa.Table:
     return table
 
 
-def _by_path(table: pa.Table, make: Callable[..., _Row], names: Sequence[str]) -> dict[str, _Row]:
+def _by_path(table: pa.Table | None, make: Callable[..., _Row], names: Sequence[str]) -> dict[str, _Row]:
     """Gives the rows by path, the first of `names`: of several the largest, as Spark's max() of structs has it."""
+    if table is None:
+        return {}
     paths, *values = (table.column(name).to_pylist() for name in names)
     found: dict[str, _Row] = {}
     for path, row in zip(paths, map(make, *values), strict=True):

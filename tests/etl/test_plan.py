@@ -6,9 +6,11 @@ import itertools
 import os
 import shutil
 from collections import Counter
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from etl_pictures import write_image
 
@@ -16,7 +18,7 @@ from lakelens import ImageTable
 from lakelens.etl import prepare as preparing
 from lakelens.etl import schema
 from lakelens.etl.class_folders import ListedFile, Wanted, list_top, list_within
-from lakelens.etl.compare import BadFile, KnownFiles, Stamp, StoredFile, compare
+from lakelens.etl.compare import BadFile, KnownFiles, Stamp, StoredFile, compare, plainly_known
 from lakelens.etl.driver_limits import TooMuchError
 from lakelens.etl.driver_plan import DriverPlan
 from lakelens.etl.listing import FOLDER_LISTING_DDL, Listing, completed, folder_batch
@@ -63,6 +65,18 @@ def every_state():
     return listed, known
 
 
+def without_plainly_known(listed, known):
+    """Takes out what `plainly_known` finds, before everything else is compared."""
+    rows = [(path, *row) for path, row in known.stored.items()]
+    kinds = [pa.string(), pa.int64(), pa.int64(), pa.string(), pa.string(), pa.string()]
+    names = ["path", "source_length", "source_modified", "annotation_hash", "content_hash", "label_name"]
+    columns = [pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), kinds, strict=True)]
+    few, table, counts = plainly_known(listed, pa.table(columns, names), known.bad)
+    left = set(table.column("path").to_pylist())
+    stored = {path: row for path, row in known.stored.items() if path in left}
+    return few, replace(known, stored=stored), counts
+
+
 def time_of(microseconds):
     return datetime.fromtimestamp(microseconds / _SECOND, timezone.utc)
 
@@ -85,8 +99,10 @@ def test_the_driver_and_spark_find_the_same_to_be_done(spark):
         table(known.bad, f"{schema.ANNOTATION_HASH} STRING, reason STRING"),
         table(known.stamps, f"{schema.CONTENT_HASH} STRING"),
     )
-    found = compare(listed, known, ROOT)
-    by_driver = DriverPlan(spark, found.files, found.known, found.ignored)
+    few, rest, plainly = without_plainly_known(listed, known)
+    found = compare(few, rest, ROOT)
+    assert plainly
+    by_driver = DriverPlan(spark, found.files, found.known + plainly, found.ignored)
     try:
         for name in ("counts", "ignored", "class_ranks", "listed_by_class", "lost_by_class"):
             assert getattr(by_driver, name) == getattr(by_spark, name), name
@@ -168,6 +184,23 @@ def test_what_the_driver_should_not_read_alone_is_planned_by_spark(spark, class_
     write_image(source / "cat" / "new.jpg", seed=5)
     result = table.ingest(source)
     assert (result.stored, result.skipped, len(planned)) == (1, 3, 2)
+
+
+@pytest.mark.unit
+def test_several_rows_of_one_file_are_weighed_together():
+    listed = [
+        ListedFile("file:///a/1.jpg", 1, 2, "a", None, None),
+        ListedFile("file:///a/2.jpg", 1, 2, "a", None, None),
+    ]
+    names = ["path", "source_length", "source_modified", "annotation_hash", "label_name"]
+    nothing = pa.nulls(2, pa.string())
+    labels = pa.array(["a", "b"])
+    twice = pa.table([pa.array(["file:///a/1.jpg"] * 2), pa.array([1, 1]), pa.array([2, 3]), nothing, labels], names)
+    assert plainly_known(listed, twice, ()) == (listed, twice, Counter())
+    once = twice.set_column(0, "path", pa.array(["file:///a/1.jpg", "file:///a/2.jpg"]))
+    few, table, counts = plainly_known(listed, once, ())
+    assert (few, table.column("path").to_pylist(), counts) == (listed[1:], ["file:///a/2.jpg"], {("a", "a"): 1})
+    assert plainly_known([], once, ())[1].num_rows == 2
 
 
 @pytest.mark.unit
