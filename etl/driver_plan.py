@@ -16,7 +16,15 @@ from ..locations import absolute, has_scheme
 from . import schema
 from .class_folders import ListedFile, Wanted, list_top, list_within
 from .compare import BadFile, ComparedFile, KnownFiles, Stamp, StoredFile, compare, plainly_known
-from .driver_limits import LISTING_S, MOST_HASHED_BYTES, MOST_HASHED_FILES, MOST_ROWS, TooMuchError
+from .driver_limits import (
+    LISTING_S,
+    MOST_FILES_TO_SEND,
+    MOST_HASHED_BYTES,
+    MOST_HASHED_FILES,
+    MOST_PATH_BYTES,
+    MOST_ROWS,
+    TooMuchError,
+)
 from .folders import top_as_executors_see_it
 from .layouts import FOLDER_LAYOUTS
 from .listing import LABEL_RANK, Listing, completed
@@ -147,6 +155,8 @@ def plan_on_driver(spark: SparkSession, location: str, version: int | None, sour
         listed, stored, known = plainly_known(listed, stored, bad)
     uri = local_uri(os.fsencode(root))
     found = compare(listed, KnownFiles(_by_path(stored, StoredFile, _STORED), bad, again), uri)
+    if len(found.files) > MOST_FILES_TO_SEND or sum(len(file.path) for file in found.files) > MOST_PATH_BYTES:
+        return None
     rows = _compared_by_content(spark, found.files)
     plan = DriverPlan(spark, rows, found.known + known, found.ignored)
     return DriverPlanning(Listing(source.name, None, uri), plan, columns)

@@ -15,8 +15,8 @@ import pytest
 from etl_pictures import write_image
 
 from lakelens import ImageTable
+from lakelens.etl import driver_plan, schema
 from lakelens.etl import prepare as preparing
-from lakelens.etl import schema
 from lakelens.etl.class_folders import ListedFile, Wanted, list_top, list_within
 from lakelens.etl.compare import BadFile, KnownFiles, Stamp, StoredFile, compare, plainly_known
 from lakelens.etl.driver_limits import TooMuchError
@@ -184,6 +184,10 @@ def test_what_the_driver_should_not_read_alone_is_planned_by_spark(spark, class_
     write_image(source / "cat" / "new.jpg", seed=5)
     result = table.ingest(source)
     assert (result.stored, result.skipped, len(planned)) == (1, 3, 2)
+    # Many new files travel to Spark's tasks from its own listing.
+    monkeypatch.setattr(driver_plan, "MOST_FILES_TO_SEND", 3)
+    assert ImageTable(spark, tmp_path / "another").ingest(source, size=16).stored == 4
+    assert len(planned) == 3
 
 
 @pytest.mark.unit
