@@ -150,10 +150,10 @@ def plan_on_driver(spark: SparkSession, location: str, version: int | None, sour
         listed = _list(spark, os.fsencode(root), Wanted(source.layout))
     except TooMuchError:
         return None
+    uri = local_uri(os.fsencode(root))
     known: Counter[tuple[str | None, str | None]] = Counter()
     if stored is not None:
-        listed, stored, known = plainly_known(listed, stored, bad)
-    uri = local_uri(os.fsencode(root))
+        listed, stored, known = plainly_known(listed, _below(stored, uri), bad)
     found = compare(listed, KnownFiles(_by_path(stored, StoredFile, _STORED), bad, again), uri)
     if len(found.files) > MOST_FILES_TO_SEND or sum(len(file.path) for file in found.files) > MOST_PATH_BYTES:
         return None
@@ -181,6 +181,13 @@ def _read(columns: TableColumns | None, version: int | None = None) -> pa.Table:
     if table is None:
         raise TooMuchError
     return table
+
+
+def _below(table: pa.Table, root: str) -> pa.Table:
+    """Keeps the rows of one folder: those of others are neither listed nor gone."""
+    import pyarrow.compute as pc
+
+    return table.filter(pc.starts_with(table.column(schema.PATH), root.rstrip("/") + "/"))
 
 
 def _by_path(table: pa.Table | None, make: Callable[..., _Row], names: Sequence[str]) -> dict[str, _Row]:

@@ -136,34 +136,30 @@ def test_an_ingest_does_the_same_whoever_plans_it(spark, class_folders, tmp_path
     source = class_folders(cat=4, dog=3)
     (source / "cat" / "text.jpg").write_text("this is not an image")
     (source / "cat" / "notes.txt").write_text("notes")
-    tables = {"driver": ImageTable(spark, tmp_path / "driver"), "spark": ImageTable(spark, tmp_path / "spark")}
+    tables = {name: ImageTable(spark, tmp_path / name) for name in ("driver", "spark")}
+    tables["driver"].ingest(source, size=16)
+    for folder in ("", "_quarantine"):
+        shutil.copytree(f"{tables['driver'].location}{folder}", f"{tables['spark'].location}{folder}")
+    write_image(source / "cat" / "0000.jpg", seed=999)
+    write_image(source / "cat" / "text.jpg", seed=998)
+    os.utime(source / "cat" / "0001.jpg", (1_600_000_000, 1_600_000_000))
+    (source / "dog").rename(source / "DOG")
+    shutil.copy(source / "cat" / "0002.jpg", source / "DOG" / "copy.jpg")
     planners = {"driver": preparing.plan_on_driver, "spark": no_driver_plan}
-    steps = [
-        lambda: None,
-        lambda: None,
-        lambda: (
-            write_image(source / "cat" / "0000.jpg", seed=999),
-            write_image(source / "cat" / "text.jpg", seed=998),
-            os.utime(source / "cat" / "0001.jpg", (1_600_000_000, 1_600_000_000)),
-            (source / "dog").rename(source / "DOG"),
-            shutil.copy(source / "cat" / "0002.jpg", source / "DOG" / "copy.jpg"),
-        ),
-        lambda: None,
-    ]
-    for step, change in enumerate(steps):
-        change()
-        outcomes = {}
-        for name, table in tables.items():
-            monkeypatch.setattr(preparing, "plan_on_driver", planners[name])
-            preview = table.preview(source, removed="delete", size=16)
-            result = table.ingest(source, removed="delete", size=16, batch_id=f"batch {step}")
-            rows = sorted(
-                tuple(row) for row in table.read().select(schema.PATH, schema.LABEL, schema.BATCH_ID).collect()
-            )
-            outcomes[name] = preview, result, rows, table.quarantine().files
-        assert outcomes["driver"] == outcomes["spark"]
-    assert [change.old for change in result.class_changes.renamed] == []
-    assert result.version == 1
+    outcomes = {}
+    for name, table in tables.items():
+        monkeypatch.setattr(preparing, "plan_on_driver", planners[name])
+        preview = table.preview(source, removed="delete")
+        results = [table.ingest(source, removed="delete", batch_id="second") for _ in range(2)]
+        rows = table.read().select(schema.PATH, schema.LABEL, schema.BATCH_ID).collect()
+        outcomes[name] = preview, results, sorted((path, label, batch == "second") for path, label, batch in rows)
+        assert table.quarantine().files == ()
+    assert outcomes["driver"] == outcomes["spark"]
+    second, third = outcomes["driver"][1]
+    assert (second.stored, second.changed, second.removed, second.version) == (6, 2, 3, 1)
+    assert [(rename.old, rename.new) for rename in second.class_changes.renamed] == [("dog", "DOG")]
+    assert second.class_changes.conflicts == 1
+    assert (third.stored, third.skipped, third.version) == (0, 9, 1)
 
 
 @pytest.mark.spark
