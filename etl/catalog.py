@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..locations import is_table_name
 
@@ -65,3 +65,20 @@ def path_of(spark: SparkSession, location: str) -> str:
     if _DETAILS in names and "Location" in names[names.index(_DETAILS) :]:
         return str(described[names.index("Location", names.index(_DETAILS))]["data_type"])
     return str(spark.sql(f"DESCRIBE DETAIL {location}").collect()[0]["location"])
+
+
+def is_local_to_spark(spark: SparkSession, path: str) -> bool:
+    """Whether Spark takes a path for one of the local file system.
+
+    A path without a scheme may be one of HDFS, or of DBFS, while this machine has another folder under the same path.
+    """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    jvm: Any = spark._jvm
+    try:
+        found = jvm.org.apache.hadoop.fs.Path(path)
+        file_system = found.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+        return str(file_system.makeQualified(found).toUri().getScheme()) == "file"
+    except (Py4JError, PySparkException, TypeError):  # no such file system, or a runtime that lets nobody ask
+        return False

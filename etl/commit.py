@@ -116,7 +116,7 @@ class _DeltaTransaction:
         if self.version < 0:
             return -1
         place = absolute(self._path)
-        if has_scheme(place):
+        if has_scheme(place) or str(self._log.dataPath().toUri().getScheme()) != "file":
             return None
         try:
             with log_of(place) as log:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ..errors import LakelensError
 from ..locations import absolute, has_scheme, is_table_name
 from . import schema
-from .catalog import path_of
+from .catalog import is_local_to_spark, path_of
 from .data_files import open_parquet
 from .driver_limits import MOST_DATA_FILES, MOST_ROWS, TooMuchError
 from .snapshot import Snapshot, open_snapshot
@@ -34,8 +34,9 @@ def open_columns(spark: SparkSession, location: str, names: Sequence[str]) -> Ta
     Raises:
         TooMuchError: If it is elsewhere.
     """
-    path = absolute(path_of(spark, location))
-    if has_scheme(path):
+    place = path_of(spark, location)
+    path = absolute(place)
+    if has_scheme(path) or not is_local_to_spark(spark, place):
         raise TooMuchError
     return TableColumns(path, names)
 

@@ -17,6 +17,7 @@ from etl_pictures import write_image
 from lakelens import ImageTable
 from lakelens.etl import driver_plan, schema
 from lakelens.etl import prepare as preparing
+from lakelens.etl.catalog import is_local_to_spark
 from lakelens.etl.class_folders import ListedFile, Wanted, list_top, list_within
 from lakelens.etl.compare import BadFile, KnownFiles, Stamp, StoredFile, compare, plainly_known
 from lakelens.etl.driver_limits import TooMuchError
@@ -184,6 +185,16 @@ def test_what_the_driver_should_not_read_alone_is_planned_by_spark(spark, class_
     monkeypatch.setattr(driver_plan, "MOST_FILES_TO_SEND", 3)
     assert ImageTable(spark, tmp_path / "another").ingest(source, size=16).stored == 4
     assert len(planned) == 3
+
+
+@pytest.mark.spark
+def test_a_folder_of_the_drivers_own_is_not_taken_for_one_of_sparks_file_system(spark, tmp_path):
+    session = spark.newSession()
+    assert is_local_to_spark(session, str(tmp_path / "with space é%"))
+    assert is_local_to_spark(session, f"file:{tmp_path}")
+    session.conf.set("fs.defaultFS", "hdfs://nowhere:1/")
+    assert not is_local_to_spark(session, str(tmp_path))
+    assert not is_local_to_spark(session, "nowhere://bucket/table")
 
 
 @pytest.mark.unit
