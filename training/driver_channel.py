@@ -31,6 +31,7 @@ class _Connection:
         self.socket = sock
         self.rank: int | None = None
         self.opened_at = time.monotonic()
+        self.closed = False
         self.unsent = bytearray()
         self._secret = secret
         self._nonce = new_nonce()
@@ -153,11 +154,12 @@ class DriverChannel:
         try:
             while not self._stopping:
                 for key, mask in self._selector.select(1.0):
-                    if key.fileobj is self._listener:
-                        self._accept()
-                    elif key.fileobj is self._woken:
+                    if key.fileobj is self._woken:
                         self._woken.recv(65536)
-                    else:
+                    elif key.data is None:
+                        self._accept()
+                    elif not key.data.closed:
+                        # What came before it in the same answer may have closed it.
                         self._service(key.data, mask)
                 self._dispatch()
                 self._refuse_the_slow()
@@ -200,7 +202,7 @@ class DriverChannel:
                 self._welcome(connection, frame)
             if frame.kind == Kind.PUT:
                 packed = pack(Kind.PUT, frame.body)
-                for rank, other in self._connections.items():
+                for rank, other in list(self._connections.items()):
                     if rank != connection.rank:
                         self._queue(other, packed)
             elif connection.rank is not None:
@@ -247,10 +249,10 @@ class DriverChannel:
 
     def _drop(self, connection: _Connection) -> None:
         self._strangers.discard(connection)
-        try:
-            self._selector.unregister(connection.socket)
-        except KeyError:
+        if connection.closed:
             return
+        connection.closed = True
+        self._selector.unregister(connection.socket)
         connection.socket.close()
         if connection.rank is not None and self._connections.pop(connection.rank, None) is not None:
             self._on_lost(connection.rank)

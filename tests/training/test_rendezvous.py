@@ -166,6 +166,19 @@ class Driver:
         return TaskChannel("127.0.0.1", self.channel.port, secret or self.secret, {"rank": rank})
 
 
+class GreetedOnly(TaskChannel):
+    """A task that has shaken hands and has yet to say its rank."""
+
+    def send(self, kind, body=b""):
+        if kind == Kind.HELLO:
+            self.hello = body
+        else:
+            super().send(kind, body)
+
+    def introduce(self):
+        super().send(Kind.HELLO, self.hello)
+
+
 @pytest.fixture
 def driver() -> Iterator[Driver]:
     driver = Driver()
@@ -292,6 +305,63 @@ def test_a_crowd_of_silent_strangers_does_not_keep_the_ranks_out(monkeypatch):
         for stranger in strangers:
             stranger.close()
         driver.channel.close()
+
+
+class HeldUp:
+    """Holds the channel's thread while what follows arrives, so that it finds all of it at once."""
+
+    def __init__(self, driver, task):
+        self._driver, self._task = driver, task
+        self._held, self._go_on = threading.Event(), threading.Event()
+
+    def __enter__(self):
+        def hold(rank, frame):
+            self._driver.channel._on_frame = heard
+            self._held.set()
+            assert self._go_on.wait(60)
+            heard(rank, frame)
+
+        heard, self._driver.channel._on_frame = self._driver.channel._on_frame, hold
+        self._task.send(Kind.EVENT, {"kind": "hold"})
+        assert self._held.wait(60)
+
+    def __exit__(self, *_):
+        time.sleep(0.1)  # what was sent on loopback has arrived
+        self._go_on.set()
+
+
+def test_strangers_who_speak_while_the_last_rank_comes_in_do_not_end_the_job(driver):
+    first = driver.task(0)
+    greeted = GreetedOnly("127.0.0.1", driver.channel.port, driver.secret, {"rank": 1})
+    strangers = [driver.stranger() for _ in range(3)]
+    for stranger in strangers:
+        assert stranger.recv(1)  # the driver has accepted it
+    with HeldUp(driver, first):
+        greeted.introduce()
+        late = driver.stranger()
+        for stranger in strangers:
+            stranger.sendall(b"x")
+    driver.wait(lambda: len(driver.frames) == 3)
+    driver.channel.send(1, Kind.ASSIGN, {"a": 1})
+    assert read(greeted, 1)[0].json() == {"a": 1}
+    for client in (first, greeted, late, *strangers):
+        client.close()
+
+
+def test_a_task_that_takes_nothing_is_lost_without_the_others(monkeypatch):
+    driver = Driver(size=3)
+    tasks = [driver.task(rank) for rank in range(3)]
+    driver.wait(lambda: len(driver.frames) == 3)
+    monkeypatch.setattr(driver_channel, "MAX_UNSENT_BYTES", 0)
+    with HeldUp(driver, tasks[0]):
+        tasks[0].send(Kind.PUT, pack_pair("global_/0", b"value"))
+    driver.wait(lambda: sorted(driver.lost) == [1, 2])
+    monkeypatch.undo()
+    driver.channel.send(0, Kind.ASSIGN, {"a": 1})
+    assert read(tasks[0], 1)[0].json() == {"a": 1}
+    for task in tasks:
+        task.close()
+    driver.channel.close()
 
 
 # --- frames -----------------------------------------------------------------------------------------------------------
