@@ -25,6 +25,7 @@ from .annotations import (
     annotation_of,
     merge_annotations,
 )
+from .catalog import hadoop_path
 from .coco import read_coco
 from .manifest import annotation_of_row, find_columns, manifest_format, parse_json_line, read_csv, read_rows
 from .references import folder_of, resolve_reference
@@ -276,8 +277,7 @@ def _hadoop(spark: SparkSession, location: str) -> tuple[Any, Any]:
     """Gives a Hadoop path and its file system."""
     if spark._jvm is None:
         raise AnnotationFileError(f"{location}: reading it needs a Spark session with a JVM of its own")
-    path = spark._jvm.org.apache.hadoop.fs.Path(location)
-    return path, path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    return hadoop_path(spark, location)
 
 
 def _hadoop_path(location: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 from ..locations import is_table_name
@@ -61,10 +62,16 @@ def path_of(spark: SparkSession, location: str) -> str:
         return location
     # What the catalog says costs no job; DESCRIBE DETAIL would have Delta count the table's files.
     described = spark.sql(f"DESCRIBE TABLE EXTENDED {location}").collect()
-    names = [row["col_name"] for row in described]
-    if _DETAILS in names and "Location" in names[names.index(_DETAILS) :]:
-        return str(described[names.index("Location", names.index(_DETAILS))]["data_type"])
-    return str(spark.sql(f"DESCRIBE DETAIL {location}").collect()[0]["location"])
+    details = itertools.dropwhile(lambda row: row["col_name"] != _DETAILS, described)
+    place = next((row["data_type"] for row in details if row["col_name"] == "Location"), None)
+    return str(place or spark.sql(f"DESCRIBE DETAIL {location}").collect()[0]["location"])
+
+
+def hadoop_path(spark: SparkSession, location: str) -> tuple[Any, Any]:
+    """Gives a location as a path of Hadoop's, and the file system that it is in."""
+    jvm: Any = spark._jvm
+    path = jvm.org.apache.hadoop.fs.Path(location)
+    return path, path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
 
 
 def is_local_to_spark(spark: SparkSession, path: str) -> bool:
@@ -75,10 +82,8 @@ def is_local_to_spark(spark: SparkSession, path: str) -> bool:
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    jvm: Any = spark._jvm
     try:
-        found = jvm.org.apache.hadoop.fs.Path(path)
-        file_system = found.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+        found, file_system = hadoop_path(spark, path)
         return str(file_system.makeQualified(found).toUri().getScheme()) == "file"
     except (Py4JError, PySparkException, TypeError):  # no such file system, or a runtime that lets nobody ask
         return False

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import SourceNotFoundError
 from . import schema
+from .catalog import hadoop_path
 from .class_folders import TopLevel, Wanted, list_below, list_top
 from .listing import FOLDER_LISTING_DDL, IGNORED, LABEL_RANK, folder_batch
 from .walk import (
@@ -122,10 +123,8 @@ def qualified_folder(spark: SparkSession, root: str, layout: str) -> str:
     Raises:
         SourceNotFoundError: If Hadoop finds no folder there.
     """
-    jvm: Any = spark._jvm
     try:
-        path = jvm.org.apache.hadoop.fs.Path(root)
-        file_system = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+        path, file_system = hadoop_path(spark, root)
         qualified = file_system.makeQualified(path)
         status = file_system.getFileStatus(qualified)
     except Exception as error:  # py4j wraps every Hadoop exception in one type, whose text says which it was

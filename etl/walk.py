@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
@@ -85,62 +87,49 @@ def visit(
         above: Device and inode of the folders that lead here.
         suffixes: What the names of wanted files end with, in lower case.
     """
+    yield from _visit(path, parts, functools.partial(os.stat, path), above, suffixes)
+
+
+def _visit(
+    path: bytes,
+    parts: tuple[bytes, ...],
+    look: Callable[[], os.stat_result],
+    above: frozenset[tuple[int, int]],
+    suffixes: frozenset[str],
+) -> Iterator[Entry]:
     name = os.fsdecode(parts[-1])
     if is_hidden(name):
         yield Entry(path, parts, ignored=HIDDEN)
         return
     try:
-        status = os.stat(path)  # noqa: PTH116  bytes: pathlib takes none
+        status = look()
     except OSError:
         yield Entry(path, parts, ignored=BROKEN_LINK)
         return
     if stat.S_ISDIR(status.st_mode):
         yield from _walk(path, parts, above, suffixes)
+    elif not stat.S_ISREG(status.st_mode):
+        yield Entry(path, parts, ignored=SPECIAL_FILE)
+    elif not has_suffix(name, suffixes):
+        yield Entry(path, parts, ignored=NOT_AN_IMAGE_NAME)
     else:
-        yield _entry_of(path, parts, name, status, suffixes)
-
-
-def _entry_of(
-    path: bytes, parts: tuple[bytes, ...], name: str, status: os.stat_result, suffixes: frozenset[str]
-) -> Entry:
-    if not stat.S_ISREG(status.st_mode):
-        return Entry(path, parts, ignored=SPECIAL_FILE)
-    if not has_suffix(name, suffixes):
-        return Entry(path, parts, ignored=NOT_AN_IMAGE_NAME)
-    return Entry(path, parts, status.st_size, status.st_mtime_ns // 1_000_000)
+        yield Entry(path, parts, status.st_size, status.st_mtime_ns // 1_000_000)
 
 
 def _walk(
     folder: bytes, parts: tuple[bytes, ...], above: frozenset[tuple[int, int]], suffixes: frozenset[str]
 ) -> Iterator[Entry]:
     try:
-        status = os.stat(folder)  # noqa: PTH116
+        status = os.stat(folder)  # noqa: PTH116  bytes: pathlib takes none
         here = (status.st_dev, status.st_ino)
         if here in above:
             yield Entry(folder, parts, ignored=LINK_LOOP)
             return
         with os.scandir(folder) as found:
-            entries = sorted(found, key=_name_of)
+            entries = sorted(found, key=operator.attrgetter("name"))
     except OSError:
         yield Entry(folder, parts, ignored=UNREADABLE_FOLDER)
         return
     below = above | {here}
     for entry in entries:
-        its_parts = (*parts, entry.name)
-        name = os.fsdecode(entry.name)
-        if is_hidden(name):
-            yield Entry(entry.path, its_parts, ignored=HIDDEN)
-            continue
-        try:
-            status = entry.stat()
-        except OSError:
-            yield Entry(entry.path, its_parts, ignored=BROKEN_LINK)
-            continue
-        if stat.S_ISDIR(status.st_mode):
-            yield from _walk(entry.path, its_parts, below, suffixes)
-        else:
-            yield _entry_of(entry.path, its_parts, name, status, suffixes)
-
-
-def _name_of(entry: os.DirEntry[bytes]) -> bytes:
-    return entry.name
+        yield from _visit(entry.path, (*parts, entry.name), entry.stat, below, suffixes)
