@@ -32,14 +32,14 @@ def photos(folder: Path, per_class: int) -> None:
 
 @pytest.mark.horovod
 @pytest.mark.spark
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(650)
 def test_the_quick_start_and_the_training_function_run_as_written(tmp_path: Path) -> None:
     photos(tmp_path, per_class=12)
     for block in blocks("python"):
         script = tmp_path / "block.py"
         script.write_text(block, encoding="utf-8")
         done = subprocess.run(
-            [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=180, check=False
+            [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
         )
         assert done.returncode == 0, f"{block}\n{done.stdout[-3000:]}\n{done.stderr[-6000:]}"
 

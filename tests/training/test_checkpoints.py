@@ -209,7 +209,7 @@ WRITER = """
 
 def _write_and_die(folder: Path, fatal: int) -> int:
     command = [sys.executable, "-c", textwrap.dedent(WRITER), str(folder), str(fatal)]
-    return subprocess.run(command, check=False, timeout=60, cwd=Path(__file__).parents[2]).returncode
+    return subprocess.run(command, check=False, timeout=240, cwd=Path(__file__).parents[2]).returncode
 
 
 # fsync of model, state, manifest and the partial folder, the rename, fsync of the parent.

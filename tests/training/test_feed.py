@@ -225,7 +225,7 @@ def test_building_a_feed_needs_neither_tensorflow_nor_a_jvm(uneven):
         f"f = DeltaFeed({str(uneven)!r}, split='train'); "
         "print(f.rows, 'tensorflow' in sys.modules, 'pyspark' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=True)
     assert done.stdout.split() == ["91", "False", "False"]
 
 

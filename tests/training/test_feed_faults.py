@@ -121,7 +121,7 @@ def test_a_disk_that_stalls_ends_an_epoch_and_the_process_with_it(tmp_path):
         "except FeedStalledError as error: print(error)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], input=pickle.dumps(feed), capture_output=True, timeout=60, check=True
+        [sys.executable, "-c", code], input=pickle.dumps(feed), capture_output=True, timeout=240, check=True
     )
     assert f"{stalled.name} has not answered for 0.5 s" in done.stdout.decode()
 
@@ -190,7 +190,7 @@ def test_a_version_that_needs_a_copy_is_refused_where_no_session_can_make_one(tm
         "from lakelens.training.planning import open_version\n"
         f"open_version({str(tmp_path / 't')!r}, materialize={str(tmp_path / 'copies')!r})"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=False)
     last = done.stderr.strip().splitlines()[-1]
     assert UnsupportedTableFeatureError.__name__ in last
     assert "typeWidening" in last

@@ -59,7 +59,7 @@ def test_a_horovod_that_does_not_fit_is_named_before_anything_starts_and_one_ran
         env=environment_with(tmp_path, horovod),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=True,
     )
     ran, error = run.stdout.splitlines()

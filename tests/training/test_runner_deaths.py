@@ -91,7 +91,7 @@ def test_a_stopped_drivers_ranks_go_on_until_it_is_killed(driver):
 def test_an_interrupted_driver_says_so_in_its_own_traceback(driver):
     process, watch = driver
     process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=120)
+    _, error = process.communicate(timeout=240)
     assert "KeyboardInterrupt" in error
     assert process.returncode != 0
     assert gone(watch)

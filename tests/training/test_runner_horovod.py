@@ -280,7 +280,7 @@ def test_gloo_listens_where_it_is_told_whatever_the_host_name_resolves_to(tmp_pa
         [*in_own_uts, f"hostname {outer[0]}; exec {sys.executable} {script}"],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=True,
     ).stdout
     assert output.splitlines()[-1] == str((outer[0], {"127.0.0.1"}))

@@ -58,7 +58,7 @@ def test_a_rank_that_the_kernel_kills_for_memory_is_said_to_be_out_of_memory(tmp
             [sys.executable, str(script), str(group.processes), watch.token, str(watch.temporary)],
             stdout=subprocess.PIPE,
             text=True,
-            timeout=120,
+            timeout=240,
             check=True,
         ).stdout
     message, rank, signal_name, log = json.loads(output.splitlines()[-1])

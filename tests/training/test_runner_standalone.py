@@ -282,7 +282,7 @@ except RankFailedError as error:
         # The host's JVMs vanish at once, as when its power fails; ranks there must not outlive them.
         for jvm in [process for process in [*lost.children(recursive=True), lost] if "java" in process.name()]:
             jvm.kill()
-        output, errors = process.communicate(timeout=90)
+        output, errors = process.communicate(timeout=240)
     finally:
         with contextlib.suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)

@@ -83,7 +83,7 @@ def test_secrets_stay_in_the_environment_and_out_of_what_ranks_receive(server, t
     assert SECRET_KEY.encode() not in sent
     assert SECRET_KEY not in caplog.text + repr(feed) + repr(feed.plan)
     rank = f"import pickle, sys; feed = pickle.load(sys.stdin.buffer); {COUNT}"
-    done = subprocess.run([sys.executable, "-c", rank], input=sent, capture_output=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", rank], input=sent, capture_output=True, timeout=240, check=True)
     assert float(done.stdout) == 40
     monkeypatch.delenv("LAKE_SECRET")
     with pytest.raises(InvalidArgumentError, match=r"aws_secret_access_key .* variable LAKE_SECRET, which is not set"):
@@ -100,7 +100,7 @@ def test_the_environment_alone_is_enough(server, table):
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=True,
         env={**os.environ, **given},
     )

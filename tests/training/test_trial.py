@@ -94,7 +94,7 @@ def test_a_module_entry_point_is_found_without_importing_it():
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
     assert done.returncode == 0, done.stderr
 
