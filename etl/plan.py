@@ -127,14 +127,18 @@ class Plan(ABC):
 
     def paths(self, *statuses: str, limit: int | None = None) -> list[str]:
         """Lists the paths of the files of some statuses, at most so many."""
+        from pyspark.sql import functions as F
+
         if not any(self.counts[status] for status in statuses):
             return []
-        rows = self.files.where(f"{STATUS} IN ({_texts(statuses)})").select(schema.PATH)
+        rows = self.files.where(F.col(STATUS).isin(*statuses)).select(schema.PATH)
         return [row[0] for row in (rows if limit is None else rows.limit(limit)).collect()]
 
     def work_files(self) -> DataFrame:
         """The files that are to be read, as the source lists them."""
-        work = self.files.where(f"{STATUS} IN ({_texts((NEW, CHANGED))})")
+        from pyspark.sql import functions as F
+
+        work = self.files.where(F.col(STATUS).isin(NEW, CHANGED))
         return work.drop(STATUS, STORED_HASH, STORED_CLASS, TOUCHED)
 
     def touched_files(self) -> DataFrame:
@@ -146,8 +150,10 @@ class Plan(ABC):
 
     def wrongly_in_quarantine(self, *, with_gone: bool) -> DataFrame:
         """The paths that are in quarantine and, once the work is done well, do not belong there; or are gone."""
+        from pyspark.sql import functions as F
+
         statuses = (NEW, CHANGED, KNOWN, GONE) if with_gone else (NEW, CHANGED, KNOWN)
-        return self.files.where(f"{IN_QUARANTINE} AND {STATUS} IN ({_texts(statuses)})").select(schema.PATH)
+        return self.files.where(F.col(IN_QUARANTINE) & F.col(STATUS).isin(*statuses)).select(schema.PATH)
 
     def add(self, group: Group) -> None:
         """Counts some files."""
@@ -173,7 +179,3 @@ class Plan(ABC):
         if listed_class is not None:
             ranks = [rank for rank in (self.class_ranks.get(listed_class), group.rank) if rank is not None]
             self.class_ranks[listed_class] = min(ranks, default=None)
-
-
-def _texts(values: tuple[str, ...]) -> str:
-    return ", ".join(f"'{value}'" for value in values)
