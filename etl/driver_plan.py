@@ -28,7 +28,7 @@ from .driver_limits import (
 from .folders import top_as_executors_see_it
 from .layouts import FOLDER_LAYOUTS
 from .listing import LABEL_RANK, Listing, completed
-from .plan import CHANGED, IN_QUARANTINE, KNOWN, NEW, STATUS, STORED_CLASS, STORED_HASH, TOUCHED, Group, Plan
+from .plan import CHANGED, IN_QUARANTINE, KNOWN, STATUS, STORED_CLASS, STORED_HASH, TOUCHED, WORK, Group, Plan
 from .quality import Quarantine
 from .stamps import Stamps
 from .table_columns import TableColumns, columns_of, open_columns
@@ -208,7 +208,7 @@ def _order(row: StoredFile | BadFile | Stamp) -> list[tuple[bool, object]]:
 
 
 def _is_work(row: ComparedFile) -> bool:
-    return row.status in (NEW, CHANGED)
+    return row.status in WORK
 
 
 def _compared_by_content(spark: SparkSession, rows: list[ComparedFile]) -> list[ComparedFile]:

@@ -23,6 +23,8 @@ NEW = "new"
 CHANGED = "changed"
 KNOWN = "known"
 GONE = "gone"
+# Files of these are read.
+WORK = (NEW, CHANGED)
 
 
 class Group(NamedTuple):
@@ -111,7 +113,7 @@ class Plan(ABC):
     @property
     def work(self) -> int:
         """Number of files that are to be read."""
-        return self.counts[NEW] + self.counts[CHANGED]
+        return sum(self.counts[status] for status in WORK)
 
     @property
     def class_names(self) -> list[str]:
@@ -138,7 +140,7 @@ class Plan(ABC):
         """The files that are to be read, as the source lists them."""
         from pyspark.sql import functions as F
 
-        work = self.files.where(F.col(STATUS).isin(NEW, CHANGED))
+        work = self.files.where(F.col(STATUS).isin(*WORK))
         return work.drop(STATUS, STORED_HASH, STORED_CLASS, TOUCHED)
 
     def touched_files(self) -> DataFrame:
