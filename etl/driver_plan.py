@@ -77,14 +77,23 @@ class DriverPlan(Plan):
         self._rows = rows
         self._known, self._ignored = known, ignored
         for (listed, stored), files in known.items():
-            self.add(Group(KNOWN, None, False, listed, stored, None, files, 0, 0, 0))
+            self.add(Group(KNOWN, files, listed_class=listed, stored_class=stored))
         for reason, files in ignored.items():
-            self.add(Group(None, reason, False, None, None, None, files, 0, 0, 0))
+            self.add(Group(None, files, ignored=reason))
         for row in rows:
-            classes = row.label_name, row.stored_class
             size = row.length or 0
             self.add(
-                Group(row.status, None, row.in_quarantine, *classes, row.label_rank, 1, int(row.touched), size, size)
+                Group(
+                    row.status,
+                    1,
+                    in_quarantine=row.in_quarantine,
+                    listed_class=row.label_name,
+                    stored_class=row.stored_class,
+                    rank=row.label_rank,
+                    touched=int(row.touched),
+                    work_bytes=size,
+                    largest=size,
+                )
             )
 
     @functools.cached_property

@@ -32,27 +32,27 @@ class Group(NamedTuple):
 
     Attributes:
         status: Their status; None when they are passed over.
+        files: How many they are.
         ignored: Why they are passed over.
         in_quarantine: Whether they are in quarantine and do not belong there.
         listed_class: The class that the source gives them.
         stored_class: The class that the table has.
         rank: The smallest number of their class folders, or None.
-        files: How many they are.
         touched: How many of them were found unchanged by their content.
         work_bytes: Bytes of all.
         largest: Bytes of the largest.
     """
 
     status: str | None
-    ignored: str | None
-    in_quarantine: bool
-    listed_class: str | None
-    stored_class: str | None
-    rank: int | None
     files: int
-    touched: int
-    work_bytes: int
-    largest: int
+    ignored: str | None = None
+    in_quarantine: bool = False
+    listed_class: str | None = None
+    stored_class: str | None = None
+    rank: int | None = None
+    touched: int = 0
+    work_bytes: int = 0
+    largest: int = 0
 
 
 @dataclass

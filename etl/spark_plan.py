@@ -119,12 +119,12 @@ def _groups(files: DataFrame, *by: str) -> list[Row]:
 def _group(row: Row) -> Group:
     return Group(
         status=row[STATUS],
+        files=row["files"],
         ignored=row[IGNORED],
         in_quarantine=bool(row[IN_QUARANTINE]),
         listed_class=row[schema.LABEL_NAME],
         stored_class=row[STORED_CLASS],
         rank=row["rank"],
-        files=row["files"],
         touched=row[TOUCHED],
         work_bytes=row["bytes"] or 0,
         largest=row["largest"] or 0,
