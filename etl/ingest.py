@@ -95,9 +95,8 @@ def preview(spark: SparkSession, location: str, request: IngestRequest, limit: i
         for status in (NEW, CHANGED, GONE):
             if plan.counts[status]:
                 files[status] = sorted(plan.paths(status, limit=limit))
-        version = None if prepared.transaction is None else prepared.transaction.version
         return IngestPreview(
-            version=version,
+            version=prepared.version,
             rows_in=plan.rows_in,
             new=plan.counts[NEW],
             changed=plan.counts[CHANGED],
@@ -111,16 +110,16 @@ def preview(spark: SparkSession, location: str, request: IngestRequest, limit: i
 
 
 def _vanished(prepared: Prepared) -> tuple[str, ...]:
-    if prepared.transaction is None:
+    version = prepared.version
+    if version is None:
         return ()
-    version = prepared.transaction.version
     stored, _ = class_rows(prepared.spark, prepared.location, prepared.columns, (version, version))
     return find_vanished(prepared.plan, stored)
 
 
 def _class_changes(prepared: Prepared, result: IngestResult, added: DataFrame | None) -> ClassChanges:
     """Tells what became of the classes."""
-    before = None if prepared.transaction is None else prepared.transaction.version
+    before = prepared.version
     is_next = result.version == (0 if before is None else before + 1)  # else others may have committed in between
     versions = before, result.version
     stored, rows = class_rows(prepared.spark, prepared.location, prepared.columns, versions, added if is_next else None)
@@ -176,9 +175,7 @@ class _Ingest:
         )
         stale = self._stale_rows()
         committed = self._write(task, stale) if plan.work or stale is not None else Committed(None, 0)
-        version = committed.version
-        if version is None and prepared.transaction is not None:
-            version = prepared.transaction.version
+        version = prepared.version if committed.version is None else committed.version
         bad = self._bad_files(committed, task) if plan.work else None
         reasons = self._settle_quarantine(bad)
         if plan.touched:

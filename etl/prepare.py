@@ -58,6 +58,11 @@ class Prepared:
     labels: Mapping[str, int]
 
     @property
+    def version(self) -> int | None:
+        """The version that the ingest starts from; None when the table is to be created."""
+        return None if self.transaction is None else self.transaction.version
+
+    @property
     def new_classes(self) -> tuple[str, ...]:
         """Classes that get a number."""
         return tuple(name for name in self.labels if name not in self.labels_before)

@@ -81,7 +81,7 @@ def ingest_available(
 
 def _batches(prepared: Prepared, max_files: int) -> Iterator[IngestResult]:
     """Runs the parts of one plan, each on top of the version that the one before has made."""
-    version = None if prepared.transaction is None else prepared.transaction.version
+    version = prepared.version
     for number, plan in enumerate(prepared.plan.batches(max_files)):
         part = prepared
         if number:
