@@ -170,7 +170,8 @@ def class_rows(
     """
     before, after = versions
     if columns is not None:
-        first, second = None if before is None else columns.at(before), columns.at(after)
+        first = None if before is None else columns.at(before)
+        second = first if after == before else columns.at(after)
         if second is not None and (first is not None or before is None):
             return None if first is None else ArrowClassRows(first), ArrowClassRows(second)
     stored = None if before is None else read_table(spark, location, before)

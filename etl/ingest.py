@@ -111,7 +111,7 @@ def preview(spark: SparkSession, location: str, request: IngestRequest, limit: i
 
 def _vanished(prepared: Prepared) -> tuple[str, ...]:
     version = prepared.version
-    if version is None:
+    if version is None or not prepared.plan.lost_classes:
         return ()
     stored, _ = class_rows(prepared.spark, prepared.location, prepared.columns, (version, version))
     return find_vanished(prepared.plan, stored)
@@ -119,6 +119,8 @@ def _vanished(prepared: Prepared) -> tuple[str, ...]:
 
 def _class_changes(prepared: Prepared, result: IngestResult, added: DataFrame | None) -> ClassChanges:
     """Tells what became of the classes."""
+    if not (result.committed or prepared.plan.lost_classes):
+        return ClassChanges()
     before = prepared.version
     is_next = result.version == (0 if before is None else before + 1)  # else others may have committed in between
     versions = before, result.version
