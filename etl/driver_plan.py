@@ -228,7 +228,7 @@ def _compared_by_content(spark: SparkSession, rows: list[ComparedFile]) -> list[
     hashes = _hashes(spark, candidates)
 
     def after_reading(row: ComparedFile) -> ComparedFile:
-        is_same = row.status == CHANGED and row.stored_hash is not None and hashes[row.path] == row.stored_hash
+        is_same = row.stored_hash is not None and hashes.get(row.path) == row.stored_hash
         return row._replace(status=KNOWN, touched=True) if is_same else row
 
     return list(map(after_reading, rows))
