@@ -237,6 +237,5 @@ def _compared_by_content(spark: SparkSession, rows: list[ComparedFile]) -> list[
 def _hashes(spark: SparkSession, rows: Sequence[ComparedFile]) -> dict[str, str | None]:
     if len(rows) <= MOST_HASHED_FILES and sum(row.length or 0 for row in rows) <= MOST_HASHED_BYTES:
         return {row.path: hash_file(row.path) for row in rows}
-    tasks = min(len(rows), 2 * spark.sparkContext.defaultParallelism)
-    paths = spark.createDataFrame([(row.path,) for row in rows], f"{schema.PATH} STRING").repartition(tasks)
-    return dict(paths.mapInArrow(hash_local_files, f"{schema.PATH} STRING, hash STRING").collect())
+    paths = spark.createDataFrame([(row.path,) for row in rows], f"{schema.PATH} STRING")
+    return dict(hash_local_files(paths, len(rows)).collect())

@@ -137,10 +137,7 @@ def _compared_by_content(files: DataFrame, listing: Listing, statuses: Sequence[
 
     candidates = files.where(F.col(STATUS).isin(statuses) & F.col(STORED_HASH).isNotNull())
     if listing.read_contents is None:
-        tasks = min(count, 2 * files.sparkSession.sparkContext.defaultParallelism)
-        hashed = (
-            candidates.select(schema.PATH).repartition(tasks).mapInArrow(hash_local_files, "path STRING, hash STRING")
-        )
+        hashed = hash_local_files(candidates.select(schema.PATH), count)
     else:
         read = listing.read_contents(candidates.select(schema.PATH, schema.SOURCE_LENGTH), _HASHED_AT_ONCE)
         hashed = read.select(schema.PATH, F.sha2("content", 256).alias("hash"))

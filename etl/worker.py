@@ -21,6 +21,7 @@ from .walk import local_path
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.accumulators import Accumulator
+    from pyspark.sql import DataFrame
 
 # Arrow batches of images are cut by bytes: a batch of 10,000 rows, Spark's default, would pass 2 GiB.
 _BATCH_BYTES = 8 * 1024 * 1024
@@ -154,15 +155,15 @@ class BatchTask:
         }
 
 
-def hash_local_files(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yields the path and content hash of each file; null where it cannot be read."""
-    import pyarrow as pa
+def hash_local_files(paths: DataFrame, count: int) -> DataFrame:
+    """Has Spark's tasks digest local files: rows of `path` and `hash`, which is null where a file cannot be read.
 
-    for batch in batches:
-        paths = batch.column(schema.PATH).to_pylist()
-        hashes = [hash_file(path) for path in paths]
-        columns = [pa.array(paths, pa.string()), pa.array(hashes, pa.string())]
-        yield pa.RecordBatch.from_arrays(columns, [schema.PATH, "hash"])
+    Args:
+        paths: Rows with the column `path` alone.
+        count: How many they are, at most.
+    """
+    tasks = min(count, 2 * paths.sparkSession.sparkContext.defaultParallelism)
+    return paths.repartition(tasks).mapInArrow(_hash_batches, f"{schema.PATH} STRING, hash STRING")
 
 
 def hash_file(uri: str) -> str | None:
@@ -175,6 +176,16 @@ def hash_file(uri: str) -> str | None:
     except OSError:
         return None
     return digest.hexdigest()
+
+
+def _hash_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    for batch in batches:
+        paths = batch.column(schema.PATH).to_pylist()
+        hashes = [hash_file(path) for path in paths]
+        columns = [pa.array(paths, pa.string()), pa.array(hashes, pa.string())]
+        yield pa.RecordBatch.from_arrays(columns, [schema.PATH, "hash"])
 
 
 def _sources(batch: pa.RecordBatch, wanted: Sequence[bool]) -> Iterator[Source]:
