@@ -181,6 +181,7 @@ def _compared(file: ListedFile, stored: StoredFile | None, bad: BadFile | None, 
         and stored is None
     )
     unknown = NEW if stored is None and bad is None else CHANGED
+    stored_hash, stored_class = _hash_and_class(stored)
     return ComparedFile(
         file.path,
         file.length,
@@ -190,8 +191,8 @@ def _compared(file: ListedFile, stored: StoredFile | None, bad: BadFile | None, 
         KNOWN if is_same or is_bad else unknown,
         # A bad file that is known as bad belongs in quarantine; a stored one does not.
         in_quarantine=bad is not None and not is_bad,
-        stored_hash=stored.content_hash if stored is not None and stored.annotation_hash is None else None,
-        stored_class=None if stored is None else stored.label_name,
+        stored_hash=stored_hash,
+        stored_class=stored_class,
     )
 
 
@@ -209,14 +210,21 @@ def _is_same(file: ListedFile, stored: StoredFile, stamp: Stamp | None) -> bool:
     )
 
 
+def _hash_and_class(stored: StoredFile | None) -> tuple[str | None, str | None]:
+    """What the table has of a file: its content, where nothing but a class folder spoke of it, and its class."""
+    if stored is None:
+        return None, None
+    return (stored.content_hash if stored.annotation_hash is None else None), stored.label_name
+
+
 def _gone(known: KnownFiles, seen: set[str], below: str) -> Iterator[ComparedFile]:
     for path in (*known.stored, *(path for path in known.bad if path not in known.stored)):
         if path in seen or not path.startswith(below):
             continue
-        stored = known.stored.get(path)
+        stored_hash, stored_class = _hash_and_class(known.stored.get(path))
         yield ComparedFile(
             *(path, None, None, None, None, GONE),
             in_quarantine=path in known.bad,
-            stored_hash=stored.content_hash if stored is not None and stored.annotation_hash is None else None,
-            stored_class=None if stored is None else stored.label_name,
+            stored_hash=stored_hash,
+            stored_class=stored_class,
         )
