@@ -17,7 +17,7 @@ from . import schema
 from .conflicts import conflicts_named
 from .opening import log_of, open_log
 from .public_commit import PublicTransaction, create_by_public_writer
-from .transaction import APPLICATION_ID, Committed, Transaction
+from .transaction import APPLICATION_ID, Batch, Committed, Transaction
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,10 +33,8 @@ def open_transaction(spark: SparkSession, path: str) -> Transaction:
     return PublicTransaction(spark, path)
 
 
-def create_image_table(
-    spark: SparkSession, location: str, rows: DataFrame, properties: Mapping[str, str], user_metadata: str
-) -> Committed:
-    """Makes an image table whose version 0 holds `rows`.
+def create_image_table(spark: SparkSession, location: str, batch: Batch) -> Committed:
+    """Makes an image table whose version 0 holds a batch, which deletes nothing.
 
     Files that a writer has left that died before its commit stay where they are, for VACUUM to take. Without Delta's
     own classes, or by a catalog's name, the table is made by Delta's public writer, which wants an empty path.
@@ -48,8 +46,8 @@ def create_image_table(
         transaction = _DeltaTransaction(spark, location)
         if transaction.version >= 0:
             raise TableConflictError(f"another writer has made {location} meanwhile, and is at {transaction.version}")
-        return transaction.commit(rows, None, properties, user_metadata)
-    return create_by_public_writer(spark, location, rows, properties, user_metadata)
+        return transaction.commit(batch)
+    return create_by_public_writer(spark, location, batch)
 
 
 class _DeltaTransaction:
@@ -68,34 +66,28 @@ class _DeltaTransaction:
         value = self._transaction.metadata().configuration().get(name)
         return str(value.get()) if value.isDefined() else None
 
-    def commit(
-        self,
-        rows: DataFrame,
-        delete_where: str | None,
-        properties: Mapping[str, str],
-        user_metadata: str,
-        new_batch: str | None = None,
-    ) -> Committed:
+    def commit(self, batch: Batch) -> Committed:
         with conflicts_named(f"{self._path}@{self.version}"):
             number = self._last_number() + 1
             if self.version >= 0:
-                self._set_properties(properties)
+                self._set_properties(batch.properties)
                 configuration = self._transaction.metadata().configuration()
             else:
-                configuration = self._scala_map(properties)
-            mode = self._jvm.org.apache.spark.sql.SaveMode.valueOf("Append" if delete_where is None else "Overwrite")
-            actions = self._written(rows, mode, delete_where, configuration)
+                configuration = self._scala_map(batch.properties)
+            is_append = batch.delete_where is None
+            mode = self._jvm.org.apache.spark.sql.SaveMode.valueOf("Append" if is_append else "Overwrite")
+            actions = self._written(batch, mode, configuration)
             files = [action for action in actions if action.getClass().getSimpleName() == "AddFile"]
-            row_count = _row_count([file.stats() for file in files], new_batch, is_append=delete_where is None)
+            row_count = _row_count([file.stats() for file in files], batch.new_batch, is_append=is_append)
             if not actions and self.version >= 0:
                 return Committed(None, 0)
             actions.append(
                 self._jvm.org.apache.spark.sql.delta.actions.SetTransaction(APPLICATION_ID, number, self._none)
             )
             version = self._transaction.commit(
-                self._sequence(actions), self._operation(mode, delete_where, user_metadata)
+                self._sequence(actions), self._operation(mode, batch.delete_where, batch.user_metadata)
             )
-            return Committed(int(version), row_count, self._rows_of(files) if delete_where is None else None)
+            return Committed(int(version), row_count, self._rows_of(files) if is_append else None)
 
     def _last_number(self) -> int:
         """Reads the last ingest's number, which makes Delta refuse this commit if another has written one since."""
@@ -156,10 +148,10 @@ class _DeltaTransaction:
         )
         self._transaction.updateMetadata(changed, False)
 
-    def _written(self, rows: DataFrame, mode: Any, delete_where: str | None, configuration: Any) -> list[Any]:
+    def _written(self, batch: Batch, mode: Any, configuration: Any) -> list[Any]:
         options: dict[str, str] = {}
-        if delete_where is not None:
-            options["replaceWhere"] = delete_where
+        if batch.delete_where is not None:
+            options["replaceWhere"] = batch.delete_where
         delta = self._jvm.org.apache.spark.sql.delta
         session = self._spark._jsparkSession
         writer = delta.commands.WriteIntoDelta(
@@ -168,7 +160,7 @@ class _DeltaTransaction:
             delta.DeltaOptions(self._scala_map(options), session.sessionState().conf()),
             self._sequence(list(schema.PARTITION_COLUMNS)),
             configuration,
-            rows._jdf,
+            batch.rows._jdf,
             self._none,
             self._none,
         )

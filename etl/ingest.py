@@ -29,7 +29,7 @@ from .recipe import RECIPE_PROPERTY
 from .results import DELETE, IngestPreview, IngestRequest, IngestResult
 from .sources import gone_while_read
 from .stamps import Stamps
-from .transaction import Committed, sql_literal, user_name
+from .transaction import Batch, Committed, sql_literal, user_name
 from .worker import BatchTask
 from .writing import deal_work
 
@@ -216,7 +216,7 @@ class _Ingest:
         }
         if prepared.transaction is not None:
             new_batch = None if prepared.request.batch_id else self._batch_id  # a name may have been given before
-            return prepared.transaction.commit(rows, stale, properties, self._note(), new_batch)
+            return prepared.transaction.commit(Batch(rows, self._note(), stale, properties, new_batch))
         return self._create(rows, properties)
 
     def _note(self) -> str:
@@ -226,8 +226,8 @@ class _Ingest:
         return json.dumps({**note, "layout": "dataframe" if source.is_frame else source.layout}, ensure_ascii=False)
 
     def _create(self, rows: DataFrame, properties: Mapping[str, str]) -> Committed:
-        spark, location = self._spark, self._prepared.location
-        return create_image_table(spark, location, rows, {**schema.TABLE_PROPERTIES, **properties}, self._note())
+        batch = Batch(rows, self._note(), properties={**schema.TABLE_PROPERTIES, **properties})
+        return create_image_table(self._spark, self._prepared.location, batch)
 
     def _stale_rows(self) -> str | None:
         """The SQL condition of the rows that this ingest replaces or removes, or None."""

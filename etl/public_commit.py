@@ -5,26 +5,23 @@ A property and rows take two commits there, so a new label makes a version of it
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ..errors import TableConflictError
 from . import schema
 from .catalog import delta_table, read_table, sql_name
 from .conflicts import conflicts_named
-from .transaction import APPLICATION_ID, Committed, noted, set_properties
+from .transaction import APPLICATION_ID, Batch, Committed, noted, set_properties
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 # How far back a commit of our own is looked for, behind those that were made since.
 _RECENT = 100
 
 
-def create_by_public_writer(
-    spark: SparkSession, location: str, rows: DataFrame, properties: Mapping[str, str], user_metadata: str
-) -> Committed:
-    """Makes an image table whose version 0 holds `rows`; its path has to be empty.
+def create_by_public_writer(spark: SparkSession, location: str, batch: Batch) -> Committed:
+    """Makes an image table whose version 0 holds a batch, which deletes nothing; its path has to be empty.
 
     Raises:
         TableConflictError: If the table is there already.
@@ -32,10 +29,10 @@ def create_by_public_writer(
     from pyspark.sql import functions as F
 
     partitions = [F.col(name) for name in schema.PARTITION_COLUMNS]
-    writer = rows.writeTo(sql_name(location)).using("delta").partitionedBy(*partitions)
-    for name, value in properties.items():
+    writer = batch.rows.writeTo(sql_name(location)).using("delta").partitionedBy(*partitions)
+    for name, value in batch.properties.items():
         writer = writer.tableProperty(name, value)
-    with noted(spark, user_metadata), conflicts_named(f"{location} before it existed"):
+    with noted(spark, batch.user_metadata), conflicts_named(f"{location} before it existed"):
         writer.create()
     return Committed(0, read_table(spark, location, 0).count())
 
@@ -60,15 +57,8 @@ class PublicTransaction:
         """Reads a table property at the transaction's version."""
         return self._properties.get(name)
 
-    def commit(
-        self,
-        rows: DataFrame,
-        delete_where: str | None,
-        properties: Mapping[str, str],
-        user_metadata: str,
-        new_batch: str | None = None,
-    ) -> Committed:
-        """Writes rows, drops those that `delete_where` holds for, and sets properties; see `Transaction.commit`."""
+    def commit(self, batch: Batch) -> Committed:
+        """Writes the batch; see `Transaction.commit`."""
         latest = self._latest()
         if latest != self.version:
             # An append would not conflict with a RESTORE or DELETE that has changed what the plan was made for.
@@ -76,14 +66,15 @@ class PublicTransaction:
                 f"another writer was faster than the one that had read {self._path}@{self.version}: it is at {latest}"
             )
         with conflicts_named(f"{self._path}@{self.version}"):
-            changed = {name: value for name, value in properties.items() if self._properties.get(name) != value}
+            known = self._properties
+            changed = {name: value for name, value in batch.properties.items() if known.get(name) != value}
             if changed:
                 set_properties(self._spark, self._path, changed)
-            self._write(rows, delete_where, user_metadata)
+            self._write(batch)
         for row in self._table.history(_RECENT).collect():
-            if row["userMetadata"] == user_metadata:
+            if row["userMetadata"] == batch.user_metadata:
                 written = row["operationMetrics"].get("numOutputRows")
-                return Committed(int(row["version"]), None if delete_where or written is None else int(written))
+                return Committed(int(row["version"]), None if batch.delete_where or written is None else int(written))
         raise TableConflictError(
             f"{self._path}: another ingest committed between version {self.version} and this one; run the ingest again"
         )
@@ -91,11 +82,11 @@ class PublicTransaction:
     def _latest(self) -> int:
         return int(self._table.history(1).collect()[0]["version"])
 
-    def _write(self, rows: DataFrame, delete_where: str | None, user_metadata: str) -> None:
-        writer = rows.write.format("delta").option("userMetadata", user_metadata)
+    def _write(self, batch: Batch) -> None:
+        writer = batch.rows.write.format("delta").option("userMetadata", batch.user_metadata)
         writer = writer.option("txnAppId", APPLICATION_ID).option("txnVersion", str(self._number))
-        if delete_where is not None:
-            writer = writer.mode("overwrite").option("replaceWhere", delete_where)
+        if batch.delete_where is not None:
+            writer = writer.mode("overwrite").option("replaceWhere", batch.delete_where)
             writer = writer.option("spark.databricks.delta.replaceWhere.constraintCheck.enabled", "false")
         else:
             writer = writer.mode("append")

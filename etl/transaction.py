@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import getpass
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from .catalog import sql_name
@@ -18,6 +18,25 @@ if TYPE_CHECKING:
 APPLICATION_ID = "lakelens.ingest"
 
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a commit is to do.
+
+    Attributes:
+        rows: Rows of `schema.IMAGE_TABLE_DDL`.
+        user_metadata: What the history keeps of the commit.
+        delete_where: SQL condition of the rows that go, or None.
+        properties: Table properties to set.
+        new_batch: The batch of all `rows`, when no row of the table is of it; at most 32 characters.
+    """
+
+    rows: DataFrame
+    user_metadata: str
+    delete_where: str | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+    new_batch: str | None = None
 
 
 @dataclass(frozen=True)
@@ -44,22 +63,8 @@ class Transaction(Protocol):
     def property(self, name: str) -> str | None:
         """Reads a table property at that version."""
 
-    def commit(
-        self,
-        rows: DataFrame,
-        delete_where: str | None,
-        properties: Mapping[str, str],
-        user_metadata: str,
-        new_batch: str | None = None,
-    ) -> Committed:
-        """Writes rows, drops those that `delete_where` holds for, and sets properties.
-
-        Args:
-            rows: Rows of `schema.IMAGE_TABLE_DDL`.
-            delete_where: SQL condition of the rows that go, or None.
-            properties: Table properties to set.
-            user_metadata: What the history keeps of the commit.
-            new_batch: The batch of all `rows`, when no row of the table is of it; at most 32 characters.
+    def commit(self, batch: Batch) -> Committed:
+        """Writes the batch's rows, drops those that its `delete_where` holds for, and sets its properties.
 
         Raises:
             TableConflictError: If another writer has changed the table in a way that rules this out.

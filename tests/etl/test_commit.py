@@ -15,7 +15,7 @@ from lakelens.errors import TableConflictError
 from lakelens.etl import commit
 from lakelens.etl.commit import open_transaction
 from lakelens.etl.public_commit import last_number
-from lakelens.etl.transaction import set_properties
+from lakelens.etl.transaction import Batch, set_properties
 from lakelens.etl.writing import writing_session
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -51,7 +51,7 @@ def test_each_ingest_has_the_number_after_the_last_whatever_was_committed_betwee
     for number, name in enumerate(["a", "b", "c"]):
         transaction = open_transaction(spark, place)
         assert transaction.version == 2 * number
-        committed = transaction.commit(row(spark, name), None, {}, f"note {name}")
+        committed = transaction.commit(Batch(row(spark, name), f"note {name}"))
         assert (committed.version, committed.rows) == (2 * number + 1, 1)
         set_properties(spark, place, {"team.owner": name})
     last = [last_number(spark, place, version) for version in range(7)]
@@ -61,7 +61,7 @@ def test_each_ingest_has_the_number_after_the_last_whatever_was_committed_betwee
 
 def test_the_last_number_is_found_behind_a_checkpoint_and_a_cleaned_log(spark, place):
     for name in ("a", "b"):
-        open_transaction(spark, place).commit(row(spark, name), None, {}, f"note {name}")
+        open_transaction(spark, place).commit(Batch(row(spark, name), f"note {name}"))
     log = spark._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, place)
     log.checkpoint()
     for version in range(2):
@@ -72,7 +72,9 @@ def test_the_last_number_is_found_behind_a_checkpoint_and_a_cleaned_log(spark, p
 def test_rows_are_replaced_and_properties_set_with_the_new_ones(spark, place, writers):
     session = writing_session(spark)
     transaction = open_transaction(session, place)
-    committed = transaction.commit(row(session, "second"), "path IN ('first')", {"lakelens.labels": "it's"}, "note")
+    committed = transaction.commit(
+        Batch(row(session, "second"), "note", "path IN ('first')", {"lakelens.labels": "it's"})
+    )
     assert paths(spark, place) == ["second"]
     assert open_transaction(spark, place).property("lakelens.labels") == "it's"
     assert committed.version == (2 if writers == "public" else 1)
@@ -82,7 +84,7 @@ def test_a_long_list_of_replaced_rows_does_not_swell_the_log(spark, place):
     session = writing_session(spark)
     paths_of_rows = ", ".join(f"'{number:0100d}'" for number in range(2000))
     committed = open_transaction(session, place).commit(
-        row(session, "second"), f"path IN ({paths_of_rows}, 'first')", {}, "note"
+        Batch(row(session, "second"), "note", f"path IN ({paths_of_rows}, 'first')")
     )
     assert paths(spark, place) == ["second"]
     assert (Path(place) / "_delta_log" / f"{committed.version:020d}.json").stat().st_size < 20_000
@@ -112,15 +114,15 @@ def test_a_writer_that_planned_before_anothers_commit_is_refused(spark, place, w
     second_rows = row(spark, "same")
     if writers == "driven":
         with pytest.raises(TableConflictError):
-            first.commit(row(spark, "same"), None, {}, "note 1")
+            first.commit(Batch(row(spark, "same"), "note 1"))
         first = open_transaction(spark, place)
     else:
         first._latest = lambda: first.version  # past its own look, as when both look before either writes
-    first.commit(row(spark, "same"), None, {}, "note 1")
+    first.commit(Batch(row(spark, "same"), "note 1"))
     if writers == "public":
         second._latest = lambda: second.version
     with pytest.raises(TableConflictError):
-        second.commit(second_rows, None, {}, "note 2")
+        second.commit(Batch(second_rows, "note 2"))
     assert paths(spark, place) == ["first", "same"]
 
 
@@ -133,7 +135,7 @@ def test_of_two_that_write_at_once_one_commits_and_one_is_told(spark, place, wri
         rows = row(spark, "same")
         gate.wait()
         try:
-            outcomes.append(transactions[number].commit(rows, None, {}, f"note {number}").version)
+            outcomes.append(transactions[number].commit(Batch(rows, f"note {number}")).version)
         except TableConflictError as error:
             outcomes.append(type(error))
 

@@ -20,7 +20,7 @@ from lakelens.errors import (
 from lakelens.etl.commit import open_transaction
 from lakelens.etl.restore import RestoreResult
 from lakelens.etl.snapshot import open_snapshot
-from lakelens.etl.transaction import set_properties
+from lakelens.etl.transaction import Batch, set_properties
 from lakelens.jobs.cli import main
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -133,7 +133,7 @@ def test_an_ingest_that_had_planned_before_a_restore_does_not_commit(story, spar
     table.restore(target)
     before = rows_of(table)
     with pytest.raises(TableConflictError, match="another writer was faster"):
-        transaction.commit(rows, None, {}, "{}")
+        transaction.commit(Batch(rows, "{}"))
     assert rows_of(table) == before
 
 
