@@ -26,6 +26,7 @@ from lakelens.errors import (
     UnknownLayoutError,
     VersionNotFoundError,
 )
+from lakelens.etl import driver_plan
 from lakelens.etl.images import decode, fit
 from lakelens.etl.splits import split_of
 from lakelens.etl.worker import BatchTask
@@ -207,8 +208,6 @@ def test_a_batch_of_bad_files_only_makes_no_version(story):
 
 def count_reads(monkeypatch) -> list[int]:
     """Tells how many files were given to be read again because of their size or time."""
-    from lakelens.etl import driver_plan
-
     counts: list[int] = []
     hashes = driver_plan._hashes
 
@@ -227,6 +226,10 @@ def test_a_file_that_was_touched_is_read_once_and_then_known_by_its_new_time(sto
     os.utime(touched, (1_600_000_000, 1_600_000_000))
     assert [table.ingest(source).skipped for _ in range(2)] == [27, 27]
     assert (reads, table.version) == ([1], version)
+    # Spark's tasks read what is too much for the driver, and find the same.
+    monkeypatch.setattr(driver_plan, "MOST_HASHED_FILES", 0)
+    os.utime(touched, (1_650_000_000, 1_650_000_000))
+    assert (table.ingest(source).skipped, reads, table.version) == (27, [1, 1], version)
     # Its content is the first word all the same, and no file is read a second time where every one has become a row.
     monkeypatch.setattr(BatchTask, "quarantined_rows", None)
     before = touched.read_bytes()
