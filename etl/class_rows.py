@@ -175,11 +175,13 @@ def class_rows(
         if second is not None and (first is not None or before is None):
             return None if first is None else ArrowClassRows(first), ArrowClassRows(second)
     stored = None if before is None else read_table(spark, location, before)
-    if added is None:
-        rows = read_table(spark, location, after)
+    if stored is None:
+        return None, SparkClassRows(read_table(spark, location, after) if added is None else added)
+    if added is not None:
+        rows = stored.unionByName(added, allowMissingColumns=True)
     else:
-        rows = added if stored is None else stored.unionByName(added, allowMissingColumns=True)
-    return None if stored is None else SparkClassRows(stored), SparkClassRows(rows)
+        rows = stored if after == before else read_table(spark, location, after)
+    return SparkClassRows(stored), SparkClassRows(rows)
 
 
 def _is_of(classes: Collection[str]) -> Column:

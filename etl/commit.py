@@ -74,11 +74,10 @@ class _DeltaTransaction:
                 configuration = self._transaction.metadata().configuration()
             else:
                 configuration = self._scala_map(batch.properties)
-            is_append = batch.delete_where is None
-            mode = self._jvm.org.apache.spark.sql.SaveMode.valueOf("Append" if is_append else "Overwrite")
+            mode = self._jvm.org.apache.spark.sql.SaveMode.valueOf("Append" if batch.is_append else "Overwrite")
             actions = self._written(batch, mode, configuration)
             files = [action for action in actions if action.getClass().getSimpleName() == "AddFile"]
-            row_count = _row_count([file.stats() for file in files], batch.new_batch, is_append=is_append)
+            row_count = _row_count([file.stats() for file in files], batch.new_batch, is_append=batch.is_append)
             if not actions and self.version >= 0:
                 return Committed(None, 0)
             actions.append(
@@ -87,7 +86,7 @@ class _DeltaTransaction:
             version = self._transaction.commit(
                 self._sequence(actions), self._operation(mode, batch.delete_where, batch.user_metadata)
             )
-            return Committed(int(version), row_count, self._rows_of(files) if is_append else None)
+            return Committed(int(version), row_count, self._rows_of(files) if batch.is_append else None)
 
     def _last_number(self) -> int:
         """Reads the last ingest's number, which makes Delta refuse this commit if another has written one since."""

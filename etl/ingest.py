@@ -22,7 +22,7 @@ from .commit import create_image_table
 from .label_changes import ClassChanges
 from .labels import LABELS_PROPERTY, labels_property
 from .near_duplicates import find_across_splits
-from .plan import CHANGED, GONE, KNOWN, NEW
+from .plan import CHANGED, GONE, KNOWN, NEW, WORK
 from .prepare import Prepared, prepare
 from .quality import Quarantine
 from .recipe import RECIPE_PROPERTY
@@ -92,7 +92,7 @@ def preview(spark: SparkSession, location: str, request: IngestRequest, limit: i
     with prepare(spark, location, request) as prepared:
         plan = prepared.plan
         files: dict[str, list[str]] = {}
-        for status in (NEW, CHANGED, GONE):
+        for status in (*WORK, GONE):
             if plan.counts[status]:
                 files[status] = sorted(plan.paths(status, limit=limit))
         return IngestPreview(

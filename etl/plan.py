@@ -154,7 +154,7 @@ class Plan(ABC):
         """The paths that are in quarantine and, once the work is done well, do not belong there; or are gone."""
         from pyspark.sql import functions as F
 
-        statuses = (NEW, CHANGED, KNOWN, GONE) if with_gone else (NEW, CHANGED, KNOWN)
+        statuses = (*WORK, KNOWN, GONE) if with_gone else (*WORK, KNOWN)
         return self.files.where(F.col(IN_QUARANTINE) & F.col(STATUS).isin(*statuses)).select(schema.PATH)
 
     def add(self, group: Group) -> None:

@@ -74,7 +74,7 @@ class PublicTransaction:
         for row in self._table.history(_RECENT).collect():
             if row["userMetadata"] == batch.user_metadata:
                 written = row["operationMetrics"].get("numOutputRows")
-                return Committed(int(row["version"]), None if batch.delete_where or written is None else int(written))
+                return Committed(int(row["version"]), int(written) if batch.is_append and written is not None else None)
         raise TableConflictError(
             f"{self._path}: another ingest committed between version {self.version} and this one; run the ingest again"
         )

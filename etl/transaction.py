@@ -38,6 +38,11 @@ class Batch:
     properties: Mapping[str, str] = field(default_factory=dict)
     new_batch: str | None = None
 
+    @property
+    def is_append(self) -> bool:
+        """Tells whether no row goes."""
+        return self.delete_where is None
+
 
 @dataclass(frozen=True)
 class Committed:
