@@ -27,6 +27,7 @@ from .annotations import (
 )
 from .catalog import hadoop_path
 from .coco import read_coco
+from .local_frames import local_frame
 from .manifest import annotation_of_row, find_columns, manifest_format, parse_json_line, read_csv, read_rows
 from .references import folder_of, resolve_reference
 
@@ -207,7 +208,7 @@ def _from_one_file(spark: SparkSession, location: str, reader: _CocoReader | _Ma
         _copy_to_local(spark, place, copy)
         with copy.open("rb") as stream:
             rows = [(_ipc_bytes(batch),) for batch in annotation_batches(reader.read(stream))]
-    frame = spark.createDataFrame(rows, f"{_CONTENT} BINARY")
+    frame = local_frame(spark, rows, f"{_CONTENT} BINARY")
     return frame.mapInArrow(_read_ipc, ANNOTATIONS_DDL)
 
 

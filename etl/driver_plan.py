@@ -28,6 +28,7 @@ from .driver_limits import (
 from .folders import top_as_executors_see_it
 from .layouts import FOLDER_LAYOUTS
 from .listing import LABEL_RANK, Listing, completed
+from .local_frames import local_frame
 from .plan import CHANGED, IN_QUARANTINE, KNOWN, STATUS, STORED_CLASS, STORED_HASH, TOUCHED, WORK, Group, Plan
 from .quality import Quarantine
 from .stamps import Stamps
@@ -101,7 +102,7 @@ class DriverPlan(Plan):
         """The files of which there is more to say than that they are known."""
         from pyspark.sql import functions as F
 
-        frame = self._spark.createDataFrame(self._rows, _ROW_DDL, verifySchema=False)
+        frame = local_frame(self._spark, self._rows, _ROW_DDL)
         frame = frame.withColumn(schema.SOURCE_MODIFIED, F.timestamp_micros(schema.SOURCE_MODIFIED))
         more = [STATUS, IN_QUARANTINE, STORED_HASH, STORED_CLASS, TOUCHED]
         return completed(frame, more)
@@ -237,5 +238,5 @@ def _compared_by_content(spark: SparkSession, rows: list[ComparedFile]) -> list[
 def _hashes(spark: SparkSession, rows: Sequence[ComparedFile]) -> dict[str, str | None]:
     if len(rows) <= MOST_HASHED_FILES and sum(row.length or 0 for row in rows) <= MOST_HASHED_BYTES:
         return {row.path: hash_file(row.path) for row in rows}
-    paths = spark.createDataFrame([(row.path,) for row in rows], f"{schema.PATH} STRING")
+    paths = local_frame(spark, [(row.path,) for row in rows], f"{schema.PATH} STRING")
     return dict(hash_local_files(paths, len(rows)).collect())

@@ -21,6 +21,7 @@ from .class_rows import class_rows
 from .commit import create_image_table
 from .label_changes import ClassChanges
 from .labels import LABELS_PROPERTY, labels_property
+from .local_frames import local_frame
 from .near_duplicates import find_across_splits
 from .plan import CHANGED, GONE, KNOWN, NEW, WORK
 from .prepare import Prepared, prepare
@@ -209,7 +210,7 @@ class _Ingest:
             work = deal_work(self._spark, prepared.listing, self._plan, prepared.recipe)
             rows = work.mapInArrow(task.stored_rows, schema.IMAGE_TABLE_DDL)
         else:
-            rows = self._spark.createDataFrame([], schema.IMAGE_TABLE_DDL)
+            rows = local_frame(self._spark, [], schema.IMAGE_TABLE_DDL)
         properties = {
             LABELS_PROPERTY: labels_property(prepared.labels),
             RECIPE_PROPERTY: prepared.recipe.as_property(),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from . import schema
 from .listing import Listing
+from .local_frames import ARROW_ENABLED
 from .plan import Plan
 from .recipe import Recipe
 
@@ -30,6 +31,7 @@ def writing_session(spark: SparkSession) -> SparkSession:
         "spark.sql.session.timeZone": "UTC",
         # Each stage of an adaptive query is a job of its own; the few small ones here cost more than they can save.
         "spark.sql.adaptive.enabled": "false",
+        ARROW_ENABLED: "true",
         # One open file per split in each task, instead of sorting the images by split first.
         "spark.sql.maxConcurrentOutputFileWriters": "16",
         "spark.sql.parquet.compression.codec": "uncompressed",
