@@ -8,6 +8,7 @@ one row group that the epoch's order needs next, and as many are out as the call
 from __future__ import annotations
 
 import threading
+import time
 import warnings
 import weakref
 from collections import OrderedDict, deque
@@ -32,6 +33,8 @@ with warnings.catch_warnings():
 _CACHED_LAYOUTS = 256
 # The results queue holds no more than the tickets that are out, and those are bounded by the caller.
 _UNBOUNDED = 1 << 30
+# A read that is on its way takes less, unless the store hangs; whoever ends a pass early waits no longer for it.
+_JOIN_TIMEOUT_S = 5.0
 
 
 class _Key(NamedTuple):
@@ -185,6 +188,16 @@ class _RowGroupWorker(ArrowReaderWorker):  # type: ignore[misc]
         return Block(piece._replace(last=piece.first + len(rows)), group, rows - key.first)
 
 
+class _Pool(ThreadPool):  # type: ignore[misc]
+    """Petastorm's pool of threads, with an end to the wait for them."""
+
+    def join_within(self, timeout_s: float) -> None:
+        """Waits for all threads together; those that have not ended by then are left behind as daemon threads."""
+        deadline = time.monotonic() + timeout_s
+        for worker in self._workers:
+            worker.join(max(0.0, deadline - time.monotonic()))
+
+
 class RowGroupReader:
     """Reads pieces of the epochs' walks in parallel and gives them back in the order in which they were asked for.
 
@@ -202,7 +215,7 @@ class RowGroupReader:
         self._open: deque[Ticket] = deque()
         self._stalled = False
         self._closed = False
-        self._pool = ThreadPool(threads, results_queue_size=_UNBOUNDED)
+        self._pool = _Pool(threads, results_queue_size=_UNBOUNDED)
         # The places of Petastorm's own arguments: file system, paths, schema, n-gram, pieces, cache, transform,
         # transformed schema, filters, shuffle, seed. The worker above needs none of them.
         self._shelf = _Shelf(plan, columns)
@@ -261,7 +274,7 @@ class RowGroupReader:
         for ticket in self._open:
             ticket.told.set()
         if not self._stalled:
-            self._pool.join()
+            self._pool.join_within(min(self._timeout_s, _JOIN_TIMEOUT_S))
         for ticket in self._waiting:
             ticket.result = None
         self._shelf.close()

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from arro3.core import Array, DataType, Field, RecordBatch, Schema, Table
 from deltalake import DeltaTable, write_deltalake
-from feed_tables import append, flat, image_rows, write_layout
+from feed_tables import append, encoded, flat, image_rows, write_layout
 
 from lakelens import DeltaFeed
 from lakelens.errors import (
@@ -124,6 +124,33 @@ def test_a_disk_that_stalls_ends_an_epoch_and_the_process_with_it(tmp_path):
         [sys.executable, "-c", code], input=pickle.dumps(feed), capture_output=True, timeout=240, check=True
     )
     assert f"{stalled.name} has not answered for 0.5 s" in done.stdout.decode()
+
+
+@pytest.mark.parametrize(
+    ("loop", "said"),
+    [
+        ("for n, _ in enumerate(feed.as_column_numpy(5, columns=['label'])):\n        if n == 2: break", "over"),
+        ("list(feed.as_numpy(5))", "does not decode"),
+    ],
+)
+def test_a_read_ahead_that_hangs_holds_up_neither_a_break_nor_the_error_of_a_row(tmp_path, loop, said):
+    images = pa.array([encoded(n) if n != 7 else b"no image" for n in range(20)], pa.binary())
+    for _ in range(2):
+        append(tmp_path / "t", image_rows(range(20)).set_column(1, "image", images))
+    feed = DeltaFeed(tmp_path / "t", shuffle=False)
+    stalled = read_later(feed)
+    stalled.unlink()
+    os.mkfifo(stalled)
+    code = (
+        "import pickle, sys; from lakelens.errors import BadRowError\n"
+        "feed = pickle.load(sys.stdin.buffer)\n"
+        f"try:\n    {loop}\n    print('over')\n"
+        "except BadRowError as error: print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=pickle.dumps(feed), capture_output=True, timeout=120, check=True
+    )
+    assert said in done.stdout.decode()
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
