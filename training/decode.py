@@ -12,14 +12,16 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..errors import BadRowError, ImageError, MissingDependencyError
 from .buffers import BatchBuffers
-from .stored import StoredBatch
+
+if TYPE_CHECKING:
+    from .stored import StoredBatch
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +66,7 @@ class Decoding:
 
     Attributes:
         size: Height and width in pixels of every image that comes out.
-        stored: Height and width in pixels of the images that are stored as pixels.
+        stored: Height and width in pixels of the images that are stored as pixels; None if no row tells it.
         resize: Whether images of another size are resized; else they are bad rows.
         policy: `error` raises at a bad row, `skip` gives it zeros and weight 0.
         fast: Whether JPEG is decoded with libjpeg's fast inverse transform and at a fraction of its size.
@@ -74,7 +76,7 @@ class Decoding:
     """
 
     size: tuple[int, int]
-    stored: tuple[int, int]
+    stored: tuple[int, int] | None
     resize: bool
     policy: str
     fast: bool
@@ -123,6 +125,10 @@ class Decoding:
             self._fit(pixels, np.asarray(decode(bytes(data))))
 
     def _raw(self, data: memoryview) -> Pixels:
+        if self.stored is None:
+            raise ImageError(
+                "wrong_size", "no image of the feed tells the size of its pixels; store height and width beside them"
+            )
         height, width = self.stored
         if len(data) != height * width * CHANNELS:
             raise ImageError(

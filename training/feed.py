@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -11,15 +10,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from ..errors import BadRowError, ImageError, InvalidArgumentError, NotAnImageTableError
+from ..errors import InvalidArgumentError, NotAnImageTableError
 from ..etl.labels import LABELS_PROPERTY, labels_of
 from ..etl.snapshot import Snapshot
 from ..watched import STALL_TIMEOUT_S
 from .decode import SkippedRows
 from .options import ColumnOptions, ColumnOutput, ImageOptions, ImageOutput, Reading
-from .plan import DEFAULT_MEMORY_BYTES, FeedPlan, files_missing
+from .plan import DEFAULT_MEMORY_BYTES
 from .planning import check, make_plan, open_version, require_column
 from .position import position_after, start_of
 from .sharding import RankBatches, lanes_of_rank
@@ -31,8 +28,6 @@ if TYPE_CHECKING:
     from .pipeline import ImagePass, Pass
 
 _INTEGERS = ("byte", "short", "integer", "long")
-# Rows that are looked at for the size of the images, in case the first ones are bad.
-_SIZED_ROWS = 16
 
 
 class DeltaFeed:
@@ -151,8 +146,14 @@ class DeltaFeed:
 
     @cached_property
     def stored_size(self) -> tuple[int, int]:
-        """Height and width of the first stored image, in pixels."""
-        return _size_of_first_image(self.plan, self.image_column, self.format_column)
+        """Height and width of the first image of the feed's rows, in pixels.
+
+        Raises:
+            BadRowError: If none of the first rows of each file tells its size.
+        """
+        from .stored import size_of_first_image
+
+        return size_of_first_image(self)
 
     def check_files(self) -> None:
         """Looks for every data file of the feed.
@@ -379,30 +380,3 @@ def _require_numbers(snapshot: Snapshot, label_column: str) -> None:
             f"{snapshot.location}@{snapshot.version}: column {label_column!r} is {declared}, class numbers are "
             "integers; name another column as label_column, or add one with numbers"
         )
-
-
-def _size_of_first_image(plan: FeedPlan, image_column: str, format_column: str | None) -> tuple[int, int]:
-    """Reads the height and width of the first stored image that can be read."""
-    from ..parquet import parquet_of
-    from .decode import size_of
-    from .rowgroups import open_file
-    from .stored import RAW_FORMATS
-
-    file = int(np.flatnonzero(plan.files.rows)[0])
-    columns = [image_column, *([format_column, "height", "width"] if format_column else [])]
-    try:
-        with open_file(plan, file) as source:
-            stored = parquet_of(source)
-            names = [name for name in columns if name in stored.schema_arrow.names]
-            rows = next(stored.iter_batches(batch_size=_SIZED_ROWS, columns=names)).to_pylist()
-    except FileNotFoundError as error:
-        raise files_missing(plan.location, plan.version, [plan.file_location(file)]) from error
-    for row in rows:
-        if format_column and row.get(format_column) in RAW_FORMATS:
-            return int(row["height"]), int(row["width"])
-        with contextlib.suppress(ImageError):
-            return size_of(row[image_column] or b"")
-    raise BadRowError(
-        f"{plan.location}@{plan.version}: none of the first {len(rows)} rows of {plan.file_location(file)} holds an "
-        f"image in column {image_column!r}"
-    )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import LakelensError
+from ..errors import BadRowError, LakelensError
 from .batches import BatchReader
 from .buffers import BatchBuffers
 from .decode import CHANNELS, DecodedBatch, Decoding, DecodingPool, has_simplejpeg
@@ -94,11 +94,16 @@ class ImagePass:
         Raises:
             InvalidArgumentError: If the feed's table lacks something that is asked for.
             MissingDependencyError: If the decoder that was asked for is not installed.
+            BadRowError: If no image tells the size that is not given.
         """
         check_boxes(feed, output.max_boxes)
-        stored = feed.stored_size
+        stored: tuple[int, int] | None
+        if output.image_size is None:
+            size = stored = feed.stored_size
+        else:
+            size, stored = image_size_of(output.image_size), _stored_size_if_told(feed, output)
         decoding = Decoding(
-            size=stored if output.image_size is None else image_size_of(output.image_size),
+            size=size,
             stored=stored,
             resize=output.image_size is not None,
             policy=output.bad_rows,
@@ -130,7 +135,7 @@ class ImagePass:
         columns = stored_columns_of(self.feed, self.output.max_boxes)
         buffers = BatchBuffers(self.shape, self.output.dtype)
         with self.rows.open(self.feed, columns) as reader:
-            stored = stored_batches(self.feed, reader, self.feed.stored_size, self.decoding.size, self.output.max_boxes)
+            stored = stored_batches(self.feed, reader, self.decoding.stored, self.decoding.size, self.output.max_boxes)
             pool = DecodingPool(self.decoding, self.output.threads, buffers)
             try:
                 for batch in stored:
@@ -240,6 +245,18 @@ def remembered(items: Iterator[Any]) -> Iterator[Any]:
         # A copy has no traceback, whose frames would keep the pipeline, and with it its threads, alive.
         _raised.append(copy(error))
         raise
+
+
+def _stored_size_if_told(feed: DeltaFeed, output: ImageOutput) -> tuple[int, int] | None:
+    """Finds the size of the stored images where something may need it; None if no image tells it."""
+    if feed.format_column is None and output.max_boxes is None:
+        return None
+    try:
+        return feed.stored_size
+    except BadRowError:
+        if output.max_boxes is not None:
+            raise
+        return None
 
 
 def _with_boxes(label: Any, boxes: Boxes) -> dict[str, Any]:

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import BadRowError, InvalidArgumentError
+from ..errors import BadRowError, ImageError, InvalidArgumentError
 from .batches import BatchReader, RowBatch
+from .cursors import RowGroupCursor
+from .decode import size_of
+from .plan import FeedPlan, files_missing
+from .rowgroups import FileLayout, RowGroup
 
 if TYPE_CHECKING:
     from .feed import DeltaFeed
 
 # Stored forms whose bytes are the pixels themselves, rows of RGB triples from the top.
 RAW_FORMATS = frozenset({"raw_rgb"})
+# Rows of each file that are looked at for the size of the images, in case the first ones are bad.
+_SIZED_ROWS = 16
 _BOX_CORNERS = ("xmin", "ymin", "xmax", "ymax")
 
 
@@ -65,14 +72,14 @@ def stored_columns_of(feed: DeltaFeed, max_boxes: int | None) -> list[str]:
 
 
 def stored_batches(
-    feed: DeltaFeed, reader: BatchReader, stored: tuple[int, int], size: tuple[int, int], max_boxes: int | None
+    feed: DeltaFeed, reader: BatchReader, stored: tuple[int, int] | None, size: tuple[int, int], max_boxes: int | None
 ) -> Iterator[StoredBatch]:
     """Turns a rank's batches of rows into batches that are ready to be decoded.
 
     Args:
         feed: The feed.
         reader: Gives the batches, with the columns of `stored_columns_of`.
-        stored: Height and width of the images that the feed stores.
+        stored: Height and width of the images that the feed stores; None if no row tells it.
         size: Height and width of the images that the feed gives.
         max_boxes: Boxes of a row; None leaves boxes out.
 
@@ -107,7 +114,7 @@ def _labels_of(feed: DeltaFeed, batch: RowBatch) -> npt.NDArray[np.int32]:
 
 
 def _boxes_of(
-    feed: DeltaFeed, batch: RowBatch, size: tuple[int, int], stored: tuple[int, int], max_boxes: int
+    feed: DeltaFeed, batch: RowBatch, size: tuple[int, int], stored: tuple[int, int] | None, max_boxes: int
 ) -> Boxes:
     rows = len(batch.weights)
     boxes = Boxes(
@@ -117,7 +124,7 @@ def _boxes_of(
     )
     heights, widths = (
         batch.values_of(name) if name in feed.plan.schema else [side] * len(batch.rows)
-        for name, side in zip(("height", "width"), stored, strict=True)
+        for name, side in zip(("height", "width"), stored or (1, 1), strict=True)
     )
     for i, annotated in enumerate(batch.values_of(feed.boxes_column)):
         found: Sequence[dict[str, Any]] = annotated or ()
@@ -149,3 +156,59 @@ def check_boxes(feed: DeltaFeed, max_boxes: int | None) -> None:
         raise InvalidArgumentError(
             f"max_boxes={max_boxes}: {feed.location} has no column {feed.boxes_column!r} of boxes"
         )
+
+
+def size_of_first_image(feed: DeltaFeed) -> tuple[int, int]:
+    """Finds the height and width of the first image of a feed's rows that tells them.
+
+    Raises:
+        BadRowError: If none of the first rows of each file does.
+        VersionFilesMissingError: If a file that is looked at is gone.
+    """
+    plan = feed.plan
+    looked_at = 0
+    for file in np.flatnonzero(plan.files.rows).tolist():
+        try:
+            for row in _first_rows(plan, file, _size_columns_of(feed)):
+                looked_at += 1
+                size = _size_in(feed, row)
+                if size is not None:
+                    return size
+        except FileNotFoundError as error:
+            raise files_missing(plan.location, plan.version, [plan.file_location(file)]) from error
+    raise BadRowError(
+        f"{plan.location}@{plan.version}: none of the {looked_at} rows that were looked at, the first {_SIZED_ROWS} of "
+        f"each file, tells the size of its image in column {feed.image_column!r}; give image_size, or leave such rows "
+        "out with filters"
+    )
+
+
+def _size_columns_of(feed: DeltaFeed) -> tuple[str, ...]:
+    sizes = [name for name in ("height", "width") if name in feed.plan.schema]
+    forms = [feed.format_column, *sizes] if feed.format_column is not None else []
+    return tuple(dict.fromkeys([feed.image_column, *forms]))
+
+
+def _first_rows(plan: FeedPlan, file: int, columns: tuple[str, ...]) -> Iterator[RowGroup]:
+    """Reads the first rows of a file that the plan's filters keep, one at a time."""
+    layout = FileLayout.of(plan, file)
+    left = _SIZED_ROWS
+    for row_group, count in enumerate(layout.rows):
+        kept = range(min(count, left)) if layout.kept is None else layout.kept[row_group][:left].tolist()
+        left -= len(kept)
+        if not kept:
+            continue
+        with closing(RowGroupCursor(plan, file, layout, row_group, columns)) as cursor:
+            for row in kept:
+                yield RowGroup(file, layout.starts[row_group] + row, cursor.read(row, row + 1), {})
+
+
+def _size_in(feed: DeltaFeed, row: RowGroup) -> tuple[int, int] | None:
+    """Finds the size of the image in a single row; None if it does not tell."""
+    if feed.format_column is not None and row.values(feed.format_column)[0] in RAW_FORMATS:
+        known = {"height", "width"} <= feed.plan.schema.keys()
+        height, width = (row.values(name)[0] if known else None for name in ("height", "width"))
+        return (int(height), int(width)) if height and width else None
+    with suppress(ImageError):
+        return size_of(bytes(row.binary(feed.image_column).at(0) or b""))
+    return None

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 from feed_tables import HEIGHT, WIDTH, append, encoded, flat, image_rows, labels_of, pixels_of, real, write_layout
 from PIL import Image
 
@@ -275,6 +276,58 @@ def test_images_of_another_size_are_bad_rows_unless_they_are_resized(tmp_path):
         list(feed.as_dataset(3))
     images, _, _ = next(iter(feed.as_dataset(3, image_size=(HEIGHT, WIDTH))))
     assert np.abs(images.numpy()[1] - pixels_of(1)).max() <= 3
+
+
+def of_two_sizes(location: Path, form: str) -> DeltaFeed:
+    """A feed of the rows of camera b, 24 x 32 pixels each; the 20 of camera a before them are 12 x 16."""
+    small, large = (HEIGHT, WIDTH), (2 * HEIGHT, 2 * WIDTH)
+    sizes = [small] * 20 + [large] * 4
+    rows = with_images(range(24), [encoded(n, form, *size) for n, size in enumerate(sizes)])
+    for name, sides in zip(("height", "width"), zip(*sizes, strict=True), strict=True):
+        rows = rows.set_column(rows.column_names.index(name), name, pa.array(sides, pa.int32()))
+    rows = rows.set_column(2, "format", pa.array([form] * 24))
+    append(location, rows.append_column("camera", pa.array(["a"] * 20 + ["b"] * 4)))
+    return DeltaFeed(location, filters={"camera": "b"})
+
+
+@pytest.mark.parametrize("form", ["jpeg", "raw_rgb"])
+def test_images_have_the_size_of_the_first_one_that_the_filters_keep(tmp_path, form):
+    feed = of_two_sizes(tmp_path / "t", form)
+    assert feed.stored_size == (2 * HEIGHT, 2 * WIDTH)
+    images, _, weights = next(feed.as_numpy(4))
+    assert images.shape == (4, 2 * HEIGHT, 2 * WIDTH, 3)
+    assert weights.all()
+    assert next(feed.as_numpy(4, image_size=(HEIGHT, WIDTH)))[2].all()
+
+
+def test_the_form_of_a_stored_image_may_be_a_partitions_value(tmp_path):
+    write_deltalake(str(tmp_path / "t"), image_rows(range(4), "raw_rgb"), partition_by=["format"])
+    assert next(DeltaFeed(tmp_path / "t").as_numpy(4))[0].shape == (4, HEIGHT, WIDTH, 3)
+
+
+def test_rows_that_do_not_tell_their_size_are_passed_over_for_later_rows_and_files(tmp_path):
+    rows = image_rows(range(4), "raw_rgb")
+    append(tmp_path / "raw", rows.set_column(3, "height", pa.array([None, HEIGHT, HEIGHT, HEIGHT], pa.int32())))
+    assert DeltaFeed(tmp_path / "raw", shuffle=False).stored_size == (HEIGHT, WIDTH)
+    append(tmp_path / "t", image_rows(range(4)))
+    append(tmp_path / "t", image_rows(range(4, 24)).drop(["image"]), schema_mode="merge")
+    append(tmp_path / "t", image_rows(range(24, 28)))
+    feed = DeltaFeed(tmp_path / "t", shuffle=False)
+    kept = flat(real(batch) for batch in feed.as_numpy(7, bad_rows="skip"))
+    assert sorted(kept) == [0, 1, 2, 3, 24, 25, 26, 27]
+    assert DeltaFeed(tmp_path / "t", filters={"label": [20, 25]}).stored_size == (HEIGHT, WIDTH)
+
+
+def test_no_image_has_to_tell_its_size_where_the_size_is_given(tmp_path):
+    append(tmp_path / "t", with_images(range(20), [None] * 19 + [encoded(19)]))
+    feed = DeltaFeed(tmp_path / "t", shuffle=False)
+    with pytest.raises(BadRowError, match=r"none of the 16 rows .* tells the size of its image .* give image_size"):
+        feed.as_numpy(20)
+    assert real(next(feed.as_numpy(20, bad_rows="skip", image_size=8))) == [19]
+    raw = image_rows(range(3), "raw_rgb").set_column(3, "height", pa.array([None] * 3, pa.int32()))
+    append(tmp_path / "raw", raw)
+    with pytest.raises(BadRowError, match="no image of the feed tells the size of its pixels"):
+        list(DeltaFeed(tmp_path / "raw").as_numpy(3, image_size=8))
 
 
 def test_a_row_without_a_label_is_named(tmp_path):
