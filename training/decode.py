@@ -59,6 +59,17 @@ class SkippedRows:
         if len(self.first) < _REMEMBERED_ROWS:
             self.first.append(message)
 
+    def refuse(self, message: str, policy: str) -> None:
+        """Does with a bad row what the policy says: `error` raises, `skip` counts it and says so.
+
+        Raises:
+            BadRowError: If the policy is `error`.
+        """
+        if policy == "error":
+            raise BadRowError(f"{message}; repair the row, or feed without it: bad_rows='skip'")
+        self.add(message)
+        logger.warning("skipped: %s", message)
+
 
 @dataclass(frozen=True)
 class Decoding:
@@ -109,10 +120,7 @@ class Decoding:
     def _bad_row(self, origin: npt.NDArray[np.int64], reason: str) -> None:
         named = self.describe(int(origin[0]), int(origin[1]))
         message = f"{named} does not decode to {self.size[0]} x {self.size[1]} pixels: {reason}"
-        if self.policy == "error":
-            raise BadRowError(f"{message}; repair the row, or feed without it: bad_rows='skip'")
-        self.skipped.add(message)
-        logger.warning("skipped: %s", message)
+        self.skipped.refuse(message, self.policy)
 
     def _fill(self, pixels: Pixels, data: memoryview | None, *, is_raw: bool) -> None:
         if data is None:

@@ -135,7 +135,15 @@ class ImagePass:
         columns = stored_columns_of(self.feed, self.output.max_boxes)
         buffers = BatchBuffers(self.shape, self.output.dtype)
         with self.rows.open(self.feed, columns) as reader:
-            stored = stored_batches(self.feed, reader, self.decoding.stored, self.decoding.size, self.output.max_boxes)
+            stored = stored_batches(
+                self.feed,
+                reader,
+                self.decoding.stored,
+                self.decoding.size,
+                self.output.max_boxes,
+                classes=self.classes,
+                policy=self.output.bad_rows,
+            )
             pool = DecodingPool(self.decoding, self.output.threads, buffers)
             try:
                 for batch in stored:

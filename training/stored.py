@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 RAW_FORMATS = frozenset({"raw_rgb"})
 # Rows of each file that are looked at for the size of the images, in case the first ones are bad.
 _SIZED_ROWS = 16
+_INT32 = np.iinfo(np.int32)
 _BOX_CORNERS = ("xmin", "ymin", "xmax", "ymax")
 
 
@@ -72,7 +73,14 @@ def stored_columns_of(feed: DeltaFeed, max_boxes: int | None) -> list[str]:
 
 
 def stored_batches(
-    feed: DeltaFeed, reader: BatchReader, stored: tuple[int, int] | None, size: tuple[int, int], max_boxes: int | None
+    feed: DeltaFeed,
+    reader: BatchReader,
+    stored: tuple[int, int] | None,
+    size: tuple[int, int],
+    max_boxes: int | None,
+    *,
+    classes: int | None,
+    policy: str,
 ) -> Iterator[StoredBatch]:
     """Turns a rank's batches of rows into batches that are ready to be decoded.
 
@@ -82,41 +90,77 @@ def stored_batches(
         stored: Height and width of the images that the feed stores; None if no row tells it.
         size: Height and width of the images that the feed gives.
         max_boxes: Boxes of a row; None leaves boxes out.
+        classes: Number of classes that labels are below; None takes any int32.
+        policy: `error` raises at a label that is outside its range, `skip` gives its row weight 0.
 
     Raises:
-        BadRowError: If a row has no label, or more boxes than there is room for.
+        BadRowError: If a row has no label, or more boxes than there is room for; of the policy `error`, also if a label
+            is outside its range.
     """
     for batch in reader:
         forms = batch.values_of(feed.format_column) if feed.format_column is not None else []
+        images, weights = batch.bytes_of(feed.image_column), batch.weights
+        labels, refused = _labels_of(feed, batch, classes)
+        boxes = None
+        if max_boxes is not None:
+            boxes, refused_boxes = _boxes_of(feed, batch, size, stored, max_boxes)
+            refused = {**refused_boxes, **refused}
+        if refused:
+            weights = weights.copy()
+            _refuse(feed, batch, refused, policy, images, weights)
         yield StoredBatch(
-            images=batch.bytes_of(feed.image_column),
+            images=images,
             raw=frozenset(i for i, form in enumerate(forms) if form in RAW_FORMATS),
             origins=batch.origins(),
-            labels=_labels_of(feed, batch),
-            boxes=_boxes_of(feed, batch, size, stored, max_boxes) if max_boxes is not None else None,
-            weights=batch.weights,
+            labels=labels,
+            boxes=boxes,
+            weights=weights,
         )
 
 
-def _labels_of(feed: DeltaFeed, batch: RowBatch) -> npt.NDArray[np.int32]:
+def _refuse(
+    feed: DeltaFeed,
+    batch: RowBatch,
+    refused: Mapping[int, str],
+    policy: str,
+    images: list[memoryview | None],
+    weights: npt.NDArray[np.float32],
+) -> None:
+    """Raises at the first of some bad rows, or takes the image and the weight of all of them."""
+    for row, reason in sorted(refused.items()):
+        if weights[row]:
+            feed.skipped.refuse(f"{_name(feed, batch, row)} {reason}", policy)
+        images[row], weights[row] = None, 0
+
+
+def _labels_of(feed: DeltaFeed, batch: RowBatch, classes: int | None) -> tuple[npt.NDArray[np.int32], dict[int, str]]:
+    """Gives the labels, and what is wrong with those that are outside their range, by row; these become 0."""
     labels = np.zeros(len(batch.weights), dtype=np.int32)
     if feed.label_column is None:
-        return labels
+        return labels, {}
     values = batch.values_of(feed.label_column)
-    for i, label in enumerate(values):
-        if label is None:
-            raise BadRowError(
-                f"{_name(feed, batch, i)} has no label in column {feed.label_column!r}; give it one, or leave such "
-                "rows out with filters"
-            )
-        labels[i] = label
-    return labels
+    if None in values:
+        raise BadRowError(
+            f"{_name(feed, batch, values.index(None))} has no label in column {feed.label_column!r}; give it one, or "
+            "leave such rows out with filters"
+        )
+    numbers = np.array(values, dtype=np.int64)
+    least, most = (_INT32.min, _INT32.max) if classes is None else (0, min(classes - 1, _INT32.max))
+    outside = (numbers < least) | (numbers > most)
+    labels[: len(numbers)] = np.where(outside, 0, numbers)
+    rule = "what int32 holds" if classes is None else f"the {classes} classes of one_hot"
+    return labels, {
+        row: f"has label {values[row]} in column {feed.label_column!r}, outside {least} to {most}, {rule}"
+        for row in np.flatnonzero(outside).tolist()
+    }
 
 
 def _boxes_of(
     feed: DeltaFeed, batch: RowBatch, size: tuple[int, int], stored: tuple[int, int] | None, max_boxes: int
-) -> Boxes:
+) -> tuple[Boxes, dict[int, str]]:
+    """Gives the boxes, and what is wrong with labels that are outside their range, by row; such a row has no boxes."""
     rows = len(batch.weights)
+    numbers = np.zeros((rows, max_boxes), dtype=np.int64)
     boxes = Boxes(
         np.zeros((rows, max_boxes, 4), dtype=np.float32),
         np.zeros((rows, max_boxes), dtype=np.int32),
@@ -136,9 +180,18 @@ def _boxes_of(
         scale = (size[1] / widths[i], size[0] / heights[i]) * 2
         for j, box in enumerate(found):
             boxes.corners[i, j] = [box[corner] * factor for corner, factor in zip(_BOX_CORNERS, scale, strict=True)]
-            boxes.labels[i, j] = box["label"]
+            numbers[i, j] = box["label"]
         boxes.count[i] = len(found)
-    return boxes
+    outside = (numbers < _INT32.min) | (numbers > _INT32.max)
+    refused = {
+        row: f"has box label {numbers[row][outside[row]][0]} in column {feed.boxes_column!r}, outside {_INT32.min} to "
+        f"{_INT32.max}, what int32 holds"
+        for row in np.flatnonzero(outside.any(axis=1)).tolist()
+    }
+    for row in refused:
+        boxes.corners[row], numbers[row], boxes.count[row] = 0, 0, 0
+    boxes.labels[...] = numbers
+    return boxes, refused
 
 
 def _name(feed: DeltaFeed, batch: RowBatch, row: int) -> str:

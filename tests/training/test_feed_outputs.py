@@ -337,6 +337,51 @@ def test_a_row_without_a_label_is_named(tmp_path):
         list(DeltaFeed(tmp_path / "t").as_numpy(4))
 
 
+def with_labels(location: Path, labels: list[int]) -> DeltaFeed:
+    rows = image_rows(range(len(labels)))
+    append(location, rows.set_column(5, "label", pa.array(labels, pa.int64())))
+    return DeltaFeed(location, shuffle=False)
+
+
+@pytest.mark.parametrize(
+    ("labels", "one_hot", "words"),
+    [
+        ([3, 2**32 + 3, 1], False, r"row 1 .* has label 4294967299 in column 'label', outside -2147483648 to"),
+        ([3, -(2**31) - 1, 1], False, r"row 1 .* has label -2147483649 .* what int32 holds"),
+        ([3, 4, 1], 4, r"row 1 .* has label 4 in column 'label', outside 0 to 3, the 4 classes of one_hot.*'skip'"),
+        ([3, -1, 1], 4, r"row 1 .* has label -1 "),
+    ],
+)
+def test_a_label_outside_its_range_is_a_bad_row(tmp_path, labels, one_hot, words):
+    feed = with_labels(tmp_path / "t", labels)
+    with pytest.raises(BadRowError, match=words):
+        list(feed.as_numpy(4, one_hot=one_hot))
+    images, target, weights = next(feed.as_numpy(4, one_hot=one_hot, bad_rows="skip"))
+    assert weights.tolist() == [1, 0, 1, 0]
+    assert not images[1].any()
+    assert target.tolist() == (np.eye(4)[[3, 0, 1, 3]].tolist() if one_hot else [3, 0, 1, 3])
+    assert feed.skipped.count == 1
+
+
+def test_the_ends_of_int32_are_labels(tmp_path):
+    ends = [-(2**31), 2**31 - 1]
+    assert next(with_labels(tmp_path / "t", ends).as_numpy(2))[1].tolist() == ends
+
+
+def test_a_box_label_outside_int32_is_a_bad_row(tmp_path):
+    box = {"xmin": 1.0, "ymin": 2.0, "xmax": 8.0, "ymax": 6.0}
+    annotations = [[{**box, "label": 1}], [{**box, "label": 1}, {**box, "label": 2**32 + 1}]]
+    append(tmp_path / "t", image_rows(range(2)).append_column("annotations", pa.array(annotations)))
+    feed = DeltaFeed(tmp_path / "t", shuffle=False)
+    with pytest.raises(BadRowError, match=r"row 1 .* has box label 4294967297 in column 'annotations', outside"):
+        list(feed.as_numpy(2, max_boxes=2))
+    _, target, weights = next(feed.as_numpy(2, max_boxes=2, bad_rows="skip"))
+    assert weights.tolist() == [1, 0]
+    assert target["box_labels"].tolist() == [[1, 0], [0, 0]]
+    assert target["box_count"].tolist() == [1, 0]
+    assert not target["boxes"][1].any()
+
+
 def turned(orientation: int) -> bytes:
     pixels = np.zeros((HEIGHT, WIDTH, 3), dtype=np.uint8)
     pixels[: HEIGHT // 2] = 250
