@@ -101,7 +101,7 @@ class ImagePass:
         if output.image_size is None:
             size = stored = feed.stored_size
         else:
-            size, stored = image_size_of(output.image_size), _stored_size_if_told(feed, output)
+            size, stored = image_size_of(output.image_size), _stored_size_if_told(feed)
         decoding = Decoding(
             size=size,
             stored=stored,
@@ -255,15 +255,13 @@ def remembered(items: Iterator[Any]) -> Iterator[Any]:
         raise
 
 
-def _stored_size_if_told(feed: DeltaFeed, output: ImageOutput) -> tuple[int, int] | None:
-    """Finds the size of the stored images where something may need it; None if no image tells it."""
-    if feed.format_column is None and output.max_boxes is None:
+def _stored_size_if_told(feed: DeltaFeed) -> tuple[int, int] | None:
+    """Finds the size of images that are stored as pixels, if there can be any; None if no image tells it."""
+    if feed.format_column is None:
         return None
     try:
         return feed.stored_size
     except BadRowError:
-        if output.max_boxes is not None:
-            raise
         return None
 
 

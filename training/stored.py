@@ -25,6 +25,7 @@ RAW_FORMATS = frozenset({"raw_rgb"})
 # Rows of each file that are looked at for the size of the images, in case the first ones are bad.
 _SIZED_ROWS = 16
 _INT32 = np.iinfo(np.int32)
+_SIDES = ("height", "width")
 _BOX_CORNERS = ("xmin", "ymin", "xmax", "ymax")
 
 
@@ -66,7 +67,7 @@ class StoredBatch:
 
 def stored_columns_of(feed: DeltaFeed, max_boxes: int | None) -> list[str]:
     """Lists the columns that a feed of images reads."""
-    sizes = [name for name in ("height", "width") if max_boxes is not None and name in feed.plan.schema]
+    sizes = [name for name in _SIDES if max_boxes is not None and name in feed.plan.schema]
     boxes = [feed.boxes_column] if max_boxes is not None else []
     wanted = [feed.image_column, feed.label_column, feed.format_column, *boxes, *sizes]
     return list(dict.fromkeys(name for name in wanted if name is not None))
@@ -87,7 +88,7 @@ def stored_batches(
     Args:
         feed: The feed.
         reader: Gives the batches, with the columns of `stored_columns_of`.
-        stored: Height and width of the images that the feed stores; None if no row tells it.
+        stored: Height and width of images that are stored as pixels; None if no row tells it.
         size: Height and width of the images that the feed gives.
         max_boxes: Boxes of a row; None leaves boxes out.
         classes: Number of classes that labels are below; None takes any int32.
@@ -100,17 +101,19 @@ def stored_batches(
     for batch in reader:
         forms = batch.values_of(feed.format_column) if feed.format_column is not None else []
         images, weights = batch.bytes_of(feed.image_column), batch.weights
+        raw = frozenset(i for i, form in enumerate(forms) if form in RAW_FORMATS)
         labels, refused = _labels_of(feed, batch, classes)
         boxes = None
         if max_boxes is not None:
-            boxes, refused_boxes = _boxes_of(feed, batch, size, stored, max_boxes)
+            sizes = _Sizes.of_batch(feed, batch, images, raw, stored)
+            boxes, refused_boxes = _boxes_of(feed, batch, size, sizes, max_boxes)
             refused = {**refused_boxes, **refused}
         if refused:
             weights = weights.copy()
             _refuse(feed, batch, refused, policy, images, weights)
         yield StoredBatch(
             images=images,
-            raw=frozenset(i for i, form in enumerate(forms) if form in RAW_FORMATS),
+            raw=raw,
             origins=batch.origins(),
             labels=labels,
             boxes=boxes,
@@ -156,19 +159,16 @@ def _labels_of(feed: DeltaFeed, batch: RowBatch, classes: int | None) -> tuple[n
 
 
 def _boxes_of(
-    feed: DeltaFeed, batch: RowBatch, size: tuple[int, int], stored: tuple[int, int] | None, max_boxes: int
+    feed: DeltaFeed, batch: RowBatch, size: tuple[int, int], sizes: _Sizes, max_boxes: int
 ) -> tuple[Boxes, dict[int, str]]:
-    """Gives the boxes, and what is wrong with labels that are outside their range, by row; such a row has no boxes."""
+    """Gives the boxes, and what is wrong by row: the size of the image is unknown, or a label outside its range."""
     rows = len(batch.weights)
     numbers = np.zeros((rows, max_boxes), dtype=np.int64)
+    refused: dict[int, str] = {}
     boxes = Boxes(
         np.zeros((rows, max_boxes, 4), dtype=np.float32),
         np.zeros((rows, max_boxes), dtype=np.int32),
         np.zeros(rows, dtype=np.int32),
-    )
-    heights, widths = (
-        batch.values_of(name) if name in feed.plan.schema else [side] * len(batch.rows)
-        for name, side in zip(("height", "width"), stored or (1, 1), strict=True)
     )
     for i, annotated in enumerate(batch.values_of(feed.boxes_column)):
         found: Sequence[dict[str, Any]] = annotated or ()
@@ -177,21 +177,72 @@ def _boxes_of(
                 f"{_name(feed, batch, i)} has {len(found)} boxes, max_boxes={max_boxes}; raise max_boxes, boxes are "
                 "never left out"
             )
-        scale = (size[1] / widths[i], size[0] / heights[i]) * 2
+        if not found:
+            continue
+        try:
+            height, width = sizes.of(i)
+        except ImageError as error:
+            refused[i] = f"has boxes and an image that does not tell its size: {error}"
+            continue
+        scale = (size[1] / width, size[0] / height) * 2
         for j, box in enumerate(found):
             boxes.corners[i, j] = [box[corner] * factor for corner, factor in zip(_BOX_CORNERS, scale, strict=True)]
             numbers[i, j] = box["label"]
         boxes.count[i] = len(found)
     outside = (numbers < _INT32.min) | (numbers > _INT32.max)
-    refused = {
+    outside_by_row = {
         row: f"has box label {numbers[row][outside[row]][0]} in column {feed.boxes_column!r}, outside {_INT32.min} to "
         f"{_INT32.max}, what int32 holds"
         for row in np.flatnonzero(outside.any(axis=1)).tolist()
     }
-    for row in refused:
+    for row in outside_by_row:
         boxes.corners[row], numbers[row], boxes.count[row] = 0, 0, 0
     boxes.labels[...] = numbers
-    return boxes, refused
+    return boxes, {**refused, **outside_by_row}
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """Heights and widths of the stored images of a batch: what the table says of a row, else what its image says.
+
+    Attributes:
+        columns: Heights and widths of the rows as the table holds them; empty without such columns.
+        images: Bytes of each row.
+        raw: Rows whose bytes are pixels.
+        stored: Height and width of all of these.
+    """
+
+    columns: tuple[list[int | None], ...]
+    images: Sequence[memoryview | None]
+    raw: frozenset[int]
+    stored: tuple[int, int] | None
+
+    @classmethod
+    def of_batch(
+        cls,
+        feed: DeltaFeed,
+        batch: RowBatch,
+        images: Sequence[memoryview | None],
+        raw: frozenset[int],
+        stored: tuple[int, int] | None,
+    ) -> _Sizes:
+        columns = tuple(batch.values_of(name) for name in _SIDES) if feed.plan.schema.keys() >= set(_SIDES) else ()
+        return cls(columns, images, raw, stored)
+
+    def of(self, row: int) -> tuple[int, int]:
+        """Gives a row's height and width.
+
+        Raises:
+            ImageError: If neither the table nor the image tells them.
+        """
+        height, width = (column[row] for column in self.columns) if self.columns else (None, None)
+        if height and width:
+            return height, width
+        if row in self.raw:
+            if self.stored is None:
+                raise ImageError("wrong_size", "it is stored as pixels without a height and width")
+            return self.stored
+        return size_of(bytes(self.images[row] or b""))
 
 
 def _name(feed: DeltaFeed, batch: RowBatch, row: int) -> str:
@@ -237,7 +288,7 @@ def size_of_first_image(feed: DeltaFeed) -> tuple[int, int]:
 
 
 def _size_columns_of(feed: DeltaFeed) -> tuple[str, ...]:
-    sizes = [name for name in ("height", "width") if name in feed.plan.schema]
+    sizes = [name for name in _SIDES if name in feed.plan.schema]
     forms = [feed.format_column, *sizes] if feed.format_column is not None else []
     return tuple(dict.fromkeys([feed.image_column, *forms]))
 
@@ -259,8 +310,8 @@ def _first_rows(plan: FeedPlan, file: int, columns: tuple[str, ...]) -> Iterator
 def _size_in(feed: DeltaFeed, row: RowGroup) -> tuple[int, int] | None:
     """Finds the size of the image in a single row; None if it does not tell."""
     if feed.format_column is not None and row.values(feed.format_column)[0] in RAW_FORMATS:
-        known = {"height", "width"} <= feed.plan.schema.keys()
-        height, width = (row.values(name)[0] if known else None for name in ("height", "width"))
+        known = feed.plan.schema.keys() >= set(_SIDES)
+        height, width = (row.values(name)[0] if known else None for name in _SIDES)
         return (int(height), int(width)) if height and width else None
     with suppress(ImageError):
         return size_of(bytes(row.binary(feed.image_column).at(0) or b""))

@@ -165,6 +165,32 @@ def test_boxes_are_never_left_out_silently(boxed, feed):
         DeltaFeed(boxed).as_numpy(4, max_boxes=0)
 
 
+@pytest.mark.parametrize("kept", [True, False])
+def test_boxes_are_scaled_by_the_size_of_their_own_image(tmp_path, kept):
+    sides = [100, 50, 20]
+    boxes = [[{"label": 1, "xmin": 0.0, "ymin": 0.0, "xmax": 1.0 * side, "ymax": 1.0 * side}] for side in sides]
+    rows = with_images(range(3), [encoded(n, "jpeg", side, side) for n, side in enumerate(sides)])
+    rows = rows.append_column("annotations", pa.array(boxes)).drop(["height", "width"])
+    if kept:
+        for name in ("height", "width"):
+            rows = rows.append_column(name, pa.array([100, None, None], pa.int32()))
+    append(tmp_path / "t", rows)
+    feed = DeltaFeed(tmp_path / "t", shuffle=False)
+    _, target, _ = next(feed.as_numpy(3, image_size=100, max_boxes=1))
+    assert target["boxes"][:, 0].tolist() == [[0, 0, 100, 100]] * 3
+
+
+def test_boxes_of_an_image_that_does_not_tell_its_size_are_those_of_a_bad_row(tmp_path):
+    boxes = [[{"label": 1, "xmin": 0.0, "ymin": 0.0, "xmax": 8.0, "ymax": 8.0}]] * 2
+    rows = with_images(range(2), [encoded(0), b"this is text"]).append_column("annotations", pa.array(boxes))
+    append(tmp_path / "t", rows.drop(["height", "width"]))
+    feed = DeltaFeed(tmp_path / "t", shuffle=False)
+    with pytest.raises(BadRowError, match=r"row 1 .* has boxes and an image that does not tell its size"):
+        list(feed.as_numpy(2, max_boxes=1))
+    _, target, weights = next(feed.as_numpy(2, max_boxes=1, bad_rows="skip"))
+    assert (weights.tolist(), target["box_count"].tolist()) == ([1, 0], [1, 0])
+
+
 def everything(rows: int) -> pa.Table:
     moment = datetime(2024, 5, 6, 7, 8, 9, 123456, tzinfo=timezone.utc)
     return pa.table(
