@@ -33,8 +33,9 @@ _REMEMBERED_ROWS = 100
 _ROWS_PER_TASK = 4
 # JPEG markers: start of a file, of the segments before the picture's own, and those that change how it is shown.
 _JPEG = b"\xff\xd8"
+_MARKER = 0xFF
 _SEGMENTS_BEFORE_FRAME = frozenset({0xDB, 0xC4, 0xDD, 0xFE, *range(0xE0, 0xF0)})
-_EXIF, _ICC = (0xE1, b"Exif\0"), (0xE2, b"ICC_PROFILE\0")
+_TELLING_SEGMENTS = ((0xE1, b"Exif\0"), (0xE1, b"http://ns.adobe.com/xap/1.0/\0"), (0xE2, b"ICC_PROFILE\0"))
 # From the others simplejpeg makes RGB that is a level off Pillow's.
 _PLAIN_COLOURS = ("YCbCr", "Gray", "RGB")
 
@@ -200,15 +201,22 @@ def has_simplejpeg(decoder: str) -> bool:
 
 
 def needs_care(data: memoryview) -> bool:
-    """Tells whether a JPEG may be turned by EXIF or has a colour profile, which ingest and inference apply.
+    """Tells whether a JPEG may be turned by EXIF or XMP or has a colour profile, which ingest and inference apply.
 
-    Looks at the segments before the picture's frame, as ITU T.81 annex B orders them.
+    Looks at the segments before the picture's frame, as ITU T.81 annex B orders them; a marker may have fill bytes
+    before it.
     """
     place, end = 2, len(data)
-    while place + 4 <= end and data[place] == 0xFF and data[place + 1] in _SEGMENTS_BEFORE_FRAME:
+    while place + 4 <= end and data[place] == _MARKER:
         marker = data[place + 1]
-        if any(marker == kind and data[place + 4 : place + 4 + len(name)] == name for kind, name in (_EXIF, _ICC)):
-            return True
+        if marker == _MARKER:
+            place += 1
+            continue
+        if marker not in _SEGMENTS_BEFORE_FRAME:
+            break
+        for kind, name in _TELLING_SEGMENTS:
+            if marker == kind and data[place + 4 : place + 4 + len(name)] == name:
+                return True
         place += 2 + (data[place + 2] << 8 | data[place + 3])
     return False
 

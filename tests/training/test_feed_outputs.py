@@ -417,6 +417,27 @@ def turned(orientation: int) -> bytes:
     return buffer.getvalue()
 
 
+def with_segment(file: bytes, marker: bytes, content: bytes) -> bytes:
+    return file[:2] + marker + (len(content) + 2).to_bytes(2, "big") + content + file[2:]
+
+
+def turned_by_xmp() -> bytes:
+    packet = (
+        b'http://ns.adobe.com/xap/1.0/\0<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:RDF '
+        b'xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#"><rdf:Description '
+        b'xmlns:tiff="http://ns.adobe.com/tiff/1.0/" tiff:Orientation="3"/></rdf:RDF></x:xmpmeta>'
+    )
+    return with_segment(jpeg(waves(6, HEIGHT, WIDTH)), b"\xff\xe1", packet)
+
+
+def turned_after_fill_bytes() -> bytes:
+    exif = Image.Exif()
+    exif[0x0112] = 3
+    content = exif.tobytes()
+    content = content if content.startswith(b"Exif") else b"Exif\0\0" + content
+    return with_segment(jpeg(waves(7, HEIGHT, WIDTH)), b"\xff\xff\xff\xe1", content)
+
+
 def odd_files() -> list[bytes]:
     files = [turned(3), turned(2)]
     for mode, form in (("RGBA", "PNG"), ("LA", "PNG"), ("P", "PNG"), ("CMYK", "JPEG"), ("L", "JPEG"), ("RGB", "WEBP")):
@@ -448,7 +469,7 @@ def with_profile() -> bytes:
 def test_odd_files_are_shown_as_ingest_and_inference_show_them(tmp_path):
     from lakelens.etl.images import decode
 
-    files = [*odd_files(), with_profile()]
+    files = [*odd_files(), turned_by_xmp(), turned_after_fill_bytes(), with_profile()]
     plain = np.asarray(Image.open(io.BytesIO(files[-1])))
     assert np.abs(np.asarray(decode(files[-1])).astype(int) - plain).max() > 20
     append(tmp_path / "t", with_images(range(len(files)), files))
