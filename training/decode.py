@@ -288,7 +288,7 @@ def size_of(data: bytes) -> tuple[int, int]:
     """Reads an upright image's height and width.
 
     Raises:
-        ImageError: If the bytes are no image.
+        ImageError: If the bytes are no image, or one with more pixels than Pillow opens.
     """
     from PIL import Image, UnidentifiedImageError
 
@@ -296,5 +296,7 @@ def size_of(data: bytes) -> tuple[int, int]:
         with Image.open(io.BytesIO(data)) as image:
             turned = image.getexif().get(0x0112, 1) in (5, 6, 7, 8)
             return (image.width, image.height) if turned else (image.height, image.width)
+    except Image.DecompressionBombError as error:
+        raise ImageError("too_many_pixels", str(error)) from error
     except (UnidentifiedImageError, OSError, ValueError, SyntaxError) as error:
         raise ImageError("not_an_image", str(error)) from error

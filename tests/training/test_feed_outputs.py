@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import struct
 import subprocess
 import sys
+import zlib
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -342,6 +344,25 @@ def test_rows_that_do_not_tell_their_size_are_passed_over_for_later_rows_and_fil
     kept = flat(real(batch) for batch in feed.as_numpy(7, bad_rows="skip"))
     assert sorted(kept) == [0, 1, 2, 3, 24, 25, 26, 27]
     assert DeltaFeed(tmp_path / "t", filters={"label": [20, 25]}).stored_size == (HEIGHT, WIDTH)
+
+
+def huge_png() -> bytes:
+    """The header of 20,000 x 20,000 pixels, and none of them."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    header = struct.pack(">IIBBBBB", 20_000, 20_000, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+
+
+def test_an_image_of_too_many_pixels_is_a_bad_row_and_tells_no_size(tmp_path):
+    append(tmp_path / "t", with_images(range(4), [huge_png(), *(encoded(n) for n in range(1, 4))]))
+    feed = DeltaFeed(tmp_path / "t", shuffle=False)
+    assert feed.stored_size == (HEIGHT, WIDTH)
+    with pytest.raises(BadRowError, match=r"row 0 .* does not decode"):
+        list(feed.as_numpy(4))
+    assert real(next(feed.as_numpy(4, bad_rows="skip", image_size=8))) == [1, 2, 3]
 
 
 def test_no_image_has_to_tell_its_size_where_the_size_is_given(tmp_path):
