@@ -239,9 +239,11 @@ def feed_errors() -> Iterator[None]:
         raise
     except Exception as error:
         text = str(error)
-        for known in reversed(_raised):
+        # Another pipeline's thread may add one meanwhile.
+        for known in reversed(list(_raised)):
             if str(known) in text:
-                raise known from error
+                # The one that is kept must not get a traceback.
+                raise copy(known) from error
         raise
 
 

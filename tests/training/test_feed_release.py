@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -137,4 +138,23 @@ def test_datasets_let_go_after_a_break_and_an_error(feed, damaged, vanished):
     assert error_of(lambda: list(damaged.as_dataset(8, 0, 1))) == "UnknownError"
     assert_all_is_let_go()
     assert error_of(lambda: taken(vanished.as_dataset(8, 0, 1))) == VersionFilesMissingError.__name__
+    assert_all_is_let_go()
+
+
+@pytest.mark.tensorflow
+def test_an_error_that_feed_errors_has_raised_keeps_nothing_alive(damaged):
+    class Model:
+        pass
+
+    models: list[weakref.ref[Model]] = []
+
+    def train() -> None:
+        model = Model()
+        models.append(weakref.ref(model))
+        with feed_errors():
+            list(damaged.as_dataset(8, 0, 1))
+
+    assert error_of(train) == BadRowError.__name__
+    gc.collect()
+    assert models[0]() is None
     assert_all_is_let_go()
