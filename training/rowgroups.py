@@ -170,12 +170,20 @@ class RowGroup:
 def complete(plan: FeedPlan, file: int, read: pa.Table, columns: Sequence[str], rows: int) -> pa.Table:
     """Adds to what a file holds the partition columns, from the log, and the columns that it lacks, as nulls."""
     arrays = [
-        conform(read.column(name), plan.schema[name])
+        conform(_in_utc(read.column(name)), plan.schema[name])
         if name in read.column_names
         else pa.chunked_array([_constant(plan, file, name, rows)])
         for name in columns
     ]
     return pa.table(arrays, names=list(columns))
+
+
+def _in_utc(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Gives times in UTC, as Delta means them, where their writer has marked them with a zone of its own."""
+    kind = column.type
+    if not pa.types.is_timestamp(kind) or kind.tz in (None, "UTC"):
+        return column
+    return column.cast(pa.timestamp(kind.unit, "UTC"))
 
 
 def stored_columns(plan: FeedPlan, columns: Iterable[str], footer: pq.FileMetaData) -> list[str]:

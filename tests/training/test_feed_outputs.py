@@ -7,12 +7,14 @@ import struct
 import subprocess
 import sys
 import zlib
+from dataclasses import replace
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 from feed_tables import HEIGHT, WIDTH, append, encoded, flat, image_rows, labels_of, pixels_of, real, write_layout
@@ -233,6 +235,22 @@ def test_columns_come_as_dictionaries(tmp_path):
     assert tensors["moment"].numpy()[0] == columns["moment"][0].astype(np.int64)
     assert tensors["price"].numpy()[3] == b"0.75"
     assert {tuple(tensor.shape) for tensor in tensors.values()} == {(9,)}
+
+
+def test_times_of_a_file_with_a_zone_of_its_own_come_in_utc(tmp_path):
+    moment = datetime(2024, 7, 1, 12, tzinfo=timezone.utc)
+
+    def rows(zone: str) -> pa.Table:
+        return image_rows(range(1)).append_column("at", pa.array([moment], pa.timestamp("us", tz=zone)))
+
+    append(tmp_path / "t", rows("UTC"))
+    feed = DeltaFeed(tmp_path / "t")
+    file = Path(feed.plan.file_location(0))
+    pq.write_table(rows("America/New_York").drop(["split"]), file)
+    sizes = np.array([file.stat().st_size])
+    feed.plan = replace(feed.plan, files=replace(feed.plan.files, sizes=sizes))
+    columns, _ = next(feed.as_column_numpy(1, columns=["at"]))
+    assert columns["at"][0] == np.datetime64("2024-07-01T12:00")
 
 
 def test_columns_have_the_rows_of_the_dataset(feed):
