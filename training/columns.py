@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -112,8 +113,16 @@ def _array(feed: DeltaFeed, batch: RowBatch, name: str, fill: Mapping[str, Any])
         if not values:
             return np.zeros(rows, dtype=kind)
         if declared == "timestamp":
-            values = [value.replace(tzinfo=None) for value in values]
-        return np.array(values, dtype=kind)
+            values = [value.replace(tzinfo=None) if isinstance(value, datetime) else value for value in values]
+        try:
+            return np.array(values, dtype=kind)
+        except (TypeError, ValueError, OverflowError) as error:
+            if name not in fill:
+                raise
+            raise InvalidArgumentError(
+                f"fill: {name}={fill[name]!r} does not fit the column's type {declared}: {error}; give a value of that "
+                "type"
+            ) from error
     array = np.empty(rows, dtype=object)
     array[:] = values or [b"" if declared == "binary" else ""] * rows
     return array
@@ -122,7 +131,10 @@ def _array(feed: DeltaFeed, batch: RowBatch, name: str, fill: Mapping[str, Any])
 def _filled(feed: DeltaFeed, batch: RowBatch, row: int, name: str, fill: Mapping[str, Any]) -> Any:
     """Finds what stands for a null: what the user said, NaN among floats."""
     if name in fill:
-        return fill[name]
+        value = fill[name]
+        if isinstance(value, datetime) and value.tzinfo is not None:
+            return value.astimezone(timezone.utc).replace(tzinfo=None)
+        return value
     if feed.plan.schema[name] in ("float", "double"):
         return float("nan")
     file, stored_row = batch.origins()[row].tolist()
