@@ -111,10 +111,18 @@ class FeedPlan:
             len(self.files),
         ]
         digest = hashlib.sha256(json.dumps(described, separators=(",", ":")).encode())
-        digest.update(repr([(f.column, f.values) for f in self.filters]).encode())
+        digest.update(repr([(f.column, _in_order(f.values)) for f in self.filters]).encode())
         digest.update("\n".join(self.files.paths).encode())
         digest.update(np.ascontiguousarray(order.rows_per_file, dtype="<i8").tobytes())
         return digest.hexdigest()[:16]
+
+
+def _in_order(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Sorts a filter's values, which may come from a set: its order is another one in each process."""
+    try:
+        return tuple(sorted(values))
+    except TypeError:  # null beside values, and structs
+        return tuple(sorted(values, key=repr))
 
 
 def chunks_of(rows: int, row_group_bytes: int, chunk_bytes: int) -> int:

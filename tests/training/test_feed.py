@@ -7,7 +7,9 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from itertools import permutations
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +26,7 @@ from lakelens.errors import (
     VersionFilesMissingError,
     VersionNotFoundError,
 )
+from lakelens.training.plan import RowFilter
 
 pytestmark = pytest.mark.tensorflow
 
@@ -119,6 +122,15 @@ def test_a_position_of_another_order_is_refused(feed, uneven):
         DeltaFeed(uneven, seed=4).as_dataset(16, start=position)
     with pytest.raises(InvalidArgumentError, match="is no position"):
         feed.as_dataset(16, start={"step": 3})
+
+
+@pytest.mark.parametrize(
+    ("column", "values"), [("path", ("a", "b", "c")), ("path", (None, "a", "b")), ("label", (8, 9, 10))]
+)
+def test_an_order_does_not_depend_on_the_order_of_a_filters_values(uneven, column, values):
+    plan = DeltaFeed(uneven).plan
+    filters = [RowFilter(column, shuffled) for shuffled in permutations(values)]
+    assert len({replace(plan, filters=(one,)).fingerprint for one in filters}) == 1
 
 
 @pytest.mark.parametrize("form", ["jpeg", "png", "raw_rgb"])
