@@ -64,6 +64,8 @@ class DeltaFeed:
         UnsupportedTableFeatureError: If the version cannot be read from its Parquet files alone.
         NotAnImageTableError: If a column is missing.
         EmptyFeedError: If the version or the split holds no rows.
+        InvalidArgumentError: If `split` and `filters` both choose by the split column, or an argument is outside its
+            range.
         VersionFilesMissingError: If data files of the version are gone.
         FeedStalledError: If the store does not answer.
     """
@@ -95,6 +97,11 @@ class DeltaFeed:
             _require_numbers(snapshot, label_column)
         if split is not None:
             require_column(snapshot, split_column, "split_column")
+            if filters is not None and split_column in filters:
+                raise InvalidArgumentError(
+                    f"split={split!r} and filters={{{split_column!r}: {filters[split_column]!r}}} both choose by "
+                    f"column {split_column!r}; give one of them"
+                )
         self.split = split
         self.image_column = image_column
         self.label_column = label_column

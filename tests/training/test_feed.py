@@ -290,6 +290,11 @@ def test_threads_end_with_the_dataset_after_a_break_an_error_and_the_end(feed):
         ({"version": -1}, VersionNotFoundError, "version -1"),
         ({"version": "2001-01-01"}, VersionNotFoundError, "2001-01-01.*its log covers"),
         ({"split": "holdout"}, InvalidArgumentError, "no rows with split='holdout'; split is one of 'train'"),
+        (
+            {"split": "train", "filters": {"split": "test"}},
+            InvalidArgumentError,
+            r"split='train' and filters=\{'split': 'test'\} both choose by column 'split'; give one of them",
+        ),
         ({"split": "train", "split_column": "fold"}, NotAnImageTableError, "no column 'fold'.*it has path, image"),
         ({"split": "x", "split_column": "label"}, InvalidArgumentError, r"label=\['x'\] does not fit .* integer"),
         ({"filters": {"label": 1000}}, EmptyFeedError, "no rows with label=1000"),
