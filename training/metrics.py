@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ..errors import InvalidArgumentError, TrialError
 
 _MODES = ("min", "max")
-# Parts of Keras's names of metrics, by the direction in which they improve.
-_SMALLER_IS_BETTER = ("loss", "error", "entropy", "divergence", "hinge", "poisson")
-_LARGER_IS_BETTER = ("acc", "auc", "precision", "recall", "f1", "score", "iou", "true_", "top_k", "similarity", "map")
+# Words in the names of metrics, Keras's and usual short ones, by the direction in which they improve.
+_SMALLER_IS_BETTER = (
+    "loss", "logloss", "error", "entropy", "crossentropy", "divergence", "hinge", "poisson",
+    "mse", "mae", "mape", "smape", "msle", "rmse", "rmsle",
+)  # fmt: skip
+_LARGER_IS_BETTER = (
+    "acc", "accuracy", "auc", "precision", "recall", "f1", "score", "iou", "io_u", "true", "top_k",
+    "similarity", "map",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -34,9 +41,11 @@ class Goal:
             InvalidArgumentError: If the mode is unknown, or the name does not tell it.
         """
         if mode is None:
-            name = metric.lower()
-            smaller = any(part in name for part in _SMALLER_IS_BETTER)
-            larger = any(part in name for part in _LARGER_IS_BETTER)
+            words = re.findall(r"[a-z0-9]+", metric.lower())
+            # A number at the end of a word is a threshold (mAP50); in f1 it is part of the name.
+            names = [f"_{'_'.join(said)}_" for said in (words, [word.rstrip("0123456789") for word in words])]
+            smaller = any(f"_{known}_" in name for known in _SMALLER_IS_BETTER for name in names)
+            larger = any(f"_{known}_" in name for known in _LARGER_IS_BETTER for name in names)
             if smaller == larger:
                 raise InvalidArgumentError(
                     f"metric {metric!r} does not tell whether less is better; give mode='min' or 'max'"

@@ -21,13 +21,25 @@ pytestmark = pytest.mark.unit
         ("val_accuracy", "max"),
         ("val_AUC", "max"),
         ("val_sparse_top_k_categorical_accuracy", "max"),
+        ("val_mape", "min"),
+        ("mse", "min"),
+        ("val_mae", "min"),
+        ("msle", "min"),
+        ("val_categorical_crossentropy", "min"),
+        ("val_map", "max"),
+        ("val_mAP50", "max"),
+        ("mean_average_precision", "max"),
+        ("val_f1", "max"),
+        ("auc_1", "max"),
+        ("mean_io_u", "max"),
+        ("true_positives_2", "max"),
     ],
 )
 def test_the_usual_metrics_tell_their_direction(metric, mode):
     assert Goal.of(metric) == Goal(metric, mode)
 
 
-@pytest.mark.parametrize("metric", ["val_mine", "my_loss_score"])
+@pytest.mark.parametrize("metric", ["val_mine", "my_loss_score", "heatmap", "previous", "glossary"])
 def test_a_metric_whose_name_does_not_tell_needs_a_mode(metric):
     with pytest.raises(InvalidArgumentError, match="give mode='min' or 'max'"):
         Goal.of(metric)
