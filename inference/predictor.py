@@ -229,7 +229,8 @@ def predictor_of(
 ) -> Predictor:
     """Loads an open checkpoint, or gives the predictor that this process already has of it."""
     check_batch_bytes(batch_bytes)
-    key = cache_key(checkpoint.digest, batch_bytes, decode_threads, custom_objects)
+    objects = frozenset((name, _Same(custom)) for name, custom in (custom_objects or {}).items())
+    key = cache_key(checkpoint.digest, batch_bytes, decode_threads, objects)
     return LOADED.get(key, lambda: build_predictor(checkpoint, batch_bytes, decode_threads, custom_objects))
 
 
@@ -248,11 +249,25 @@ def build_predictor(
     )
 
 
-def cache_key(
-    digest: str, batch_bytes: int, decode_threads: int, custom_objects: Mapping[str, Any] | None
-) -> tuple[Hashable, ...]:
-    """Says what makes two predictors the same."""
-    return digest, batch_bytes, decode_threads, tuple(sorted(custom_objects or ()))
+def cache_key(digest: str, batch_bytes: int, decode_threads: int, custom_objects: Hashable) -> tuple[Hashable, ...]:
+    """Says what makes two predictors the same.
+
+    `custom_objects` is what tells the user's own layers apart. Names will not do: a corrected class keeps its own.
+    """
+    return digest, batch_bytes, decode_threads, custom_objects
+
+
+@dataclass(frozen=True, eq=False)
+class _Same:
+    """Equals another only if both are of the very same object, which this keeps, so that no other gets its id."""
+
+    kept: object
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.kept is other.kept
+
+    def __hash__(self) -> int:
+        return id(self.kept)
 
 
 def check_batch_bytes(batch_bytes: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
 import tempfile
@@ -33,12 +34,14 @@ class ShippedModel:
         digest: The checkpoint's digest, with which a worker compares what it got.
         batch_bytes: Most bytes of one batch of float32 input.
         custom_objects: The user's own layers by name.
+        custom_digest: Digest of these objects as the driver sent them; in each task they are other objects.
     """
 
     archive: str
     digest: str
     batch_bytes: int
     custom_objects: Mapping[str, Any] = field(default_factory=dict)
+    custom_digest: str = ""
 
     def predictor(self) -> Predictor:
         """Loads the model, or gives the one that this process has loaded before. Call it in a task.
@@ -48,7 +51,7 @@ class ShippedModel:
             ModelMismatchError: If the model cannot score images.
         """
         threads = _task_cores()
-        key = cache_key(self.digest, self.batch_bytes, threads, self.custom_objects)
+        key = cache_key(self.digest, self.batch_bytes, threads, self.custom_digest)
         return LOADED.get(key, lambda: self._load(threads))
 
     def _load(self, threads: int) -> Predictor:
@@ -76,6 +79,9 @@ def ship(
     its Python workers read it from there. A broadcast would put a copy of the bytes into the memory of every Python
     worker on top of the loaded model; a path would have to be readable from every machine. The price: Spark keeps added
     files on the executors' disks until the application ends.
+
+    Raises:
+        PicklingError: If a custom object cannot be sent to the executors.
     """
     from pyspark import SparkFiles
 
@@ -87,7 +93,16 @@ def ship(
         _pack(model.path, archive)
     if not any(uri.rsplit("/", 1)[-1] == name for uri in context.listFiles):
         context.addFile(str(archive))
-    return ShippedModel(name, model.digest, batch_bytes, dict(custom_objects or {}))
+    custom = dict(sorted((custom_objects or {}).items()))
+    return ShippedModel(name, model.digest, batch_bytes, custom, _digest_of(custom))
+
+
+def _digest_of(custom_objects: Mapping[str, Any]) -> str:
+    """Digests objects as Spark sends them: what a notebook defines by its code, what a module defines by its name."""
+    from pyspark.serializers import CloudPickleSerializer
+
+    pickled: bytes = CloudPickleSerializer().dumps(custom_objects)
+    return hashlib.sha256(pickled).hexdigest()
 
 
 def _pack(folder: Path, archive: Path) -> None:

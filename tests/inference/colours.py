@@ -68,6 +68,28 @@ def colour_model(sharpness: float = 8.0) -> Any:
     return model
 
 
+def mixer(shift: int) -> Any:
+    """A layer's class, always of the same name, which moves the strengths of the colours on by `shift` classes."""
+    import keras
+
+    class Mixer(keras.layers.Layer):
+        def call(self, strengths: Any) -> Any:
+            return keras.ops.roll(strengths, shift, axis=-1)
+
+        def compute_output_shape(self, shape: Any) -> Any:
+            return shape
+
+    return Mixer
+
+
+def mixed_model(layer: Any) -> Any:
+    """The colour model with a user's own layer before its softmax."""
+    import keras
+
+    pixels = [keras.Input((SIDE, SIDE, 3)), keras.layers.GlobalAveragePooling2D()]
+    return keras.Sequential([*pixels, layer(), keras.layers.Softmax()])
+
+
 def save(model: Any, folder: Path, **metadata: Any) -> Any:
     """Saves a model as a checkpoint."""
     from lakelens.training.checkpoints import save_checkpoint

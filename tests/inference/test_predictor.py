@@ -7,7 +7,7 @@ import threading
 
 import numpy as np
 import pytest
-from colours import NAMES, SIDE, colour_model, image_of, save
+from colours import NAMES, SIDE, colour_model, image_of, mixed_model, mixer, save
 
 from lakelens.errors import CheckpointError, CheckpointNotFoundError, InvalidArgumentError, ModelMismatchError
 from lakelens.inference.predictor import LOADED, Predictor, PredictorCache, load_predictor
@@ -116,6 +116,18 @@ def test_the_model_is_loaded_once_whoever_asks(checkpoint):
     before = LOADED.loads
     assert load_predictor(checkpoint.path) is load_predictor(checkpoint.path)
     assert LOADED.loads <= before + 1
+
+
+def test_a_corrected_class_of_the_same_name_is_another_model(tmp_path):
+    wrong, right = mixer(1), mixer(0)
+    path = save(mixed_model(wrong), tmp_path).path
+
+    def load(layer):
+        return load_predictor(path, custom_objects={"Mixer": layer})
+
+    assert load(wrong).predict([image_of("red")]).names == ["green"]
+    assert load(right).predict([image_of("red")]).names == ["red"]
+    assert load(right) is load(right)
 
 
 def test_logits_become_probabilities(tmp_path):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from colours import NAMES, read, row, write_table
+from colours import NAMES, image_of, mixed_model, mixer, read, row, save, write_table
 from pyspark.sql import functions
 
 from lakelens.errors import InvalidArgumentError, PredictionsSchemaError
 from lakelens.inference.evaluate import evaluate
+from lakelens.inference.models import resolve_model
 from lakelens.inference.predictions import PredictionsTable
 from lakelens.inference.score import score
+from lakelens.inference.shipping import ship
 
 pytestmark = pytest.mark.spark
 
@@ -85,3 +87,29 @@ def test_of_two_that_append_from_the_same_state_only_one_does(spark, make_table,
     results.append(again.withColumn("batch_id", functions.lit("second")), state)
     assert results.written("first").rows == 4
     assert results.written("second") is None
+
+
+def test_reused_python_workers_load_a_model_once_and_a_corrected_class_of_the_same_name_anew(spark, tmp_path):
+    wrong, right = mixer(1), mixer(0)
+    model = resolve_model(save(mixed_model(wrong), tmp_path).path)
+    red = image_of("red")
+
+    def predicted(layer):
+        shipped = ship(spark, model, batch_bytes=1 << 20, custom_objects={"Mixer": layer})
+
+        def task(_):
+            import os
+
+            from lakelens.inference.predictor import LOADED
+
+            before = LOADED.loads
+            (name,) = shipped.predictor().predict([red]).names
+            yield os.getpid(), LOADED.loads - before, name
+
+        return spark.sparkContext.parallelize(range(8), 8).mapPartitions(task).collect()
+
+    first, again, corrected = predicted(wrong), predicted(wrong), predicted(right)
+    assert {name for _, _, name in first + again} == {"green"}
+    assert {name for _, _, name in corrected} == {"red"}
+    for tasks in (first + again, corrected):
+        assert sum(loads for _, loads, _ in tasks) <= len({worker for worker, _, _ in tasks})
