@@ -86,9 +86,10 @@ def untrack(location: str, run_id: str) -> int:
     folder = _folder(location) / "tracked"
     forgotten = 0
     for path in sorted(folder.glob("*.json")) if folder.is_dir() else []:
-        if _record_of(path)["run_id"] == run_id:
-            path.unlink(missing_ok=True)
-            forgotten += 1
+        with contextlib.suppress(FileNotFoundError):  # taken away between listing and reading
+            if _record_of(path)["run_id"] == run_id:
+                path.unlink()
+                forgotten += 1
     return forgotten
 
 

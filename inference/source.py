@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -90,13 +91,18 @@ class ScoredTable:
 
     @contextlib.contextmanager
     def protected(self, digest: str) -> Iterator[None]:
-        """Keeps `ImageTable.vacuum` off this version from now on; no longer if the body raises."""
-        run = f"score-{digest[:12]}-{self.version}"
-        if has_scheme(self.location) or run in pins.tracked(self.location).get(self.version, ()):
+        """Keeps `ImageTable.vacuum` off this version from now on; no longer if the body raises.
+
+        While it runs, each call is tracked under a name of its own, which the failure of another at the same time does
+        not take away. Those that succeed leave one name for all; a killed one leaves its own, until it is untracked.
+        """
+        scored = f"score-{digest[:12]}-{self.version}"
+        if has_scheme(self.location) or scored in pins.tracked(self.location).get(self.version, ()):
             yield
             return
+        running = f"{scored}-{uuid.uuid4().hex[:12]}"
         try:
-            pins.track(self.location, self.version, run)
+            pins.track(self.location, self.version, running)
         except OSError as error:
             logger.warning("%s cannot be written (%s), so VACUUM may remove files of this version", self.name, error)
             yield
@@ -104,8 +110,11 @@ class ScoredTable:
         try:
             yield
         except BaseException:
-            pins.untrack(self.location, run)
+            pins.untrack(self.location, running)
             raise
+        with contextlib.suppress(OSError):  # the version is tracked already, if under another name
+            pins.track(self.location, self.version, scored)
+            pins.untrack(self.location, running)
 
     def check(self) -> None:
         """Checks that the table has what scoring needs.
