@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import logging
 import os
 import re
 import uuid
@@ -19,6 +20,8 @@ from typing import Any
 
 from ..errors import InvalidArgumentError, TableError, VersionNotFoundError
 from ..locations import absolute, has_scheme
+
+logger = logging.getLogger(__name__)
 
 _FOLDER = "_lakelens"
 _NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_.-]{0,99}$")
@@ -99,6 +102,41 @@ def tracked(location: str) -> dict[int, list[str]]:
     for record in _read_all(location, "tracked"):
         runs.setdefault(int(record["version"]), []).append(str(record["run_id"]))
     return runs
+
+
+@contextlib.contextmanager
+def tracking(location: str, version: int, run_id: str, *, kept_as: str | None = None) -> Iterator[None]:
+    """Tracks a version while a run reads it and after that; no longer if the body raises.
+
+    A table that can only be read here is read all the same, with a warning.
+
+    Args:
+        location: The table's path.
+        version: The version's number.
+        run_id: The run.
+        kept_as: Name to track the version under once the run has succeeded; its own by default.
+    """
+    try:
+        track(location, version, run_id)
+    except OSError as error:
+        logger.warning(
+            "%s cannot be written (%s), so VACUUM may remove files of version %d while they are read; its owner can "
+            "pin it",
+            location,
+            error,
+            version,
+        )
+        yield
+        return
+    try:
+        yield
+    except BaseException:
+        untrack(location, run_id)
+        raise
+    if kept_as is not None:
+        with contextlib.suppress(OSError):  # the version is tracked already, if under another name
+            track(location, version, kept_as)
+            untrack(location, run_id)
 
 
 @contextlib.contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,8 +21,6 @@ from .predictions import PASSED_DDL
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-logger = logging.getLogger(__name__)
 
 # What the predictor reads of a row; all but the image may be missing.
 _STORED_TYPES = {schema.IMAGE: "binary", schema.FORMAT: "string", schema.HEIGHT: "int", schema.WIDTH: "int"}
@@ -101,20 +98,8 @@ class ScoredTable:
             yield
             return
         running = f"{scored}-{uuid.uuid4().hex[:12]}"
-        try:
-            pins.track(self.location, self.version, running)
-        except OSError as error:
-            logger.warning("%s cannot be written (%s), so VACUUM may remove files of this version", self.name, error)
+        with pins.tracking(self.location, self.version, running, kept_as=scored):
             yield
-            return
-        try:
-            yield
-        except BaseException:
-            pins.untrack(self.location, running)
-            raise
-        with contextlib.suppress(OSError):  # the version is tracked already, if under another name
-            pins.track(self.location, self.version, scored)
-            pins.untrack(self.location, running)
 
     def check(self) -> None:
         """Checks that the table has what scoring needs.

@@ -334,12 +334,8 @@ def _version_in_use(feed: DeltaFeed, run: RunReference) -> Iterator[None]:
         logger.warning("%s is no local path: version %d is not protected from VACUUM", feed.location, feed.version)
         yield
         return
-    pins.track(feed.location, feed.version, run.run_id)
-    try:
+    with pins.tracking(feed.location, feed.version, run.run_id):
         yield
-    except BaseException:
-        pins.untrack(feed.location, run.run_id)
-        raise
 
 
 def _require_arrived(outcome: RankOutcome, run: RunReference) -> None:

@@ -157,6 +157,23 @@ KILLED = """
 
 
 @pytest.mark.horovod
+def test_a_table_that_may_only_be_read_is_trained_on_with_a_warning(trained, table, monkeypatch, caplog):
+    make = Path.mkdir
+
+    def mkdir(path, *more, **arguments):
+        # Permission bits do not stop root, as whom tests may run.
+        if path.is_relative_to(table):
+            raise PermissionError(13, "Permission denied", str(path))
+        make(path, *more, **arguments)
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    result = trained(epochs=1)
+    assert (result.version, result.epochs) == (0, 1)
+    assert f"{table} cannot be written ([Errno 13] Permission denied" in caplog.text
+    assert pins.tracked(str(table)) == {}
+
+
+@pytest.mark.horovod
 def test_rank_0_killed_while_it_writes_a_checkpoint_leaves_the_last_whole_one(trained, table, tmp_path):
     with pytest.raises(RankFailedError, match="SIGKILL"):
         trained("Killed", KILLED, np=-2, epochs=3)
