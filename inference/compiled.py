@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +17,13 @@ from .decoding import MODES, Pixels
 if TYPE_CHECKING:
     import keras
 
-# Layers that leave the values of the layer before them as they are when the model is not training.
-_TRANSPARENT = frozenset({"Dropout", "Identity"})
+# Keras's own layers and operations after which logits are still logits, and probabilities probabilities.
+_TRANSPARENT = re.compile(
+    r"((Alpha|Gaussian|Spatial)?Dropout|GaussianNoise|Identity|Flatten|Permute|Reshape|Squeeze|Cast"
+    r"|(Adaptive|Global)?(Average|Max)Pooling)([123]D)?"
+)
+# By how much rounding to half precision may move a probability out of its range.
+_ROUNDING = 1e-2
 
 
 @dataclass(frozen=True)
@@ -36,7 +42,11 @@ class CompiledModel:
 def compile_model(checkpoint: Checkpoint, custom_objects: Mapping[str, Any] | None = None) -> CompiledModel:
     """Loads the model, traces it once for any number of rows and tries it on one black image.
 
-    A final layer without activation gives logits; they become probabilities by a softmax.
+    Logits become probabilities by a softmax; what is a probability already stays as it is. The layer that decides is
+    the last one that makes new numbers: what only casts, reshapes, drops or pools them, or is a linear `Activation`, is
+    passed over. Without activation it gives logits, with softmax or sigmoid probabilities. Where the layers do not tell
+    (a subclassed model, a user's own last layer, another activation), values outside [0, 1] for a black, a white and a
+    noisy image are logits; the images are always these, so that all Python workers decide alike.
 
     Raises:
         CheckpointError: If the file is damaged or holds what is refused.
@@ -51,36 +61,42 @@ def compile_model(checkpoint: Checkpoint, custom_objects: Mapping[str, Any] | No
     model = checkpoint.load_model(custom_objects=custom_objects)
     import tensorflow as tf
 
-    softmax = _gives_logits(model)
-
     def infer(pixels: tf.Tensor) -> tf.Tensor:
         output = model(tf.cast(pixels, tf.float32), training=False)
         if isinstance(output, (dict, list, tuple)):
             raise ModelMismatchError(
                 f"{checkpoint.path}: the model has {len(output)} outputs; scoring needs one, of shape [rows, classes]"
             )
-        output = tf.cast(output, tf.float32)
-        return tf.nn.softmax(output) if softmax else output
+        return tf.cast(output, tf.float32)
 
     traced = tf.function(infer, input_signature=[tf.TensorSpec((None, *shape), tf.uint8)], autograph=False)
 
-    def run(pixels: Pixels) -> npt.NDArray[np.float32]:
+    def values(pixels: Pixels) -> npt.NDArray[np.float32]:
         return np.asarray(traced(pixels), dtype=np.float32)
 
-    return CompiledModel(run, _try_out(run, checkpoint))
+    def probabilities(pixels: Pixels) -> npt.NDArray[np.float32]:
+        return np.asarray(tf.nn.softmax(traced(pixels)), dtype=np.float32)
+
+    classes = _try_out(values, checkpoint, "black", np.zeros(shape, np.uint8)).shape[1]
+    logits = _gives_logits(model)
+    if logits is None:
+        logits = _shows_logits(values, checkpoint)
+    return CompiledModel(probabilities if logits else values, classes)
 
 
-def _try_out(run: Callable[[Pixels], npt.NDArray[np.float32]], checkpoint: Checkpoint) -> int:
-    """Runs the model on one black image; a model that fails here fails on every row, which no row is to blame for."""
+def _try_out(
+    run: Callable[[Pixels], npt.NDArray[np.float32]], checkpoint: Checkpoint, name: str, image: Pixels
+) -> npt.NDArray[np.float32]:
+    """Runs the model on one image; a model that fails here fails on every row, which no row is to blame for."""
     height, width, channels = checkpoint.input_shape
     try:
-        output = run(np.zeros((1, height, width, channels), np.uint8))
+        output = run(image[np.newaxis])
     except ModelMismatchError:
         raise
     # The model's layers raise what they like; the caller needs one type that says which model.
     except Exception as error:
         raise ModelMismatchError(
-            f"{checkpoint.path}: the model raises on a black image of its own size, {height} x {width} x {channels}: "
+            f"{checkpoint.path}: the model raises on a {name} image of its own size, {height} x {width} x {channels}: "
             f"{type(error).__name__}: {error}. Check `input` in the checkpoint's metadata against the model's input"
         ) from error
     if output.ndim != 2 or len(output) != 1:
@@ -94,19 +110,38 @@ def _try_out(run: Callable[[Pixels], npt.NDArray[np.float32]], checkpoint: Check
             f"{len(names)} classes ({', '.join(names[:5])}{', ...' if len(names) > 5 else ''}); end the model with one "
             "value per class"
         )
-    return int(output.shape[1])
+    return output
 
 
-def _gives_logits(model: keras.Model) -> bool:
-    """Tells whether the model's last layer has no activation, so that its values are logits and no probabilities."""
+def _gives_logits(model: keras.Model) -> bool | None:
+    """Tells from the model's layers whether its values are logits or probabilities; None where they do not tell."""
     import keras
 
-    for layer in reversed(model.layers):
+    probable = (keras.activations.softmax, keras.activations.sigmoid, keras.activations.hard_sigmoid)
+    tensors: Sequence[Any] = getattr(model, "outputs", None) or ()
+    while len(tensors) == 1:
+        layer, node, _ = tensors[0]._keras_history
         if isinstance(layer, keras.Model):
             return _gives_logits(layer)
         activation = getattr(layer, "activation", None)
-        if activation is not None:
-            return bool(activation is keras.activations.linear)
-        if type(layer).__name__ not in _TRANSPARENT:
+        kind = type(layer).__name__ if type(layer).__module__.startswith("keras.") else "the user's own"
+        if activation in probable or kind in ("Softmax", "Sigmoid"):
             return False
-    return False
+        linear = activation is keras.activations.linear
+        if not _TRANSPARENT.fullmatch(kind) and not (linear and kind == "Activation"):
+            return True if linear else None
+        tensors = layer._inbound_nodes[node].input_tensors
+    return None
+
+
+def _shows_logits(run: Callable[[Pixels], npt.NDArray[np.float32]], checkpoint: Checkpoint) -> bool:
+    """Tells from the model's values for some images whether they cannot be probabilities."""
+    shape = checkpoint.input_shape
+    images = {
+        "black": np.zeros(shape, np.uint8),
+        "white": np.full(shape, 255, np.uint8),
+        "noisy": np.random.default_rng(0).integers(0, 256, shape, np.uint8),
+    }
+    output = np.concatenate([_try_out(run, checkpoint, name, image) for name, image in images.items()])
+    finite = output[np.isfinite(output)]
+    return bool(((finite < -_ROUNDING) | (finite > 1 + _ROUNDING)).any())

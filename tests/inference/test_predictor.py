@@ -140,6 +140,67 @@ def test_logits_become_probabilities(tmp_path):
     assert given.names == ["green"]
 
 
+@pytest.mark.parametrize("activation", ["softmax", "sigmoid"])
+def test_probabilities_stay_as_they_are_through_layers_that_make_no_new_numbers(tmp_path, activation):
+    import keras
+
+    model = colour_model()
+    model.layers[-1].activation = keras.activations.get(activation)
+    inner = keras.Sequential([*model.layers, keras.layers.Dropout(0.5)])
+    output = keras.layers.Flatten()(keras.layers.Reshape((3, 1))(inner(model.inputs[0])))
+    output = keras.ops.cast(keras.layers.Activation("linear", dtype="float32")(output), "float32")
+    given = predicted(keras.Model(model.inputs, output), tmp_path)
+    assert given == pytest.approx(predicted(model, tmp_path), abs=1e-5)
+
+
+def test_logits_that_are_pooled_or_reshaped_become_probabilities(tmp_path):
+    import keras
+
+    pooled = keras.Sequential(
+        [keras.Input((SIDE, SIDE, 3)), keras.layers.Conv2D(3, 1), keras.layers.GlobalAveragePooling2D()]
+    )
+    pooled.layers[0].set_weights([np.eye(3, dtype=np.float32)[None, None] / 32, np.zeros(3, np.float32)])
+    given = predicted(pooled, tmp_path)
+    assert given.sum() == pytest.approx(1, abs=1e-5)
+    assert given.argmax() == NAMES.index("green")
+
+
+@pytest.mark.parametrize("activation", ["softmax", "linear"])
+def test_a_model_whose_layers_do_not_tell_is_judged_by_its_numbers(tmp_path, activation):
+    import keras
+
+    class Own(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.out = keras.layers.Dense(3, activation)
+            self.body = keras.layers.Dense(3)
+
+        def call(self, pixels):
+            return self.out(self.body(keras.ops.mean(pixels, axis=(1, 2)) / 255))
+
+        def get_config(self):
+            return {}
+
+    model = Own()
+    model(np.zeros((1, SIDE, SIDE, 3), np.float32))
+    for layer in model.layers:
+        layer.set_weights([np.eye(3, dtype=np.float32) * 2, np.zeros(3, np.float32)])
+    values = model(np.frombuffer(image_of("green", form="raw_rgb"), np.uint8).reshape(1, SIDE, SIDE, 3))[0]
+    expected = values if activation == "softmax" else keras.ops.softmax(values)
+    assert predicted(model, tmp_path, {"Own": Own}) == pytest.approx(np.asarray(expected), abs=1e-5)
+
+
+def predicted(model, folder, custom_objects=None):
+    """The model's probabilities for a green image."""
+    path = save(model, folder).path
+    image = image_of("green", form="raw_rgb")
+    return (
+        load_predictor(path, custom_objects=custom_objects)
+        .predict([image], ["raw_rgb"], [SIDE], [SIDE])
+        .probabilities[0]
+    )
+
+
 def test_a_model_that_does_not_fit_its_checkpoint_is_refused(tmp_path):
     wrong_size = save(colour_model(), tmp_path / "a", input={"height": SIDE, "width": SIDE, "channels": 1})
     with pytest.raises(ModelMismatchError, match="black image of its own size"):
