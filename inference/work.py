@@ -46,20 +46,17 @@ class Work:
 def split_work(source: ScoredTable, results: PredictionsTable, state: PredictionsState, digest: str) -> Iterator[Work]:
     """Compares the rows of a version with the predictions of one checkpoint in state `state`.
 
-    Images are read in no case; where this checkpoint has never scored this table, predictions are not read either.
+    Images are read in no case; where this checkpoint has never scored this table, predictions are not read either. That
+    no append has left its number does not tell: a copy of a predictions table has the rows without the numbers.
 
     Yields:
         The work; its DataFrames are good inside the `with` only.
     """
-    if state.version is None or state.transaction is None:
+    predictions = _predictions(source, results, state, digest)
+    if predictions is None or (state.transaction is None and predictions.isEmpty()):
         total = _count(source)
         yield Work(source.images(), None, total, 0, total)
         return
-    from pyspark.sql import functions
-
-    predictions = results.read(state.version).where(
-        (functions.col("checkpoint_digest") == digest) & (functions.col("table") == source.location)
-    )
     marked = _mark(source.keys(), predictions, source.version).persist()
     try:
         counts = {row[_STATUS]: row["count"] for row in marked.groupBy(_STATUS).count().collect()}
@@ -73,6 +70,19 @@ def split_work(source: ScoredTable, results: PredictionsTable, state: Prediction
         )
     finally:
         marked.unpersist()
+
+
+def _predictions(
+    source: ScoredTable, results: PredictionsTable, state: PredictionsState, digest: str
+) -> DataFrame | None:
+    """Selects what one checkpoint has predicted for a table, by columns whose statistics spare most files."""
+    if state.version is None:
+        return None
+    from pyspark.sql import functions
+
+    return results.read(state.version).where(
+        (functions.col("checkpoint_digest") == digest) & (functions.col("table") == source.location)
+    )
 
 
 def _count(source: ScoredTable) -> int:

@@ -77,6 +77,16 @@ def test_a_predictions_table_with_other_columns_is_refused_before_anything_runs(
     assert not (tmp_path / "predictions").exists()
 
 
+def test_rows_of_a_copied_predictions_table_are_not_scored_again(spark, make_table, checkpoint, tmp_path):
+    table = make_table([row(n) for n in range(4)])
+    score(spark, checkpoint.path, table, None, tmp_path / "predictions")
+    read_rows = spark.read.format("delta").load(str(tmp_path / "predictions"))
+    read_rows.where("path NOT LIKE '%00003.jpg'").write.format("delta").save(str(tmp_path / "copy"))
+    result = score(spark, checkpoint.path, table, None, tmp_path / "copy")
+    assert (result.scored, result.skipped, result.carried) == (1, 3, 0)
+    assert [one.path for one in read(spark, tmp_path / "copy")] == [row(n)[0] for n in range(4)]
+
+
 def test_of_two_that_append_from_the_same_state_only_one_does(spark, make_table, checkpoint, tmp_path):
     table = make_table([row(n) for n in range(4)])
     score(spark, checkpoint.path, table, None, tmp_path / "predictions")
