@@ -56,14 +56,20 @@ class CollectiveCounter:
 
     def _report(self) -> None:
         while not self._stopped.wait(SAMPLE_S):
-            # In this order a collective that begins in between shows as left, never as waited for.
-            entered, left = int(self._entered.numpy()), int(self._left.numpy())
-            if (entered, left) != self._reported:
-                self._reported = (entered, left)
-                self._link.send(Kind.PROGRESS, {"entered": entered, "left": left})
+            self._sample()
+
+    def _sample(self) -> None:
+        # In this order a collective that begins in between shows as left, never as waited for.
+        entered, left = int(self._entered.numpy()), int(self._left.numpy())
+        if (entered, left) != self._reported:
+            self._reported = (entered, left)
+            self._link.send(Kind.PROGRESS, {"entered": entered, "left": left})
 
     def close(self) -> None:
-        """Stops reporting."""
+        """Reports a last time and stops: the sample before may show a collective that this rank has left since."""
+        if not self._thread.is_alive():
+            return  # closed already, or in a fork, whose counts are those of the moment that made it
         self._stopped.set()
-        if threading.current_thread() is not self._thread:
-            self._thread.join(timeout=2)
+        self._thread.join(timeout=2)
+        if not self._thread.is_alive():
+            self._sample()
