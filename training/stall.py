@@ -42,9 +42,10 @@ class CollectiveCounter:
         """Calls a function that makes one collective operation of `inputs`, and counts it, eagerly or in a graph."""
         if tf.executing_eagerly():
             self._entered.assign_add(1, read_value=False)
-            result = collective()
-            self._left.assign_add(1, read_value=False)
-            return result
+            try:
+                return collective()
+            finally:
+                self._left.assign_add(1, read_value=False)
         # A rank enters when its tensors are there: while it computes them nobody may think that it waits.
         with tf.control_dependencies(tf.nest.flatten(inputs, expand_composites=True)):
             entered = self._entered.assign_add(1, read_value=False)

@@ -40,3 +40,13 @@ def test_a_rank_that_leaves_its_world_reports_the_collectives_since_the_last_sam
     assert link.sent == [{"entered": 1, "left": 1}]
     counter.close()
     assert len(link.sent) == 1
+
+
+def test_a_collective_that_raises_is_left_too(counter, link):
+    def refused():
+        raise ValueError("shapes differ")
+
+    with pytest.raises(ValueError, match="shapes differ"):
+        counter.around(refused, [])
+    counter.close()
+    assert link.sent == [{"entered": 1, "left": 1}]
