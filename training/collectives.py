@@ -114,7 +114,7 @@ def grouped_allreduce(
     for index, tensor in enumerate(tensors):
         if isinstance(tensor, tf.IndexedSlices):
             # Horovod 0.28.1's grouped form gives sparse tensors the shapes of others when dense ones are among them.
-            results[index] = _sparse_allreduce(horovod, tensor, op, scale)
+            results[index] = _sparse_allreduce(horovod, tensor, op, scale, f"{name}.{index}" if name else None)
     return results
 
 
@@ -135,19 +135,25 @@ def _check_name(name: str | None) -> None:
         raise InvalidArgumentError(f"name={name!r}: the second argument names the operation; pass others by keyword")
 
 
-def _sparse_allreduce(horovod: Any, slices: Any, op: ReduceOp, scale: float) -> Any:
+def _sparse_allreduce(horovod: Any, slices: Any, op: ReduceOp, scale: float, name: str | None) -> Any:
+    """Gathers the rows of all ranks as Horovod 0.28.1's allreduce does, which leaves these operations without a name.
+
+    Unnamed, they would be called after the graph's tensors and so after Keras's layers, which each process counts.
+    """
     import tensorflow as tf
 
     if op not in (Average, Sum):
         raise InvalidArgumentError(
             f"op={op.value} does not exist for sparse gradients; use Average or Sum, or sparse_as_dense=True"
         )
-    moved = tf.IndexedSlices(
-        cast(slices.values, wire_type(slices.values.dtype, MOVED)), slices.indices, slices.dense_shape
+    moved = [cast(slices.values, wire_type(slices.values.dtype, MOVED)), slices.indices]
+    names = [f"{name}.{part}" if name else None for part in ("values", "indices")]
+    values, indices = counted(
+        lambda: [horovod.allgather(part, name=called) for part, called in zip(moved, names, strict=True)], moved
     )
-    reduced = counted(lambda: horovod.allreduce(moved, op=getattr(horovod, op.value)), [moved])
-    values = cast(reduced.values, slices.values.dtype)
-    return _scaled(tf.IndexedSlices(values, reduced.indices, reduced.dense_shape), scale)
+    if op is Average:
+        values = values / tf.cast(size(), values.dtype)
+    return _scaled(tf.IndexedSlices(cast(values, slices.values.dtype), indices, slices.dense_shape), scale)
 
 
 def _scaled(tensor: Any, scale: float) -> Any:

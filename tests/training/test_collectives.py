@@ -135,12 +135,46 @@ def gradients(rank):
     return found
 
 
+def operations(rank):
+    """The names of the operations of traced steps, where rank 0 has built one model more."""
+    import keras
+    import tensorflow as tf
+
+    import lakelens.training.distributed as hvd
+
+    def build():
+        layers = [keras.Input((2,), dtype="int32"), keras.layers.Embedding(5, 2), keras.layers.Dense(1)]
+        return keras.Sequential(layers)
+
+    if rank == 0:
+        build()
+    model = build()
+    weights = model.trainable_variables
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.5))
+    optimizer.build(weights)
+
+    def gradients_of(tape):
+        with tape:
+            loss = tf.reduce_sum(model(tf.constant([[0, 1]])))
+        return tape.gradient(loss, weights)
+
+    def with_optimizer():
+        optimizer.apply(gradients_of(tf.GradientTape()), weights)
+
+    found = {}
+    for step in (with_optimizer,):
+        graph = tf.function(step).get_concrete_function().graph
+        names = [operation.name for operation in graph.get_operations() if operation.type.startswith("Horovod")]
+        found[step.__name__] = hvd.allgather_object(names)
+    return found
+
+
 def checks():
     """Runs on every rank."""
     import lakelens.training.distributed as hvd
 
     hvd.init()
-    return {**collectives(hvd.rank()), **gradients(hvd.rank())}
+    return {**collectives(hvd.rank()), **gradients(hvd.rank()), **operations(hvd.rank())}
 
 
 @pytest.fixture(scope="module")
@@ -231,3 +265,10 @@ def test_aggregated_sparse_gradients_under_loss_scaling_train_like_one_process_o
     assert first == second
     for mine, theirs in zip(results["sparse, scaled and aggregated"], results["one process on all rows"], strict=True):
         np.testing.assert_allclose(mine, theirs, atol=2e-5)
+
+
+@pytest.mark.parametrize(("step", "count"), [("with_optimizer", 3)])
+def test_operations_are_called_alike_on_a_rank_that_has_built_one_model_more(results, step, count):
+    first, second = results[step]
+    assert first == second
+    assert len(first) == count
