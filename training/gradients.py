@@ -62,7 +62,7 @@ class GradientSettings:
             )
 
 
-def combine(grads: Sequence[Any], settings: GradientSettings, name: str | None = None) -> list[Any]:
+def combine(grads: Sequence[Any], settings: GradientSettings, name: str) -> list[Any]:
     """Combines gradients over ranks; a variable without a gradient stays without one.
 
     In a traced step each group starts as soon as its own gradients are there. Groups come last variables first, the
@@ -71,7 +71,7 @@ def combine(grads: Sequence[Any], settings: GradientSettings, name: str | None =
     Args:
         grads: Tensors, tf.IndexedSlices or None, the same kinds on every rank.
         settings: How.
-        name: Names the operations; None leaves that to Horovod.
+        name: Names the operations, the same on every rank.
     """
     results = [tf.convert_to_tensor(g) if settings.sparse_as_dense and _is_sparse(g) else g for g in grads]
     present = [index for index, gradient in enumerate(results) if gradient is not None]
@@ -87,7 +87,7 @@ def combine(grads: Sequence[Any], settings: GradientSettings, name: str | None =
     for number, group in enumerate(_groups(results, present, settings)):
         combined = grouped_allreduce(
             [results[index] for index in group],
-            f"{name}.{number}" if name else None,
+            f"{name}.{number}",
             compression=settings.compression,
             **scaling,
         )

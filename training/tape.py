@@ -19,7 +19,10 @@ class _Distributed:
     def gradient(self, target: Any, sources: Any, *arguments: Any, **options: Any) -> Any:
         """Gives the gradients of `target` by `sources`, combined over ranks, in the structure of `sources`."""
         grads = super().gradient(target, sources, *arguments, **options)  # type: ignore[misc]
-        return tf.nest.pack_sequence_as(grads, combine(tf.nest.flatten(grads), self._lakelens))
+        # Without a name they would be called after Keras's layers, which each process counts for itself; a graph that
+        # holds the name already makes another of it.
+        combined = combine(tf.nest.flatten(grads), self._lakelens, "tape.gradients")
+        return tf.nest.pack_sequence_as(grads, combined)
 
 
 def DistributedGradientTape(

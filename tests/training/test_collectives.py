@@ -161,8 +161,12 @@ def operations(rank):
     def with_optimizer():
         optimizer.apply(gradients_of(tf.GradientTape()), weights)
 
+    def with_two_tapes():
+        for _ in range(2):
+            gradients_of(hvd.DistributedGradientTape(tf.GradientTape()))
+
     found = {}
-    for step in (with_optimizer,):
+    for step in (with_optimizer, with_two_tapes):
         graph = tf.function(step).get_concrete_function().graph
         names = [operation.name for operation in graph.get_operations() if operation.type.startswith("Horovod")]
         found[step.__name__] = hvd.allgather_object(names)
@@ -267,7 +271,7 @@ def test_aggregated_sparse_gradients_under_loss_scaling_train_like_one_process_o
         np.testing.assert_allclose(mine, theirs, atol=2e-5)
 
 
-@pytest.mark.parametrize(("step", "count"), [("with_optimizer", 3)])
+@pytest.mark.parametrize(("step", "count"), [("with_optimizer", 3), ("with_two_tapes", 6)])
 def test_operations_are_called_alike_on_a_rank_that_has_built_one_model_more(results, step, count):
     first, second = results[step]
     assert first == second
