@@ -72,10 +72,11 @@ def descendants(root: int) -> list[int]:
         if not entry.isdigit():
             continue
         try:
-            after_name = Path("/proc", entry, "stat").read_text().rpartition(")")[2].split()
+            # Bytes: a process may call itself what is no text.
+            after_name = Path("/proc", entry, "stat").read_bytes().rpartition(b")")[2].split()
         except OSError:
             continue
-        if after_name[0] != "Z":
+        if after_name[0] != b"Z":
             children.setdefault(int(after_name[1]), []).append(int(entry))
     found: list[int] = []
     queue = [root]

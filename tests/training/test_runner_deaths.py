@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from leftovers import Watch, leaves_nothing
 
+from lakelens.training import keeper
+
 pytestmark = pytest.mark.unit
 
 DRIVER = """
@@ -126,6 +128,17 @@ def test_a_fork_of_the_driver_that_keeps_its_pipes_open_does_not_keep_ranks_aliv
             assert gone(watch)
         finally:
             os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_processes_are_found_though_the_name_of_one_is_no_text():
+    naming = "import pathlib; pathlib.Path('/proc/self/comm').write_bytes(b'\\xff'); print(flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", naming], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        process.stdout.readline()
+        found = keeper.descendants(os.getpid())
+        process.communicate("\n")
+    assert process.pid in found
 
 
 def children(pid: int) -> list[str]:
