@@ -67,7 +67,7 @@ def _terminate(number: int, frame: object) -> None:
 def _preload(name: str) -> None:
     try:
         importlib.import_module(name)
-    except ImportError:
+    except Exception:  # noqa: BLE001 - TensorFlow's import may raise anything
         # Only a head start: the training function's own import raises where the user sees it.
         return
 

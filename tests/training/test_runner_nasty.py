@@ -158,6 +158,19 @@ def test_messages_of_many_threads_arrive_whole(watch, capfd):
     assert sorted(lines) == sorted(f"{name}-{number}-" + "x" * 3000 for name in range(8) for number in range(200))
 
 
+def test_a_module_whose_import_fails_in_any_way_does_so_in_the_training_function(watch, tmp_path, monkeypatch):
+    def main():
+        try:
+            import tensorflow
+        except TypeError as error:
+            return f"trained without: {error}"
+        return tensorflow.__name__
+
+    (tmp_path / "tensorflow.py").write_text("raise TypeError('a protobuf that is too new')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert run(watch, main) == "trained without: a protobuf that is too new"
+
+
 def test_a_daemon_that_ignores_the_soft_end_and_changed_its_session_ends_with_its_rank(watch, tmp_path):
     def main(place):
         import os
