@@ -141,7 +141,8 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         verbose: int = 0,
     ) -> None:
         def multiplier(epoch: float) -> float:
-            at = epoch + 1.0 / (self.steps_per_epoch or 1)
+            # A step may begin within the warm-up and end after it.
+            at = min(epoch + 1.0 / (self.steps_per_epoch or 1), warmup_epochs)
             return 1.0 / size() * (at * (size() - 1) / warmup_epochs + 1)
 
         if not warmup_epochs > 0:

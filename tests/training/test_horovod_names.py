@@ -256,6 +256,13 @@ def test_warm_up_takes_horovods_arguments_in_their_order(hvd):
     )
 
 
+@pytest.mark.parametrize(("warmup_epochs", "expected"), [(1.5, [0.3, 0.5, 0.7, 0.9, 1.0]), (0.01, [1.0])])
+def test_warm_up_ends_at_the_learning_rate_that_was_given(hvd, monkeypatch, warmup_epochs, expected):
+    monkeypatch.setenv("HOROVOD_SIZE", "10")
+    warm_up = hvd.callbacks.LearningRateWarmupCallback(1.0, warmup_epochs)
+    assert rates_of(warm_up, 2, steps=3)[0] == pytest.approx(expected + [1.0] * (6 - len(expected)))
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
