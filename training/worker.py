@@ -97,13 +97,9 @@ def _receive_assignment(line: socket.socket) -> RankLink:
 
 def _run(link: RankLink, payload: int, value: int) -> int:
     try:
-        function, kwargs = _load(payload)
-        result = function(**kwargs)
+        result = _result(payload)
         stored = _store(result, value) if link.rank == 0 else {}
     except SystemExit as stop:
-        if stop.code in (None, 0):
-            link.send(Kind.RETURNED, _store(None, value) if link.rank == 0 else {})
-            return 0
         if stop.code == EXIT_TERMINATED:
             return EXIT_TERMINATED
         _report(link, stop)
@@ -113,6 +109,17 @@ def _run(link: RankLink, payload: int, value: int) -> int:
         return EXIT_RAISED
     link.send(Kind.RETURNED, stored)
     return 0
+
+
+def _result(payload: int) -> Any:
+    """Runs the training function; gives None for one that ends with sys.exit(0)."""
+    try:
+        function, kwargs = _load(payload)
+        return function(**kwargs)
+    except SystemExit as stop:
+        if stop.code in (None, 0):
+            return None
+        raise
 
 
 def _load(payload: int) -> tuple[Callable[..., Any], dict[str, Any]]:

@@ -224,6 +224,21 @@ def test_a_value_for_which_the_disk_has_no_room_is_not_called_unpicklable(watch)
         run(watch, main)
 
 
+def test_an_exit_without_an_error_fails_where_the_disk_has_no_room_for_its_value(watch):
+    def main():
+        import resource
+        import signal
+        import sys
+
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+        sys.exit(0)
+
+    with pytest.raises(RankFailedError, match=r"could not be written .*File too large.*TMPDIR") as caught:
+        run(watch, main)
+    assert caught.value.reason == "raised"
+
+
 def test_an_interruption_at_any_moment_of_the_start_leaves_nothing(watch):
     def main():
         import time
