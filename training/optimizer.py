@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,8 @@ import tensorflow as tf
 from ..errors import InvalidArgumentError
 from .gradients import GradientSettings, combine, group_count, refuse
 from .tensor_types import Average, Compression, ReduceOp
+
+_COUNT = re.compile(r"_\d+\Z")
 
 
 def DistributedOptimizer(
@@ -35,7 +38,7 @@ def DistributedOptimizer(
 
     Args:
         optimizer: A Keras optimizer, its name or its configuration.
-        name: Names the operations; the optimizer's own name by default.
+        name: Names the operations; the optimizer's own name by default, without a number at its end.
         op: `Average` or `Sum`.
         compression: `Compression.fp16` sends gradients as half-precision numbers.
         sparse_as_dense: Turns sparse gradients (of embeddings) into dense ones before they travel.
@@ -112,7 +115,8 @@ class _Distributed:
             self._add_up(grads, trainable_variables)
 
     def _combined(self, grads: Sequence[Any]) -> list[Any]:
-        name = self._lakelens_name or self.name  # type: ignore[attr-defined]
+        # Keras counts the optimizers that a process has made, and a rank may have made one more than the others.
+        name = self._lakelens_name or _COUNT.sub("", self.name)  # type: ignore[attr-defined]
         return combine(grads, self._lakelens, f"{name}.gradients")
 
     def _add_up(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None) -> None:

@@ -136,7 +136,7 @@ def gradients(rank):
 
 
 def operations(rank):
-    """The names of the operations of traced steps, where rank 0 has built one model more."""
+    """The names of the operations of traced steps, where rank 0 has built one model and one optimizer more."""
     import keras
     import tensorflow as tf
 
@@ -148,6 +148,7 @@ def operations(rank):
 
     if rank == 0:
         build()
+        keras.optimizers.SGD(0.5)
     model = build()
     weights = model.trainable_variables
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.5))
