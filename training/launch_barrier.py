@@ -35,6 +35,8 @@ _STAGE_END_S = 15.0
 _SILENT_BEATS = 4
 _SAY_AFTER_S = 5.0
 _ACCOUNTS_S = 2.0
+# As long as a task tries to send a piece of rank 0's value.
+_QUIET_S = 30.0
 
 
 _LOST = "lost contact with the driver: its executor was lost, or its Python worker was ended"
@@ -93,6 +95,8 @@ class _BarrierRun:
         self._inbox: queue.SimpleQueue[tuple[int, Frame | None] | _SparkDone] = queue.SimpleQueue()
         self._hellos: dict[int, dict[str, Any]] = {}
         self._heard_at: dict[int, float] = {}
+        self._hung_up: set[int] = set()
+        self._arrived_at = 0.0
         self._done: _SparkDone | None = None
         self._done_at = 0.0
         self._store_closed = False
@@ -165,6 +169,7 @@ class _BarrierRun:
                 append(self._large, frame.body)
             except OSError as error:
                 self._unwritten = error
+        self._arrived_at = time.monotonic()
 
     # --- waiting --------------------------------------------------------------------------------------------------
 
@@ -183,12 +188,17 @@ class _BarrierRun:
             if self._record.all_joined and not self._store_closed:
                 self._store_closed = True
                 self._channel.send_all(Kind.CLOSE_STORE)
-            if self._done is not None and not (self._done.error and self._may_still_hear(now)):
+            if self._done is not None and not self._may_still_hear(self._done, now):
                 return self._value(self._done)
 
-    def _may_still_hear(self, now: float) -> bool:
-        """Spark may know of a failure before the ranks' own accounts of it arrive."""
-        return self._record.has_evidence or now - self._done_at < _ACCOUNTS_S
+    def _may_still_hear(self, done: _SparkDone, now: float) -> bool:
+        """Spark's word and the ranks' own accounts come by different ways: Spark's may be the first."""
+        if done.error is not None:
+            return self._record.has_evidence or now - self._done_at < _ACCOUNTS_S
+        if len(self._hung_up) == self._job.size:
+            return False
+        complete = self._record.all_returned and 0 in self._hung_up
+        return now - max(self._done_at, self._arrived_at) < (_ACCOUNTS_S if complete else _QUIET_S)
 
     def _failed(self, failure: Failure) -> LaunchError:
         """Ends the stage and makes the error; raise it `from None`, or Spark's stack traces come before the user's."""
@@ -221,6 +231,7 @@ class _BarrierRun:
         rank, frame = item
         self._heard_at[rank] = now
         if frame is None:
+            self._hung_up.add(rank)
             record = self._record.ranks[rank]
             if not record.gone:
                 self._hear(RankEvent(rank, "lost", {"reason": _LOST}), now)

@@ -18,7 +18,8 @@ from lakelens.errors import (
     RankFailedError,
     SessionError,
 )
-from lakelens.training import preflight
+from lakelens.training import launch_barrier, preflight
+from lakelens.training.rank_process import append
 from lakelens.training.runner import HorovodRunner
 from lakelens.training.slots import registered_now, slots_now, total_slots
 
@@ -80,6 +81,20 @@ def test_a_value_larger_than_the_heaps_comes_back(watch):
     assert value["weights"].nbytes == 100 << 20
     assert set(value["weights"][:: 1 << 20]) == {7}
     assert len(value["raw"]) == 150 << 20
+
+
+def test_a_value_that_the_disk_takes_slowly_is_waited_for_though_spark_is_done(watch, monkeypatch):
+    def slowly(file, content):
+        time.sleep(0.5)
+        append(file, content)
+
+    def main():
+        import numpy as np
+
+        return np.full(6 << 20, 7, np.uint8)
+
+    monkeypatch.setattr(launch_barrier, "append", slowly)
+    assert runner(2, watch).run(main).nbytes == 6 << 20
 
 
 def test_a_large_argument_reaches_every_rank(watch):
