@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _VERBOSITIES = ("all", "log_callback_only")
+# Clocks and Horovod's settings hold no endless time.
+_LONGEST_S = 1e9
 
 
 class HorovodRunner:
@@ -64,9 +66,10 @@ class HorovodRunner:
                 f"driver_log_verbosity={driver_log_verbosity!r} is not known; use one of "
                 f"{', '.join(map(repr, _VERBOSITIES))}"
             )
-        _require_at_least("stall_timeout_s", stall_timeout_s, 1.0)
-        _require_at_least("slots_wait_s", slots_wait_s, 0.0)
-        _require_at_least("max_restarts", max_restarts, 0)
+        _require_seconds("stall_timeout_s", stall_timeout_s, 1.0)
+        _require_seconds("slots_wait_s", slots_wait_s, 0.0)
+        if isinstance(max_restarts, bool) or not isinstance(max_restarts, int) or max_restarts < 0:
+            raise InvalidArgumentError(f"max_restarts={max_restarts!r}: must be a whole number of at least 0")
         if isinstance(driver_port, bool) or not isinstance(driver_port, int) or not 0 <= driver_port <= 65535:
             raise InvalidArgumentError(f"driver_port={driver_port!r}: ports are 0 (any) to 65535")
         for key, value in (env or {}).items():
@@ -114,7 +117,8 @@ class HorovodRunner:
             try:
                 return self._launch(job)
             except RankFailedError as error:
-                if job.attempt == self.max_restarts:
+                # Who cancels a job does not want it started again.
+                if error.reason == "cancelled" or job.attempt >= self.max_restarts:
                     raise
                 job = job.again()
                 _notice(f"{job.name}: {error.summary} Starting again ({job.attempt} of {self.max_restarts} restarts).")
@@ -159,9 +163,13 @@ class HorovodRunner:
         )
 
 
-def _require_at_least(name: str, value: float, least: float) -> None:
+def _require_seconds(name: str, value: float, least: float) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= least:
         raise InvalidArgumentError(f"{name}={value!r}: must be a number of at least {least:g}")
+    if value > _LONGEST_S:
+        raise InvalidArgumentError(
+            f"{name}={value!r}: must be a number of at most {_LONGEST_S:g}; a day has 86400 seconds, a year 3e7"
+        )
 
 
 def _print_line(rank: int, stream: str, text: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
 import signal
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from leftovers import Watch, leaves_nothing
 from recipes import classic_recipe
 
 from lakelens.errors import InvalidArgumentError, LakelensError, RankFailedError, UnpicklableFunctionError
+from lakelens.training import runner as runner_module
 from lakelens.training.payload import modules_to_preload, pickle_function
 from lakelens.training.rank_process import RankProcess
 from lakelens.training.rendezvous import LoopbackStore
@@ -427,6 +429,19 @@ def test_a_failed_job_is_started_again_and_the_function_sees_its_attempt(watch, 
         runner(-2, watch, max_restarts=1).run(main)
 
 
+def test_a_cancelled_job_is_not_started_again(monkeypatch):
+    starts = []
+
+    def cancelled(job, listener):
+        starts.append(job.attempt)
+        raise RankFailedError("somebody cancelled it", reason="cancelled")
+
+    monkeypatch.setattr(runner_module, "run_on_driver", cancelled)
+    with pytest.raises(RankFailedError, match="somebody cancelled it"):
+        HorovodRunner(np=-1, max_restarts=3).run(lambda: None)
+    assert starts == [0]
+
+
 def test_the_users_environment_reaches_the_ranks_and_another_jobs_place_does_not(watch, monkeypatch):
     monkeypatch.setenv("HOROVOD_RANK", "5")
     monkeypatch.setenv("HOROVOD_SIZE", "9")
@@ -477,7 +492,12 @@ def test_fifty_starts_in_a_row_leave_nothing_that_a_later_one_would_stumble_over
         ),
         ({"np": -1, "stall_timeout_s": 0}, "stall_timeout_s=0: must be a number of at least 1"),
         ({"np": -1, "slots_wait_s": -1}, "slots_wait_s=-1: must be a number of at least 0"),
+        ({"np": -1, "stall_timeout_s": math.inf}, "stall_timeout_s=inf: must be a number of at most 1e.09"),
+        ({"np": -1, "slots_wait_s": math.inf}, "slots_wait_s=inf: must be a number of at most 1e.09"),
+        ({"np": -1, "slots_wait_s": math.nan}, "slots_wait_s=nan: must be a number of at least 0"),
         ({"np": -1, "max_restarts": -1}, "max_restarts=-1"),
+        ({"np": -1, "max_restarts": 1.5}, "max_restarts=1.5: must be a whole number of at least 0"),
+        ({"np": -1, "max_restarts": True}, "max_restarts=True: must be a whole number"),
         ({"np": -1, "env": {"A": 1}}, r"env\['A'\]=1: environment variables are text"),
     ],
 )
