@@ -199,7 +199,7 @@ class JobRecord:
         number = next(rank for rank, consequence in self._evidence if not consequence)
         rank = self.ranks[number]
         if rank.raised is not None:
-            return Failure(number, "raised", _describe_raised(rank.raised))
+            return self._raised(number)
         if rank.lost is not None:
             return Failure(number, "lost", rank.lost)
         return Failure(number, "died", describe_end(rank.ended or {}))
@@ -223,15 +223,19 @@ class JobRecord:
         for rank in self.ranks:
             if rank.stopped_at is not None:
                 return self._stopped(rank, now)
-        behind = self._behind()
-        if behind is not None:
-            return Failure(behind, "stalled", self._stall_sentence(_ABSENT))
+        numbers = [number for number, _ in self._evidence]
         absent = [rank.rank for rank in self.ranks if not rank.joining]
-        if absent:
-            return Failure(absent[0], "stalled", self._stall_sentence("never reached hvd.init()"))
-        number = self._evidence[0][0]
-        raised = self.ranks[number].raised or {}
-        return Failure(number, "raised", _describe_raised(raised))
+        for missing, what in ((self._behind(), _ABSENT), (absent, _NEVER_JOINED)):
+            # What reads like a broken connection may be an error of the rank's own, and the others waited for it.
+            own = [number for number in numbers if number in missing]
+            if own:
+                return self._raised(own[0])
+            if missing:
+                return Failure(missing[0], "stalled", f"{what}; the connections of those that waited for it failed")
+        return self._raised(numbers[0])
+
+    def _raised(self, number: int) -> Failure:
+        return Failure(number, "raised", _describe_raised(self.ranks[number].raised or {}))
 
     def _unjoined(self, now: float) -> Failure | None:
         """A rank that waits in hvd.init() needs every other rank there."""
@@ -247,7 +251,7 @@ class JobRecord:
         if waited < self.patience_s:
             return None
         if absent:
-            return Failure(absent[0].rank, "stalled", self._stall_sentence("never reached hvd.init()"))
+            return Failure(absent[0].rank, "stalled", self._stall_sentence(_NEVER_JOINED))
         late = next(rank for rank in self.ranks if not rank.joined)
         return Failure(
             late.rank,
@@ -263,15 +267,15 @@ class JobRecord:
         if not any(now - rank.progress_at >= self.patience_s for rank in waiting):
             return None
         behind = self._behind()
-        if behind is not None:
-            return Failure(behind, "stalled", self._stall_sentence(_ABSENT))
+        if behind:
+            return Failure(behind[0], "stalled", self._stall_sentence(_ABSENT))
         longest = min(waiting, key=lambda rank: rank.progress_at)
         return Failure(longest.rank, "stalled", self._stall_sentence(_ALL_WAIT))
 
-    def _behind(self) -> int | None:
-        """The rank that has entered the fewest collectives, if some have entered more."""
-        least = min(self.ranks, key=lambda rank: rank.entered)
-        return least.rank if least.entered < max(rank.entered for rank in self.ranks) else None
+    def _behind(self) -> list[int]:
+        """The ranks that have entered the fewest collectives, if some have entered more."""
+        least, most = min(rank.entered for rank in self.ranks), max(rank.entered for rank in self.ranks)
+        return [rank.rank for rank in self.ranks if rank.entered == least] if least < most else []
 
     def _stall_sentence(self, what: str) -> str:
         limit = f"within {self.stall_timeout_s:g} s"
@@ -307,6 +311,7 @@ class JobRecord:
         )
 
 
+_NEVER_JOINED = "never reached hvd.init()"
 _ABSENT = "did not take part in a collective that the others wait in"
 _ALL_WAIT = (
     "waits in a collective that no rank comes out of; ranks may have called different ones, "

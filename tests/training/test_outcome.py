@@ -142,6 +142,36 @@ def test_ranks_that_all_wait_may_have_called_different_collectives():
     assert "ranks may have called different ones" in job.failure(62).sentence
 
 
+OWN_ERROR = {
+    "type": "OSError",
+    "message": "reading s3://photos/7.jpg: Connection closed by peer",
+    "traceback": "Traceback\nOSError: reading s3://photos/7.jpg: Connection closed by peer",
+    "consequence": True,
+}
+
+
+def test_a_rank_that_the_others_waited_for_is_blamed_for_its_own_error_though_that_reads_like_a_broken_connection():
+    waiting = (*joined(2), progress(1.0, 0, 5, 4), progress(1.0, 1, 4, 4))
+    job = record(*waiting, (2.0, 0, "raised", HOROVOD_DOWN), (2.1, 1, "raised", OWN_ERROR), size=2)
+    assert verdict(job, 6.0) == (1, "raised")
+    assert str(job.error(job.failure(6.0))).startswith("Traceback\nOSError: reading s3://photos/7.jpg")
+    # Before it came to hvd.init(), where the other waits, and in a world of one.
+    job = record((1.0, 0, "joining"), (2.0, 0, "raised", HOROVOD_DOWN), (2.1, 1, "raised", OWN_ERROR), size=2)
+    assert verdict(job, 6.0) == (1, "raised")
+    assert verdict(record((2.1, 0, "raised", OWN_ERROR), size=1), 6.0) == (0, "raised")
+
+
+def test_a_rank_that_has_not_failed_is_to_blame_for_the_connections_of_those_that_waited_and_no_time_is_claimed():
+    waiting = (*joined(2), progress(1.0, 0, 5, 4), progress(1.0, 1, 4, 4))
+    job = record(*waiting, (2.0, 0, "raised", HOROVOD_DOWN), size=2)
+    assert verdict(job, 6.0) == (1, "stalled")
+    assert "did not take part in a collective" in job.failure(6.0).sentence
+    assert "within" not in job.failure(6.0).sentence
+    job = record((1.0, 0, "joining"), (2.0, 0, "raised", HOROVOD_DOWN), size=2)
+    assert verdict(job, 6.0) == (1, "stalled")
+    assert "within" not in job.failure(6.0).sentence
+
+
 def test_a_lost_executor_is_a_failure_of_its_rank():
     job = record((1.0, 1, "lost", {"reason": "lost contact"}))
     assert verdict(job, 1.1) is None
