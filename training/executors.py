@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import platform
+import re
 import socket
 from collections.abc import Mapping
 from typing import Any
@@ -11,6 +12,11 @@ from typing import Any
 from ..errors import ClusterConfigurationError, LaunchError, RankFailedError
 
 _MAX_REASON_CHARACTERS = 500
+# From the sentence of `task_channel`.
+_UNREACHABLE = "cannot reach the driver"
+_LAUNCH_ERROR = "lakelens.errors.LaunchError: "
+# A user's own exception may speak of something cancelled too, and a cancelled job is not started again.
+_CANCELLED = re.compile(r"\bJob \d+ cancelled\b")
 
 
 def listening_address(master: str, conf: Mapping[str, str | None]) -> tuple[str, str]:
@@ -97,7 +103,9 @@ def explained(error: Exception, name: str) -> LaunchError:
             f"the executors run another Python than the driver, {platform.python_version()}; set PYSPARK_PYTHON "
             f"(or spark.pyspark.python) to the same version"
         )
-    cancelled = "cancelled" in text
+    if _UNREACHABLE in text:
+        return ClusterConfigurationError(f"{name}: {reason_of(error).removeprefix(_LAUNCH_ERROR)}")
+    cancelled = _CANCELLED.search(text) is not None
     what = "was cancelled" if cancelled else "was ended by Spark"
     return RankFailedError(
         f"{name} {what} before every rank had returned; Spark says: {reason_of(error)}",
@@ -106,8 +114,13 @@ def explained(error: Exception, name: str) -> LaunchError:
 
 
 def reason_of(error: Exception) -> str:
-    """Finds the sentence in Spark's pages of stack traces."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    """Finds the sentence in Spark's pages of stack traces: Python's own, or else Spark's."""
+    text = str(error)
+    _, _, python = text.partition("PythonException: Traceback")
+    said = [line.strip() for line in python.partition("\n\tat ")[0].splitlines() if line.strip()]
+    if said:
+        return said[-1][:_MAX_REASON_CHARACTERS]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     for line in lines:
         if "SparkException:" in line:
             return line.partition("SparkException:")[2].strip()[:_MAX_REASON_CHARACTERS]

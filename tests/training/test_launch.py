@@ -224,6 +224,48 @@ def test_what_spark_says_of_a_job_becomes_an_error_that_says_what_to_change(spar
     assert re.search(words, str(found))
 
 
+A_TASK_FAILED = """An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.
+: org.apache.spark.SparkException: Job aborted: Could not recover from a failed barrier ResultStage.
+org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+  File "/lib/socket.py", line 836, in create_connection
+    sock.connect(sa)
+ConnectionRefusedError: [Errno 111] Connection refused
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "/lib/pyspark.zip/pyspark/worker.py", line 1247, in main
+    process()
+{said}
+
+\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(PythonRunner.scala:572)
+\tat org.apache.spark.InterruptibleIterator.hasNext(InterruptibleIterator.scala:37)
+Caused by: java.lang.IllegalStateException
+"""
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "words"),
+    [
+        ("ModuleNotFoundError: No module named 'psutil'", RankFailedError, "says: ModuleNotFoundError: .*'psutil'$"),
+        (
+            "lakelens.errors.LaunchError: rank 0 on w1 cannot reach the driver at d:4 (refused); let executors connect",
+            ClusterConfigurationError,
+            r"^training: rank 0 on w1 cannot reach the driver at d:4 \(refused\); let executors connect$",
+        ),
+    ],
+)
+def test_why_a_task_could_not_start_is_said_in_the_words_of_its_python(said, kind, words):
+    found = explained(RuntimeError(A_TASK_FAILED.format(said=said)), "training")
+    assert type(found) is kind
+    assert re.search(words, str(found))
+
+
+def test_a_task_that_speaks_of_something_cancelled_has_not_been_cancelled():
+    found = explained(RuntimeError(A_TASK_FAILED.format(said="CancelledError: request cancelled")), "training")
+    assert found.reason == "lost"
+
+
 # --- Gloo's interface -------------------------------------------------------------------------------------------------
 
 
