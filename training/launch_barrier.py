@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import queue
+import math
 import secrets
 import tempfile
 import threading
@@ -17,6 +17,7 @@ from .barrier_task import BEAT_S, TaskPlan, task_function
 from .driver_channel import DriverChannel
 from .executors import check_executors, explained, listening_address, reason_of
 from .gpus import executor_gpus, group_by_machine, visible_to_rank
+from .inbox import Inbox
 from .launch import Job, Listener, assignment, horovod_environment, new_record, place
 from .outcome import Failure, RankEvent
 from .preflight import check_cluster
@@ -37,6 +38,10 @@ _SAY_AFTER_S = 5.0
 _ACCOUNTS_S = 2.0
 # As long as a task tries to send a piece of rank 0's value.
 _QUIET_S = 30.0
+# For lines, before the driver looks again at what decides.
+_SHOW_S = 0.25
+# For the lines of a failed job that are still to be shown.
+_SHOW_REST_S = 5.0
 
 
 _LOST = "lost contact with the driver: its executor was lost, or its Python worker was ended"
@@ -92,13 +97,14 @@ class _BarrierRun:
     ) -> None:
         self._spark, self._job, self._listener, self._slots_wait_s = spark, job, listener, slots_wait_s
         self._record = new_record(job)
-        self._inbox: queue.SimpleQueue[tuple[int, Frame | None] | _SparkDone] = queue.SimpleQueue()
+        self._inbox: Inbox[tuple[int, Frame | RankEvent | None] | _SparkDone] = Inbox(job.size)
         self._hellos: dict[int, dict[str, Any]] = {}
-        self._heard_at: dict[int, float] = {}
+        self._heard_at: list[float | None] = [None] * job.size
         self._hung_up: set[int] = set()
-        self._arrived_at = 0.0
         self._done: _SparkDone | None = None
         self._done_at = 0.0
+        self._not_shown = 0
+        self._say_dropped_at = 0.0
         self._store_closed = False
         self._unwritten: OSError | None = None
         self._thread: threading.Thread | None = None
@@ -162,14 +168,21 @@ class _BarrierRun:
 
     def _receive(self, rank: int, frame: Frame) -> None:
         """Takes a frame, in the channel's thread."""
-        if frame.kind != Kind.VALUE:
+        if frame.kind == Kind.EVENT:
+            told = frame.json()
+            event = RankEvent(rank, told["kind"], told["data"])
+            if event.kind in ("line", "message"):
+                self._inbox.put_shown(event)
+            else:
+                self._inbox.put((rank, event))
+        elif frame.kind != Kind.VALUE:
             self._inbox.put((rank, frame))
         elif rank == 0 and self._unwritten is None:
             try:
                 append(self._large, frame.body)
             except OSError as error:
                 self._unwritten = error
-        self._arrived_at = time.monotonic()
+        self._heard_at[rank] = time.monotonic()
 
     # --- waiting --------------------------------------------------------------------------------------------------
 
@@ -189,6 +202,7 @@ class _BarrierRun:
                 self._store_closed = True
                 self._channel.send_all(Kind.CLOSE_STORE)
             if self._done is not None and not self._may_still_hear(self._done, now):
+                self._show_rest(math.inf if self._done.error is None else _SHOW_REST_S)
                 return self._value(self._done)
 
     def _may_still_hear(self, done: _SparkDone, now: float) -> bool:
@@ -198,7 +212,8 @@ class _BarrierRun:
         if len(self._hung_up) == self._job.size:
             return False
         complete = self._record.all_returned and 0 in self._hung_up
-        return now - max(self._done_at, self._arrived_at) < (_ACCOUNTS_S if complete else _QUIET_S)
+        arrived_at = max(self._done_at, *(heard_at or 0.0 for heard_at in self._heard_at))
+        return now - arrived_at < (_ACCOUNTS_S if complete else _QUIET_S)
 
     def _failed(self, failure: Failure) -> LaunchError:
         """Ends the stage and makes the error; raise it `from None`, or Spark's stack traces come before the user's."""
@@ -209,40 +224,65 @@ class _BarrierRun:
                 known = explained(self._done.error, self._job.name)
                 if not isinstance(known, RankFailedError) or known.reason == "cancelled":
                     self._end_stage()
+                    self._show_rest(_SHOW_REST_S)
                     return known
                 failure = replace(failure, sentence=f"{failure.sentence} (Spark says: {reason_of(self._done.error)})")
         self._end_stage(failure.rank if failure.reason == "stalled" else None)
+        self._show_rest(_SHOW_REST_S)
         return self._record.error(failure)
 
     def _take_inbox(self) -> None:
-        try:
-            item = self._inbox.get(timeout=_POLL_S)
-            while True:
-                self._take(item)
-                item = self._inbox.get_nowait()
-        except queue.Empty:
-            return
+        """Takes all that decides, then shows lines for a moment."""
+        for item in self._inbox.take(_POLL_S):
+            self._take(item)
+        deadline = time.monotonic() + _SHOW_S
+        while (event := self._inbox.take_shown()) is not None:
+            self._hear(event, time.monotonic())
+            if time.monotonic() >= deadline:
+                break
+        if deadline >= self._say_dropped_at:
+            self._say_dropped()
+            self._say_dropped_at = deadline + _SAY_AFTER_S
 
-    def _take(self, item: tuple[int, Frame | None] | _SparkDone) -> None:
+    def _say_dropped(self) -> None:
+        self._not_shown += self._inbox.take_dropped()
+        if self._not_shown:
+            self._listener.on_notice(
+                f"{self._job.name}: {self._not_shown} lines and messages were not shown: ranks write faster than the "
+                f"driver prints; write less, or use driver_log_verbosity='log_callback_only'"
+            )
+            self._not_shown = 0
+
+    def _show_rest(self, seconds: float) -> None:
+        """Shows what is left of the ranks' lines; what there is no time for is kept for the error all the same."""
+        deadline = time.monotonic() + seconds
+        while (event := self._inbox.take_shown()) is not None:
+            now = time.monotonic()
+            if now < deadline:
+                self._hear(event, now)
+            else:
+                self._record.record(event, now)
+                self._not_shown += 1
+        self._say_dropped()
+
+    def _take(self, item: tuple[int, Frame | RankEvent | None] | _SparkDone) -> None:
         now = time.monotonic()
         if isinstance(item, _SparkDone):
             self._done, self._done_at = item, now
             return
-        rank, frame = item
-        self._heard_at[rank] = now
-        if frame is None:
+        rank, told = item
+        if isinstance(told, RankEvent):
+            self._hear(told, now)
+        elif told is None:
             self._hung_up.add(rank)
             record = self._record.ranks[rank]
             if not record.gone:
                 self._hear(RankEvent(rank, "lost", {"reason": _LOST}), now)
-        elif frame.kind == Kind.HELLO:
-            self._hellos[rank] = frame.json()
+        elif told.kind == Kind.HELLO:
+            self._hellos[rank] = told.json()
             self._record.ranks[rank].host = self._hellos[rank]["host"]
             if len(self._hellos) == self._job.size:
                 self._assign()
-        elif frame.kind == Kind.EVENT:
-            event = frame.json()
-            self._hear(RankEvent(rank, event["kind"], event["data"]), now)
 
     def _hear(self, event: RankEvent, now: float) -> None:
         self._record.record(event, now)
@@ -301,9 +341,9 @@ class _BarrierRun:
         return f"{count} other Spark jobs are running" if count else "no other Spark job of this session is running"
 
     def _look_for_silence(self, now: float) -> None:
-        for rank, heard_at in self._heard_at.items():
-            record = self._record.ranks[rank]
-            if not record.gone and now - heard_at > max(self._record.patience_s, _SILENT_BEATS * BEAT_S):
+        longest = max(self._record.patience_s, _SILENT_BEATS * BEAT_S)
+        for rank, heard_at in enumerate(self._heard_at):
+            if heard_at is not None and not self._record.ranks[rank].gone and now - heard_at > longest:
                 reason = f"gave no sign of life for {now - heard_at:.0f} s; its executor or host hangs"
                 self._hear(RankEvent(rank, "lost", {"reason": reason}), now)
 
