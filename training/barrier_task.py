@@ -9,6 +9,7 @@ import contextlib
 import os
 import platform
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -92,6 +93,7 @@ class _Task:
         self._told_to_end = False
         self._dump = False
         self._driver_gone = False
+        self._refused = False
         self._backlog: list[tuple[str, bytes]] = []
         self._kept: deque[dict[str, Any]] = deque(maxlen=KEPT_LOG_LINES)
         self._channel = TaskChannel(
@@ -147,10 +149,15 @@ class _Task:
                 self._driver_gone = True
                 return
             try:
-                for frame in self._channel.feed(data):
-                    self._take(frame, process.assign)
+                frames = list(self._channel.feed(data))
             except LaunchError:
                 self._driver_gone = True
+                return
+            try:
+                for frame in frames:
+                    self._take(frame, process.assign)
+            except LaunchError as error:
+                self._refuse(error)
 
         supervisor.watch(self._channel.socket, take)
         next_beat = 0.0
@@ -160,7 +167,7 @@ class _Task:
             if now >= next_beat:
                 next_beat = now + BEAT_S
                 self._channel.send(Kind.BEAT)
-            if self._told_to_end or self._driver_gone or self._channel.lost:
+            if self._told_to_end or self._refused or self._driver_gone or self._channel.lost:
                 if self._dump:
                     supervisor.dump_stacks([self.rank])
                 supervisor.end()
@@ -193,6 +200,13 @@ class _Task:
         elif frame.kind == Kind.END:
             self._told_to_end = True
             self._dump = self.rank in frame.json().get("dump", [])
+
+    def _refuse(self, error: LaunchError) -> None:
+        """Ends the rank because of what cannot be done about its place, and tells the driver so."""
+        self._refused = True
+        told = "".join(traceback.format_exception_only(type(error), error))
+        data = {"type": type(error).__qualname__, "message": str(error), "traceback": told, "consequence": False}
+        self._hear(RankEvent(self.rank, "raised", data))
 
     def _share(self, key: str, value: bytes) -> None:
         self._channel.send(Kind.PUT, pack_pair(key, value))

@@ -30,10 +30,11 @@ def executor_key() -> str:
     return str(os.getpgid(0))
 
 
-def interface_addresses() -> dict[str, list[str]]:
-    """Gives the IPv4 addresses of each network interface of this machine."""
+def interface_addresses(family: socket.AddressFamily = socket.AF_INET) -> dict[str, list[str]]:
+    """Gives the addresses of one family, IPv4 by default, of each network interface of this machine."""
     return {
-        name: [entry.address for entry in entries if entry.family == socket.AF_INET]
+        # The name of its interface may follow an IPv6 address.
+        name: [entry.address.partition("%")[0] for entry in entries if entry.family == family]
         for name, entries in psutil.net_if_addrs().items()
     }
 
@@ -56,7 +57,8 @@ def interface_of(address: str) -> str:
     Raises:
         LaunchError: If none has; the message lists those that exist.
     """
-    known = interface_addresses()
+    address = address.partition("%")[0]
+    known = interface_addresses(socket.AF_INET6 if ":" in address else socket.AF_INET)
     for name, addresses in known.items():
         if address in addresses:
             return name

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+import socket
+from types import SimpleNamespace
 
 import pytest
 
 from lakelens.errors import ClusterConfigurationError, LaunchError, RankFailedError
+from lakelens.training import hosts
 from lakelens.training.executors import check_executors, explained, listening_address
 from lakelens.training.gloo_interface import relocation_offsets
 from lakelens.training.gpus import driver_gpus, executor_gpus, group_by_machine, through_index_map, visible_to_rank
+from lakelens.training.hosts import interface_of
 from lakelens.training.launch import Job, assignment, horovod_environment, place, rank_environment
 from lakelens.training.slots import Expected, Registered, expected
 
@@ -53,6 +57,18 @@ def test_a_jobs_secret_is_new_each_time_and_in_no_representation():
 def test_what_the_driver_sends_a_rank_over_the_network_holds_no_secret():
     job = Job(name="j", size=2, payload=b"", stall_timeout_s=60)
     assert job.key not in json.dumps(assignment(job, place(["a", "b"])[1], {"A": "1"}))
+
+
+def test_an_interface_is_found_by_its_address_of_either_family(monkeypatch):
+    entries = {
+        "lo": [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")],
+        "eth0": [(socket.AF_INET, "10.0.0.2"), (socket.AF_INET6, "fd00::2"), (socket.AF_INET6, "fe80::1%eth0")],
+    }
+    found = {name: [SimpleNamespace(family=family, address=text) for family, text in entries[name]] for name in entries}
+    monkeypatch.setattr(hosts.psutil, "net_if_addrs", lambda: found)
+    assert [interface_of(text) for text in ("10.0.0.2", "::1", "fd00::2", "fe80::1")] == ["eth0", "lo", "eth0", "eth0"]
+    with pytest.raises(LaunchError, match=r"no network interface .* the address fd00::3; it has .*'eth0': \['fd00::2'"):
+        interface_of("fd00::3")
 
 
 # --- GPUs -------------------------------------------------------------------------------------------------------------
