@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -34,9 +35,10 @@ def run_on_driver(job: Job, listener: Listener) -> Any:
         listener.hear(event)
 
     placements = place(["localhost"] * job.size)
-    store = LoopbackStore(job.size) if job.size > 1 else None
-    payload, value = temporary_file(job.payload), temporary_file()
-    try:
+    with contextlib.ExitStack() as stack:
+        payload = stack.enter_context(temporary_file(job.payload))
+        value = stack.enter_context(temporary_file())
+        store = stack.enter_context(contextlib.closing(LoopbackStore(job.size))) if job.size > 1 else None
         with Supervisor(hear) as supervisor:
             gpus = driver_gpus(job.size, wanted=job.gpus)
             for placement in placements:
@@ -66,11 +68,6 @@ def run_on_driver(job: Job, listener: Listener) -> Any:
                     store.close()
         value.seek(0)
         return read_value(value.read(record.value["pickle"]), record.value["large"], value)
-    finally:
-        payload.close()
-        value.close()
-        if store is not None:
-            store.close()
 
 
 def _with_store(variables: Mapping[str, str], store: LoopbackStore | None) -> dict[str, str]:

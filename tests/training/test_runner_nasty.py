@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -209,6 +210,16 @@ def test_a_folder_for_temporary_files_that_is_missing_is_named(watch, tmp_path):
     found = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
     assert "/proc" in found.stdout, found.stderr[-2000:]
     assert "TMPDIR" in found.stdout
+
+
+def test_a_start_that_the_folder_for_temporary_files_has_no_room_for_leaves_nothing(watch):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
+    try:
+        with pytest.raises(LaunchError, match=r"takes no file of .*TMPDIR"):
+            HorovodRunner(np=-2, env=watch.env).run(len, obj=bytes(8 << 20))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def test_a_value_for_which_the_disk_has_no_room_is_not_called_unpicklable(watch):
