@@ -54,7 +54,8 @@ def run_on_driver(job: Job, listener: Listener) -> Any:
                 )
                 variables = horovod_environment(placement, loopback_interface(), job.stall_timeout_s)
                 variables |= visible_to_rank(gpus, placement.local_rank, wanted=job.gpus)
-                process.assign(assignment(job, placement, _with_store(variables, store)), job.key)
+                variables = {**_with_store(variables, store), **job.environment}
+                process.assign(assignment(job, placement, variables), job.key)
             while not (record.all_returned and supervisor.gone):
                 supervisor.step(_STEP_S)
                 failure = record.failure(time.monotonic())

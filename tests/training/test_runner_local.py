@@ -456,6 +456,16 @@ def test_the_users_environment_reaches_the_ranks_and_another_jobs_place_does_not
     assert HorovodRunner(np=-1, env={**watch.env, "MINE": "yes"}).run(main) == (0, 1, "yes", None)
 
 
+def test_what_the_user_sets_goes_before_what_the_launcher_sets(watch):
+    def main():
+        import os
+
+        return os.environ["HOROVOD_GLOO_TIMEOUT_SECONDS"], os.environ["HOROVOD_CONTROLLER"]
+
+    mine = {**watch.env, "HOROVOD_GLOO_TIMEOUT_SECONDS": "300"}
+    assert HorovodRunner(np=-2, env=mine).run(main) == ("300", "gloo")
+
+
 def test_a_world_of_one_never_imports_horovod(watch):
     def main():
         import sys
