@@ -134,7 +134,8 @@ def list_annotated_paths(spark: SparkSession, name: str, annotations: DataFrame,
     _, found = list_folder_by_spark(spark, image_root, Wanted(MANIFEST))
     stamped = annotations.join(found.select(schema.PATH, schema.SOURCE_LENGTH, schema.SOURCE_MODIFIED), "path", "left")
     missing = F.col(schema.SOURCE_LENGTH).isNull()
-    files = stamped.withColumn(PROBLEMS, F.when(missing, _with_missing()).otherwise(F.col(PROBLEMS)))
+    problems = F.when(missing, with_problem(IMAGE_MISSING, "no such file")).otherwise(F.col(PROBLEMS))
+    files = stamped.withColumn(PROBLEMS, problems)
     return Listing(
         name,
         completed(with_annotation_hash(_stamped(files))),
@@ -213,10 +214,11 @@ def _stamped(files: DataFrame) -> DataFrame:
     return files.withColumn(schema.SOURCE_LENGTH, length).withColumn(schema.SOURCE_MODIFIED, modified)
 
 
-def _with_missing() -> Column:
+def with_problem(reason: str, detail: str) -> Column:
+    """The problems of an image and one more."""
     from pyspark.sql import functions as F
 
-    problem = F.struct(F.lit(IMAGE_MISSING).alias("reason"), F.lit("no such file").alias("detail"))
+    problem = F.struct(F.lit(reason).alias("reason"), F.lit(detail).alias("detail"))
     return F.concat(F.coalesce(F.col(PROBLEMS), F.array()), F.array(problem))
 
 

@@ -22,6 +22,7 @@ ANNOTATION_MISSING = "annotation_missing"
 ANNOTATION_UNREADABLE = "annotation_unreadable"
 ANNOTATION_REPEATED = "annotation_repeated"
 IMAGE_MISSING = "image_missing"
+CONTENT_CONFLICT = "content_conflict"
 LABEL_CONFLICT = "label_conflict"
 CLASS_UNKNOWN = "class_unknown"
 SPLIT_CONFLICT = "split_conflict"
@@ -54,6 +55,7 @@ REASONS: dict[str, Reason] = {
     ANNOTATION_UNREADABLE: Reason(QUARANTINED, "the image's annotation breaks its own format"),
     box_rules.SIZE_MISMATCH: Reason(QUARANTINED, "the annotation was drawn on an image of another size"),
     IMAGE_MISSING: Reason(QUARANTINED, "an annotation names an image that the source does not hold"),
+    CONTENT_CONFLICT: Reason(QUARANTINED, "the source gives one path two contents"),
     LABEL_CONFLICT: Reason(QUARANTINED, "the source gives one image two classes"),
     CLASS_UNKNOWN: Reason(QUARANTINED, "the image's class is not among those that are known"),
     SPLIT_CONFLICT: Reason(QUARANTINED, "the source puts one image into two splits"),

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import io
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidArgumentError
 from . import schema
-from .annotated import list_annotated_paths
+from .annotated import list_annotated_paths, with_problem
 from .annotation_frames import merged_by_path
-from .annotations import ANNOTATIONS_DDL, annotations_arrow_schema, row_of
-from .listing import Listing, completed, with_annotation_hash
+from .annotations import ANNOTATIONS_DDL, CONTENT_CONFLICT, annotations_arrow_schema, row_of
+from .listing import PROBLEMS, Listing, completed, with_annotation_hash
 from .manifest import annotation_of_row, match_columns
 from .references import resolve_reference
 from .walk import local_uri
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 NAME = "DataFrame"
+_IS_CONFLICT = "is_conflict"
 # Spark's image source names OpenCV's types: 8-bit with 1, 3 (blue, green, red) and 4 channels.
 _OPENCV_MODES = {0: ("L", "L"), 16: ("RGB", "BGR"), 24: ("RGBA", "BGRA")}
 
@@ -30,7 +32,8 @@ def list_frame(spark: SparkSession, frame: DataFrame, images: str | None) -> Lis
     """Lists the rows of a DataFrame.
 
     It has a column `path` and, as a manifest has them, a label or boxes and perhaps a split; either the paths are read,
-    or a binary column `content` holds the bytes. Rows of Spark's `image` source are taken as they are.
+    or a binary column `content` holds the bytes. Rows of one path are one image, with the boxes of all. Rows of Spark's
+    `image` source are taken as they are.
 
     Args:
         spark: The session.
@@ -63,19 +66,30 @@ def _list_contents(frame: DataFrame) -> Listing:
     rows = frame.drop(CONTENT, "length", "modificationTime", schema.SOURCE_LENGTH)
     annotated = merged_by_path(rows.mapInArrow(_KeyRows().read, ANNOTATIONS_DDL))
     modified = F.col("modificationTime") if "modificationTime" in frame.columns else F.timestamp_seconds(F.lit(0))
-    stamps = frame.select(
-        "path",
-        F.length(CONTENT).cast("bigint").alias(schema.SOURCE_LENGTH),
-        modified.alias(schema.SOURCE_MODIFIED),
-        F.sha2(CONTENT, 256).alias(schema.CONTENT_HASH),
+    content_hash = F.sha2(CONTENT, 256)
+    stamps = frame.groupBy("path").agg(
+        F.max(F.length(CONTENT)).cast("bigint").alias(schema.SOURCE_LENGTH),
+        F.max(modified).alias(schema.SOURCE_MODIFIED),
+        F.max(content_hash).alias(schema.CONTENT_HASH),
+        (F.min(content_hash) != F.max(content_hash)).alias(_IS_CONFLICT),
     )
+
+    @functools.cache
+    def has_repeats() -> bool:
+        return bool(frame.groupBy("path").count().where("count > 1").head(1))
 
     def read(work: DataFrame, batch_rows: int) -> DataFrame:
         work.sparkSession.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(batch_rows))
-        return frame.select("path", CONTENT).join(F.broadcast(work), "path")
+        contents = frame.select("path", CONTENT)
+        if has_repeats():  # finding one row per path shuffles the bytes, which most frames need not pay for
+            wanted = contents.join(F.broadcast(work.select("path")), "path", "left_semi")
+            contents = wanted.groupBy("path").agg(F.max(CONTENT).alias(CONTENT))
+        return contents.join(F.broadcast(work), "path")
 
-    files = with_annotation_hash(annotated.join(stamps, "path"))
-    return Listing(NAME, completed(files), read_contents=read, has_annotations=True)
+    files = annotated.join(stamps, "path")
+    conflict = with_problem(CONTENT_CONFLICT, "its rows differ in their content")
+    files = files.withColumn(PROBLEMS, F.when(F.col(_IS_CONFLICT), conflict).otherwise(F.col(PROBLEMS)))
+    return Listing(NAME, completed(with_annotation_hash(files)), read_contents=read, has_annotations=True)
 
 
 def _decoded_by_spark(frame: DataFrame) -> DataFrame:

@@ -1,0 +1,39 @@
+"""Rules of DataFrames as sources, on a real two-executor Spark."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+from lakelens.etl.annotations import CONTENT_CONFLICT
+from lakelens.etl.frames import list_frame
+
+pytestmark = pytest.mark.spark
+
+BOXES_DDL = "path STRING, content BINARY, label STRING, xmin DOUBLE, ymin DOUBLE, xmax DOUBLE, ymax DOUBLE"
+
+
+def reasons(row) -> list[str]:
+    return [found.reason for found in row.problems]
+
+
+def test_a_path_of_several_rows_of_content_is_listed_and_read_once(spark):
+    rows = [
+        ("twice", b"one", "cat", 0.0, 0.0, 1.0, 1.0),
+        ("twice", b"one", "dog", 1.0, 1.0, 2.0, 2.0),
+        ("alone", b"other", "dog", 1.0, 1.0, 2.0, 2.0),
+        ("torn", b"one", "dog", 1.0, 1.0, 2.0, 2.0),
+        ("torn", b"other", "cat", 0.0, 0.0, 1.0, 1.0),
+    ]
+    listing = list_frame(spark, spark.createDataFrame(rows, BOXES_DDL), None)
+    listed = listing.files.collect()
+    assert sorted((row.path, len(row.boxes), reasons(row)) for row in listed) == [
+        ("alone", 1, []),
+        ("torn", 2, [CONTENT_CONFLICT]),
+        ("twice", 2, []),
+    ]
+    hashes = {row.path: row.content_hash for row in listed}
+    assert hashes["twice"] == hashlib.sha256(b"one").hexdigest()
+    read = [(row.path, bytes(row.content)) for row in listing.read_contents(listing.files, 10).collect()]
+    assert sorted(read) == [("alone", b"other"), ("torn", b"other"), ("twice", b"one")]
