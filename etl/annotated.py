@@ -138,7 +138,7 @@ def list_annotated_paths(spark: SparkSession, name: str, annotations: DataFrame,
     files = stamped.withColumn(PROBLEMS, problems)
     return Listing(
         name,
-        completed(with_annotation_hash(_stamped(files))),
+        completed(with_annotation_hash(stamped_files(files))),
         read_contents=_reader(spark),
         has_annotations=True,
     )
@@ -162,7 +162,7 @@ def _annotated(
 ) -> Listing:
     """Joins annotations, one row per path, with sizes and times, and adds what was passed over."""
     stamps = found.select(schema.PATH, schema.SOURCE_LENGTH, schema.SOURCE_MODIFIED)
-    files = with_annotation_hash(_stamped(annotations.join(stamps, schema.PATH, "left")))
+    files = with_annotation_hash(stamped_files(annotations.join(stamps, schema.PATH, "left")))
     listed = completed(files).unionByName(completed(ignored))
     return Listing(name, listed, root, None if is_local else _reader(spark), has_annotations=True)
 
@@ -205,7 +205,7 @@ def _is_below(root: str, folder: str) -> Column:
     return F.col(schema.PATH).startswith("/".join(part for part in (root.rstrip("/"), below) if part) + "/")
 
 
-def _stamped(files: DataFrame) -> DataFrame:
+def stamped_files(files: DataFrame) -> DataFrame:
     """Gives images that are not there a size and a time that no file has."""
     from pyspark.sql import functions as F
 

@@ -116,6 +116,19 @@ def merged_by_path(annotations: DataFrame) -> DataFrame:
     return partitioned.mapInArrow(_merge, ANNOTATIONS_DDL)
 
 
+def located_rows(batches: Batches, name: str) -> Iterator[tuple[list[str], list[tuple[dict[str, Any], str]]]]:
+    """Yields the columns and the rows of each batch of a task, every row with a name of its own."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    task = context.partitionId() if context is not None else 0
+    first = 1
+    for batch in batches:
+        rows = enumerate(batch.to_pylist(), start=first)
+        yield batch.schema.names, [(row, f"{name}#row={task}.{number}") for number, row in rows]
+        first += batch.num_rows
+
+
 @dataclass(frozen=True)
 class _CocoReader:
     """Reads a COCO file wherever the stream of it is open."""
@@ -167,16 +180,9 @@ class _ParquetRows:
         yield from annotation_batches(self._annotations(batches))
 
     def _annotations(self, batches: Batches) -> Iterator[Annotation]:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        task = context.partitionId() if context is not None else 0
-        number = 0
-        for batch in batches:
-            columns = find_columns(batch.schema.names, self.location)
-            for row in batch.to_pylist():
-                number += 1
-                where = f"{self.location}#row={task}.{number}"
+        for names, rows in located_rows(batches, self.location):
+            columns = find_columns(names, self.location)
+            for row, where in rows:
                 yield annotation_of_row(row, columns, self._path_of, where)
 
     def _path_of(self, reference: str) -> str:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidArgumentError
 from . import schema
-from .annotated import list_annotated_paths, with_problem
-from .annotation_frames import merged_by_path
+from .annotated import list_annotated_paths, stamped_files, with_problem
+from .annotation_frames import located_rows, merged_by_path
 from .annotations import ANNOTATIONS_DDL, CONTENT_CONFLICT, annotations_arrow_schema, row_of
 from .listing import PROBLEMS, Listing, completed, with_annotation_hash
 from .manifest import annotation_of_row, match_columns
@@ -32,8 +32,8 @@ def list_frame(spark: SparkSession, frame: DataFrame, images: str | None) -> Lis
     """Lists the rows of a DataFrame.
 
     It has a column `path` and, as a manifest has them, a label or boxes and perhaps a split; either the paths are read,
-    or a binary column `content` holds the bytes. Rows of one path are one image, with the boxes of all. Rows of Spark's
-    `image` source are taken as they are.
+    or a binary column `content` holds the bytes. Rows of one path are one image, with the boxes of all; a row without a
+    path is listed under its number. Rows of Spark's `image` source are taken as they are.
 
     Args:
         spark: The session.
@@ -76,7 +76,7 @@ def _list_contents(frame: DataFrame) -> Listing:
 
     @functools.cache
     def has_repeats() -> bool:
-        return bool(frame.groupBy("path").count().where("count > 1").head(1))
+        return bool(frame.where("path <> ''").groupBy("path").count().where("count > 1").head(1))
 
     def read(work: DataFrame, batch_rows: int) -> DataFrame:
         work.sparkSession.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(batch_rows))
@@ -84,9 +84,12 @@ def _list_contents(frame: DataFrame) -> Listing:
         if has_repeats():  # finding one row per path shuffles the bytes, which most frames need not pay for
             wanted = contents.join(F.broadcast(work.select("path")), "path", "left_semi")
             contents = wanted.groupBy("path").agg(F.max(CONTENT).alias(CONTENT))
-        return contents.join(F.broadcast(work), "path")
+        read = contents.join(F.broadcast(work.where(f"{schema.SOURCE_LENGTH} >= 0")), "path")
+        # An outer join would shuffle the bytes: rows without a path or without bytes come beside the others.
+        absent = work.where(f"{schema.SOURCE_LENGTH} < 0").withColumn(CONTENT, F.lit(None).cast("binary"))
+        return read.unionByName(absent)
 
-    files = annotated.join(stamps, "path")
+    files = stamped_files(annotated.join(stamps, "path", "left"))
     conflict = with_problem(CONTENT_CONFLICT, "its rows differ in their content")
     files = files.withColumn(PROBLEMS, F.when(F.col(_IS_CONFLICT), conflict).otherwise(F.col(PROBLEMS)))
     return Listing(NAME, completed(with_annotation_hash(files)), read_contents=read, has_annotations=True)
@@ -123,9 +126,9 @@ class _KeyRows:
     def read(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        for batch in batches:
-            columns = match_columns(batch.schema.names)
-            annotations = [annotation_of_row(row, columns, self.path_of, NAME) for row in batch.to_pylist()]
+        for names, located in located_rows(batches, NAME):
+            columns = match_columns(names)
+            annotations = [annotation_of_row(row, columns, self.path_of, where) for row, where in located]
             rows: list[dict[str, Any]] = [row_of(annotation) for annotation in annotations]
             yield pa.RecordBatch.from_pylist(rows, schema=annotations_arrow_schema())
 

@@ -6,7 +6,7 @@ import hashlib
 
 import pytest
 
-from lakelens.etl.annotations import CONTENT_CONFLICT
+from lakelens.etl.annotations import CONTENT_CONFLICT, PATH_UNUSABLE
 from lakelens.etl.frames import list_frame
 
 pytestmark = pytest.mark.spark
@@ -37,3 +37,14 @@ def test_a_path_of_several_rows_of_content_is_listed_and_read_once(spark):
     assert hashes["twice"] == hashlib.sha256(b"one").hexdigest()
     read = [(row.path, bytes(row.content)) for row in listing.read_contents(listing.files, 10).collect()]
     assert sorted(read) == [("alone", b"other"), ("torn", b"other"), ("twice", b"one")]
+
+
+def test_every_row_of_content_without_a_path_is_listed_and_has_no_bytes_to_read(spark):
+    rows = [("named", b"one", "cat"), (None, b"other", "cat"), (None, b"other", "cat"), ("", b"third", "cat")]
+    frame = spark.createDataFrame(rows, "path STRING, content BINARY, label STRING")
+    listing = list_frame(spark, frame, None)
+    listed = listing.files.collect()
+    assert sorted((reasons(row), row.source_length) for row in listed) == [([], 3), *[([PATH_UNUSABLE], -1)] * 3]
+    assert len({row.path for row in listed}) == 4
+    read = {row.path: row.content for row in listing.read_contents(listing.files, 10).collect()}
+    assert read == {row.path: bytearray(b"one") if row.path == "named" else None for row in listed}
