@@ -12,7 +12,7 @@ from ..errors import EmptySourceError, InvalidArgumentError, SourceNotFoundError
 from ..locations import absolute, has_scheme
 from . import schema
 from .annotation_frames import coco_annotations, manifest_annotations, match_images, merged_by_path
-from .annotations import ANNOTATIONS_DDL, IMAGE_MISSING
+from .annotations import ANNOTATIONS_DDL, IMAGE_MISSING, PATH_UNUSABLE
 from .class_folders import Wanted
 from .coco import CocoFile, find_coco_files
 from .folders import list_folder_by_spark, list_local_folder
@@ -123,17 +123,20 @@ def list_annotated_paths(spark: SparkSession, name: str, annotations: DataFrame,
     """
     from pyspark.sql import functions as F
 
-    remote = annotations.where("path NOT LIKE 'file:%'").limit(1).count() > 0
+    # What stands for the path of a row without one is in no file system.
+    has_path = ~F.coalesce(F.exists(PROBLEMS, _is_without_path), F.lit(False))
+    located = annotations.where(has_path)
+    remote = located.where("path NOT LIKE 'file:%'").limit(1).count() > 0
     if not remote:
         files = annotations.mapInArrow(_stat_local, _STATUS_DDL)
         return Listing(name, completed(with_annotation_hash(files)), has_annotations=True)
-    if annotations.where("path LIKE 'file:%'").limit(1).count() or image_root is None or not has_scheme(image_root):
+    if located.where("path LIKE 'file:%'").limit(1).count() or image_root is None or not has_scheme(image_root):
         raise InvalidArgumentError(
             f"{name} names images in several file systems; split it, and give each part the folder of its images"
         )
     _, found = list_folder_by_spark(spark, image_root, Wanted(MANIFEST))
     stamped = annotations.join(found.select(schema.PATH, schema.SOURCE_LENGTH, schema.SOURCE_MODIFIED), "path", "left")
-    missing = F.col(schema.SOURCE_LENGTH).isNull()
+    missing = has_path & F.col(schema.SOURCE_LENGTH).isNull()
     problems = F.when(missing, with_problem(IMAGE_MISSING, "no such file")).otherwise(F.col(PROBLEMS))
     files = stamped.withColumn(PROBLEMS, problems)
     return Listing(
@@ -214,6 +217,10 @@ def stamped_files(files: DataFrame) -> DataFrame:
     return files.withColumn(schema.SOURCE_LENGTH, length).withColumn(schema.SOURCE_MODIFIED, modified)
 
 
+def _is_without_path(found: Column) -> Column:
+    return found["reason"] == PATH_UNUSABLE
+
+
 def with_problem(reason: str, detail: str) -> Column:
     """The problems of an image and one more."""
     from pyspark.sql import functions as F
@@ -240,12 +247,14 @@ def _stat_local(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         rows = batch.to_pylist()
         for row in rows:
+            row[schema.SOURCE_LENGTH], row[schema.SOURCE_MODIFIED] = -1, 0
+            if any(found["reason"] == PATH_UNUSABLE for found in row[PROBLEMS] or ()):
+                continue
             try:
                 status = os.stat(local_path(row["path"]))  # noqa: PTH116  bytes: pathlib takes none
                 row[schema.SOURCE_LENGTH] = status.st_size
                 row[schema.SOURCE_MODIFIED] = status.st_mtime_ns // 1_000_000 * 1000
             except (OSError, ValueError) as error:
-                row[schema.SOURCE_LENGTH], row[schema.SOURCE_MODIFIED] = -1, 0
                 problem = {"reason": IMAGE_MISSING, "detail": f"{type(error).__name__}: {row['path'][:150]}"}
                 row[PROBLEMS] = [*(row[PROBLEMS] or ()), problem]
         yield pa.RecordBatch.from_pylist(rows, schema=pa.schema(fields))

@@ -1,12 +1,14 @@
-"""Rules of DataFrames as sources, on a real two-executor Spark."""
+"""Rules of DataFrames and of rows without a path as sources, on a real two-executor Spark."""
 
 from __future__ import annotations
 
 import hashlib
+import uuid
 
 import pytest
 
-from lakelens.etl.annotations import CONTENT_CONFLICT, PATH_UNUSABLE
+from lakelens.etl.annotated import list_manifest
+from lakelens.etl.annotations import CONTENT_CONFLICT, IMAGE_MISSING, PATH_UNUSABLE
 from lakelens.etl.frames import list_frame
 
 pytestmark = pytest.mark.spark
@@ -48,3 +50,22 @@ def test_every_row_of_content_without_a_path_is_listed_and_has_no_bytes_to_read(
     assert len({row.path for row in listed}) == 4
     read = {row.path: row.content for row in listing.read_contents(listing.files, 10).collect()}
     assert read == {row.path: bytearray(b"one") if row.path == "named" else None for row in listed}
+
+
+def test_rows_without_a_path_are_of_no_file_system(spark, tmp_path):
+    (tmp_path / "1.jpg").write_bytes(b"bytes")
+    (tmp_path / "m.csv").write_text("path,label\n1.jpg,cat\n,cat\n,cat\n2.jpg,cat\n")
+    found = list_manifest(spark, str(tmp_path / "m.csv"), None).files.collect()
+    local = [([], 5), ([IMAGE_MISSING], -1), ([PATH_UNUSABLE], -1), ([PATH_UNUSABLE], -1)]
+    assert sorted((reasons(row), row.source_length) for row in found) == local
+
+    settings = spark.sparkContext._jsc.hadoopConfiguration()
+    host = f"lake{uuid.uuid4().hex}"
+    link = f"fs.viewfs.mounttable.{host}.link./mount"
+    settings.set(link, f"file://{tmp_path}")
+    try:
+        place = f"viewfs://{host}/mount"
+        found = list_manifest(spark, str(tmp_path / "m.csv"), place).files.collect()
+    finally:
+        settings.unset(link)
+    assert sorted((reasons(row), row.source_length) for row in found) == local
