@@ -225,10 +225,10 @@ def annotations_arrow_schema() -> pa.Schema:
 
 
 def row_of(annotation: Annotation) -> dict[str, Any]:
-    """Writes an annotation as a row of `ANNOTATIONS_DDL`."""
+    """Writes an annotation as a row of `ANNOTATIONS_DDL`; half a surrogate pair, which Arrow refuses, as its escape."""
     width, height = annotation.size or (None, None)
     return {
-        "path": annotation.path,
+        "path": encodable(annotation.path),
         "label_name": annotation.label_name,
         "boxes": [
             {
@@ -244,7 +244,7 @@ def row_of(annotation: Annotation) -> dict[str, Any]:
         "split": annotation.split,
         "declared_width": width,
         "declared_height": height,
-        "problems": [found._asdict() for found in annotation.problems],
+        "problems": [{"reason": found.reason, "detail": encodable(found.detail)} for found in annotation.problems],
     }
 
 
@@ -276,6 +276,11 @@ def annotation_batches(annotations: Iterable[Annotation], batch_boxes: int = 50_
             rows, held = [], 0
     if rows:
         yield pa.RecordBatch.from_pylist(rows, schema=arrow_schema)
+
+
+def encodable(text: str) -> str:
+    """Writes half a surrogate pair, as JSON and names of files that are not UTF-8 may hold it, as its escape."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def declared_size(width: Any, height: Any) -> tuple[int, int] | None:

@@ -24,7 +24,7 @@ from ..locations import absolute, has_scheme
 logger = logging.getLogger(__name__)
 
 _FOLDER = "_lakelens"
-_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_.-]{0,99}$")
+_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_.-]{0,99}\Z")
 _RESERVED = ("latest",)
 
 

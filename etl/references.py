@@ -30,9 +30,21 @@ def resolve_reference(reference: object, root: str) -> str:
         As `sources` lists it: a `file://` URI with quoting for a local file, any other URI as it is.
 
     Raises:
-        InvalidArgumentError: If the reference is empty, no text, beyond 4096 characters, holds control characters, or
-            is an absolute path of Windows.
+        InvalidArgumentError: If the reference is empty, no text, beyond 4096 characters, holds control characters or
+            half a surrogate pair, or is an absolute path of Windows.
     """
+    try:
+        path = _resolved(reference, root)
+        path.encode()
+    except UnicodeEncodeError:
+        raise InvalidArgumentError(
+            f"{_short(reference)} holds half a surrogate pair, which is no character: write the whole character, or a "
+            "file: URI with the bytes of the name as %XX"
+        ) from None
+    return path
+
+
+def _resolved(reference: object, root: str) -> str:
     text = reference.strip() if isinstance(reference, str) else ""
     if not text:
         raise InvalidArgumentError(f"{_short(reference)} is no path: give a path below {root}, or a URI")

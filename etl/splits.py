@@ -12,7 +12,7 @@ from ..errors import InvalidArgumentError
 DEFAULT_SPLITS: Mapping[str, float] = {"train": 0.8, "validation": 0.1, "test": 0.1}
 
 # Names become folders of the table (split=train), so they stay within what every file system takes.
-_SPLIT_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_-]*$")
+_SPLIT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}\Z")
 _TOLERANCE = 1e-6
 
 
@@ -28,7 +28,9 @@ def check_splits(splits: Mapping[str, float]) -> dict[str, float]:
     result: dict[str, float] = {}
     for name, fraction in splits.items():
         if not isinstance(name, str) or not _SPLIT_NAME.match(name):
-            raise InvalidArgumentError(f"splits: {name!r} is not a name of letters, digits, _ and -, as in 'train'")
+            raise InvalidArgumentError(
+                f"splits: {name!r} is not a name of at most 100 letters, digits, _ and -, as in 'train'"
+            )
         is_number = isinstance(fraction, (int, float)) and not isinstance(fraction, bool)
         if not is_number or not math.isfinite(fraction) or not 0 <= fraction <= 1:
             raise InvalidArgumentError(f"splits[{name!r}] = {fraction!r}: a fraction is a number from 0 to 1")

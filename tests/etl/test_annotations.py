@@ -54,7 +54,7 @@ def test_the_usual_names_of_a_split_mean_one_split(text, split):
     assert (named.split, named.problems) == (split, ())
 
 
-@pytest.mark.parametrize("text", ["../train", "a/b", "train=1", "Übung", "."])
+@pytest.mark.parametrize("text", ["../train", "a/b", "train=1", "Übung", ".", "x" * 101])
 def test_a_split_that_can_be_no_folder_quarantines_the_image(text):
     named = with_split(Annotation("a"), text)
     assert reasons(named) == [an.SPLIT_UNFIT]
@@ -201,6 +201,25 @@ def test_a_reference_becomes_the_path_that_a_listing_has(reference, root, path):
 def test_a_reference_that_means_nothing_here_is_refused(reference):
     with pytest.raises(InvalidArgumentError):
         resolve_reference(reference, "/data")
+
+
+@pytest.mark.parametrize("root", ["/data", "s3a://bucket/data"])
+@pytest.mark.parametrize("reference", ["\ud83d.jpg", "file:///\ud83d.jpg", "s3a://bucket/\ud83d.jpg"])
+def test_a_reference_with_half_a_surrogate_pair_is_refused_by_its_escape(reference, root):
+    with pytest.raises(InvalidArgumentError, match=r"\\ud83d.*surrogate"):
+        resolve_reference(reference, root)
+
+
+def test_a_name_of_a_file_that_is_not_utf8_is_the_path_of_its_bytes():
+    assert resolve_reference("caf\udce9.jpg", "/data") == "file:///data/caf%E9.jpg"
+
+
+def test_half_a_surrogate_pair_goes_through_arrow_as_its_escape():
+    unfit = with_split(Annotation("/caf\udce9/m.jsonl#row=1"), "\ud83d")
+    (batch,) = an.annotation_batches([unfit])
+    (row,) = batch.to_pylist()
+    assert row["path"] == r"/caf\udce9/m.jsonl#row=1"
+    assert row["problems"] == [{"reason": an.SPLIT_UNFIT, "detail": r"\ud83d"}]
 
 
 def test_a_listed_path_is_given_back_relative_to_its_source():

@@ -39,7 +39,7 @@ def test_unpinning_what_is_not_pinned_names_what_is(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["", "1", "12a", "2026-11-20", "latest", "a/b", "../x", "a b", ".x", "a" * 101, None, 3]
+    "name", ["", "1", "12a", "2026-11-20", "latest", "a/b", "../x", "a b", ".x", "a" * 101, "gold\n", None, 3]
 )
 def test_a_name_that_could_be_something_else_is_refused(tmp_path, name):
     with pytest.raises(InvalidArgumentError, match="pin's name"):

@@ -57,6 +57,8 @@ def test_fractions_that_are_not_exact_floats_leave_no_content_out():
         ({"a/b": 1.0}, ["'a/b'", "letters"]),
         ({"": 1.0}, ["''", "letters"]),
         ({3: 1.0}, ["3", "letters"]),
+        ({"train\n": 1.0}, [r"'train\n'", "letters"]),
+        ({"x" * 101: 1.0}, ["xxx", "at most 100"]),
     ],
 )
 def test_splits_that_make_no_sense_are_refused(splits, words):
