@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from ..errors import TableConflictError
 from ..progress import spark_progress
 from . import schema
+from .annotations import encodable
 from .catalog import read_table
 from .class_changes import find_renamed, find_vanished
 from .class_rows import class_rows
@@ -224,7 +225,8 @@ class _Ingest:
         """What the table's history says of this commit."""
         source = self._prepared.request.source
         note = {"lakelens": "ingest", "batch_id": self._batch_id, "source": source.name, "user": user_name()}
-        return json.dumps({**note, "layout": "dataframe" if source.is_frame else source.layout}, ensure_ascii=False)
+        note["layout"] = "dataframe" if source.is_frame else source.layout
+        return json.dumps({key: encodable(value) for key, value in note.items()}, ensure_ascii=False)
 
     def _create(self, rows: DataFrame, properties: Mapping[str, str]) -> Committed:
         batch = Batch(rows, self._note(), properties={**schema.TABLE_PROPERTIES, **properties})

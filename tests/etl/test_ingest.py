@@ -316,6 +316,14 @@ def test_a_pinned_version_is_read_by_its_name(story):
         table.unpin("first")
 
 
+def test_a_source_whose_own_name_is_not_utf8_is_told_by_its_escape(spark, tmp_path):
+    source = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9")
+    write_image(Path(source) / "cat" / "1.jpg")
+    table = ImageTable(spark, tmp_path / "table")
+    assert table.ingest(source, size=SIZE).stored == 1
+    assert [entry.source for entry in table.history()] == [f"{tmp_path}/caf\\udce9"]
+
+
 def test_two_tables_by_name_live_in_the_catalog(spark, tmp_path):
     source = tmp_path / "source"
     write_image(source / "cat" / "1.jpg")
