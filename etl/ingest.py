@@ -199,7 +199,7 @@ class _Ingest:
             ignored=dict(plan.ignored),
             reasons=reasons,
             repairs=counts_of(tally),
-            new_classes=prepared.new_classes,
+            new_classes=() if committed.version is None else prepared.new_classes,
             batch_id=self._batch_id,
             committed=committed.version is not None,
         )

@@ -206,6 +206,15 @@ def test_a_batch_of_bad_files_only_makes_no_version(story):
         extra.unlink()
 
 
+def test_a_class_is_new_once_a_commit_has_given_it_a_number(story, tmp_path):
+    table, bad = story["table"], tmp_path / "cow" / "1.jpg"
+    bad.parent.mkdir()
+    bad.write_text("no image")
+    result = table.ingest(tmp_path)
+    assert (result.new_classes, result.reasons) == ((), {"not_an_image": 1})
+    assert "cow" not in table.labels()
+
+
 def count_reads(monkeypatch) -> list[int]:
     """Tells how many files were given to be read again because of their size or time."""
     counts: list[int] = []
