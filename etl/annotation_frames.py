@@ -108,11 +108,18 @@ def match_images(annotations: DataFrame, paths: DataFrame) -> DataFrame:
     return annotated.join(listed, "path", "full_outer").mapInArrow(_match, ANNOTATIONS_DDL)
 
 
-def merged_by_path(annotations: DataFrame) -> DataFrame:
-    """Joins the rows of each path, as `annotations.merge_annotations` does."""
+def merged_by_path(annotations: DataFrame, *, has_order: bool = True) -> DataFrame:
+    """Joins the rows of each path, as `annotations.merge_annotations` does.
+
+    Args:
+        annotations: Rows of `ANNOTATIONS_DDL`.
+        has_order: Whether the rows of a path come in an order that is the source's own; else they are joined in the
+            order of their values, so that the same rows are the same annotation, however they come.
+    """
     # Spark's 200 shuffle partitions would be 200 Python tasks for what is small beside the images.
     tasks = 2 * annotations.sparkSession.sparkContext.defaultParallelism
-    partitioned = annotations.repartition(tasks, "path").sortWithinPartitions("path")
+    order = ["path"] if has_order else ["path", *(name for name in annotations.columns if name != "path")]
+    partitioned = annotations.repartition(tasks, "path").sortWithinPartitions(*order)
     return partitioned.mapInArrow(_merge, ANNOTATIONS_DDL)
 
 

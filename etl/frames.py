@@ -56,15 +56,15 @@ def list_frame(spark: SparkSession, frame: DataFrame, images: str | None) -> Lis
         return _list_contents(frame)
     is_listing = {"length", "modificationTime"} <= set(kinds)
     reader = _PathRows(images, is_listing)
-    rows = merged_by_path(frame.drop("length", "modificationTime").mapInArrow(reader.read, ANNOTATIONS_DDL))
-    return list_annotated_paths(spark, NAME, rows, images)
+    rows = frame.drop("length", "modificationTime").mapInArrow(reader.read, ANNOTATIONS_DDL)
+    return list_annotated_paths(spark, NAME, merged_by_path(rows, has_order=False), images)
 
 
 def _list_contents(frame: DataFrame) -> Listing:
     from pyspark.sql import functions as F
 
     rows = frame.drop(CONTENT, "length", "modificationTime", schema.SOURCE_LENGTH)
-    annotated = merged_by_path(rows.mapInArrow(_KeyRows().read, ANNOTATIONS_DDL))
+    annotated = merged_by_path(rows.mapInArrow(_KeyRows().read, ANNOTATIONS_DDL), has_order=False)
     modified = F.col("modificationTime") if "modificationTime" in frame.columns else F.timestamp_seconds(F.lit(0))
     content_hash = F.sha2(CONTENT, 256)
     stamps = frame.groupBy("path").agg(

@@ -69,3 +69,11 @@ def test_rows_without_a_path_are_of_no_file_system(spark, tmp_path):
     finally:
         settings.unset(link)
     assert sorted((reasons(row), row.source_length) for row in found) == local
+
+
+def test_rows_of_a_frame_say_the_same_in_any_order(spark):
+    rows = [("twice", b"one", name, 0.0, 0.0, 1.0, 1.0) for name in ("cat", "dog", "ape")]
+    frames = [spark.createDataFrame(order, BOXES_DDL) for order in (rows, rows[::-1])]
+    one, other = (list_frame(spark, frame, None).files.collect()[0] for frame in frames)
+    assert len(one.boxes) == len(rows)
+    assert one.annotation_hash == other.annotation_hash
