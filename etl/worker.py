@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ImageError
@@ -27,12 +28,18 @@ if TYPE_CHECKING:
 _BATCH_BYTES = 8 * 1024 * 1024
 _BATCH_ROWS = 1024
 
+# Python has no later dates, and the last day is another one in other time zones.
+_LATEST_US = int(datetime(9999, 12, 30, tzinfo=timezone.utc).timestamp()) * 1_000_000
+
 CONTENT = "content"
 
 
 @dataclass(frozen=True)
 class BatchTask:
     """What every task of one ingest knows.
+
+    Its rows keep a time of change beyond 9999-12-30 as that day, since Python could not read the table otherwise. The
+    next ingest finds another time and looks at the content: a stored file is then known, a bad one is read again.
 
     Attributes:
         recipe: How sources become rows.
@@ -83,7 +90,7 @@ class BatchTask:
         """Decodes every source whose annotation lets it be stored."""
         with IsolatedDecoder(self.recipe, self.limits) as decoder:
             for batch in batches:
-                rows = batch.select([name for name in batch.schema.names if name != CONTENT]).to_pylist()
+                rows = _rows(batch)
                 annotations = [self._annotation(row) for row in rows]
                 refused = [annotation.quarantine for annotation in annotations]
                 results = decoder.decode_all(_sources(batch, [problem is None for problem in refused]))
@@ -186,6 +193,18 @@ def _hash_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
         hashes = [hash_file(path) for path in paths]
         columns = [pa.array(paths, pa.string()), pa.array(hashes, pa.string())]
         yield pa.RecordBatch.from_arrays(columns, [schema.PATH, "hash"])
+
+
+def _rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """Gives the rows without their bytes, and their times as numbers that are dates in Python too."""
+    import pyarrow as pa
+
+    rows = batch.select([name for name in batch.schema.names if name not in (CONTENT, schema.SOURCE_MODIFIED)])
+    times = batch.column(schema.SOURCE_MODIFIED).cast(pa.int64()).to_pylist()
+    return [
+        {**row, schema.SOURCE_MODIFIED: None if time is None else min(time, _LATEST_US)}
+        for row, time in zip(rows.to_pylist(), times, strict=True)
+    ]
 
 
 def _sources(batch: pa.RecordBatch, wanted: Sequence[bool]) -> Iterator[Source]:
