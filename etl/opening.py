@@ -60,7 +60,7 @@ def as_version(place: str, version: int | str | datetime | None) -> int | dateti
     text = version.strip()
     if text.lower() == "latest":
         return None
-    if text.isdigit():
+    if text.isascii() and text.isdecimal():
         return int(text)
     pinned = _pinned_version(place, text)
     if pinned is not None:

@@ -18,6 +18,7 @@ from lakelens.errors import (
     VersionNotFoundError,
 )
 from lakelens.etl import versions
+from lakelens.etl.opening import as_version
 from lakelens.etl.restore import difference
 from lakelens.etl.snapshot import open_snapshot
 
@@ -45,6 +46,12 @@ def test_versions_that_never_were_are_named(table: Path, tmp_path: Path) -> None
         versions.diff(table, 0, 9)
     with pytest.raises(NotADeltaTableError, match="holds no Delta table"):
         versions.diff(tmp_path, 0)
+
+
+@pytest.mark.parametrize("version", ["\u00b2", "\u0662"])
+def test_a_version_is_a_number_of_plain_digits(table: Path, version: str) -> None:
+    with pytest.raises(VersionNotFoundError, match="no version number"):
+        as_version(str(table), version)
 
 
 def test_rows_that_cannot_be_compared_are_refused_by_the_column_that_lacks(tmp_path: Path) -> None:
