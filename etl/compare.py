@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -19,6 +19,7 @@ from . import schema
 from .class_folders import ListedFile
 from .plan import CHANGED, GONE, KNOWN, NEW
 from .quality import RETRIED_REASONS
+from .walk import NOT_LOOKED_INTO
 
 
 class StoredFile(NamedTuple):
@@ -149,6 +150,7 @@ def compare(listed: Iterable[ListedFile], known: KnownFiles, root: str) -> Compa
         root: The folder's URI.
     """
     seen: set[str] = set()
+    not_looked_into: set[str] = set()
     files: list[ComparedFile] = []
     known_counts: Counter[tuple[str | None, str | None]] = Counter()
     ignored: Counter[str] = Counter()
@@ -156,6 +158,8 @@ def compare(listed: Iterable[ListedFile], known: KnownFiles, root: str) -> Compa
         if file.ignored is not None:
             ignored[file.ignored] += 1
             seen.add(file.path)
+            if file.ignored in NOT_LOOKED_INTO:
+                not_looked_into.add(file.path)
             continue
         stored, bad = known.stored.get(file.path), known.bad.get(file.path)
         if stored is not None or bad is not None:
@@ -165,7 +169,7 @@ def compare(listed: Iterable[ListedFile], known: KnownFiles, root: str) -> Compa
             known_counts[found.label_name, found.stored_class] += 1
         else:
             files.append(found)
-    files.extend(_gone(known, seen, root.rstrip("/") + "/"))
+    files.extend(_gone(known, seen, not_looked_into, root.rstrip("/") + "/"))
     return Comparison(files, known_counts, ignored)
 
 
@@ -217,9 +221,9 @@ def _hash_and_class(stored: StoredFile | None) -> tuple[str | None, str | None]:
     return (stored.content_hash if stored.annotation_hash is None else None), stored.label_name
 
 
-def _gone(known: KnownFiles, seen: set[str], below: str) -> Iterator[ComparedFile]:
+def _gone(known: KnownFiles, seen: set[str], not_looked_into: Collection[str], below: str) -> Iterator[ComparedFile]:
     for path in (*known.stored, *(path for path in known.bad if path not in known.stored)):
-        if path in seen or not path.startswith(below):
+        if path in seen or not path.startswith(below) or _is_below_one_of(not_looked_into, path):
             continue
         stored_hash, stored_class = _hash_and_class(known.stored.get(path))
         yield ComparedFile(
@@ -228,3 +232,10 @@ def _gone(known: KnownFiles, seen: set[str], below: str) -> Iterator[ComparedFil
             stored_hash=stored_hash,
             stored_class=stored_class,
         )
+
+
+def _is_below_one_of(folders: Collection[str], path: str) -> bool:
+    if not folders:
+        return False
+    above = itertools.accumulate(path.split("/")[:-1], "{}/{}".format)
+    return any(folder in folders for folder in above)

@@ -11,6 +11,7 @@ from . import schema
 from .listing import IGNORED, LABEL_RANK, Listing
 from .plan import CHANGED, GONE, IN_QUARANTINE, KNOWN, NEW, STATUS, STORED_CLASS, STORED_HASH, TOUCHED, Group, Plan
 from .quality import RETRIED_REASONS
+from .walk import NOT_LOOKED_INTO
 from .worker import hash_local_files
 
 if TYPE_CHECKING:
@@ -83,21 +84,25 @@ def make_plan(
         stamps: Further sizes and times of stored files, rows of `stamps.COLUMNS`, or None.
         verify_content: Whether to read every known file and compare its content, for sources whose times lie.
     """
-    from pyspark import StorageLevel
-
-    first = _counted(_classified(listing, stored, quarantined, stamps).persist(StorageLevel.MEMORY_AND_DISK))
+    plan = _counted(_classified(listing, stored, quarantined, stamps))
+    if plan.counts[GONE] and any(plan.ignored[reason] for reason in NOT_LOOKED_INTO):
+        plan = _in_place_of(plan, _without_unseen(plan.files))
     statuses = [CHANGED, KNOWN] if verify_content else [CHANGED]
-    count = sum(first.counts[status] for status in statuses)
-    if not count:
-        return first
-    compared = _compared_by_content(first.files, listing, statuses, count)
-    second = _counted(compared.persist(StorageLevel.MEMORY_AND_DISK))
-    first.release()
-    return second
+    count = sum(plan.counts[status] for status in statuses)
+    return _in_place_of(plan, _compared_by_content(plan.files, listing, statuses, count)) if count else plan
+
+
+def _in_place_of(before: SparkPlan, files: DataFrame) -> SparkPlan:
+    plan = _counted(files)
+    before.release()
+    return plan
 
 
 def _counted(files: DataFrame) -> SparkPlan:
-    plan = SparkPlan(frame=files)
+    """Caches files and counts them."""
+    from pyspark import StorageLevel
+
+    plan = SparkPlan(frame=files.persist(StorageLevel.MEMORY_AND_DISK))
     for row in _groups(files):
         plan.add(_group(row))
     return plan
@@ -129,6 +134,17 @@ def _group(row: Row) -> Group:
         work_bytes=row["bytes"] or 0,
         largest=row["largest"] or 0,
     )
+
+
+def _without_unseen(files: DataFrame) -> DataFrame:
+    """Leaves out what is called gone and lies below a path that could not be looked into."""
+    from pyspark.sql import functions as F
+
+    unseen = files.where(F.col(IGNORED).isin(*NOT_LOOKED_INTO)).select(F.col(schema.PATH).alias("above"))
+    slashes = f"length({schema.PATH}) - length(replace({schema.PATH}, '/', ''))"
+    above = F.expr(f"transform(sequence(1, {slashes}), n -> substring_index({schema.PATH}, '/', n))")
+    gone = files.where(F.col(STATUS) == GONE).select(schema.PATH, F.explode(above).alias("above"))
+    return files.join(gone.join(unseen, "above").select(schema.PATH).distinct(), schema.PATH, "left_anti")
 
 
 def _compared_by_content(files: DataFrame, listing: Listing, statuses: Sequence[str], count: int) -> DataFrame:

@@ -44,16 +44,21 @@ _BAD = [
         for said, reason in ((None, "corrupt"), ("said", "corrupt"), (None, RETRIED_REASONS[0]), (None, None))
     ],
 ]
+# What could not be looked into, and where a file may have been that is not listed now: below one of these too.
+_NOT_LOOKED_INTO = {"locked": "unreadable_folder", "cat/unmounted": "broken_link", "cat/up": "link_loop"}
+_SPARED_FOLDERS = [f"{ROOT}-2/cat", f"{ROOT}/locked", f"{ROOT}/cat/unmounted/deep/er", f"{ROOT}/cat/up"]
+_GONE_FOLDERS = [f"{ROOT}/cat", f"{ROOT}/locked-2"]
 _AGAIN = [None, *[(*stamp, content) for stamp in _STAMPS[:2] for content in ("h1", "h2", None)]]
 
 
 def every_state():
     """Every mixture of what a path may be in the source, the table, the quarantine and the stamps."""
-    listed, known = [], KnownFiles({}, {}, {})
-    for number, (there, stored, bad, again) in enumerate(itertools.product(_LISTED, _STORED, _BAD, _AGAIN)):
-        # Half of what is gone was never below the folder.
-        folder = "file:///data/images" if there or number % 2 else "file:///data/images-2"
-        path = f"{folder}/cat/{number}.jpg"
+    listed = [ListedFile(f"{ROOT}/{name}", 0, 0, "cat", 7, reason) for name, reason in _NOT_LOOKED_INTO.items()]
+    known = KnownFiles({}, {}, {})
+    places = [(there, f"{ROOT}/cat") for there in _LISTED if there]
+    places += [(None, folder) for folder in (*_GONE_FOLDERS, *_SPARED_FOLDERS)]
+    for number, ((there, folder), stored, bad, again) in enumerate(itertools.product(places, _STORED, _BAD, _AGAIN)):
+        path = f"{folder}/{number}.jpg"
         if there:
             length, modified, ignored = there
             listed.append(ListedFile(path, length, modified, None if ignored else "cat", 7, ignored))
@@ -80,6 +85,13 @@ def without_plainly_known(listed, known):
 
 def time_of(microseconds):
     return datetime.fromtimestamp(microseconds / _SECOND, timezone.utc)
+
+
+@pytest.mark.unit
+def test_what_lies_below_a_path_that_could_not_be_looked_into_is_not_gone():
+    listed, known = every_state()
+    gone = {file.path.rpartition("/")[0] for file in compare(listed, known, ROOT).files if file.status == "gone"}
+    assert gone == set(_GONE_FOLDERS)
 
 
 @pytest.mark.spark
