@@ -99,8 +99,10 @@ def decode_source(data: bytes, *, target_size: int | None = None, max_pixels: in
     Raises:
         ImageError: As `decode` does.
     """
-    image, size, file_format = _load(data, target_size, max_pixels)
-    orientation = _orientation(image)
+    image, size, file_format, said = _load(data, target_size, max_pixels)
+    left = _orientation(image)
+    # Pillow turns a TIFF's pixels as it loads them, and then takes the tag away.
+    orientation = left if left in _UPRIGHT else said
     mode = image.mode
     is_plain = (
         file_format in ("JPEG", "PNG")
@@ -109,14 +111,14 @@ def decode_source(data: bytes, *, target_size: int | None = None, max_pixels: in
         and not _needs_care(image)
     )
     try:
-        image = upright(to_rgb(to_srgb(image)), orientation)
+        image = upright(to_rgb(to_srgb(image)), left)
     except ImageError:
         raise
     except MemoryError as error:
         raise ImageError("out_of_memory", "decoding took more memory than one image may") from error
     except Exception as error:  # palettes and samples that only the conversion looks at are broken in as many ways
         raise _decoding_error(error) from error
-    width, height = (size[1], size[0]) if orientation in _TURNED else size
+    width, height = (size[1], size[0]) if left in _TURNED else size
     return Decoded(image, width, height, orientation, file_format, mode, is_plain)
 
 
@@ -231,8 +233,13 @@ def check_resample(resample: str) -> None:
         raise InvalidArgumentError(f"resample = {resample!r} is not one of {', '.join(RESAMPLINGS)}")
 
 
-def _load(data: bytes, target_size: int | None, max_pixels: int) -> tuple[Image.Image, tuple[int, int], str]:
-    """Reads the pixels; gives the image, the size that the file says, and the format that its bytes are in."""
+def _load(data: bytes, target_size: int | None, max_pixels: int) -> tuple[Image.Image, tuple[int, int], str, int]:
+    """Reads the pixels.
+
+    Returns:
+        The image, its size before any reduction, the format that the bytes are in, and the orientation that a TIFF had
+        before Pillow read its pixels; 1 for other formats, which keep their tag.
+    """
     if not data:
         raise ImageError("empty", "the file has no bytes")
     with warnings.catch_warnings():
@@ -242,6 +249,7 @@ def _load(data: bytes, target_size: int | None, max_pixels: int) -> tuple[Image.
             _check_pixels(image, max_pixels)
             file_format = image.format or ""
             size = image.size
+            said = _orientation(image) if file_format == "TIFF" else 1
             if target_size is not None and file_format in ("JPEG", "MPO"):
                 side = target_size * _DRAFT_MARGIN
                 image.draft(None, (side, side))  # None keeps the mode
@@ -251,7 +259,7 @@ def _load(data: bytes, target_size: int | None, max_pixels: int) -> tuple[Image.
                 # Icons and turned TIFFs know their size only now.
                 _check_pixels(image, max_pixels)
                 size = image.size
-            return image, size, file_format
+            return image, size, file_format, said
         except ImageError:
             raise
         except Image.DecompressionBombError as error:

@@ -32,7 +32,7 @@ TURN = {
 }
 
 
-def marked_file(size, marker, orientation, image_format="PNG"):
+def marked_file(size, marker, orientation, image_format="PNG", **options):
     """A black image with a white rectangle over `marker`, and an EXIF orientation."""
     pixels = np.zeros((size[1], size[0], 3), np.uint8)
     xmin, ymin, xmax, ymax = marker
@@ -40,7 +40,8 @@ def marked_file(size, marker, orientation, image_format="PNG"):
     exif = Image.Exif()
     exif[0x0112] = orientation
     buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, image_format, exif=exif, **({"quality": 95} if image_format == "JPEG" else {}))
+    options = {"quality": 95} if image_format == "JPEG" else options
+    Image.fromarray(pixels).save(buffer, image_format, exif=exif, **options)
     return buffer.getvalue()
 
 
@@ -69,11 +70,15 @@ def measured(light):
     return centre_x - half_width, centre_y - half_height, centre_x + half_width, centre_y + half_height
 
 
+@pytest.mark.parametrize("declared_size", [None, (40, 31)])
+@pytest.mark.parametrize(
+    ("image_format", "options"), [("PNG", {}), ("TIFF", {}), ("TIFF", {"compression": "tiff_lzw"})]
+)
 @pytest.mark.parametrize("orientation", ORIENTATIONS)
-def test_a_box_frames_the_same_pixels_after_turning_upright(orientation):
+def test_a_box_frames_the_same_pixels_after_turning_upright(orientation, image_format, options, declared_size):
     marker = (3, 5, 9, 20)
-    light, known = stored(marked_file((40, 31), marker, orientation), "none", 1)
-    (box,) = place_boxes([Box("a", *marker)], **known).boxes
+    light, known = stored(marked_file((40, 31), marker, orientation, image_format, **options), "none", 1)
+    (box,) = place_boxes([Box("a", *marker)], declared_size=declared_size, **known).boxes
     expected = np.zeros_like(light)
     xmin, ymin, xmax, ymax = (int(value) for value in box.corners)
     expected[ymin:ymax, xmin:xmax] = 1

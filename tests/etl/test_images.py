@@ -44,7 +44,9 @@ def test_exif_orientations_show_identical_pixels(orientation, file_format):
     options = {"lossless": True} if file_format == "WEBP" else {"quality": 100, "subsampling": 0}
     if file_format in ("PNG", "TIFF"):
         options = {}
-    result = decode(encoded(turned, file_format, exif=exif, **options))
+    source = decode_source(encoded(turned, file_format, exif=exif, **options))
+    assert (source.orientation, source.width, source.height) == (orientation, *straight.size)
+    result = source.image
     assert result.size == straight.size
     if file_format == "JPEG":
         assert np.abs(pixels(result) - pixels(straight)).max() < 12
