@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ..errors import EmptySourceError, SourceNotFoundError
 from .driver_limits import TooMuchError
 from .layouts import CLASS_FOLDERS, FOLDER_LAYOUTS, check_class_folders, class_of_parts, number_of_folder
-from .walk import IMAGE_SUFFIXES, NO_CLASS_FOLDER, local_uri, visit
+from .walk import IMAGE_SUFFIXES, NO_CLASS_FOLDER, folder_id, local_uri, visit
 
 _LOOKED_AT_THE_CLOCK = 1000
 
@@ -131,8 +131,9 @@ def list_below(root: bytes, names: Iterable[bytes], wanted: Wanted) -> Iterator[
         wanted: What its layout looks for.
     """
     classes: dict[tuple[bytes, ...], tuple[str | None, int | None]] = {}
+    above_all = folder_id(root)
     for name in names:
-        for entry in visit(root.rstrip(b"/") + b"/" + name, (name,), suffixes=wanted.suffixes):
+        for entry in visit(root.rstrip(b"/") + b"/" + name, (name,), above_all, wanted.suffixes):
             above = entry.parts[:-1]
             found = classes.get(above)
             if found is None:

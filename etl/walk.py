@@ -73,6 +73,15 @@ def local_path(uri: str) -> bytes:
     return unquote_to_bytes(re.sub(r"^file:(//)?(?=/)", "", uri))
 
 
+def folder_id(path: bytes) -> frozenset[tuple[int, int]]:
+    """Gives device and inode of a folder, as `visit` takes them; nothing where it cannot be looked at."""
+    try:
+        status = os.stat(path)  # noqa: PTH116  bytes: pathlib takes none
+    except OSError:
+        return frozenset()
+    return frozenset({(status.st_dev, status.st_ino)})
+
+
 def visit(
     path: bytes,
     parts: tuple[bytes, ...],

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 from etl_pictures import write_image
 
 from lakelens.errors import InvalidArgumentError, UnknownLayoutError
+from lakelens.etl.class_folders import Wanted, list_below, list_top
 from lakelens.etl.layouts import (
     FOLDER_LAYOUTS,
     check_class_folders,
@@ -59,6 +61,17 @@ def test_symbolic_links_are_followed_and_loops_are_passed_over(tmp_path):
     files, ignored = listed(source)
     assert files == ["cat/1.jpg", "one.jpg"]
     assert ignored == {"dog/up": "link_loop", "dog/self.jpg": "broken_link"}
+
+
+def test_a_link_to_the_source_folder_itself_is_a_loop(tmp_path):
+    write_image(tmp_path / "cat" / "1.jpg")
+    write_image(tmp_path / "dog" / "1.jpg")
+    (tmp_path / "cat" / "all").symlink_to("..", target_is_directory=True)
+    (tmp_path / "here").symlink_to(".", target_is_directory=True)
+    root = os.fsencode(tmp_path)
+    found = list_below(root, list_top(root).names, Wanted("class_folders"))
+    ignored = {str(Path(os.fsdecode(local_path(file.path))).relative_to(tmp_path)): file.ignored for file in found}
+    assert ignored == {"cat/1.jpg": None, "cat/all": "link_loop", "dog/1.jpg": None, "here": "link_loop"}
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads every folder")
