@@ -75,7 +75,7 @@ def list_folder_by_spark(spark: SparkSession, root: str, wanted: Wanted) -> tupl
     from pyspark.sql import functions as F
 
     qualified = qualified_folder(spark, root, wanted.layout)
-    below = F.substring("path", len(qualified) + 2, 1_000_000)
+    below = F.substring("path", len(qualified.rstrip("/")) + 2, 1_000_000)
     rule = _PathRule(wanted)
     named = _all_files(spark, qualified).select(
         F.col("path").alias(schema.PATH),

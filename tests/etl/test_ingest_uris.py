@@ -15,6 +15,8 @@ from etl_pictures import encoded, picture, write_image
 
 from lakelens import ImageTable
 from lakelens.errors import SourceNotFoundError
+from lakelens.etl import folders
+from lakelens.etl.class_folders import Wanted
 from lakelens.etl.ingest import ingest, run_prepared
 from lakelens.etl.prepare import prepare
 from lakelens.etl.quality import Quarantine
@@ -87,6 +89,16 @@ def test_changed_and_mended_files_of_another_file_system_are_taken_again_and_tou
     later, table = story["later"], story["table"]
     assert (later.stored, later.skipped, later.changed) == (2, len(NAMES), 2)
     assert Quarantine(spark, table.location).read().count() == 0
+
+
+def test_the_root_of_a_bucket_names_its_classes_like_any_folder(spark, monkeypatch):
+    files = "SELECT 's3a://bucket/001.cat/1.jpg' AS path, 3L AS length, timestamp_seconds(0) AS modified"
+    monkeypatch.setattr(folders, "_all_files", lambda *_: spark.sql(files))
+    for root in ("s3a://bucket/", "s3a://bucket"):  # Hadoop leaves a root its slash
+        monkeypatch.setattr(folders, "qualified_folder", lambda *_, root=root: root)
+        _, rows = folders.list_folder_by_spark(spark, root, Wanted("class_folders"))
+        (found,) = rows.collect()
+        assert (found.label_name, found.label_rank, found.ignored) == ("cat", 1, None)
 
 
 def test_annotations_in_another_file_system_find_their_images(spark, mounted, tmp_path):
