@@ -157,7 +157,8 @@ class _LogFiles:
         else:
             with self._system.open_input_stream(f"_delta_log/{name}") as stream:
                 text = stream.read().decode("utf-8")
-        return [json.loads(line) for line in text.splitlines() if line.strip()]
+        # Not splitlines(): Spark writes U+2028 and its like into its JSON as they are.
+        return [json.loads(line) for line in text.split("\n") if line.strip()]
 
     def can_rebuild(self, version: int) -> bool:
         """Whether the log still holds what a version is made of."""

@@ -114,6 +114,17 @@ def test_a_broken_label_property_does_not_hide_the_history_that_is_the_way_out(t
     assert history(table)[0].class_counts == {"cat": 2, "cow": 1, "dog": 2}
 
 
+@pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\u0085"])
+def test_a_class_whose_name_holds_a_separator_of_lines_does_not_end_the_history(table: Path, separator: str) -> None:
+    set_configuration(table, 0, lakelens__labels=json.dumps({f"ca{separator}t": 0}, ensure_ascii=False))
+    log = table / "_delta_log" / f"{0:020d}.json"
+    escaped = json.dumps(separator)[1:-1]
+    text = log.read_text().replace(escaped, separator)  # as Spark writes it
+    assert separator in text
+    log.write_text(text, encoding="utf-8")
+    assert [entry.rows for entry in history(table)] == [5, 5, 3]
+
+
 def test_a_table_without_classes_has_rows_alone(tmp_path: Path) -> None:
     write_deltalake(str(tmp_path / "t"), pa.table({"id": [1, 2]}))
     assert [(entry.rows, entry.class_counts) for entry in history(tmp_path / "t")] == [(2, None)]
