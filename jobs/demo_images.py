@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lakelens.errors import EmptySourceError, SourceNotFoundError
+from lakelens.etl.layouts import class_of_folder
 
 DIGIT_NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 DIGIT_SIDE_PX = 96
@@ -95,7 +96,7 @@ def link_own(images: Path, folder: Path, limit_per_class: int) -> DemoImages:
             target = (arrivals if late else source) / name / file.relative_to(images / name)
             target.parent.mkdir(parents=True, exist_ok=True)
             target.symlink_to(file.resolve())
-    return _counted(source, arrivals, _class_name(held_back), ())
+    return _counted(source, arrivals, class_of_folder(held_back), ())
 
 
 def deliver(images: DemoImages) -> None:
@@ -109,11 +110,6 @@ def deliver(images: DemoImages) -> None:
 
 def _image_files(folder: Path) -> Iterator[Path]:
     return (f for f in folder.rglob("*") if f.is_file() and f.suffix.lower() in JPEG_SUFFIXES)
-
-
-def _class_name(folder_name: str) -> str:
-    number, dot, name = folder_name.partition(".")
-    return name if dot and name and number.isdigit() else folder_name
 
 
 def _class_folder(root: Path, digit: int) -> Path:

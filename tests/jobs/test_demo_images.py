@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from lakelens.errors import EmptySourceError, SourceNotFoundError
+from lakelens.etl.layouts import class_of_parts
 from lakelens.jobs.demo_images import FIRST_FILES_OF_HELD_BACK, deliver, link_own, write_digits
 
 pytestmark = pytest.mark.unit
@@ -61,6 +62,14 @@ def test_own_images_are_linked_and_the_largest_class_is_held_back(tmp_path: Path
     deliver(images)
     assert len(files_of(images.source)) == 19
     assert len(files_of(own)) == 9 + 12 + 3
+
+
+@pytest.mark.parametrize("folder", ["1.cat", "01.cat", "001.cat", "001.", "cat.1"])
+def test_the_held_back_class_has_the_name_that_the_table_gives_it(tmp_path: Path, folder: str) -> None:
+    own = own_images(tmp_path / "own", {folder: 6, "dog": 3})
+    assert link_own(own, tmp_path / "out", limit_per_class=10).held_back == class_of_parts(
+        [folder, "1.png"], "class_folders"
+    )
 
 
 def test_own_images_need_a_folder_with_two_classes(tmp_path: Path) -> None:
