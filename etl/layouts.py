@@ -13,6 +13,8 @@ FOLDER_LAYOUTS = (CLASS_FOLDERS, NESTED_CLASS_FOLDERS)
 
 # Caltech-256 counts its classes in the folder's name: 001.ak47, 002.american-flag.
 _NUMBERED = re.compile(r"^\d{3,}\.(?=.)")
+# Numbers travel as Spark's INT; what is beyond it is a time, as in 20240101123456.cat, and counts no classes.
+_LARGEST_NUMBER = 2**31 - 1
 
 
 def check_layout(layout: str, known: Sequence[str]) -> None:
@@ -31,9 +33,10 @@ def class_of_folder(folder: str) -> str:
 
 
 def number_of_folder(folder: str) -> int | None:
-    """Takes the number from a folder's name, 1 from `001.ak47`; None when it has none."""
+    """Takes the number from a folder's name, 1 from `001.ak47`; None when it has none that fits 32 bits."""
     found = _NUMBERED.match(folder)
-    return int(found.group()[:-1]) if found else None
+    number = int(found.group()[:-1]) if found else None
+    return None if number is None or number > _LARGEST_NUMBER else number
 
 
 def class_of_parts(parts: Sequence[str], layout: str) -> str | None:

@@ -7,7 +7,7 @@ import pytest
 from etl_pictures import write_image
 
 from lakelens.errors import InvalidArgumentError, UnknownLayoutError
-from lakelens.etl.class_folders import Wanted, list_below, list_top
+from lakelens.etl.class_folders import ListedFile, Wanted, list_below, list_top
 from lakelens.etl.layouts import (
     FOLDER_LAYOUTS,
     check_class_folders,
@@ -16,6 +16,7 @@ from lakelens.etl.layouts import (
     class_of_parts,
     number_of_folder,
 )
+from lakelens.etl.listing import LABEL_RANK, folder_batch
 from lakelens.etl.walk import IMAGE_SUFFIXES, has_suffix, is_hidden, local_path, local_uri, visit
 
 pytestmark = pytest.mark.unit
@@ -110,6 +111,13 @@ def test_numbered_folders_name_their_class_without_the_number():
 
 def test_a_numbered_folder_gives_its_number():
     assert [number_of_folder(folder) for folder in ("001.ak47", "257.clutter", "cat", "12.cat")] == [1, 257, None, None]
+
+
+def test_a_number_that_no_row_can_hold_gives_no_rank():
+    assert number_of_folder(f"{2**31 - 1}.cat") == 2**31 - 1
+    assert number_of_folder(f"{2**31}.cat") is None
+    rows = [ListedFile("file:///a", 1, 2, "cat", Wanted("class_folders").rank_of(["20240101123456.cat", "a"]), None)]
+    assert folder_batch(rows).column(LABEL_RANK).to_pylist() == [None]
 
 
 def test_the_class_is_the_first_folder_or_all_of_them():
