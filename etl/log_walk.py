@@ -17,6 +17,7 @@ from urllib.parse import unquote
 
 from ..errors import TableError
 from ..locations import absolute, has_scheme
+from ..stores import delta_options
 from .opening import log_of
 from .snapshot import ROWS_UNKNOWN, Snapshot, open_snapshot
 
@@ -143,8 +144,7 @@ class _LogFiles:
             import pyarrow.fs
             from deltalake.fs import DeltaStorageHandler
 
-            options = {key: value for key, value in (storage_options or {}).items() if not key.startswith("fsspec.")}
-            self._system = pyarrow.fs.PyFileSystem(DeltaStorageHandler(place, options))
+            self._system = pyarrow.fs.PyFileSystem(DeltaStorageHandler(place, delta_options(storage_options or {})))
         names = self._names()
         self.commits = sorted(int(found[1]) for name in names if (found := _COMMIT.match(name)))
         self._committed = set(self.commits)

@@ -103,7 +103,8 @@ def difference(path: str, before: int, after: int, storage_options: Mapping[str,
     try:
         return diff(path, before, after, storage_options)
     except (VersionFilesMissingError, DataFileError, NotAnImageTableError):
-        return VersionDiff(before, after, class_counts(open_snapshot(path, after), storage_options), {}, {})
+        restored = open_snapshot(path, after, storage_options)
+        return VersionDiff(before, after, class_counts(restored, storage_options), {}, {})
 
 
 def _every_label(path: str, latest: Snapshot, storage_options: Mapping[str, str] | None) -> dict[str, int]:

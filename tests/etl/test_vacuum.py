@@ -7,7 +7,9 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import deltalake.fs
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
@@ -21,7 +23,7 @@ from lakelens.errors import (
     VersionNotFoundError,
     VersionProtectedError,
 )
-from lakelens.etl import pins, versions
+from lakelens.etl import log_walk, pins, versions
 from lakelens.etl.history import history
 from lakelens.etl.protection import pin_version
 from lakelens.etl.snapshot import open_snapshot
@@ -237,6 +239,32 @@ def test_a_pin_that_cannot_be_read_stops_vacuum_by_its_name(table: Path) -> None
         with pytest.raises(TableError, match=r"golden\.json is not the pin"):
             vacuum_now(table)
     assert all(path.exists() for path in files_of(table, 0))
+
+
+def test_what_options_leave_to_the_environment_is_put_in_before_delta_rs_gets_them(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {"aws_secret_access_key": "env:LAKE_SECRET", "fsspec.anon": "false"}
+    monkeypatch.setenv("LAKE_SECRET", "s3cr3t")
+    seen: list[dict[str, str] | None] = []
+
+    class Spy(DeltaTable):
+        def __init__(self, *args: Any, storage_options: dict[str, str] | None = None, **options: Any) -> None:
+            seen.append(storage_options)
+            super().__init__(*args, storage_options=storage_options, **options)
+
+    def handler(place: str, options: dict[str, str]) -> None:
+        seen.append(options)
+        raise FileNotFoundError(place)
+
+    monkeypatch.setattr(deltalake, "DeltaTable", Spy)
+    vacuum(table, dry_run=True, storage_options=given)
+    opened = len(seen)
+    monkeypatch.setattr(deltalake.fs, "DeltaStorageHandler", handler)
+    with pytest.raises(FileNotFoundError):
+        log_walk._LogFiles("s3://bucket/table", given)
+    assert len(seen) == opened + 1
+    assert seen == [{"aws_secret_access_key": "s3cr3t"}] * len(seen)
 
 
 def test_what_is_no_table_is_not_touched(tmp_path: Path) -> None:

@@ -19,8 +19,11 @@ from lakelens.errors import (
 )
 from lakelens.etl import versions
 from lakelens.etl.opening import as_version
+
+
+from lakelens.etl import restore, versions
 from lakelens.etl.restore import difference
-from lakelens.etl.snapshot import open_snapshot
+from lakelens.etl.snapshot import Snapshot, open_snapshot
 
 pytestmark = pytest.mark.unit
 
@@ -120,3 +123,20 @@ def test_an_image_table_without_spark_looks_and_pins_and_says_what_needs_spark(t
     for work in (lambda: held.restore(0), held.read, lambda: held.ingest("/photos"), held.read_quarantine):
         with pytest.raises(SessionError, match=r"opened without Spark.*spark_session"):
             work()
+
+
+def test_a_restore_that_has_nothing_to_compare_with_keeps_its_access_to_the_store(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"aws_region": "us-east-1"}
+    seen = []
+
+    def opened(location: str, version: int, storage_options: dict[str, str] | None = None) -> Snapshot:
+        seen.append(storage_options)
+        return open_snapshot(location, version, storage_options)
+
+    for path in set(open_snapshot(table, 1).files.paths) - set(open_snapshot(table, 0).files.paths):
+        (table / path).unlink()
+    monkeypatch.setattr(restore, "open_snapshot", opened)
+    assert restore.difference(str(table), 1, 0, options).added == {"cat": 2, "dog": 1}
+    assert seen == [options]
