@@ -8,6 +8,8 @@ from __future__ import annotations
 import io
 import math
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -242,7 +244,7 @@ def _load(data: bytes, target_size: int | None, max_pixels: int) -> tuple[Image.
     """
     if not data:
         raise ImageError("empty", "the file has no bytes")
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _pillow_allows(max_pixels):
         warnings.simplefilter("ignore")
         try:
             image = Image.open(io.BytesIO(data), formats=FORMATS)
@@ -270,6 +272,20 @@ def _load(data: bytes, target_size: int | None, max_pixels: int) -> tuple[Image.
             raise ImageError("out_of_memory", "decoding took more memory than one image may") from error
         except Exception as error:  # decoders raise whatever a broken file leads them to
             raise _decoding_error(error) from error
+
+
+@contextmanager
+def _pillow_allows(pixels: int) -> Iterator[None]:
+    """Raises Pillow's own limit where it would win: Pillow refuses an image of more than twice its number."""
+    before = Image.MAX_IMAGE_PIXELS
+    if before is None or pixels <= 2 * before:
+        yield
+        return
+    Image.MAX_IMAGE_PIXELS = pixels
+    try:
+        yield
+    finally:
+        Image.MAX_IMAGE_PIXELS = before
 
 
 def _decoding_error(error: Exception) -> ImageError:

@@ -238,6 +238,15 @@ def test_a_decompression_bomb_is_refused_before_it_is_decoded():
     assert decode(encoded(picture()), max_pixels=2400).size == (60, 40)
 
 
+@pytest.mark.parametrize("file_format", ["PNG", "TIFF", "GIF", "JPEG"])
+def test_a_limit_beyond_pillows_own_is_the_one_that_counts(file_format, monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    data = encoded(picture(width=40, height=40), file_format)
+    assert decode(data, max_pixels=1600).size == (40, 40)
+    assert reason_of(data, max_pixels=1599) == "too_many_pixels"
+    assert Image.MAX_IMAGE_PIXELS == 100
+
+
 def test_stored_forms_hold_what_they_say():
     data = encoded(picture(width=80, height=60))
     raw = make_stored_image(data, Recipe(size=32, store="raw_rgb"), Limits())
