@@ -23,6 +23,7 @@ from lakelens.java import find_java
 from lakelens.jobs.command import EXIT_DONE, EXIT_FAILED, main_of
 from lakelens.jobs.doctor_checks import Seen
 from lakelens.logged import last_lines
+from lakelens.tracking import resolve_tracking_uri
 
 DESCRIPTION = "try every part: Python, Java, TensorFlow, Horovod, Petastorm, Delta through Spark, the MLflow store"
 SUPPORTED_PYTHON = ((3, 10), (3, 12))
@@ -123,6 +124,8 @@ def examine(part: str, folder: Path, timeout_s: float, running: list[subprocess.
     # What an ended JVM leaves behind goes with the doctor's own folder.
     scratch = {"TMPDIR": str(folder), "SPARK_LOCAL_DIRS": str(folder)}
     environment = os.environ | scratch | {"TF_CPP_MIN_LOG_LEVEL": "3", "MLFLOW_DISABLE_TELEMETRY": "true"}
+    if environment.get("MLFLOW_TRACKING_URI"):  # relative to where the user is; the check runs elsewhere
+        environment["MLFLOW_TRACKING_URI"] = resolve_tracking_uri(environment["MLFLOW_TRACKING_URI"])
     with log.open("w", encoding="utf-8") as errors:
         process = subprocess.Popen(
             [sys.executable, "-c", code],

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lakelens.jobs.doctor import ORDER
+from lakelens.jobs.doctor import ORDER, examine
 
 
 def doctor(checkout: Path, *arguments: str, **variables: str) -> tuple[int, list[str], dict]:
@@ -78,6 +78,18 @@ def test_a_store_that_does_not_answer_is_named(checkout: Path, tmp_path: Path) -
     code, _, said = doctor(checkout, "--part", "mlflow", MLFLOW_TRACKING_URI=f"sqlite:///{tmp_path}/store.db")
     assert code == 1
     assert "MLFLOW_TRACKING_URI" in said["parts"][0]["detail"]
+
+
+@pytest.mark.unit
+def test_a_store_with_a_relative_path_is_looked_for_where_the_user_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "store.db").write_text("this is no database")
+    (tmp_path / "scratch").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///store.db")
+    found = examine("mlflow", tmp_path / "scratch", 120.0, [])
+    assert (found.ok, "not a database" in found.detail) == (False, True)
 
 
 @pytest.mark.unit
