@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlparse
+from urllib.parse import unquote, urlparse
 
 from .errors import InvalidArgumentError, MissingDependencyError, TrackingError
 
@@ -61,7 +61,7 @@ def local_store_path(tracking_uri: str) -> Path | None:
     if tracking_uri.startswith("sqlite:///"):
         return Path(tracking_uri.removeprefix("sqlite:///"))
     if tracking_uri.startswith("file:"):
-        return Path(urlparse(tracking_uri).path)
+        return Path(unquote(urlparse(tracking_uri).path))
     return None
 
 

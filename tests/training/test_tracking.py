@@ -18,6 +18,7 @@ from lakelens.tracking import (
     FAILURE_TAG,
     RunReference,
     TableVersion,
+    local_store_path,
     log_table,
     log_text,
     open_client,
@@ -63,6 +64,11 @@ def test_without_any_word_the_store_is_sqlite_in_the_working_folder(monkeypatch,
 def test_a_store_means_the_same_in_every_process(monkeypatch, tmp_path, given, resolved):
     monkeypatch.chdir(tmp_path)
     assert resolve_tracking_uri(given) == resolved.format(here=tmp_path)
+
+
+def test_a_folder_with_any_name_is_the_store_that_its_uri_names(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert local_store_path(resolve_tracking_uri("my runs é/50%/mlruns")) == tmp_path / "my runs é/50%/mlruns"
 
 
 def test_a_run_that_ends_well_is_finished_with_what_was_recorded(store, tmp_path):
