@@ -17,11 +17,8 @@ from lakelens.errors import (
     VersionFilesMissingError,
     VersionNotFoundError,
 )
-from lakelens.etl import versions
-from lakelens.etl.opening import as_version
-
-
 from lakelens.etl import restore, versions
+from lakelens.etl.opening import as_version
 from lakelens.etl.restore import difference
 from lakelens.etl.snapshot import Snapshot, open_snapshot
 
