@@ -5,6 +5,7 @@ Nothing here knows Spark; every function is a function of its arguments alone.
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import math
 import warnings
@@ -24,7 +25,9 @@ from .geometry import RESIZES, Placement, place
 # them in this order: the two that most files are in come first.
 FORMATS = (
     "JPEG", "PNG",
-    "AVIF", "BLP", "BMP", "CUR", "DCX", "DDS", "DIB", "FITS", "FLI", "FTEX", "GBR", "GIF", "ICNS", "ICO", "IM", "IMT",
+    # Pillow knows it since 11.3, and opens nothing at all when it is asked for a format that it does not know.
+    *(["AVIF"] if importlib.util.find_spec("PIL.AvifImagePlugin") else []),
+    "BLP", "BMP", "CUR", "DCX", "DDS", "DIB", "FITS", "FLI", "FTEX", "GBR", "GIF", "ICNS", "ICO", "IM", "IMT",
     "JPEG2000", "MCIDAS", "MSP", "PCD", "PCX", "PIXAR", "PPM", "PSD", "QOI", "SGI", "SPIDER", "SUN",
     "TGA", "TIFF", "WEBP", "XBM", "XPM", "XVTHUMB",
 )  # fmt: skip
