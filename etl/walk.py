@@ -31,7 +31,7 @@ LINK_LOOP = "link_loop"
 UNREADABLE_FOLDER = "unreadable_folder"
 SPECIAL_FILE = "special_file"
 # What lies below such a path, nobody has looked at: it is not known to be gone.
-NOT_LOOKED_INTO = (BROKEN_LINK, LINK_LOOP, UNREADABLE_FOLDER)
+NOT_LOOKED_INTO = (BROKEN_LINK, UNREADABLE_FOLDER)
 
 
 class Entry(NamedTuple):

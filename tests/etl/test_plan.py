@@ -45,15 +45,18 @@ _BAD = [
     ],
 ]
 # What could not be looked into, and where a file may have been that is not listed now: below one of these too.
-_NOT_LOOKED_INTO = {"locked": "unreadable_folder", "cat/unmounted": "broken_link", "cat/up": "link_loop"}
-_SPARED_FOLDERS = [f"{ROOT}-2/cat", f"{ROOT}/locked", f"{ROOT}/cat/unmounted/deep/er", f"{ROOT}/cat/up"]
-_GONE_FOLDERS = [f"{ROOT}/cat", f"{ROOT}/locked-2"]
+_NOT_LOOKED_INTO = {"locked": "unreadable_folder", "cat/unmounted": "broken_link"}
+_SPARED_FOLDERS = [f"{ROOT}-2/cat", f"{ROOT}/locked", f"{ROOT}/cat/unmounted/deep/er"]
+# A loop leads to a folder that was looked into.
+_LOOPS = {"cat/up": "link_loop"}
+_GONE_FOLDERS = [f"{ROOT}/cat", f"{ROOT}/locked-2", f"{ROOT}/cat/up"]
 _AGAIN = [None, *[(*stamp, content) for stamp in _STAMPS[:2] for content in ("h1", "h2", None)]]
 
 
 def every_state():
     """Every mixture of what a path may be in the source, the table, the quarantine and the stamps."""
-    listed = [ListedFile(f"{ROOT}/{name}", 0, 0, "cat", 7, reason) for name, reason in _NOT_LOOKED_INTO.items()]
+    passed_over = {**_NOT_LOOKED_INTO, **_LOOPS}
+    listed = [ListedFile(f"{ROOT}/{name}", 0, 0, "cat", 7, reason) for name, reason in passed_over.items()]
     known = KnownFiles({}, {}, {})
     places = [(there, f"{ROOT}/cat") for there in _LISTED if there]
     places += [(None, folder) for folder in (*_GONE_FOLDERS, *_SPARED_FOLDERS)]
