@@ -19,6 +19,7 @@ from ..etl.catalog import is_delta_table, path_of, read_table, sql_name
 from ..etl.opening import log_of
 from ..etl.snapshot import open_snapshot
 from ..locations import absolute, has_scheme, is_table_name
+from ..stores import delta_options
 from .arrow import PREDICTION_DDL
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ class PredictionsTable:
         from deltalake import DeltaTable
 
         with log_of(absolute(path_of(self._spark, self.location))) as log:
-            table = DeltaTable(log, storage_options=self._storage_options)
+            table = DeltaTable(log, storage_options=delta_options(self._storage_options or {}) or None)
             fields = json.loads(table.schema().to_json())["fields"]
             _check_columns(self.location, {field["name"]: _type_name(field["type"]) for field in fields})
             return PredictionsState(table.version(), table.transaction_version(self._application))
