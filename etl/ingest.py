@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..errors import TableConflictError
+from ..errors import QuarantineConflictError, TableConflictError
 from ..progress import spark_progress
 from . import schema
 from .annotations import encodable
@@ -51,7 +51,8 @@ def ingest(spark: SparkSession, location: str, request: IngestRequest) -> Ingest
     Another writer that commits meanwhile makes it plan again, so that no file is stored twice.
 
     Raises:
-        TableConflictError: If other writers kept being faster.
+        TableConflictError: If other writers kept being faster; nothing was committed.
+        QuarantineConflictError: If they kept changing the quarantine alone, after the images were committed.
         UsageError: Its subclasses, for every input that cannot be ingested.
     """
     request.check()
@@ -181,7 +182,7 @@ class _Ingest:
         committed = self._write(task, stale) if plan.work or stale is not None else Committed(None, 0)
         version = prepared.version if committed.version is None else committed.version
         bad = self._bad_files(committed, task) if plan.work else None
-        reasons = self._settle_quarantine(bad)
+        reasons = self._settle_quarantine(bad, version)
         if plan.touched:
             Stamps(self._spark, prepared.location).remember(plan.touched_files())
         quarantined = sum(reasons.values())
@@ -255,8 +256,13 @@ class _Ingest:
         bad = missing.mapInArrow(task.quarantined_rows, schema.QUARANTINE_DDL)
         return bad.persist(StorageLevel.MEMORY_AND_DISK)
 
-    def _settle_quarantine(self, bad: DataFrame | None) -> dict[str, int]:
-        """Writes what is bad, takes out what is mended or gone, and counts the bad by reason."""
+    def _settle_quarantine(self, bad: DataFrame | None, version: int | None) -> dict[str, int]:
+        """Writes what is bad, takes out what is mended or gone, and counts the bad by reason.
+
+        Raises:
+            QuarantineConflictError: If others kept changing the quarantine. To plan again, as after a conflict of the
+                table, would find the images known, and tell of an ingest that had stored none.
+        """
         reasons: dict[str, int] = {}
         if bad is not None:
             reasons = {row["reason"]: row["count"] for row in bad.groupBy("reason").count().collect()}
@@ -266,8 +272,16 @@ class _Ingest:
             if bad is not None:
                 mended = mended.join(bad, schema.PATH, "left_anti")
         quarantine = Quarantine(self._spark, self._prepared.location)
-        if reasons or (mended is not None and quarantine.exists()):
-            quarantine.record(bad if reasons else None, mended)
-        if bad is not None:
-            bad.unpersist()
+        try:
+            if reasons or (mended is not None and quarantine.exists()):
+                quarantine.record(bad if reasons else None, mended)
+        except TableConflictError as error:
+            raise QuarantineConflictError(
+                f"{self._prepared.location}: the images are stored, the table is at version {version}; but others kept "
+                f"changing {quarantine.location}, which lacks what was found bad ({sum(reasons.values())} files). "
+                f"Run the ingest again when they are done: it reads these files only. Last: {error}"
+            ) from error
+        finally:
+            if bad is not None:
+                bad.unpersist()
         return reasons

@@ -35,6 +35,9 @@ def writing_session(spark: SparkSession) -> SparkSession:
         # One open file per split in each task, instead of sorting the images by split first.
         "spark.sql.maxConcurrentOutputFileWriters": "16",
         "spark.sql.parquet.compression.codec": "uncompressed",
+        # Spark would not write the time of a file that claims to be from before 1900, whose day old readers mistake.
+        "spark.sql.parquet.int96RebaseModeInWrite": "CORRECTED",
+        "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
         "parquet.block.size": str(schema.ROW_GROUP_BYTES),
         f"parquet.enable.dictionary#{schema.IMAGE}": "false",
         "spark.databricks.delta.optimizeWrite.enabled": "false",

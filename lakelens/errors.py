@@ -116,6 +116,10 @@ class TableConflictError(TableError):
     """Raised when another writer changed the table in a way that this write cannot be combined with."""
 
 
+class QuarantineConflictError(TableError):
+    """Raised when an ingest has committed its images and then others kept changing the table's quarantine."""
+
+
 # --- training -------------------------------------------------------------------------------------------------------
 
 

@@ -22,12 +22,15 @@ from lakelens.errors import (
     InvalidArgumentError,
     NotADeltaTableError,
     NotAnImageTableError,
+    QuarantineConflictError,
     SourceNotFoundError,
+    TableConflictError,
     UnknownLayoutError,
     VersionNotFoundError,
 )
 from lakelens.etl import driver_plan
 from lakelens.etl.images import decode, fit
+from lakelens.etl.quality import Quarantine
 from lakelens.etl.splits import split_of
 from lakelens.etl.worker import BatchTask
 
@@ -204,6 +207,23 @@ def test_a_batch_of_bad_files_only_makes_no_version(story):
         )
     finally:
         extra.unlink()
+
+
+def test_a_quarantine_that_others_keep_changing_is_told_once_the_images_are_stored(story, spark, tmp_path, monkeypatch):
+    def refuse(self, changes):
+        raise TableConflictError("another MERGE was faster")
+
+    source, table = tmp_path / "images", ImageTable(spark, tmp_path / "t")
+    write_image(source / "cat" / "1.jpg", seed=1)
+    os.utime(source / "cat" / "1.jpg", (-3_000_000_000, -3_000_000_000))  # 1874, as a camera without a clock may say
+    (source / "cat" / "2.jpg").write_text("no image")
+    with monkeypatch.context() as patched:
+        patched.setattr(Quarantine, "_write", refuse)
+        with pytest.raises(QuarantineConflictError, match=r"at version 0.*_quarantine.*\(1 files\)"):
+            table.ingest(source, size=16)
+    assert table.class_counts() == {"cat": 1}
+    result = table.ingest(source)
+    assert (result.skipped, result.quarantined, result.committed) == (1, 1, False)
 
 
 def test_a_class_is_new_once_a_commit_has_given_it_a_number(story, tmp_path):
