@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.spark, pytest.mark.horovod, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.horovod, pytest.mark.timeout(1000)]
 
 
 def demo(*flags: str) -> tuple[subprocess.CompletedProcess[str], dict]:
@@ -20,7 +20,7 @@ def demo(*flags: str) -> tuple[subprocess.CompletedProcess[str], dict]:
         [sys.executable, "-m", "lakelens.jobs.cli", "demo", *flags],
         capture_output=True,
         text=True,
-        timeout=550,
+        timeout=900,
         check=False,
         env={**os.environ, "JAVA_TOOL_OPTIONS": users},
     )
