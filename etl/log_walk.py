@@ -144,7 +144,7 @@ class _LogFiles:
             import pyarrow.fs
             from deltalake.fs import DeltaStorageHandler
 
-            self._system = pyarrow.fs.PyFileSystem(DeltaStorageHandler(place, delta_options(storage_options or {})))
+            self._system = pyarrow.fs.PyFileSystem(DeltaStorageHandler(place, delta_options(storage_options)))
         names = self._names()
         self.commits = sorted(int(found[1]) for name in names if (found := _COMMIT.match(name)))
         self._committed = set(self.commits)

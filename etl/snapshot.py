@@ -218,7 +218,7 @@ def _opened(
             f"{place} is a catalog name; give the table's path, as `ImageTable(spark, {place!r}).location` prints it"
         )
     wanted = as_version(place, version)
-    options = delta_options(storage_options or {})
+    options = delta_options(storage_options)
     with log_of(place) as log:
         table = open_log(place, log, wanted, options)
         metadata = table.metadata()

@@ -107,7 +107,7 @@ def _doomed(latest: Snapshot, retention_hours: int | None, storage_options: Mapp
     from deltalake import DeltaTable
 
     with log_of(latest.location, whole=True) as place:
-        table = DeltaTable(place, storage_options=delta_options(storage_options or {}) or None)
+        table = DeltaTable(place, storage_options=delta_options(storage_options) or None)
         # Not only what the log since its last checkpoint calls removed, but also what it does not know at all.
         listed = table.vacuum(retention_hours, dry_run=True, enforce_retention_duration=False, full=True)
     active = {locate(latest.location, path) for path in latest.files.paths}

@@ -115,7 +115,7 @@ class PredictionsTable:
         from deltalake import DeltaTable
 
         with log_of(absolute(path_of(self._spark, self.location))) as log:
-            table = DeltaTable(log, storage_options=delta_options(self._storage_options or {}) or None)
+            table = DeltaTable(log, storage_options=delta_options(self._storage_options) or None)
             fields = json.loads(table.schema().to_json())["fields"]
             _check_columns(self.location, {field["name"]: _type_name(field["type"]) for field in fields})
             return PredictionsState(table.version(), table.transaction_version(self._application))

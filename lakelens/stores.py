@@ -89,10 +89,10 @@ def _resolved(key: str, value: str) -> str:
     return os.environ[name]
 
 
-def delta_options(storage_options: Mapping[str, str]) -> dict[str, str]:
+def delta_options(storage_options: Mapping[str, str] | None) -> dict[str, str]:
     """Gives the storage options that delta-rs takes: resolved, without those for fsspec alone."""
-    own = {key: value for key, value in storage_options.items() if not key.startswith(FSSPEC_PREFIX)}
-    return resolved(own)
+    given = storage_options or {}
+    return resolved({key: value for key, value in given.items() if not key.startswith(FSSPEC_PREFIX)})
 
 
 def fsspec_options(protocol: str, storage_options: Mapping[str, str]) -> dict[str, Any]:
