@@ -9,6 +9,7 @@ from ..errors import TableConflictError
 from . import schema
 from .catalog import create_table, delta_table, is_delta_table, read_table
 from .conflicts import conflicts_named
+from .local_frames import local_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -58,7 +59,7 @@ class Quarantine:
     def read(self) -> DataFrame:
         """The files that are in quarantine now; an empty DataFrame when there never were any."""
         if not self.exists():
-            return self._spark.createDataFrame([], schema.QUARANTINE_DDL)
+            return local_frame(self._spark, [], schema.QUARANTINE_DDL)
         return read_table(self._spark, self.location)
 
     def record(self, bad: DataFrame | None, mended_paths: DataFrame | None) -> None:
