@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping
 from typing import Any
 
 from .gpus import driver_gpus, visible_to_rank
@@ -54,7 +53,9 @@ def run_on_driver(job: Job, listener: Listener) -> Any:
                 )
                 variables = horovod_environment(placement, loopback_interface(), job.stall_timeout_s)
                 variables |= visible_to_rank(gpus, placement.local_rank, wanted=job.gpus)
-                variables = {**_with_store(variables, store), **job.environment}
+                if store is not None:
+                    variables |= store.environment
+                variables |= job.environment
                 process.assign(assignment(job, placement, variables), job.key)
             while not (record.all_returned and supervisor.gone):
                 supervisor.step(_STEP_S)
@@ -69,7 +70,3 @@ def run_on_driver(job: Job, listener: Listener) -> Any:
                     store.close()
         value.seek(0)
         return read_value(value.read(record.value["pickle"]), record.value["large"], value)
-
-
-def _with_store(variables: Mapping[str, str], store: LoopbackStore | None) -> dict[str, str]:
-    return {**variables, **(store.environment if store is not None else {})}
