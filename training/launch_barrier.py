@@ -103,7 +103,6 @@ class _BarrierRun:
         self._hung_up: set[int] = set()
         self._done: _SparkDone | None = None
         self._done_at = 0.0
-        self._not_shown = 0
         self._say_dropped_at = 0.0
         self._store_closed = False
         self._unwritten: OSError | None = None
@@ -244,26 +243,26 @@ class _BarrierRun:
             self._say_dropped()
             self._say_dropped_at = deadline + _SAY_AFTER_S
 
-    def _say_dropped(self) -> None:
-        self._not_shown += self._inbox.take_dropped()
-        if self._not_shown:
+    def _say_dropped(self, passed_over: int = 0) -> None:
+        not_shown = self._inbox.take_dropped() + passed_over
+        if not_shown:
             self._listener.on_notice(
-                f"{self._job.name}: {self._not_shown} lines and messages were not shown: ranks write faster than the "
+                f"{self._job.name}: {not_shown} lines and messages were not shown: ranks write faster than the "
                 f"driver prints; write less, or use driver_log_verbosity='log_callback_only'"
             )
-            self._not_shown = 0
 
     def _show_rest(self, seconds: float) -> None:
         """Shows what is left of the ranks' lines; what there is no time for is kept for the error all the same."""
         deadline = time.monotonic() + seconds
+        passed_over = 0
         while (event := self._inbox.take_shown()) is not None:
             now = time.monotonic()
             if now < deadline:
                 self._hear(event, now)
             else:
                 self._record.record(event, now)
-                self._not_shown += 1
-        self._say_dropped()
+                passed_over += 1
+        self._say_dropped(passed_over)
 
     def _take(self, item: tuple[int, Frame | RankEvent | None] | _SparkDone) -> None:
         now = time.monotonic()
