@@ -76,10 +76,14 @@ def local_path(uri: str) -> bytes:
 def folder_id(path: bytes) -> frozenset[tuple[int, int]]:
     """Gives device and inode of a folder, as `visit` takes them; nothing where it cannot be looked at."""
     try:
-        status = os.stat(path)  # noqa: PTH116  bytes: pathlib takes none
+        return frozenset({_device_and_inode(path)})
     except OSError:
         return frozenset()
-    return frozenset({(status.st_dev, status.st_ino)})
+
+
+def _device_and_inode(folder: bytes) -> tuple[int, int]:
+    status = os.stat(folder)  # noqa: PTH116  bytes: pathlib takes none
+    return status.st_dev, status.st_ino
 
 
 def visit(
@@ -131,8 +135,7 @@ def _walk(
     folder: bytes, parts: tuple[bytes, ...], above: frozenset[tuple[int, int]], suffixes: frozenset[str]
 ) -> Iterator[Entry]:
     try:
-        status = os.stat(folder)  # noqa: PTH116  bytes: pathlib takes none
-        here = (status.st_dev, status.st_ino)
+        here = _device_and_inode(folder)
         if here in above:
             yield Entry(folder, parts, ignored=LINK_LOOP)
             return
