@@ -199,12 +199,12 @@ def _rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     """Gives the rows without their bytes, and their times as numbers that are dates in Python too."""
     import pyarrow as pa
 
-    rows = batch.select([name for name in batch.schema.names if name not in (CONTENT, schema.SOURCE_MODIFIED)])
+    others = [name for name in batch.schema.names if name not in (CONTENT, schema.SOURCE_MODIFIED)]
+    rows: list[dict[str, Any]] = batch.select(others).to_pylist()
     times = batch.column(schema.SOURCE_MODIFIED).cast(pa.int64()).to_pylist()
-    return [
-        {**row, schema.SOURCE_MODIFIED: None if time is None else min(time, _LATEST_US)}
-        for row, time in zip(rows.to_pylist(), times, strict=True)
-    ]
+    for row, time in zip(rows, times, strict=True):
+        row[schema.SOURCE_MODIFIED] = None if time is None else min(time, _LATEST_US)
+    return rows
 
 
 def _sources(batch: pa.RecordBatch, wanted: Sequence[bool]) -> Iterator[Source]:
