@@ -226,7 +226,7 @@ class _Sizes:
         raw: frozenset[int],
         stored: tuple[int, int] | None,
     ) -> _Sizes:
-        columns = tuple(batch.values_of(name) for name in _SIDES) if feed.plan.schema.keys() >= set(_SIDES) else ()
+        columns = tuple(batch.values_of(name) for name in _SIDES) if _has_sizes(feed.plan) else ()
         return cls(columns, images, raw, stored)
 
     def of(self, row: int) -> tuple[int, int]:
@@ -287,6 +287,10 @@ def size_of_first_image(feed: DeltaFeed) -> tuple[int, int]:
     )
 
 
+def _has_sizes(plan: FeedPlan) -> bool:
+    return plan.schema.keys() >= set(_SIDES)
+
+
 def _size_columns_of(feed: DeltaFeed) -> tuple[str, ...]:
     sizes = [name for name in _SIDES if name in feed.plan.schema]
     forms = [feed.format_column, *sizes] if feed.format_column is not None else []
@@ -310,8 +314,9 @@ def _first_rows(plan: FeedPlan, file: int, columns: tuple[str, ...]) -> Iterator
 def _size_in(feed: DeltaFeed, row: RowGroup) -> tuple[int, int] | None:
     """Finds the size of the image in a single row; None if it does not tell."""
     if feed.format_column is not None and row.values(feed.format_column)[0] in RAW_FORMATS:
-        known = feed.plan.schema.keys() >= set(_SIDES)
-        height, width = (row.values(name)[0] if known else None for name in _SIDES)
+        if not _has_sizes(feed.plan):
+            return None
+        height, width = (row.values(name)[0] for name in _SIDES)
         return (int(height), int(width)) if height and width else None
     with suppress(ImageError):
         return size_of(bytes(row.binary(feed.image_column).at(0) or b""))
