@@ -18,13 +18,13 @@ def local_frame(spark: SparkSession, rows: Sequence[tuple[Any, ...]], ddl: str) 
     them on; a session that has not used one before starts it for that.
 
     Args:
-        spark: A `writing_session`, in which `ARROW_ENABLED` holds.
+        spark: A `writing_session`, in which `ARROW_ENABLED` holds; any session where there are no rows.
         rows: The rows; None where a value is missing.
         ddl: Their columns, in the order of the values.
     """
-    import pandas as pd
-
     if not rows:
         return spark.createDataFrame([], ddl).limit(0)  # of which no task is left
+    import pandas as pd
+
     # As objects: pandas would make floating-point numbers of a column of integers in which one is missing.
     return spark.createDataFrame(pd.DataFrame(rows, dtype=object), ddl)
