@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from lakelens import __version__
-from lakelens.jobs.command import execute
+from lakelens.jobs.command import JobHelp, execute
 
 # Each module has DESCRIPTION, add_arguments(parser) and run(args).
 COMMANDS = ("etl", "table", "train", "score", "doctor", "demo")
@@ -26,10 +26,7 @@ def build_parser() -> argparse.ArgumentParser:
     for name in COMMANDS:
         module = importlib.import_module(f"lakelens.jobs.{name}")
         command = commands.add_parser(
-            name,
-            help=module.DESCRIPTION,
-            description=module.DESCRIPTION,
-            formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+            name, help=module.DESCRIPTION, description=module.DESCRIPTION, formatter_class=JobHelp
         )
         module.add_arguments(command)
         command.set_defaults(run=module.run)

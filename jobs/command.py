@@ -20,6 +20,15 @@ AddArguments = Callable[[argparse.ArgumentParser], None]
 Run = Callable[[argparse.Namespace], dict[str, Any]]
 
 
+class JobHelp(argparse.ArgumentDefaultsHelpFormatter):
+    """Help that names the default of those flags that have one."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        if action.default is None or action.default is False or action.default == []:
+            return action.help
+        return super()._get_help_string(action)
+
+
 def main_of(description: str, add_arguments: AddArguments, run: Run, argv: Sequence[str] | None = None) -> int:
     """Parses the flags of one job, runs it, prints its result; the `main` of a spark-submit entry point.
 
@@ -32,7 +41,7 @@ def main_of(description: str, add_arguments: AddArguments, run: Run, argv: Seque
     Returns:
         The exit code.
     """
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser = argparse.ArgumentParser(description=description, formatter_class=JobHelp)
     add_arguments(parser)
     return execute(run, parser.parse_args(argv))
 

@@ -91,6 +91,17 @@ def test_every_command_explains_itself(capsys: pytest.CaptureFixture[str]) -> No
         assert "usage: lakelens " + name in capsys.readouterr().out
 
 
+def test_help_names_a_default_only_where_there_is_one(capsys: pytest.CaptureFixture[str]) -> None:
+    for argv in (["etl"], ["train"], ["table", "quarantine"]):
+        with pytest.raises(SystemExit):
+            build_parser().parse_args([*argv, "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    for nothing in ("default: None", "default: []", "default: False"):
+        assert nothing not in shown
+    for default in ("weights and order (default: 0)", "all are counted (default: 1000)"):
+        assert default in shown
+
+
 def test_a_missing_flag_or_command_is_a_usage_error() -> None:
     for argv in ([], ["nothing"], ["etl"]):
         with pytest.raises(SystemExit) as stopped:
