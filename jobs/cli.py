@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from lakelens import __version__
-from lakelens.jobs.command import JobHelp, execute
+from lakelens.jobs.command import JobParser, execute
 
 # Each module has DESCRIPTION, add_arguments(parser) and run(args).
 COMMANDS = ("etl", "table", "train", "score", "doctor", "demo")
@@ -16,7 +16,7 @@ COMMANDS = ("etl", "table", "train", "score", "doctor", "demo")
 
 def build_parser() -> argparse.ArgumentParser:
     """Builds the parser of all commands."""
-    parser = argparse.ArgumentParser(
+    parser = JobParser(
         prog="lakelens",
         description="From a folder of images to a scored Delta table on Spark.",
         epilog="The last line on stdout is one JSON object. Exit code: 0 done, 1 failed, 2 usage or configuration.",
@@ -25,9 +25,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="{" + ",".join(COMMANDS) + "}")
     for name in COMMANDS:
         module = importlib.import_module(f"lakelens.jobs.{name}")
-        command = commands.add_parser(
-            name, help=module.DESCRIPTION, description=module.DESCRIPTION, formatter_class=JobHelp
-        )
+        command = commands.add_parser(name, help=module.DESCRIPTION, description=module.DESCRIPTION)
         module.add_arguments(command)
         command.set_defaults(run=module.run)
     return parser

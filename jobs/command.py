@@ -10,7 +10,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from lakelens.errors import LakelensError, UsageError
 
@@ -18,6 +18,20 @@ EXIT_DONE, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
 
 AddArguments = Callable[[argparse.ArgumentParser], None]
 Run = Callable[[argparse.Namespace], dict[str, Any]]
+
+
+class JobParser(argparse.ArgumentParser):
+    """A parser for which wrong flags are an error like any other: words on stderr, a JSON object on stdout, 2."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"formatter_class": JobHelp, **options})
+
+    def error(self, message: str) -> NoReturn:
+        """Ends the process."""
+        self.print_usage(sys.stderr)
+        print(f"{self.prog}: error: {message}", file=sys.stderr)
+        print_json({"error": "UsageError", "message": f"{self.prog}: {message}"})
+        sys.exit(EXIT_USAGE)
 
 
 class JobHelp(argparse.ArgumentDefaultsHelpFormatter):
@@ -41,7 +55,7 @@ def main_of(description: str, add_arguments: AddArguments, run: Run, argv: Seque
     Returns:
         The exit code.
     """
-    parser = argparse.ArgumentParser(description=description, formatter_class=JobHelp)
+    parser = JobParser(description=description)
     add_arguments(parser)
     return execute(run, parser.parse_args(argv))
 

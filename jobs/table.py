@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from lakelens.jobs.command import JobHelp, add_session_arguments, main_of, session_of, version_value
+from lakelens.jobs.command import add_session_arguments, main_of, session_of, version_value
 
 DESCRIPTION = "Look at the versions of an image table, pin and restore them, remove files that none needs."
 
@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
 
     def add(name: str, text: str, work: Callable[[argparse.Namespace], dict[str, Any]]) -> argparse.ArgumentParser:
-        action = actions.add_parser(name, help=text, description=text, formatter_class=JobHelp)
+        action = actions.add_parser(name, help=text, description=text)
         action.add_argument("table", help="path or URI of the table")
         action.set_defaults(work=work)
         return action

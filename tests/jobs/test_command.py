@@ -14,7 +14,7 @@ import pytest
 
 from lakelens.errors import InvalidArgumentError, LakelensError
 from lakelens.jobs.cli import COMMANDS, build_parser, main
-from lakelens.jobs.command import execute, key_values, version_value
+from lakelens.jobs.command import execute, key_values, main_of, version_value
 from lakelens.jobs.etl import fractions
 
 pytestmark = pytest.mark.unit
@@ -102,11 +102,23 @@ def test_help_names_a_default_only_where_there_is_one(capsys: pytest.CaptureFixt
         assert default in shown
 
 
-def test_a_missing_flag_or_command_is_a_usage_error() -> None:
-    for argv in ([], ["nothing"], ["etl"]):
+def test_a_missing_flag_or_command_is_a_usage_error_with_a_json_line(capsys: pytest.CaptureFixture[str]) -> None:
+    for argv in ([], ["nothing"], ["etl"], ["table", "nothing"], ["table", "history", "t", "--limit", "x"]):
         with pytest.raises(SystemExit) as stopped:
             main(argv)
         assert stopped.value.code == 2
+        captured = capsys.readouterr()
+        found = json.loads(captured.out)
+        assert found["error"] == "UsageError"
+        assert found["message"].startswith("lakelens")
+        assert "usage: lakelens" in captured.err
+
+
+def test_wrong_flags_of_an_entry_point_are_a_json_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main_of("A job.", lambda parser: None, lambda _: {}, ["--nothing"])
+    assert stopped.value.code == 2
+    assert "--nothing" in last_line(capsys)["message"]
 
 
 def test_key_values_are_split_at_the_first_equals_sign() -> None:
