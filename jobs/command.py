@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
+import math
 import os
 import select
 import signal
@@ -70,6 +72,9 @@ def execute(run: Run, args: argparse.Namespace) -> int:
         0 when the job is done, 1 when it failed, 2 when its input or configuration has to change; 130 after Ctrl-C and
         141 when the reader of stdout has gone (`lakelens table history ... | head`), as a shell would say.
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A class or file may have a name that the terminal's encoding lacks.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         return _executed(run, args)
     except BrokenPipeError:
@@ -111,9 +116,21 @@ def _stdout_is_gone() -> bool:
 
 
 def print_json(value: dict[str, Any]) -> None:
-    """Prints one JSON object as one line of stdout, with everything before it flushed."""
-    sys.stderr.flush()
-    print(json.dumps(value, default=str), flush=True)
+    """Prints one JSON object as one line of stdout, with everything before it flushed.
+
+    A number that is none, such as the loss of a training that has diverged, is null: JSON has no word for it.
+    """
+    if sys.stderr is not None:  # as after 2>&-
+        sys.stderr.flush()
+    print(json.dumps(_of_json(value), default=str, allow_nan=False), flush=True)
+
+
+def _of_json(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: _of_json(item) for key, item in value.items()}
+    return [_of_json(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def _failed(error: Exception, exit_code: int) -> int:

@@ -79,6 +79,35 @@ sys.exit(execute(run, argparse.Namespace()))
     assert (done.returncode, done.stderr) == (141, "")
 
 
+def test_a_number_that_is_none_is_null(capsys: pytest.CaptureFixture[str]) -> None:
+    metrics = {"loss": float("nan"), "runs": [{"accuracy": 0.5}, (float("inf"), 1)]}
+    assert execute(lambda _: {"metrics": metrics}, argparse.Namespace()) == 0
+
+    def refused(word: str) -> None:
+        raise AssertionError(f"{word} is no JSON")
+
+    found = json.loads(capsys.readouterr().out, parse_constant=refused)
+    assert found == {"metrics": {"loss": None, "runs": [{"accuracy": 0.5}, [None, 1]]}}
+
+
+def in_a_process(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    job = f"import argparse, sys\nfrom lakelens.jobs.command import execute\n{code}"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), **variables}
+    return subprocess.run([sys.executable, "-c", job], capture_output=True, text=True, env=environment, check=False)
+
+
+def test_a_name_that_stdout_cannot_encode_is_written_in_escapes() -> None:
+    run = r"sys.exit(execute(lambda _: print('k\u00e4tze \udcff') or {'rows': 1}, argparse.Namespace()))"
+    done = in_a_process(run, PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stdout) == (0, 'k\\xe4tze \\udcff\n{"rows": 1}\n'), done.stderr
+
+
+def test_a_closed_stderr_takes_nothing_from_stdout() -> None:
+    run = "sys.stderr = None\nsys.exit(execute(lambda _: {'rows': 1}, argparse.Namespace()))"
+    done = in_a_process(run)
+    assert (done.returncode, done.stdout) == (0, '{"rows": 1}\n')
+
+
 def test_an_interrupt_ends_with_the_shell_convention() -> None:
     assert execute(raising(KeyboardInterrupt()), argparse.Namespace()) == 130
 
