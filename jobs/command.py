@@ -10,8 +10,10 @@ import os
 import select
 import signal
 import sys
+import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from lakelens.errors import LakelensError, UsageError
@@ -20,6 +22,10 @@ EXIT_DONE, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
 
 AddArguments = Callable[[argparse.ArgumentParser], None]
 Run = Callable[[argparse.Namespace], dict[str, Any]]
+
+
+class Terminated(KeyboardInterrupt):
+    """Raised in the job's main thread when it is sent SIGTERM, as by a scheduler that stops it."""
 
 
 class JobParser(argparse.ArgumentParser):
@@ -69,14 +75,16 @@ def execute(run: Run, args: argparse.Namespace) -> int:
     cluster's. Either way the last stdout line is a JSON object, so that a caller can always parse it.
 
     Returns:
-        0 when the job is done, 1 when it failed, 2 when its input or configuration has to change; 130 after Ctrl-C and
-        141 when the reader of stdout has gone (`lakelens table history ... | head`), as a shell would say.
+        0 when the job is done, 1 when it failed, 2 when its input or configuration has to change; 130 after Ctrl-C, 143
+        after SIGTERM and 141 when the reader of stdout has gone (`lakelens table history ... | head`), as a shell would
+        say.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A class or file may have a name that the terminal's encoding lacks.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        return _executed(run, args)
+        with _termination_raised():
+            return _executed(run, args)
     except BrokenPipeError:
         if not _stdout_is_gone():
             raise
@@ -92,9 +100,11 @@ def _executed(run: Run, args: argparse.Namespace) -> int:
         return _failed(error, EXIT_USAGE)
     except LakelensError as error:
         return _failed(error, EXIT_FAILED)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
+        number = signal.SIGTERM if isinstance(interrupt, Terminated) else signal.SIGINT
         print("interrupted", file=sys.stderr)
-        return 128 + signal.SIGINT
+        print_json({"error": type(interrupt).__name__, "message": f"interrupted by {number.name}"})
+        return 128 + number
     except Exception as error:
         if isinstance(error, BrokenPipeError) and _stdout_is_gone():
             raise
@@ -103,6 +113,23 @@ def _executed(run: Run, args: argparse.Namespace) -> int:
     exit_code = result.pop("exit_code", EXIT_DONE)
     print_json(result)
     return int(exit_code)
+
+
+@contextmanager
+def _termination_raised() -> Iterator[None]:
+    """Lets SIGTERM unwind the job as Ctrl-C does, so that what it has started and half written goes with it."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+
+    def terminate(*_: object) -> NoReturn:
+        raise Terminated
+
+    signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _stdout_is_gone() -> bool:

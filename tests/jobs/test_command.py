@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -108,8 +110,26 @@ def test_a_closed_stderr_takes_nothing_from_stdout() -> None:
     assert (done.returncode, done.stdout) == (0, '{"rows": 1}\n')
 
 
-def test_an_interrupt_ends_with_the_shell_convention() -> None:
+def test_an_interrupt_ends_with_the_shell_convention(capsys: pytest.CaptureFixture[str]) -> None:
     assert execute(raising(KeyboardInterrupt()), argparse.Namespace()) == 130
+    assert last_line(capsys) == {"error": "KeyboardInterrupt", "message": "interrupted by SIGINT"}
+
+
+def test_a_terminated_job_lets_go_of_what_it_holds(capsys: pytest.CaptureFixture[str]) -> None:
+    released: list[bool] = []
+
+    def run(_: argparse.Namespace) -> dict[str, Any]:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(60)
+        finally:
+            released.append(True)
+        return {}
+
+    assert execute(run, argparse.Namespace()) == 143
+    assert released == [True]
+    assert last_line(capsys) == {"error": "Terminated", "message": "interrupted by SIGTERM"}
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 def test_every_command_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:

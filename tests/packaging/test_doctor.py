@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from lakelens.jobs.doctor import ORDER, examine
@@ -14,8 +17,6 @@ from lakelens.jobs.doctor import ORDER, examine
 
 def doctor(checkout: Path, *arguments: str, **variables: str) -> tuple[int, list[str], dict]:
     """Runs the doctor as a command; gives its exit code, its lines and the JSON object of the last one."""
-    import os
-
     done = subprocess.run(
         [sys.executable, "-m", "lakelens.jobs.cli", "doctor", *arguments],
         capture_output=True,
@@ -63,6 +64,23 @@ def test_a_part_that_hangs_is_ended(checkout: Path, tmp_path: Path) -> None:
     code, _, said = doctor(checkout, "--part", "petastorm", "--timeout-s", "3", **broken)
     assert code == 1
     assert "no answer within 3 s" in said["parts"][0]["detail"]
+
+
+@pytest.mark.unit
+def test_a_doctor_that_is_terminated_leaves_no_check_and_no_folder(checkout: Path, tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    hangs = f"import os, pathlib, time; pathlib.Path({str(started)!r}).write_text(str(os.getpid())); time.sleep(600)\n"
+    variables = shadow(tmp_path, "petastorm", hangs) | {"TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-m", "lakelens.jobs.cli", "doctor", "--part", "petastorm"]
+    doctor = subprocess.Popen(command, cwd=checkout, env=os.environ | variables, stdout=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not (started.exists() and started.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    doctor.terminate()
+    said, _ = doctor.communicate(timeout=60)
+    assert (doctor.returncode, json.loads(said)["error"]) == (143, "Terminated")
+    assert not psutil.pid_exists(int(started.read_text()))
+    assert list(tmp_path.glob("lakelens-doctor-*")) == []
 
 
 @pytest.mark.unit
