@@ -18,6 +18,7 @@ from lakelens.errors import InvalidArgumentError, LakelensError
 from lakelens.jobs.cli import COMMANDS, build_parser, main
 from lakelens.jobs.command import execute, key_values, main_of, version_value
 from lakelens.jobs.etl import fractions
+from lakelens.jobs.train import hyperparameters
 
 pytestmark = pytest.mark.unit
 
@@ -186,3 +187,28 @@ def test_a_split_fraction_has_to_be_a_number() -> None:
     assert fractions(["train=0.8", "test=0.2"]) == {"train": 0.8, "test": 0.2}
     with pytest.raises(InvalidArgumentError, match="--split train='most'"):
         fractions(["train=most"])
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-3", 0.001),
+        ("-2.5E+1", -25.0),
+        ("[1e-3, 16]", [0.001, 16]),
+        ("16", 16),
+        ("0.5", 0.5),
+        ("true", True),
+        ("adam", "adam"),
+        ("'1e-3'", "1e-3"),
+        ("e-3", "e-3"),
+        ("", None),
+    ],
+)
+def test_a_hyperparameter_is_a_yaml_value(text: str, value: object) -> None:
+    assert hyperparameters([f"x={text}"]) == {"x": value}
+
+
+@pytest.mark.parametrize("text", ["[16", "{a", "!!python/object:os.system x", "\x07", "2026-13-45"])
+def test_a_hyperparameter_that_is_no_yaml_value_is_named(text: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"--hparam x=.* is no YAML value"):
+        hyperparameters([f"x={text}"])
