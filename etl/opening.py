@@ -23,6 +23,9 @@ from .commit_times import commit_times
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
+# delta-rs walks through all numbers up to the one that is asked for: minutes and gigabytes for a date taken as one.
+_LIKELY_NUMBER = 100_000
+
 
 @contextmanager
 def log_of(place: str, *, whole: bool = False) -> Iterator[str]:
@@ -109,7 +112,7 @@ def open_log(place: str, log: str, version: int | datetime | None, options: dict
     from deltalake.exceptions import DeltaError, DeltaProtocolError, TableNotFoundError
 
     number = version if isinstance(version, int) else None
-    if number is not None and number < 0:
+    if number is not None and (number < 0 or (number > _LIKELY_NUMBER and number > _latest(place, log, options))):
         raise VersionNotFoundError(f"{place}: version {number} does not exist{_existing(log, options)}")
     try:
         table = DeltaTable(log, version=number, storage_options=options or None)
@@ -120,6 +123,10 @@ def open_log(place: str, log: str, version: int | datetime | None, options: dict
     if isinstance(version, datetime):
         return _at_time(place, log, table, version, options)
     return table
+
+
+def _latest(place: str, log: str, options: dict[str, str]) -> int:
+    return int(open_log(place, log, None, options).version())
 
 
 def _explain(place: str, log: str, number: int | None, options: dict[str, str], error: Exception) -> TableError:

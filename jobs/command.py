@@ -204,4 +204,4 @@ def key_values(pairs: Sequence[str], flag: str) -> dict[str, str]:
 
 def version_value(text: str) -> int | str:
     """Reads a version flag: a number, or a timestamp, a pin's name or `latest` as text."""
-    return int(text) if text.isdigit() else text
+    return int(text) if text.isascii() and text.isdecimal() else text  # int() refuses other digits, such as ²
