@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from urllib.parse import quote, unquote, urlparse
+from urllib.parse import quote, unquote
 
 from .errors import InvalidArgumentError
 
@@ -29,16 +29,30 @@ def absolute(location: str | Path) -> str:
     `file:` URIs become plain paths, so that one place on disk has one spelling.
 
     Raises:
-        InvalidArgumentError: If `location` is empty.
+        InvalidArgumentError: If `location` is empty, or a `file:` URI of another machine.
     """
     text = str(location)
     if not text.strip():
         raise InvalidArgumentError("a location is empty; give a path, a URI or schema.table")
-    if text.startswith("file:"):
-        return unquote(urlparse(text).path)
+    if text[:5].lower() == "file:":
+        return _path_of(text)
     if has_scheme(text) or is_table_name(text):
         return text
     return str(Path(text).expanduser().absolute())
+
+
+def _path_of(uri: str) -> str:
+    path = uri[len("file:") :]
+    if path.startswith("//"):
+        host, slash, rest = path[2:].partition("/")
+        if host.lower() not in ("", "localhost"):
+            raise InvalidArgumentError(
+                f"{uri} names the machine {host!r}, and only files of this one can be used; write "
+                f"file:/{host}{slash}{rest} if that is a folder"
+            )
+        path = slash + rest
+    # Not parsed as a URL: ? and # are letters of a file's name, to Spark too.
+    return str(Path(unquote(path)).absolute())
 
 
 def file_uri(path: str | Path) -> str:

@@ -34,6 +34,29 @@ def test_a_file_uri_and_its_path_are_the_same_location(tmp_path: Path) -> None:
     assert absolute(str(place)) == str(place)
 
 
+@pytest.mark.parametrize(
+    ("uri", "path"),
+    [
+        ("file:///data/a#1", "/data/a#1"),
+        ("file:/data/a?b=1/c", "/data/a?b=1/c"),
+        ("FILE:/data/a", "/data/a"),
+        ("file://localhost/data/a", "/data/a"),
+        ("file:///data/a/", "/data/a"),
+        ("file:tables/a", "{here}/tables/a"),
+    ],
+)
+def test_a_file_uri_is_the_path_that_it_spells(
+    uri: str, path: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert absolute(uri) == path.format(here=tmp_path)
+
+
+def test_a_file_uri_of_another_machine_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"names the machine 'data'.*write file:/data/photos"):
+        absolute("file://data/photos")
+
+
 def test_a_relative_path_becomes_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     assert absolute("tables/images") == str(tmp_path / "tables" / "images")
