@@ -18,7 +18,7 @@ from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from lakelens.errors import InvalidArgumentError
+from lakelens.errors import InvalidArgumentError, SourceNotFoundError
 from lakelens.jobs.command import main_of
 from lakelens.jobs.demo_images import DemoImages, deliver, link_own, write_digits
 from lakelens.jobs.demo_report import ClassLine, Sample, choose_samples, class_table, draw_result
@@ -88,7 +88,14 @@ class _Indented(io.TextIOBase):
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
-    """Runs the demo and returns its summary."""
+    """Runs the demo and returns its summary.
+
+    Raises:
+        InvalidArgumentError: If a flag is outside what its rule allows, or `--out` holds `--images` or is something
+            that the demo did not make.
+        SourceNotFoundError: If `--images` is no folder.
+    """
+    _check(args)
     out = _fresh_folder(args.out)
     demo = _Demo(args, out)
     try:
@@ -330,6 +337,25 @@ def _counts(result: IngestResult) -> dict[str, int]:
         "quarantined": result.quarantined,
         "skipped": result.skipped,
     }
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Checks the flags before an earlier demo's folder goes, and makes `--images` absolute."""
+    for name in ("size", "epochs", "batch_size", "limit_per_class"):
+        if getattr(args, name) < 1:
+            raise InvalidArgumentError(f"--{name.replace('_', '-')} {getattr(args, name)} must be 1 or more")
+    if args.images is None:
+        return
+    args.images = args.images.expanduser().absolute()
+    if not args.images.is_dir():
+        raise SourceNotFoundError(
+            f"{args.images} is not a folder; --images must name a folder with one subfolder per class"
+        )
+    out, images = args.out.expanduser().resolve(), args.images.resolve()
+    if out == images or out in images.parents:
+        raise InvalidArgumentError(
+            f"--images {args.images} lies in --out {args.out}, which the demo makes anew; name another --out"
+        )
 
 
 def _fresh_folder(out: Path) -> Path:

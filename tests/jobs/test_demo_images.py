@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from PIL import Image
 
 from lakelens.errors import EmptySourceError, SourceNotFoundError
 from lakelens.etl.layouts import class_of_parts
+from lakelens.jobs.cli import build_parser, main
+from lakelens.jobs.demo import MARKER, run
 from lakelens.jobs.demo_images import FIRST_FILES_OF_HELD_BACK, deliver, link_own, write_digits
 
 pytestmark = pytest.mark.unit
@@ -77,3 +80,38 @@ def test_own_images_need_a_folder_with_two_classes(tmp_path: Path) -> None:
         link_own(tmp_path / "nothing", tmp_path / "out", 10)
     with pytest.raises(EmptySourceError, match=r"1 subfolders with images.*at least 2"):
         link_own(own_images(tmp_path / "own", {"cat": 3}), tmp_path / "out", 10)
+
+
+@pytest.mark.parametrize(
+    ("flags", "error", "words"),
+    [
+        (["--images", "demo/images"], "InvalidArgumentError", "lies in --out"),
+        (["--images", "demo"], "InvalidArgumentError", "lies in --out"),
+        (["--images", "nothing"], "SourceNotFoundError", "is not a folder"),
+        (["--limit-per-class", "-1"], "InvalidArgumentError", "--limit-per-class -1 must be 1 or more"),
+        (["--epochs", "0"], "InvalidArgumentError", "--epochs 0 must be 1 or more"),
+    ],
+)
+def test_an_earlier_demo_stays_when_the_flags_are_wrong(
+    flags: list[str],
+    error: str,
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    images = write_digits(tmp_path / "demo")
+    (tmp_path / "demo" / MARKER).touch()
+    assert main(["demo", "--out", "demo", *flags]) == 2
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (found["error"], words in found["message"]) == (error, True)
+    assert len(files_of(images.source)) == images.files
+
+
+def test_the_home_folder_of_images_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "photos").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    args = build_parser().parse_args(["demo", "--images", "~/photos", "--out", str(tmp_path / "demo")])
+    with pytest.raises(EmptySourceError, match="0 subfolders with images"):
+        run(args)
