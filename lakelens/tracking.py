@@ -51,6 +51,8 @@ def resolve_tracking_uri(tracking_uri: str | None = None) -> str:
     if uri.startswith("sqlite:///"):
         path = uri.removeprefix("sqlite:///")
         return uri if not path or path == ":memory:" else f"sqlite:///{Path(path).expanduser().absolute()}"
+    if uri.startswith("file:") and not uri.startswith("file:/"):
+        return Path(unquote(uri.removeprefix("file:"))).absolute().as_uri()
     if "://" not in uri and uri not in ("databricks", "databricks-uc") and not uri.startswith(("file:", "databricks:")):
         return Path(uri).expanduser().absolute().as_uri()
     return uri
@@ -108,6 +110,7 @@ def open_client(tracking_uri: str) -> MlflowClient:
     """Opens the store.
 
     Raises:
+        InvalidArgumentError: If the URI's port is no number.
         MissingDependencyError: If MLflow is not installed.
         TrackingError: If the store cannot be reached.
     """
@@ -291,7 +294,10 @@ def _require_reachable(tracking_uri: str) -> None:
         return
     if os.environ.get(f"{parsed.scheme}_proxy") or os.environ.get(f"{parsed.scheme.upper()}_PROXY"):
         return
-    port = parsed.port or (443 if parsed.scheme == "https" else 80)
+    try:
+        port = parsed.port or (443 if parsed.scheme == "https" else 80)
+    except ValueError as error:
+        raise InvalidArgumentError(f"{tracking_uri} is no address of a tracking server: {error}") from error
     try:
         socket.create_connection((parsed.hostname, port), _CONNECT_TIMEOUT_S).close()
     except OSError as error:

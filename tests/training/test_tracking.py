@@ -56,6 +56,8 @@ def test_without_any_word_the_store_is_sqlite_in_the_working_folder(monkeypatch,
         ("sqlite:///runs.db", "sqlite:///{here}/runs.db"),
         ("sqlite:////abs/runs.db", "sqlite:////abs/runs.db"),
         ("mlruns", "file://{here}/mlruns"),
+        ("file:./my%20runs", "file://{here}/my%20runs"),
+        ("file:///abs/mlruns", "file:///abs/mlruns"),
         ("databricks", "databricks"),
         ("databricks://profile", "databricks://profile"),
         ("postgresql://host/db", "postgresql://host/db"),
@@ -64,6 +66,11 @@ def test_without_any_word_the_store_is_sqlite_in_the_working_folder(monkeypatch,
 def test_a_store_means_the_same_in_every_process(monkeypatch, tmp_path, given, resolved):
     monkeypatch.chdir(tmp_path)
     assert resolve_tracking_uri(given) == resolved.format(here=tmp_path)
+
+
+def test_a_port_that_is_no_number_is_named():
+    with pytest.raises(InvalidArgumentError, match=r"http://host:five is no address.*[Pp]ort"):
+        open_client("http://host:five")
 
 
 def test_a_folder_with_any_name_is_the_store_that_its_uri_names(monkeypatch, tmp_path):
