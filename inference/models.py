@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import CheckpointNotFoundError, ModelNotFoundError
 from ..locations import absolute, has_scheme
-from ..tracking import CHECKPOINT_ARTIFACT, METRIC_TAG, open_client, resolve_tracking_uri
+from ..tracking import CHECKPOINT_ARTIFACT, METRIC_TAG, open_client, resolve_tracking_uri, without_password
 from ..training.checkpoints import Checkpoint, open_checkpoint
 
 if TYPE_CHECKING:
@@ -140,7 +140,8 @@ def _of_experiment(uri: str, tracking_uri: str | None) -> ModelRef:
     )
     if experiment is None:
         known = ", ".join(f"{one.experiment_id} ({one.name})" for one in client.search_experiments(max_results=20))
-        raise ModelNotFoundError(f"{uri!r}: {client.tracking_uri} has no experiment {name!r}; it has {known or 'none'}")
+        store = without_password(client.tracking_uri)
+        raise ModelNotFoundError(f"{uri!r}: {store} has no experiment {name!r}; it has {known or 'none'}")
     run = best_run(_finished_runs(client, experiment.experiment_id))
     if run is None:
         raise ModelNotFoundError(
@@ -233,8 +234,8 @@ def _get_run(client: MlflowClient, run_id: str) -> Run:
         return client.get_run(run_id)
     except MlflowException as error:
         raise ModelNotFoundError(
-            f"run {run_id!r} is unknown to the tracking store {client.tracking_uri}: {error.message}. "
-            "Check the id, and tracking_uri or MLFLOW_TRACKING_URI"
+            f"run {run_id!r} is unknown to the tracking store {without_password(client.tracking_uri)}: "
+            f"{error.message}. Check the id, and tracking_uri or MLFLOW_TRACKING_URI"
         ) from error
 
 

@@ -16,6 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from ..errors import LakelensError
+from ..tracking import without_password
 
 
 @dataclass(frozen=True)
@@ -123,8 +124,9 @@ def check_mlflow() -> Seen:
 
     configured = os.environ.get("MLFLOW_TRACKING_URI")
     if configured:
+        shown = without_password(configured)
         mlflow.MlflowClient(tracking_uri=configured).search_experiments(max_results=1)
-        return Seen(mlflow.__version__, ok=True, detail=f"the store at MLFLOW_TRACKING_URI={configured} answers")
+        return Seen(mlflow.__version__, ok=True, detail=f"the store at MLFLOW_TRACKING_URI={shown} answers")
     with tempfile.TemporaryDirectory() as folder:
         client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{folder}/mlflow.db")
         run = client.create_run(client.create_experiment("doctor", artifact_location=f"file://{folder}/artifacts"))

@@ -49,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Runs the training and returns run id, version, checkpoint and metrics."""
+    from lakelens.tracking import without_password
     from lakelens.training.experiment import train
 
     spark = session_of(args, f"lakelens train {args.table}") if args.np >= 0 else None
@@ -67,7 +68,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         spark=spark,
         **options,
     )
-    return dataclasses.asdict(result)
+    return {**dataclasses.asdict(result), "tracking_uri": without_password(result.tracking_uri)}
 
 
 def hyperparameters(pairs: Sequence[str]) -> dict[str, Any]:

@@ -15,7 +15,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from .errors import TrackingError
-from .tracking import TAG_LIMIT, RunReference, as_tracking_errors, local_store_path, log_params, open_client
+from .tracking import (
+    TAG_LIMIT,
+    RunReference,
+    as_tracking_errors,
+    local_store_path,
+    log_params,
+    open_client,
+    without_password,
+)
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -93,7 +101,8 @@ class RunWriter:
         self._tasks.put(None)
         self._thread.join(timeout_s)
         if self._thread.is_alive():
-            raise TrackingError(f"{self.run.tracking_uri} did not take the run's values within {timeout_s:.0f} s")
+            store = without_password(self.run.tracking_uri)
+            raise TrackingError(f"{store} did not take the run's values within {timeout_s:.0f} s")
         if self._error is not None:
             raise self._error
 
@@ -120,9 +129,9 @@ def attach(run: RunReference) -> MlflowClient:
     store = local_store_path(run.tracking_uri)
     here = socket.gethostname()
     unreachable = TrackingError(
-        f"rank 0 on {here} finds no run {run.run_id} in {run.tracking_uri}, which the driver on {run.created_on} wrote "
-        "to. That store is a file on one machine: set MLFLOW_TRACKING_URI to a tracking server that both reach, or "
-        "train with np < 0."
+        f"rank 0 on {here} finds no run {run.run_id} in {without_password(run.tracking_uri)}, which the driver on "
+        f"{run.created_on} wrote to. That store is a file on one machine: set MLFLOW_TRACKING_URI to a tracking server "
+        "that both reach, or train with np < 0."
     )
     if store is not None and not store.exists():
         raise unreachable

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import socket
 import sys
 from collections.abc import Iterator, Mapping
@@ -65,6 +66,11 @@ def local_store_path(tracking_uri: str) -> Path | None:
     if tracking_uri.startswith("file:"):
         return Path(unquote(urlparse(tracking_uri).path))
     return None
+
+
+def without_password(tracking_uri: str) -> str:
+    """Writes a store's URI for people and logs: *** stands for a password in it."""
+    return re.sub(r"(?<=://)([^/?#@:]*):[^/?#]*@", r"\1:***@", tracking_uri)
 
 
 @dataclass(frozen=True)
@@ -265,8 +271,8 @@ def _experiment_id(client: MlflowClient, tracking_uri: str, name: str) -> str:
             experiment = client.get_experiment_by_name(name)
     if experiment.lifecycle_stage != "active":
         raise TrackingError(
-            f"experiment {name!r} in {tracking_uri} is deleted; restore it (mlflow experiments restore --experiment-id "
-            f"{experiment.experiment_id}) or give another name"
+            f"experiment {name!r} in {without_password(tracking_uri)} is deleted; restore it (mlflow experiments "
+            f"restore --experiment-id {experiment.experiment_id}) or give another name"
         )
     return str(experiment.experiment_id)
 
@@ -297,13 +303,15 @@ def _require_reachable(tracking_uri: str) -> None:
     try:
         port = parsed.port or (443 if parsed.scheme == "https" else 80)
     except ValueError as error:
-        raise InvalidArgumentError(f"{tracking_uri} is no address of a tracking server: {error}") from error
+        raise InvalidArgumentError(
+            f"{without_password(tracking_uri)} is no address of a tracking server: {error}"
+        ) from error
     try:
         socket.create_connection((parsed.hostname, port), _CONNECT_TIMEOUT_S).close()
     except OSError as error:
         raise TrackingError(
-            f"no tracking server answers at {tracking_uri} ({error}); start it, or correct tracking_uri or "
-            "MLFLOW_TRACKING_URI"
+            f"no tracking server answers at {without_password(tracking_uri)} ({error}); start it, or correct "
+            "tracking_uri or MLFLOW_TRACKING_URI"
         ) from error
 
 
@@ -320,7 +328,7 @@ def as_tracking_errors(tracking_uri: str, doing: str) -> Iterator[None]:
     try:
         yield
     except known + _sql_errors() as error:
-        raise TrackingError(f"{tracking_uri} did not let us {doing}: {error}") from error
+        raise TrackingError(f"{without_password(tracking_uri)} did not let us {doing}: {error}") from error
 
 
 def _sql_errors() -> tuple[type[Exception], ...]:

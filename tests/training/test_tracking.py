@@ -25,6 +25,7 @@ from lakelens.tracking import (
     register_model,
     resolve_tracking_uri,
     tracked_run,
+    without_password,
 )
 
 pytestmark = pytest.mark.unit
@@ -66,6 +67,24 @@ def test_without_any_word_the_store_is_sqlite_in_the_working_folder(monkeypatch,
 def test_a_store_means_the_same_in_every_process(monkeypatch, tmp_path, given, resolved):
     monkeypatch.chdir(tmp_path)
     assert resolve_tracking_uri(given) == resolved.format(here=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("uri", "shown"),
+    [
+        ("postgresql://me:se:cr@et@host:5432/db", "postgresql://me:***@host:5432/db"),
+        ("http://me@host:5000/x:y@z", "http://me@host:5000/x:y@z"),
+        ("sqlite:////data/a:b@c.db", "sqlite:////data/a:b@c.db"),
+        ("databricks", "databricks"),
+    ],
+)
+def test_a_password_is_not_shown(uri, shown):
+    assert without_password(uri) == shown
+
+
+def test_an_error_does_not_tell_the_stores_password():
+    with pytest.raises(TrackingError, match=r"no tracking server answers at http://me:\*\*\*@127\.0\.0\.1:9 "):
+        open_client("http://me:secret@127.0.0.1:9")
 
 
 def test_a_port_that_is_no_number_is_named():
