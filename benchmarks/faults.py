@@ -336,7 +336,7 @@ def keep(path: Path, results: list[Result], bound_s: float) -> dict[str, Any]:
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the command."""
-    flags = parser("The same faults on three launchers.", repeats=1)
+    flags = parser("The same faults on three launchers.", repeats=None)
     flags.add_argument(
         "--launchers", nargs="*", choices=list(LAUNCHERS), default=list(LAUNCHERS), help="who takes part"
     )
@@ -345,10 +345,10 @@ def main(argv: list[str] | None = None) -> int:
     flags.add_argument("--results", type=Path, help="JSON file to which results are added")
     flags.add_argument("--page", type=Path, help="page whose table is written from --results")
     arguments = flags.parse_args(argv)
+    if arguments.page is not None and arguments.results is None:
+        flags.error("--page writes what --results holds; give both")
     results = run(arguments)
     if arguments.page is not None:
-        if arguments.results is None:
-            flags.error("--page writes what --results holds; give both")
         write_page(arguments.page, json.loads(arguments.results.read_text(encoding="utf-8")), FAULTS, list(LAUNCHERS))
     if arguments.json:
         print(

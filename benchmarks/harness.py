@@ -238,14 +238,22 @@ class Report:
             print(json.dumps(self.as_json()), flush=True)
 
 
-def parser(description: str, repeats: int = 5) -> argparse.ArgumentParser:
-    """An argument parser with the flags that every benchmark has."""
+def parser(description: str, repeats: int | None = 5, *, folder: bool = True) -> argparse.ArgumentParser:
+    """An argument parser with the flags that every benchmark has, and those that it does not leave out.
+
+    Args:
+        description: One line for `--help`.
+        repeats: The default of `--repeats`; None for a benchmark that measures once.
+        folder: Whether anything is kept between runs.
+    """
     result = argparse.ArgumentParser(
         description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter, allow_abbrev=False
     )
-    result.add_argument("--repeats", type=positive, default=repeats, help="how often each contender is measured")
+    if repeats is not None:
+        result.add_argument("--repeats", type=positive, default=repeats, help="how often each contender is measured")
     result.add_argument("--json", action="store_true", help="print one JSON object as the last line")
-    result.add_argument("--folder", type=Path, help="keep photographs and peers here; a temporary folder when absent")
+    if folder:
+        result.add_argument("--folder", type=Path, help="keep photographs and peers here; else in a temporary folder")
     return result
 
 
@@ -254,6 +262,14 @@ def positive(text: str) -> int:
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+    return value
+
+
+def above_zero(text: str) -> float:
+    """Reads a number above 0 from a flag."""
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
     return value
 
 

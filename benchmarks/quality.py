@@ -136,7 +136,7 @@ def run(arguments: Any) -> Report:
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the command."""
-    flags = parser("JPEG quality beside bytes, at 299 pixels.", repeats=1)
+    flags = parser("JPEG quality beside bytes, at 299 pixels.", repeats=None)
     flags.add_argument("--photographs", type=positive, default=200, help="how many photographs")
     arguments = flags.parse_args(argv)
     run(arguments).show(arguments.json)

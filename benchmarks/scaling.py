@@ -24,7 +24,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from .harness import Aim, Report, interleave, parser, tell
+from .harness import Aim, Report, above_zero, interleave, parser, positive, tell
 
 RANKS = 2
 _WARM_UP_STEPS = 5
@@ -153,12 +153,12 @@ def _launch(ranks: int, function: Callable[..., dict[str, float]], **arguments: 
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the command."""
-    flags = parser("Steps/s of two ranks over one; allreduce beside a copy in memory.")
-    flags.add_argument("--steps", type=int, default=40, help="timed steps")
-    flags.add_argument("--step-ms", type=float, default=200.0, help="sleep of the forward and backward passes")
-    flags.add_argument("--gradient-mb", type=float, default=14.0, help="size of all gradients together")
-    flags.add_argument("--sizes-mb", type=float, nargs="+", default=[1.0, 10.0, 100.0], help="vectors to sum")
-    flags.add_argument("--rounds", type=int, default=10, help="sums of each size")
+    flags = parser("Steps/s of two ranks over one; allreduce beside a copy in memory.", folder=False)
+    flags.add_argument("--steps", type=positive, default=40, help="timed steps")
+    flags.add_argument("--step-ms", type=above_zero, default=200.0, help="sleep of the forward and backward passes")
+    flags.add_argument("--gradient-mb", type=above_zero, default=14.0, help="size of all gradients together")
+    flags.add_argument("--sizes-mb", type=above_zero, nargs="+", default=[1.0, 10.0, 100.0], help="vectors to sum")
+    flags.add_argument("--rounds", type=positive, default=10, help="sums of each size")
     arguments = flags.parse_args(argv)
     run(arguments).show(arguments.json)
     return 0

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -14,7 +15,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks import fault_page, faults, feed_planning, harness, memory, photographs, summary
+from benchmarks import fault_page, faults, feed_planning, harness, memory, photographs, quality, scaling, summary
 from benchmarks.contender import Contender, ContenderError
 from benchmarks.emulated import highest_busy_rate, take
 from benchmarks.leftovers import TAG, end_tagged, look
@@ -104,6 +105,33 @@ def test_the_last_line_is_one_json_object(capsys: pytest.CaptureFixture[str]) ->
     assert found["ratios"] == {"ours / theirs": 2.0}
     assert found["aims"] == [{"name": "ours / theirs", "value": 2.0, "at_least": 3, "met": False}]
     assert found["machine"]["cores"] == os.cpu_count()
+
+
+@pytest.mark.parametrize(
+    ("main", "argv", "words"),
+    [
+        (quality.main, ["--repeats", "3"], "--repeats"),
+        (faults.main, ["--repeats", "3"], "--repeats"),
+        (faults.main, ["--launchers", "--page", "x"], "give both"),
+        (scaling.main, ["--folder", "x"], "--folder"),
+        (scaling.main, ["--steps", "0"], "0 is not at least 1"),
+        (scaling.main, ["--rounds", "0"], "0 is not at least 1"),
+        (scaling.main, ["--sizes-mb", "1", "-1"], "-1 is not a number above 0"),
+        (scaling.main, ["--step-ms", "nan"], "nan is not a number above 0"),
+    ],
+)
+def test_a_flag_that_would_change_nothing_is_refused_before_anything_is_measured(
+    main: Callable[[list[str]], int],
+    argv: list[str],
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys.modules[main.__module__], "run", lambda _: pytest.fail("it was measured"))
+    with pytest.raises(SystemExit) as stopped:
+        main(argv)
+    assert stopped.value.code == 2
+    assert words in capsys.readouterr().err
 
 
 def test_a_temporary_folder_goes_and_a_kept_one_stays(tmp_path: Path) -> None:
