@@ -15,7 +15,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks import fault_page, faults, feed_planning, harness, memory, photographs, quality, scaling, summary
+from benchmarks import fault_page, faults, feed_planning, harness, launch, memory, photographs, quality, scaling, summary
 from benchmarks.contender import Contender, ContenderError
 from benchmarks.emulated import highest_busy_rate, take
 from benchmarks.leftovers import TAG, end_tagged, look
@@ -132,6 +132,13 @@ def test_a_flag_that_would_change_nothing_is_refused_before_anything_is_measured
         main(argv)
     assert stopped.value.code == 2
     assert words in capsys.readouterr().err
+
+
+def test_the_floor_of_a_launch_is_the_import_without_the_interpreters_end() -> None:
+    ends_late = "import atexit, time; atexit.register(time.sleep, 20)"
+    assert launch.import_floor(sys.executable, ends_late)["s"] < 20
+    with pytest.raises(ValueError, match="ended with 1"):
+        launch.import_floor(sys.executable, "import nothing_of_that_name")
 
 
 def test_a_temporary_folder_goes_and_a_kept_one_stays(tmp_path: Path) -> None:
