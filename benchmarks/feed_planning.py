@@ -176,7 +176,7 @@ class Checkpoint:
 
 def run(arguments: Any) -> Report:
     """Runs the benchmark."""
-    counts = sorted(arguments.files)
+    counts = sorted(set(arguments.files))
     report = Report("feed_planning", {"files": counts, "repeats": arguments.repeats})
     with (
         scratch(arguments.folder) as (_, temporary),

@@ -172,27 +172,28 @@ def measure(contender: Contender, table: Path) -> Callable[[int], dict[str, floa
 
 def run(arguments: Any) -> Report:
     """Runs the benchmark."""
+    scales = sorted(set(arguments.scales))
     report = Report(
         "first_batch",
-        {"rows": arguments.rows, "scales": arguments.scales, "batch": BATCH, "repeats": arguments.repeats},
+        {"rows": arguments.rows, "scales": scales, "batch": BATCH, "repeats": arguments.repeats},
     )
     running: dict[str, Contender] = {}
     with scratch(arguments.folder) as (kept, temporary):
         images = _encoded(photos.photographs(kept, arguments.rows), arguments.rows)
-        tables = {scale: temporary / f"table-{scale}" for scale in arguments.scales}
+        tables = {scale: temporary / f"table-{scale}" for scale in scales}
         for scale, table in tables.items():
             tell(f"writing {arguments.rows * scale} rows")
             write_table(table, images, arguments.rows * scale)
         try:
             for name in arguments.contenders:
                 running[name] = _start(name, temporary / name.replace(" ", "-"))
-                running[name].call("first", table=str(tables[arguments.scales[0]]))
+                running[name].call("first", table=str(tables[scales[0]]))
             for scale, table in tables.items():
                 _one_scale(report, arguments.repeats, running, scale, table)
         finally:
             for contender in running.values():
                 contender.close()
-    _compare(report, arguments.scales)
+    _compare(report, scales)
     return report
 
 

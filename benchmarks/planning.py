@@ -95,7 +95,7 @@ def _hash(path: Path) -> str:
 
 def run(arguments: Any) -> Report:
     """Runs the benchmark."""
-    counts = sorted(arguments.files)
+    counts = sorted(set(arguments.files))
     report = Report("planning", {"files": counts, "repeats": arguments.repeats})
     with scratch(arguments.folder) as (kept, temporary):
         originals = photos.files(photos.photographs(kept, _DISTINCT))

@@ -49,9 +49,10 @@ def _section(result: Mapping[str, Any]) -> Iterator[str]:
         f"{result['started'][:10]}, {here['processor']}, {here['cores']} cores, Python {here['python']}; {settings}; "
         f"load average {load['before'][0]:.1f} before, {load['after'][0]:.1f} after."
     )
-    yield ""
-    yield "| | median | min to max | |"
-    yield "|---|---:|---:|---|"
+    if result["series"]:
+        yield ""
+        yield "| | median | min to max | |"
+        yield "|---|---:|---:|---|"
     for name, series in result["series"].items():
         low, high = rounded(series["min"], 3), rounded(series["max"], 3)
         yield f"| {name} | {rounded(series['median'], 3):g} | {low:g} to {high:g} | {series['unit']} |"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
@@ -15,7 +16,19 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks import fault_page, faults, feed_planning, harness, launch, memory, photographs, quality, scaling, summary
+from benchmarks import (
+    fault_page,
+    faults,
+    feed_planning,
+    first_batch,
+    harness,
+    launch,
+    memory,
+    photographs,
+    quality,
+    scaling,
+    summary,
+)
 from benchmarks.contender import Contender, ContenderError
 from benchmarks.emulated import highest_busy_rate, take
 from benchmarks.leftovers import TAG, end_tagged, look
@@ -139,6 +152,24 @@ def test_the_floor_of_a_launch_is_the_import_without_the_interpreters_end() -> N
     assert launch.import_floor(sys.executable, ends_late)["s"] < 20
     with pytest.raises(ValueError, match="ended with 1"):
         launch.import_floor(sys.executable, "import nothing_of_that_name")
+
+
+def test_first_batches_are_compared_from_the_smallest_to_the_largest_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def first(report: harness.Report, _: int, __: object, scale: int, ___: Path) -> None:
+        report.add(f"lakelens at {scale}x", "s", [float(scale)])
+
+    monkeypatch.setattr(first_batch, "_one_scale", first)
+    monkeypatch.setattr(first_batch, "_encoded", lambda *_: [b""])
+    monkeypatch.setattr(first_batch.photos, "photographs", lambda *_: None)
+    monkeypatch.setattr(first_batch, "write_table", lambda table, *_: table.mkdir())
+    asked = argparse.Namespace(rows=1, scales=[100, 1, 1], contenders=[], repeats=1, folder=tmp_path)
+    report = first_batch.run(asked)
+    assert report.settings["scales"] == [1, 100]
+    assert [(aim.name, aim.value, aim.met) for aim in report.aims] == [
+        ("lakelens at 100x / lakelens at 1x", 100, False)
+    ]
 
 
 def test_a_temporary_folder_goes_and_a_kept_one_stays(tmp_path: Path) -> None:
@@ -315,6 +346,10 @@ def test_the_summary_shows_aims_series_and_ratios(tmp_path: Path) -> None:
     text = page.read_text()
     assert "| etl | lakelens / pool | 0.7 | ≥ 0.9 | **missed** |" in text
     assert "| lakelens | 7 | 6 to 8 | images/s |" in text
+    facts = harness.Report("quality", {}, facts={"4:2:0 90": {"bytes": 1}})
+    (tmp_path / "etl.json").write_text(json.dumps(facts.as_json()))
+    assert summary.main(["--results", str(tmp_path), "--page", str(page)]) == 0
+    assert "median" not in page.read_text()
     page.write_text("no marks")
     with pytest.raises(ValueError, match="lacks"):
         summary.main(["--results", str(tmp_path), "--page", str(page)])
