@@ -14,6 +14,7 @@ from .java import find_java
 from .shipping import ship_wheel
 
 if TYPE_CHECKING:
+    from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
 _DELTA = {
@@ -42,7 +43,8 @@ def spark_session(master: str | None = None, *, app_name: str = "lakelens", **co
     Raises:
         InvalidArgumentError: If a key of `conf` is not a Spark setting.
         SessionError: If the active session has another master or no Delta.
-        MissingDependencyError: If pyspark, delta-spark or Java is missing.
+        MissingDependencyError: If pyspark, delta-spark or Java is missing, or JAVA_HOME names none that
+            Spark starts on.
     """
     wrong = [key for key in conf if not key.startswith("spark.")]
     if wrong:
@@ -107,12 +109,11 @@ def _reuse(active: SparkSession, master: str | None) -> SparkSession:
 
 
 def _start(master: str | None, app_name: str, conf: dict[str, str]) -> SparkSession:
-    from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
-    given = SparkConf()  # spark-submit's settings, when it started this process
+    given = _submitted()
     master = master or given.get("spark.master", None) or "local[*]"
-    if not given.get("spark.master", None) and "JAVA_HOME" not in os.environ:
+    if not given.get("spark.master", None):
         os.environ["JAVA_HOME"] = str(find_java().home)
     settings = dict(_DELTA)
     if master.startswith("local"):
@@ -138,6 +139,16 @@ def _start(master: str | None, app_name: str, conf: dict[str, str]) -> SparkSess
     require_delta(spark)
     ship_wheel(spark)
     return spark
+
+
+def _submitted() -> SparkConf:
+    """Reads the settings of the spark-submit that has started this process; none otherwise."""
+    from pyspark import SparkConf, SparkContext
+
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        # Its JVM is there already, and until Python has found it SparkConf() holds nothing.
+        SparkContext._ensure_initialized()
+    return SparkConf()
 
 
 def _stop(spark: SparkSession, application_id: str, master: str) -> None:

@@ -27,6 +27,7 @@ def spark_submit(job: str, *flags: str, folder: Path) -> tuple[int, dict]:
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": "3",
     }
     command = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", "local[2]"]
     command += ["--packages", _delta_package()]
@@ -65,3 +66,16 @@ def test_a_usage_error_of_a_spark_submit_job_exits_with_2(tmp_path: Path) -> Non
     assert code == 2
     assert result["error"] == "SourceNotFoundError"
     assert "nothing" in result["message"]
+
+
+def test_the_settings_of_spark_submit_win_over_the_defaults(tmp_path: Path) -> None:
+    job = tmp_path / "job.py"
+    job.write_text(
+        "import json, lakelens\n"
+        "spark = lakelens.spark_session()\n"
+        "settings = ('spark.master', 'spark.sql.shuffle.partitions', 'spark.databricks.delta.snapshotPartitions')\n"
+        "print(json.dumps({name.rpartition('.')[2]: spark.conf.get(name) for name in settings}))\n"
+    )
+    code, found = spark_submit(str(job), folder=tmp_path)
+    assert code == 0
+    assert found == {"master": "local[2]", "partitions": "3", "snapshotPartitions": "2"}
