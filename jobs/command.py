@@ -180,7 +180,7 @@ def session_of(args: argparse.Namespace, app_name: str) -> Any:
     from lakelens.session import spark_session
 
     session = spark_session(args.master, app_name=app_name, **key_values(args.conf, "--conf"))
-    if "local" in session.sparkContext.master:
+    if session.sparkContext.master.startswith("local"):
         session.sparkContext.setLogLevel("ERROR")
     return session
 

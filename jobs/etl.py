@@ -7,6 +7,7 @@ import dataclasses
 import sys
 from typing import TYPE_CHECKING, Any
 
+from lakelens.errors import InvalidArgumentError
 from lakelens.jobs.command import add_session_arguments, key_values, main_of, session_of
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     stream = parser.add_argument_group("stream", "The source is a landing folder: what is there now, then the end.")
     stream.add_argument("--stream", action="store_true", help="ingest in batches, each a version of its own")
-    stream.add_argument("--max-files", type=int, default=_FILES_OF_A_BATCH, help="most files that a batch reads")
+    stream.add_argument("--max-files", type=int, default=None, help="most files that a batch reads; 10,000")
     recipe = parser.add_argument_group("recipe", "Fixed by a table's first ingest; a later one may leave it out.")
     recipe.add_argument("--size", type=int, default=None, help="side of the stored square image in pixels; 299")
     recipe.add_argument("--resize", default=None, help="fit (padded), crop, stretch or none; fit")
@@ -80,6 +81,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
     request = _request(args)
     request.check()
+    if args.max_files is not None and not args.stream:
+        raise InvalidArgumentError(f"--max-files {args.max_files} is for --stream alone; add that, or leave it out")
     spark = session_of(args, f"lakelens etl {args.table}")
     location = ImageTable(spark, args.table).location
     if args.dry_run:
@@ -90,12 +93,16 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         _tell_classes(ClassChanges(found.vanished_classes))
         return {"table": args.table, "dry_run": True, **dataclasses.asdict(found)}
     if args.stream:
-        streamed = ingest_available(spark, location, request, args.max_files, _tell_batch)
+        streamed = ingest_available(spark, location, request, _files_of_a_batch(args), _tell_batch)
         _tell_classes(streamed.class_changes)
         return {"table": args.table, **dataclasses.asdict(streamed), "batches": len(streamed.batches)}
     result = ingest(spark, location, request)
     _tell_classes(result.class_changes)
     return {"table": args.table, **dataclasses.asdict(result)}
+
+
+def _files_of_a_batch(args: argparse.Namespace) -> int:
+    return _FILES_OF_A_BATCH if args.max_files is None else int(args.max_files)
 
 
 def _request(args: argparse.Namespace) -> IngestRequest:
@@ -133,8 +140,6 @@ def fractions(pairs: list[str]) -> dict[str, float]:
     Raises:
         InvalidArgumentError: If a fraction is not a number.
     """
-    from lakelens.errors import InvalidArgumentError
-
     result: dict[str, float] = {}
     for name, text in key_values(pairs, "--split").items():
         try:

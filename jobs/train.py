@@ -13,6 +13,7 @@ import yaml
 
 from lakelens.errors import InvalidArgumentError
 from lakelens.jobs.command import add_session_arguments, key_values, main_of, session_of, version_value
+from lakelens.locations import is_table_name
 
 DESCRIPTION = "Train a model on one pinned version of an image table."
 
@@ -52,7 +53,13 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     from lakelens.tracking import without_password
     from lakelens.training.experiment import train
 
-    spark = session_of(args, f"lakelens train {args.table}") if args.np >= 0 else None
+    needs_spark = args.np >= 0 or is_table_name(args.table)
+    if not needs_spark and (args.master or args.conf):
+        given = f"--master {args.master}" if args.master else f"--conf {args.conf[0]}"
+        raise InvalidArgumentError(
+            f"{given}: ranks on the driver (--np {args.np}) need no Spark; leave it out, or give --np 0 or more"
+        )
+    spark = session_of(args, f"lakelens train {args.table}") if needs_spark else None
     options = {} if args.checkpoint_dir is None else {"checkpoint_dir": args.checkpoint_dir}
     result = train(
         args.table,

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from lakelens.errors import InvalidArgumentError, LakelensError
+from lakelens.jobs import train
 from lakelens.jobs.cli import COMMANDS, build_parser, main
 from lakelens.jobs.command import execute, key_values, main_of, version_value
 from lakelens.jobs.etl import fractions
@@ -181,6 +182,32 @@ def test_a_version_is_a_number_or_a_word() -> None:
     assert version_value("12") == 12
     assert version_value("latest") == "latest"
     assert version_value("2026-01-01T00:00:00Z") == "2026-01-01T00:00:00Z"
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["etl", "photos", "t", "--max-files", "5"], "--max-files 5 is for --stream alone"),
+        (["train", "t", "--master", "local[2]"], "--master local[2]: ranks on the driver (--np -1) need no Spark"),
+        (["train", "t", "--np", "-2", "--conf", "spark.x=1"], "--conf spark.x=1: ranks on the driver (--np -2)"),
+    ],
+)
+def test_a_flag_that_would_change_nothing_is_refused(
+    argv: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(argv) == 2
+    assert words in last_line(capsys)["message"]
+
+
+def test_a_table_of_the_catalog_is_looked_up_in_the_session_that_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def opened(args: argparse.Namespace, _: str) -> None:
+        raise LakelensError(f"a session on {args.master}")
+
+    monkeypatch.setattr(train, "session_of", opened)
+    assert main(["train", "photos.birds", "--np", "-1", "--master", "local[3]"]) == 1
+    assert last_line(capsys)["message"] == "a session on local[3]"
 
 
 def test_a_split_fraction_has_to_be_a_number() -> None:
