@@ -36,7 +36,7 @@ class BuildError(LakelensError):
 
 
 class SessionError(UsageError):
-    """Raised when the Spark session cannot do what the call needs (no Delta, another master, no Java)."""
+    """Raised when the Spark session cannot do what the call needs (no Delta, another master), or cannot start."""
 
 
 # --- etl ------------------------------------------------------------------------------------------------------------

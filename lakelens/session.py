@@ -42,7 +42,7 @@ def spark_session(master: str | None = None, *, app_name: str = "lakelens", **co
 
     Raises:
         InvalidArgumentError: If a key of `conf` is not a Spark setting.
-        SessionError: If the active session has another master or no Delta.
+        SessionError: If the active session has another master or no Delta, or Spark does not start.
         MissingDependencyError: If pyspark, delta-spark or Java is missing, or JAVA_HOME names none that
             Spark starts on.
     """
@@ -133,12 +133,26 @@ def _start(master: str | None, app_name: str, conf: dict[str, str]) -> SparkSess
         packages.append(_delta_package())
     if packages:
         builder = builder.config("spark.jars.packages", ",".join(packages))
-    spark = builder.getOrCreate()
+    spark = _started(builder, master)
     # Without this, executors outlive the driver by a moment and fill the terminal with errors about its death.
     atexit.register(_stop, spark, spark.sparkContext.applicationId, master)
     require_delta(spark)
     ship_wheel(spark)
     return spark
+
+
+def _started(builder: SparkSession.Builder, master: str) -> SparkSession:
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    try:
+        return builder.getOrCreate()
+    except (PySparkException, Py4JJavaError) as error:
+        why = error.java_exception.toString() if isinstance(error, Py4JJavaError) else str(error)
+        raise SessionError(
+            f"Spark does not start on master {master!r} with the settings that it was given ({why}); what it said of "
+            "them is on stderr. Correct the master or the setting"
+        ) from error
 
 
 def _submitted() -> SparkConf:

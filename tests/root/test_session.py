@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -35,6 +36,17 @@ def test_a_java_home_without_java_is_refused_before_spark_starts(tmp_path: Path)
     environment = {**os.environ, "JAVA_HOME": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, check=False)
     assert f"MissingDependencyError JAVA_HOME={tmp_path} holds no Java that runs" in done.stdout, done.stderr
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("master", ["foo", "local[x]"])
+def test_a_master_that_spark_does_not_know_is_named(master: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "lakelens.jobs.cli", "etl", str(tmp_path), "table", "--master", master]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert (done.returncode, found["error"]) == (2, "SessionError")
+    assert f"on master {master!r}" in found["message"]
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.spark
