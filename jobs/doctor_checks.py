@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from ..errors import LakelensError
+from ..errors import LakelensError, RankFailedError
 from ..tracking import without_password
 
 
@@ -151,8 +151,10 @@ def run_check(name: str) -> Seen:
     """Runs one check and turns whatever it raises into what was seen."""
     try:
         return CHECKS[name]()
+    except RankFailedError as error:
+        detail = error.summary  # the message goes on with the rank's log
     except LakelensError as error:
-        detail = str(error)
+        detail = " | ".join(line.strip() for line in str(error).splitlines() if line.strip())
     except Exception as error:  # noqa: BLE001  the doctor reports every failure, whatever library it comes from
         frame = traceback.extract_tb(error.__traceback__)[-1]
         first_line = (str(error).strip().splitlines() or [""])[0]

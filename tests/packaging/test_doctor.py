@@ -12,7 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from lakelens.errors import BuildError, LakelensError, RankFailedError
 from lakelens.jobs.doctor import ORDER, examine
+from lakelens.jobs.doctor_checks import CHECKS, Seen, run_check
 
 
 def doctor(checkout: Path, *arguments: str, **variables: str) -> tuple[int, list[str], dict]:
@@ -81,6 +83,27 @@ def test_a_doctor_that_is_terminated_leaves_no_check_and_no_folder(checkout: Pat
     assert (doctor.returncode, json.loads(said)["error"]) == (143, "Terminated")
     assert not psutil.pid_exists(int(started.read_text()))
     assert list(tmp_path.glob("lakelens-doctor-*")) == []
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("error", "detail"),
+    [
+        (
+            RankFailedError("Traceback\n  ...\n\nthe log", summary="rank 0 raised ImportError"),
+            "rank 0 raised ImportError",
+        ),
+        (BuildError("it does not run:\n\n  undefined symbol"), "it does not run: | undefined symbol"),
+    ],
+)
+def test_an_error_of_many_lines_is_one_line_of_the_doctor(
+    error: LakelensError, detail: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> Seen:
+        raise error
+
+    monkeypatch.setitem(CHECKS, "horovod", fail)
+    assert run_check("horovod").detail == detail
 
 
 @pytest.mark.unit
