@@ -77,7 +77,7 @@ def link_own(images: Path, folder: Path, limit_per_class: int) -> DemoImages:
 
     Raises:
         SourceNotFoundError: If `images` is not a folder.
-        EmptySourceError: If it has fewer than two class folders with images.
+        EmptySourceError: If it has fewer than two class folders with images, or too few images to hold any back.
     """
     if not images.is_dir():
         raise SourceNotFoundError(f"{images} is not a folder; IMAGES must name a folder with one subfolder per class")
@@ -89,6 +89,11 @@ def link_own(images: Path, folder: Path, limit_per_class: int) -> DemoImages:
             "one subfolder per class"
         )
     held_back = max(classes, key=lambda name: len(classes[name]))
+    if len(classes[held_back]) <= FIRST_FILES_OF_HELD_BACK:
+        raise EmptySourceError(
+            f"{images}: no class has more than {len(classes[held_back])} images that are taken (limit_per_class "
+            f"{limit_per_class}); all but {FIRST_FILES_OF_HELD_BACK} of the largest class are to arrive later"
+        )
     source, arrivals = folder / "images", folder / "arrivals"
     for name, files in classes.items():
         for index, file in enumerate(files):

@@ -82,6 +82,16 @@ def test_own_images_need_a_folder_with_two_classes(tmp_path: Path) -> None:
         link_own(own_images(tmp_path / "own", {"cat": 3}), tmp_path / "out", 10)
 
 
+def test_images_of_which_none_would_arrive_later_are_refused(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / "own" / name).mkdir(parents=True)
+        for number in range(FIRST_FILES_OF_HELD_BACK + 1):
+            (tmp_path / "own" / name / f"{number}.jpg").touch()
+    assert link_own(tmp_path / "own", tmp_path / "enough", 400).late_files == 1
+    with pytest.raises(EmptySourceError, match=r"no class has more than 4 images .*limit_per_class 4"):
+        link_own(tmp_path / "own", tmp_path / "few", FIRST_FILES_OF_HELD_BACK)
+
+
 @pytest.mark.parametrize(
     ("flags", "error", "words"),
     [
