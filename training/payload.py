@@ -174,11 +174,13 @@ def modules_to_preload(main: Callable[..., Any], payload: bytes, size: int) -> t
         size: Number of ranks.
     """
     text = payload + _source(main, payload)
-    if b"training.distributed" in text:
-        return (
-            ("lakelens.training.distributed", "horovod.tensorflow") if size > 1 else ("lakelens.training.distributed",)
-        )
-    return ("tensorflow",) if b"tensorflow" in text or b"keras" in text else ()
+    uses_distributed = b"training.distributed" in text
+    wanted = {
+        "lakelens.training.distributed": uses_distributed,
+        "horovod.tensorflow": uses_distributed and size > 1,
+        "tensorflow": b"tensorflow" in text or b"keras" in text,
+    }
+    return tuple(name for name, is_wanted in wanted.items() if is_wanted)
 
 
 def _source(main: Callable[..., Any], payload: bytes) -> bytes:

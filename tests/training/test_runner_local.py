@@ -276,6 +276,11 @@ def test_imports_that_take_seconds_are_begun_before_the_function_is():
     def uses_keras():
         import keras  # noqa: F401
 
+    def uses_both():
+        import keras  # noqa: F401
+
+        import lakelens.training.distributed  # noqa: F401
+
     def uses_neither():
         return 1
 
@@ -285,9 +290,10 @@ def test_imports_that_take_seconds_are_begun_before_the_function_is():
     assert preloaded(uses_horovod) == ("lakelens.training.distributed", "horovod.tensorflow")
     assert preloaded(uses_horovod, size=1) == ("lakelens.training.distributed",)
     assert preloaded(uses_keras) == ("tensorflow",)
+    assert preloaded(uses_both, size=1) == ("lakelens.training.distributed", "tensorflow")
     assert preloaded(uses_neither) == ()
     # Pickled by name: only the module's own file tells what it imports.
-    assert preloaded(classic_recipe) == ("lakelens.training.distributed", "horovod.tensorflow")
+    assert preloaded(classic_recipe) == ("lakelens.training.distributed", "horovod.tensorflow", "tensorflow")
 
 
 def test_whatever_a_rank_has_started_ends_with_it(watch, tmp_path):
