@@ -151,7 +151,11 @@ def choose_samples(scan: Scan, names: Sequence[str | None], per_class: int) -> d
     """Chooses rows of each class by their content hash, so that no order of the source biases them."""
     if all(name is None for name in scan.names) and scan.boxes.rows_of_class:
         boxes = scan.boxes.rows_of_class
-        return {name: sorted(boxes[name].values())[:per_class] for name in names if name is not None and name in boxes}
+        return {
+            name: [row for _, row in sorted(boxes[name].items())][:per_class]
+            for name in names
+            if name is not None and name in boxes
+        }
     order = np.lexsort((scan.contents, scan.class_codes))
     starts = np.searchsorted(scan.class_codes[order], np.arange(len(scan.names) + 1))
     code_of = {name: code for code, name in enumerate(scan.names)}

@@ -287,6 +287,17 @@ def test_samples_do_not_depend_on_the_order_of_the_rows(tmp_path):
     assert len(one.samples["a"]) == 12
 
 
+def test_samples_of_boxes_do_not_depend_on_the_order_of_the_rows(tmp_path):
+    rows = [image_row(None, jpeg(picture(i)), i, split="train", boxes=[box("a", 1, 1, 20, 20)]) for i in range(30)]
+    paths = []
+    for name, ordered in (("one", rows), ("other", rows[::-1])):
+        location = write_table(tmp_path / name, [dict(row) for row in ordered])
+        samples = gathered(location, near_duplicates=False, samples_per_class=3).samples["a"]
+        paths.append([sample.path for sample in samples])
+    assert paths[0] == paths[1]
+    assert len(paths[0]) == 3
+
+
 def test_an_image_table_writes_its_profile_without_spark(two, tmp_path):
     result = ImageTable(None, two).profile(0, tmp_path / "out", near_duplicates=False, samples_per_class=1)
     assert (result.page, result.profile.version) == (tmp_path / "out" / "profile.html", 0)
