@@ -26,6 +26,7 @@ _HASH_DECODE_SIDE = 72
 _THUMBNAIL_QUALITY = 82
 _BOX_COLOUR = (255, 64, 0)
 _BATCH_ROWS = 256
+_CONFLICT_PATHS = 4
 _SAMPLE_COLUMNS = (
     schema.IMAGE,
     schema.FORMAT,
@@ -210,9 +211,11 @@ def find_conflicts(
     conflicts = []
     for content in found[:most]:
         start, end = np.searchsorted(contents, content, "left"), np.searchsorted(contents, content, "right")
-        rows = order[start:end]
-        names = sorted({str(scan.names[code]) for code in scan.class_codes[rows]})
-        paths = _paths_of(scan, rows[:4].tolist(), storage_options)
+        codes, firsts = np.unique(classes[start:end], return_index=True)
+        names = sorted(str(scan.names[code]) for code in codes)
+        # One of each class first: thousands of copies in one class would hide the file that is in another.
+        rows = [*order[start:end][firsts], *np.delete(order[start:end], firsts)][:_CONFLICT_PATHS]
+        paths = _paths_of(scan, [int(row) for row in rows], storage_options)
         conflicts.append(Conflict(tuple(names), tuple(sorted(paths))))
     return conflicts, len(found)
 

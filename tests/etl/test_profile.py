@@ -115,6 +115,15 @@ def test_one_content_in_two_classes_is_found_with_its_files(two):
     assert found.conflicts[0].paths == ("file:///images/cat/00300.jpg", "file:///images/dog/00300.jpg")
 
 
+def test_many_copies_in_one_class_do_not_hide_the_file_in_another(tmp_path):
+    same = jpeg(picture(1))
+    rows = [image_row("cat", same, i) for i in range(6)] + [image_row("dog", same, 9)]
+    (conflict,) = gathered(write_table(tmp_path / "t", rows), near_duplicates=False).conflicts
+    assert conflict.classes == ("cat", "dog")
+    assert len(conflict.paths) == 4
+    assert "file:///images/dog/00009.jpg" in conflict.paths
+
+
 def test_the_findings_say_what_to_look_at(two):
     write_quarantine(two, {"truncated": 5})
     found = find_findings(gathered(two))
