@@ -60,6 +60,7 @@ class ImageSizes:
     Attributes:
         common: (width, height) and rows of the most frequent sizes, most frequent first.
         distinct: How many sizes there are.
+        known: Rows whose size is recorded.
         widths: Smallest and largest width in pixels.
         heights: Smallest and largest height.
         formats: Rows by stored format.
@@ -70,6 +71,7 @@ class ImageSizes:
 
     common: tuple[tuple[tuple[int, int], int], ...]
     distinct: int
+    known: int
     widths: tuple[int, int]
     heights: tuple[int, int]
     formats: Mapping[str, int]

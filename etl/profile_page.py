@@ -196,6 +196,8 @@ def _images(profile: TableProfile, plots: Mapping[str, bytes]) -> str:
         )
     else:
         size = "not recorded"
+    if 0 < sizes.known < profile.rows:
+        size += f"; not recorded of {profile.rows - sizes.known:,}"
     facts = [
         ("size", size),
         ("stored as", _shares(sizes.formats)),

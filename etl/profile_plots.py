@@ -191,7 +191,7 @@ def _common_sizes(axis: Axes, profile: TableProfile) -> None:
     counts = [count for _, count in sizes.common]
     if sizes.distinct > len(counts):
         names.append(f"{sizes.distinct - len(counts):,} others")
-        counts.append(profile.rows - sum(counts))
+        counts.append(sizes.known - sum(counts))
     places = range(len(names))
     axis.barh(places, counts, color=_SINGLE, height=0.78)
     for place, count in zip(places, counts, strict=True):

@@ -84,6 +84,7 @@ class Scan:
         class_codes: int32 [rows], index into `names`.
         contents: uint64 [rows], the start of each content hash.
         sizes: Rows by (width, height).
+        sized: Rows whose width and height are known.
         formats: Rows by format.
         source_bytes: float32 [rows] of the source files, NaN where unknown.
         boxes: Accumulated boxes.
@@ -99,6 +100,7 @@ class Scan:
     contents: npt.NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
     source_bytes: npt.NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
     sizes: Counter[tuple[int, int]] = field(default_factory=Counter)
+    sized: int = 0
     formats: Counter[str] = field(default_factory=Counter)
     boxes: BoxCounts = field(default_factory=lambda: BoxCounts())
 
@@ -179,6 +181,7 @@ def image_sizes(scan: Scan, modes: Mapping[str, int], stored_bytes: npt.NDArray[
     return ImageSizes(
         common=tuple(scan.sizes.most_common(_COMMON_SIZES)),
         distinct=len(scan.sizes),
+        known=scan.sized,
         widths=(min(width for width, _ in sizes), max(width for width, _ in sizes)),
         heights=(min(height for _, height in sizes), max(height for _, height in sizes)),
         formats=dict(scan.formats.most_common()),
@@ -229,7 +232,7 @@ class _Gathered:
         if schema.FORMAT in columns:
             scan.formats.update(name or "unknown" for name in columns[schema.FORMAT].to_pylist())
         if schema.WIDTH in columns and schema.HEIGHT in columns:
-            _count_sizes(scan.sizes, columns[schema.WIDTH], columns[schema.HEIGHT])
+            scan.sized += _count_sizes(scan.sizes, columns[schema.WIDTH], columns[schema.HEIGHT])
         if schema.ANNOTATIONS in columns:
             scan.boxes.add(columns, splits, self._rows, contents)
         self._rows += len(batch)
@@ -280,13 +283,18 @@ def _content_starts(column: pa.Array | None, first_row: int, rows: int) -> npt.N
     return starts
 
 
-def _count_sizes(sizes: Counter[tuple[int, int]], widths: pa.Array, heights: pa.Array) -> None:
+def _count_sizes(sizes: Counter[tuple[int, int]], widths: pa.Array, heights: pa.Array) -> int:
+    """Counts the rows of each size; returns how many have one."""
     pairs = Counter(zip(widths.to_pylist(), heights.to_pylist(), strict=True))
+    sized = 0
     for (width, height), rows in pairs.items():
-        known = (width or 0, height or 0)
+        if width is None or height is None:
+            continue
+        sized += rows
         # Beyond this the sizes are as good as all different; those that are common are known by then.
-        if known in sizes or len(sizes) < _MAX_SIZES_HELD:
-            sizes[known] += rows
+        if (width, height) in sizes or len(sizes) < _MAX_SIZES_HELD:
+            sizes[width, height] += rows
+    return sized
 
 
 def _joined(chunks: Sequence[Any], kind: Any) -> Any:

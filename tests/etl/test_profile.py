@@ -242,6 +242,18 @@ def test_every_stored_form_is_looked_at(tmp_path, stored_format):
     assert len(found.samples["a"]) == 3
 
 
+def test_images_whose_size_is_not_recorded_have_none(tmp_path):
+    rows = [image_row("a", jpeg(picture(i)), i, size=(90 + i, 80)) for i in range(20)]
+    for row in rows[:4]:
+        row[schema.WIDTH] = row[schema.HEIGHT] = None
+    found = gathered(write_table(tmp_path / "some", rows), near_duplicates=False)
+    assert (found.sizes.distinct, found.sizes.known, found.sizes.widths) == (16, 16, (94, 109))
+    assert "16 sizes, 94 to 109 pixels wide and 80 to 80 high; not recorded of 4" in render_page(found, {})
+    found = gathered(write_table(tmp_path / "none", rows[:4]), near_duplicates=False)
+    assert (found.sizes.distinct, found.sizes.common) == (0, ())
+    assert "<dt>size</dt><dd>not recorded</dd>" in render_page(found, {})
+
+
 def test_an_emptied_table_still_has_a_profile(two, tmp_path):
     DeltaTable(str(two)).delete()
     result = profile(two, output=tmp_path / "out")
