@@ -32,6 +32,7 @@ from .profile_data import (
 )
 from .recipe import RECIPE_PROPERTY
 from .snapshot import Snapshot
+from .versions import class_column
 
 _NO_SPLIT = "none"
 _FIRST_SPLITS = ("train", "validation", "test")
@@ -39,8 +40,6 @@ _SMALL_COLUMNS = (
     schema.HEIGHT,
     schema.WIDTH,
     schema.FORMAT,
-    schema.LABEL,
-    schema.LABEL_NAME,
     schema.ANNOTATIONS,
     schema.CONTENT_HASH,
     schema.SOURCE_LENGTH,
@@ -128,22 +127,22 @@ def scan_rows(snapshot: Snapshot, storage_options: Mapping[str, str] | None = No
     if schema.IMAGE not in snapshot.schema:
         there = ", ".join(snapshot.schema)
         raise NotAnImageTableError(f"{snapshot.location} has no column {schema.IMAGE!r} (its columns: {there})")
-    columns = [name for name in _SMALL_COLUMNS if name in snapshot.schema and name not in snapshot.partition_columns]
+    class_name = class_column(snapshot.schema)
+    wanted = (*_SMALL_COLUMNS, schema.SPLIT, class_name)
+    columns = [name for name in wanted if name in snapshot.schema and name not in snapshot.partition_columns]
     scan = Scan(snapshot, [])
-    gathered = _Gathered()
+    gathered = _Gathered(class_name)
     first_row = 0
     for file in range(len(snapshot.files)):
-        split = _split_of_file(snapshot, file)
+        partitions = {name: values.at(file) for name, values in snapshot.files.partitions.items()}
         with open_parquet(snapshot, file, storage_options) as parquet:
             for group in range(parquet.num_row_groups):
                 rows = parquet.metadata.row_group(group).num_rows
                 scan.groups.append(RowGroup(file, group, first_row, rows))
                 first_row += rows
             present = [name for name in columns if name in parquet.schema_arrow.names]
-            if schema.SPLIT in parquet.schema_arrow.names:
-                present.append(schema.SPLIT)
             for batch in parquet.iter_batches(_BATCH_ROWS, columns=present):
-                gathered.add(scan, batch, split)
+                gathered.add(scan, batch, partitions)
     gathered.finish(scan)
     return scan
 
@@ -211,7 +210,8 @@ def for_each_group(scan: Scan, groups: Sequence[RowGroup], work: Any) -> Iterato
 class _Gathered:
     """Chunks of the arrays of a scan while it is read."""
 
-    def __init__(self) -> None:
+    def __init__(self, class_name: str | None) -> None:
+        self._class_name = class_name
         self._splits: dict[str, int] = {}
         self._names: dict[str | None, int] = {}
         self._split_codes: list[npt.NDArray[np.int16]] = []
@@ -220,12 +220,13 @@ class _Gathered:
         self._source_bytes: list[npt.NDArray[np.float32]] = []
         self._rows = 0
 
-    def add(self, scan: Scan, batch: pa.RecordBatch, split: str | None) -> None:
-        """Takes a batch of one file, whose partition has the given split."""
+    def add(self, scan: Scan, batch: pa.RecordBatch, partitions: Mapping[str, str | None]) -> None:
+        """Takes a batch of one file, which has the given partition values."""
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-        splits = _splits_of(columns, split, len(batch))
+        splits = [text or _NO_SPLIT for text in _texts_of(columns, partitions, schema.SPLIT, len(batch))]
+        names = _texts_of(columns, partitions, self._class_name, len(batch))
         self._split_codes.append(_codes(self._splits, splits).astype(np.int16))
-        self._class_codes.append(_codes(self._names, _names_of(columns, len(batch))).astype(np.int32))
+        self._class_codes.append(_codes(self._names, names).astype(np.int32))
         contents = _content_starts(columns.get(schema.CONTENT_HASH), self._rows, len(batch))
         self._contents.append(contents)
         self._source_bytes.append(floats_of(columns.get(schema.SOURCE_LENGTH), len(batch)))
@@ -249,24 +250,15 @@ class _Gathered:
         scan.source_bytes = _joined(self._source_bytes, np.float32)
 
 
-def _split_of_file(snapshot: Snapshot, file: int) -> str | None:
-    column = snapshot.files.partitions.get(schema.SPLIT)
-    return column.at(file) if column is not None else None
-
-
-def _splits_of(columns: Mapping[str, pa.Array], split: str | None, rows: int) -> list[str]:
-    if schema.SPLIT in columns:
-        return [value or _NO_SPLIT for value in columns[schema.SPLIT].to_pylist()]
-    return [split or _NO_SPLIT] * rows
-
-
-def _names_of(columns: Mapping[str, pa.Array], rows: int) -> list[str | None]:
-    if schema.LABEL_NAME in columns:
-        names: list[str | None] = columns[schema.LABEL_NAME].to_pylist()
-        return names
-    if schema.LABEL in columns:
-        return [None if value is None else str(value) for value in columns[schema.LABEL].to_pylist()]
-    return [None] * rows
+def _texts_of(
+    columns: Mapping[str, pa.Array], partitions: Mapping[str, str | None], name: str | None, rows: int
+) -> list[str | None]:
+    """Reads a column as text, as `versions.class_counts` does: what is null or empty, or not there, is None."""
+    if name is None or (name not in partitions and name not in columns):
+        return [None] * rows
+    if name in partitions:
+        return [partitions[name] or None] * rows
+    return [None if value in (None, "") else str(value) for value in columns[name].to_pylist()]
 
 
 def _codes(known: dict[Any, int], values: Sequence[Any]) -> npt.NDArray[np.int64]:

@@ -22,6 +22,7 @@ from lakelens.etl.profile_findings import GOOD, WARNING, find_findings
 from lakelens.etl.profile_page import render_page
 from lakelens.etl.profile_plots import draw_plots
 from lakelens.etl.snapshot import open_snapshot
+from lakelens.etl.versions import NO_CLASS, class_counts
 
 pytestmark = pytest.mark.unit
 
@@ -280,6 +281,33 @@ def test_any_table_with_images_can_be_profiled(tmp_path):
     assert found.conflict_count == 0
     assert found.duplicates.compared == 4
     render_page(found, draw_plots(found))
+
+
+def test_the_profile_counts_the_same_classes_as_the_version(tmp_path):
+    images = [jpeg(picture(i)) for i in range(4)]
+
+    def same(location):
+        version = open_snapshot(location)
+        classes = {entry.name or NO_CLASS: entry.total for entry in gathered(location, near_duplicates=False).classes}
+        assert classes == class_counts(version)
+        return classes
+
+    rows = pa.table({"image": images, "label_name": ["a", "a", "b", "b"]})
+    write_deltalake(str(tmp_path / "folders"), rows, partition_by=["label_name"])
+    assert same(tmp_path / "folders") == {"a": 2, "b": 2}
+    write_deltalake(str(tmp_path / "empty"), pa.table({"image": images, "label_name": ["a", "", None, "b"]}))
+    assert same(tmp_path / "empty") == {"a": 1, "b": 1, NO_CLASS: 2}
+    write_deltalake(str(tmp_path / "grown"), pa.table({"image": images, "label": [0, 0, 1, 1]}))
+    rows = pa.table({"image": images, "label": [0, 0, 1, 1], "label_name": ["a", "a", "b", "b"]})
+    write_deltalake(str(tmp_path / "grown"), rows, mode="append", schema_mode="merge")
+    assert same(tmp_path / "grown") == {"a": 2, "b": 2, NO_CLASS: 4}
+
+
+def test_splits_that_are_numbers_are_named_by_them(tmp_path):
+    rows = pa.table({"image": [jpeg(picture(i)) for i in range(4)], "split": [0, 1, 1, None]})
+    write_deltalake(str(tmp_path / "t"), rows)
+    found = profile(tmp_path / "t", output=tmp_path / "out", near_duplicates=False).profile
+    assert found.rows_by_split == {"0": 1, "1": 2, "none": 1}
 
 
 def test_a_table_without_images_is_refused_by_its_columns(tmp_path):
