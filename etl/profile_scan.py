@@ -10,6 +10,7 @@ import json
 import math
 import os
 import re
+import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -202,7 +203,9 @@ def recipe_of(configuration: Mapping[str, str]) -> dict[str, object]:
 def for_each_group(scan: Scan, groups: Sequence[RowGroup], work: Any) -> Iterator[Any]:
     """Calls `work(group)` in a few threads, and yields the results in order; few are held at a time."""
     workers = max(1, min(8, os.cpu_count() or 1))
-    with ThreadPoolExecutor(workers, thread_name_prefix="lakelens-profile") as pool:
+    # Decoding silences warnings, and what several threads do so at a time none of them takes back: the process would
+    # never warn again.
+    with warnings.catch_warnings(), ThreadPoolExecutor(workers, thread_name_prefix="lakelens-profile") as pool:
         for start in range(0, len(groups), 2 * workers):
             yield from pool.map(work, groups[start : start + 2 * workers])
 

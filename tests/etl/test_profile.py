@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import warnings
 from dataclasses import replace
 from html.parser import HTMLParser
 
@@ -21,6 +22,7 @@ from lakelens.etl.profile import gather_profile, profile, read_quarantine
 from lakelens.etl.profile_findings import GOOD, WARNING, find_findings
 from lakelens.etl.profile_page import render_page
 from lakelens.etl.profile_plots import draw_plots
+from lakelens.etl.profile_scan import for_each_group, scan_rows
 from lakelens.etl.snapshot import open_snapshot
 from lakelens.etl.versions import NO_CLASS, class_counts
 
@@ -315,6 +317,17 @@ def test_a_table_without_images_is_refused_by_its_columns(tmp_path):
     with pytest.raises(NotAnImageTableError, match=r"no column 'image' \(its columns: a\)"):
         profile(tmp_path / "t", output=tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_process_warns_after_a_profile_as_before(two):
+    def leave_silent(group):  # as two threads do whose `catch_warnings` overlap
+        warnings.simplefilter("ignore")
+        return group
+
+    before = list(warnings.filters)
+    scan = scan_rows(open_snapshot(two))
+    assert list(for_each_group(scan, scan.groups, leave_silent)) == scan.groups
+    assert list(warnings.filters) == before
 
 
 def test_what_does_not_exist_is_said_before_anything_is_written(two, tmp_path):
