@@ -169,9 +169,15 @@ def _rows(
     for file, path in enumerate(snapshot.files.paths):
         if path in left_out:
             continue
+        partitions = {name: values.at(file) for name, values in snapshot.files.partitions.items()}
         with open_parquet(snapshot, file, storage_options) as parquet:
-            for batch in parquet.iter_batches(_BATCH_ROWS, columns=list(_DIFF_COLUMNS)):
-                paths, contents, classes = (batch.column(name).to_pylist() for name in _DIFF_COLUMNS)
+            # A partition's value is in the log alone, and a file may be older than a column.
+            present = [name for name in _DIFF_COLUMNS if name in parquet.schema_arrow.names]
+            for batch in parquet.iter_batches(_BATCH_ROWS, columns=present):
+                paths, contents, classes = (
+                    batch.column(name).to_pylist() if name in present else [partitions.get(name)] * len(batch)
+                    for name in _DIFF_COLUMNS
+                )
                 codes = [names.setdefault(name or NO_CLASS, len(names)) for name in classes]
                 chunks.append(
                     _Rows(_digests(paths, 16).reshape(-1, 2), _digests(contents, 8), np.array(codes, dtype=np.int32))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
-from version_tables import set_configuration, three_versions
+from version_tables import images, set_configuration, three_versions, write
 
 from lakelens import ImageTable
 from lakelens.errors import (
@@ -88,6 +88,17 @@ def test_files_that_are_older_than_the_column_of_classes_have_none(tmp_path: Pat
     rows = pa.table({"path": ["b"], "label_name": ["cat"]})
     write_deltalake(str(tmp_path / "t"), rows, mode="append", schema_mode="merge")
     assert counts(tmp_path / "t") == [("cat", 1), ("(no class)", 1)]
+
+
+def test_a_diff_reads_classes_that_are_partitions_and_files_that_are_older_than_a_column(tmp_path: Path) -> None:
+    write(tmp_path / "parts", images(cat=["c1"], dog=["d1"]), partition_by=["label_name"])
+    write(tmp_path / "parts", images(cat=["c1=new"], dog=["d1", "d2"]), "overwrite", partition_by=["label_name"])
+    assert versions.diff(tmp_path / "parts", 0) == versions.VersionDiff(0, 1, {"dog": 1}, {}, {"cat": 1})
+    place = tmp_path / "grown"
+    write(place, images(cat=["c1"]).drop_columns(["label_name"]))
+    write(place, images(cat=["c2"]), schema_mode="merge")
+    write(place, images(dog=["d1"]), "overwrite")
+    assert versions.diff(place, 1) == versions.VersionDiff(1, 2, {"dog": 1}, {"cat": 1, versions.NO_CLASS: 1}, {})
 
 
 def test_a_version_whose_files_are_gone_names_them_and_the_whole_versions(table: Path) -> None:
