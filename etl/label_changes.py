@@ -67,6 +67,8 @@ class ClassChanges:
         for old, new, evidence, images in self.renamed[:_MOST_NAMED]:
             why = f"{images} of its images are in it" if evidence == CONTENT else "by its spelling"
             yield f"class {old!r} seems to be {new!r} now ({why}); each keeps a number of its own"
+        if len(self.renamed) > _MOST_NAMED:
+            yield f"besides these, {len(self.renamed) - _MOST_NAMED} of the vanished classes seem to have another name"
         renamed = {rename.old for rename in self.renamed}
         lost = [repr(name) for name in self.vanished if name not in renamed]
         if lost:
@@ -90,20 +92,29 @@ def find_renames(
         present: Names of the classes that the source has.
         moved: By (vanished class, class of the source), how many contents both have.
     """
-    found = (_rename_of(name, contents, present, moved) for name, contents in vanished.items())
+    # By name and by spelling: thousands of classes that are renamed at a time must not be compared pair by pair.
+    here = frozenset(present)
+    moved_to: dict[str, dict[str, int]] = {}
+    for (old, new), images in moved.items():
+        if new in here:
+            moved_to.setdefault(old, {})[new] = images
+    spelled: dict[str, list[str]] = {}
+    for name in sorted(here):
+        spelled.setdefault(_spelling(name), []).append(name)
+    found = (
+        _rename_of(name, contents, moved_to.get(name, {}), spelled.get(_spelling(name), ()))
+        for name, contents in vanished.items()
+    )
     return tuple(rename for rename in found if rename is not None)
 
 
-def _rename_of(
-    name: str, contents: int, present: Collection[str], moved: Mapping[tuple[str, str], int]
-) -> Rename | None:
-    to = {new: images for (old, new), images in moved.items() if old == name and new in present}
-    if to:
-        new, images = max(to.items(), key=lambda item: (item[1], item[0]))
+def _rename_of(name: str, contents: int, moved_to: Mapping[str, int], spelled: Collection[str]) -> Rename | None:
+    if moved_to:
+        new, images = max(moved_to.items(), key=lambda item: (item[1], item[0]))
         if images >= _MOVED_SHARE * contents:
             return Rename(name, new, CONTENT, images)
-    alike = sorted(other for other in present if other != name and _spelling(other) == _spelling(name))
-    return Rename(name, alike[0], SPELLING, 0) if alike else None
+    alike = next((other for other in spelled if other != name), None)
+    return None if alike is None else Rename(name, alike, SPELLING, 0)
 
 
 def _spelling(name: str) -> str:

@@ -8,6 +8,7 @@ import shutil
 import pytest
 from etl_pictures import write_image
 
+from lakelens.etl import label_changes
 from lakelens.etl.ingest import ingest, preview
 from lakelens.etl.label_changes import ClassChanges, ClassConflict, Rename, find_renames
 from lakelens.etl.results import IngestRequest
@@ -49,6 +50,24 @@ def test_hundreds_of_vanished_classes_are_said_in_a_few_lines():
     lines = list(ClassChanges(tuple(f"class {number}" for number in range(257))).sentences())
     assert len(lines) == 2
     assert "'class 9' and 247 more" in lines[0]
+
+
+@pytest.mark.unit
+def test_renamed_classes_beyond_the_first_are_counted():
+    renamed = tuple(Rename(f"old {number}", f"new {number}", "spelling", 0) for number in range(12))
+    lines = list(ClassChanges(tuple(rename.old for rename in renamed), renamed).sentences())
+    assert len(lines) == 12
+    assert "besides these, 2 of the vanished classes" in lines[10]
+
+
+@pytest.mark.unit
+def test_each_class_is_spelled_out_once_however_many_are_renamed(monkeypatch):
+    asked = []
+    spelling = label_changes._spelling
+    monkeypatch.setattr(label_changes, "_spelling", lambda name: asked.append(name) or spelling(name))
+    renames = find_renames({f"a-{n}": 1 for n in range(300)}, {f"A {n}" for n in range(300)}, {})
+    assert renames == tuple(Rename(f"a-{n}", f"A {n}", "spelling", 0) for n in range(300))
+    assert len(asked) == 600
 
 
 @pytest.mark.unit
