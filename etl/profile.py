@@ -11,12 +11,13 @@ from pathlib import Path
 
 import numpy as np
 
+from ..errors import InvalidArgumentError
 from .phash import DEFAULT_MAX_DISTANCE
 from .profile_data import MOST_SAMPLES, ClassRows, NearDuplicates, QuarantineSummary, Sample, TableProfile
 from .profile_findings import Finding, find_findings
 from .profile_images import Looks, choose_samples, fetch_samples, find_conflicts, find_duplicates, look_at_images
 from .profile_page import render_page
-from .profile_plots import draw_plots
+from .profile_plots import PLOTS, draw_plots, find_font
 from .profile_scan import Scan, check_positive, class_rows, image_sizes, recipe_of, scan_rows
 from .profile_sheet import draw_sheet
 from .quality import quarantine_location
@@ -31,6 +32,7 @@ _LARGE_SIDE, _SMALL_SIDE, _PAIR_SIDE = 260, 128, 240
 _PAIRS = 12
 _CONFLICTS = 20
 _EXAMPLES = 5
+_SHEET = "samples"
 
 
 @dataclass(frozen=True)
@@ -66,21 +68,27 @@ def profile(
         location: Path or URI of an image table.
         version: Number, timestamp, pin's name, or None for the latest.
         output: Folder for `profile.html` and the PNG files; `<table>-v<version>-profile` in the working directory when
-            None. Files of an earlier profile there are overwritten.
+            None. Files of an earlier profile there are overwritten, and plots that this one has no data for removed.
         near_duplicates: Whether to look for them, which decodes every image.
         max_distance: Bits of the 128 of a perceptual hash by which images that look alike may differ, 0-15.
-        samples_per_class: Pictures of each class; None chooses by the number of classes, 12 at most.
+        samples_per_class: Pictures of each class, 0-12; None chooses by the number of classes.
         storage_options: Access to an object store.
 
     Raises:
         NotADeltaTableError: If there is no table at `location`.
         VersionNotFoundError: If it has no such version.
         NotAnImageTableError: If it has no column `image`.
-        InvalidArgumentError: If a number is out of its range.
+        InvalidArgumentError: If a number is out of its range, or `output` cannot be a folder.
         MissingDependencyError: If matplotlib is not installed.
     """
     check_positive(max_distance=max_distance, samples_per_class=samples_per_class or 0)
+    if samples_per_class is not None and samples_per_class > MOST_SAMPLES:
+        raise InvalidArgumentError(f"samples_per_class = {samples_per_class!r} must be {MOST_SAMPLES} at most")
     snapshot = open_snapshot(location, version, storage_options)
+    folder = Path(output) if output is not None else Path(f"{Path(snapshot.location).name}-v{snapshot.version}-profile")
+    # Before the images are read, which may take hours.
+    _check_folder(folder)
+    find_font()
     gathered = gather_profile(
         snapshot,
         near_duplicates=near_duplicates,
@@ -89,14 +97,16 @@ def profile(
         storage_options=storage_options,
     )
     plots = draw_plots(gathered)
-    pictures = {"samples": draw_sheet(gathered)} if gathered.samples else {}
-    folder = Path(output) if output is not None else Path(f"{Path(snapshot.location).name}-v{snapshot.version}-profile")
+    pictures = {_SHEET: draw_sheet(gathered)} if gathered.samples else {}
     folder.mkdir(parents=True, exist_ok=True)
+    page = folder / "profile.html"
+    if page.exists():
+        for name in {*PLOTS, _SHEET} - plots.keys() - pictures.keys():
+            (folder / f"{name}.png").unlink(missing_ok=True)
     written = []
     for name, data in (plots | pictures).items():
         written.append(folder / f"{name}.png")
         _write(written[-1], data)
-    page = folder / "profile.html"
     _write(page, render_page(gathered, plots).encode("utf-8", "xmlcharrefreplace"))
     return ProfileResult(page, tuple(written), gathered, tuple(find_findings(gathered)))
 
@@ -187,6 +197,14 @@ def _classes_to_show(classes: Sequence[ClassRows]) -> list[str | None]:
 
 def _samples_of_each(classes: int) -> int:
     return max(2, min(MOST_SAMPLES, _PICTURES // max(classes, 1), 6 if classes > _FEW_CLASSES else MOST_SAMPLES))
+
+
+def _check_folder(folder: Path) -> None:
+    """Refuses an output that is a file, or below one, or below a folder that cannot be written."""
+    there = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        why = "not writable" if there.is_dir() else "a file"
+        raise InvalidArgumentError(f"output = {str(folder)!r}: {there} is {why}; give another folder")
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -26,6 +26,8 @@ MOST_BARS = 40
 _ENDS_NAMED = 15
 _LABEL_LENGTH = 28
 _FONT = "DejaVu Sans"
+# In the order in which a page shows them.
+PLOTS = ("class_distribution", "splits", "image_sizes", "box_sizes", "near_duplicates", "quarantine")
 _NEEDS_MATPLOTLIB = "the plots of a profile need matplotlib: pip install 'lakelens[demo]'"
 
 
@@ -39,15 +41,15 @@ def draw_plots(profile: TableProfile) -> dict[str, bytes]:
         MissingDependencyError: If matplotlib is not installed.
     """
     has_classes = any(profile.count(entry) for entry in profile.named_classes)
-    plots: dict[str, Callable[[TableProfile], Figure] | None] = {
-        "class_distribution": _draw_classes if has_classes else None,
-        "splits": _draw_splits if has_classes and len(profile.splits) > 1 else None,
-        "image_sizes": _draw_sizes if profile.rows else None,
-        "box_sizes": _draw_boxes if profile.boxes is not None else None,
-        "near_duplicates": _draw_duplicates if profile.duplicates and len(profile.splits) > 1 else None,
-        "quarantine": _draw_quarantine if profile.quarantine and profile.quarantine.total else None,
-    }
-    return {name: _png(draw(profile)) for name, draw in plots.items() if draw is not None}
+    plots: tuple[Callable[[TableProfile], Figure] | None, ...] = (
+        _draw_classes if has_classes else None,
+        _draw_splits if has_classes and len(profile.splits) > 1 else None,
+        _draw_sizes if profile.rows else None,
+        _draw_boxes if profile.boxes is not None else None,
+        _draw_duplicates if profile.duplicates and len(profile.splits) > 1 else None,
+        _draw_quarantine if profile.quarantine and profile.quarantine.total else None,
+    )
+    return {name: _png(draw(profile)) for name, draw in zip(PLOTS, plots, strict=True) if draw is not None}
 
 
 def colours_of(splits: Sequence[str]) -> dict[str, str]:

@@ -317,10 +317,11 @@ class ImageTable:
             output: Folder for `profile.html` and its PNG files; `<table>-v<version>-profile` in the working directory
                 when None.
             near_duplicates: Whether to look for them, which decodes every image.
-            samples_per_class: Pictures of each class; None chooses by the number of classes.
+            samples_per_class: Pictures of each class, 0-12; None chooses by the number of classes.
 
         Raises:
             NotAnImageTableError: If the table has no column `image`.
+            InvalidArgumentError: If `samples_per_class` is out of its range, or `output` cannot be a folder.
             MissingDependencyError: If matplotlib is not installed.
         """
         from .profile import profile

@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     vacuum.add_argument("--dry-run", action="store_true", help="only tell what would go")
     profile = add("profile", "write a page about one version: classes, sizes, samples, near-duplicates", _profile)
     profile.add_argument("--version", default=None, help="number, timestamp or pin; the latest when absent")
-    profile.add_argument("--samples", type=int, default=None, metavar="N", help="pictures of each class")
+    profile.add_argument("--samples", type=int, default=None, metavar="N", help="pictures of each class, 0-12")
     profile.add_argument("--no-near-duplicates", action="store_true", help="do not decode every image to look for them")
     profile.add_argument("--output", type=Path, default=None, help="folder for profile.html and its PNG files")
 

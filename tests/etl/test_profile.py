@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import re
+import shutil
+import sys
 import warnings
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -16,7 +18,13 @@ from PIL import Image
 from profile_tables import box, image_row, jpeg, picture, write_quarantine, write_table
 
 from lakelens import ImageTable
-from lakelens.errors import InvalidArgumentError, NotADeltaTableError, NotAnImageTableError, VersionNotFoundError
+from lakelens.errors import (
+    InvalidArgumentError,
+    MissingDependencyError,
+    NotADeltaTableError,
+    NotAnImageTableError,
+    VersionNotFoundError,
+)
 from lakelens.etl import schema
 from lakelens.etl.profile import gather_profile, profile, read_quarantine
 from lakelens.etl.profile_findings import GOOD, WARNING, find_findings
@@ -335,10 +343,38 @@ def test_what_does_not_exist_is_said_before_anything_is_written(two, tmp_path):
         profile(tmp_path / "nothing", output=tmp_path / "out")
     with pytest.raises(VersionNotFoundError):
         profile(two, 7, output=tmp_path / "out")
-    for wrong in ({"max_distance": 16}, {"max_distance": -1}, {"samples_per_class": -2}):
+    for wrong in ({"max_distance": 16}, {"max_distance": -1}, {"samples_per_class": -2}, {"samples_per_class": 13}):
         with pytest.raises(InvalidArgumentError):
             profile(two, output=tmp_path / "out", **wrong)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("output", ["file", "file/below"])
+def test_an_output_that_is_no_folder_is_refused_before_an_image_is_read(two, tmp_path, monkeypatch, output):
+    monkeypatch.setattr("lakelens.etl.profile.gather_profile", None)
+    (tmp_path / "file").write_text("kept")
+    with pytest.raises(InvalidArgumentError, match="file is a file; give another folder"):
+        profile(two, output=tmp_path / output)
+    assert (tmp_path / "file").read_text() == "kept"
+
+
+def test_matplotlib_is_asked_for_before_an_image_is_read(two, tmp_path, monkeypatch):
+    monkeypatch.setattr("lakelens.etl.profile.gather_profile", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.font_manager", None)
+    with pytest.raises(MissingDependencyError, match="matplotlib"):
+        profile(two, output=tmp_path / "out")
+
+
+def test_a_profile_leaves_no_plot_of_an_earlier_one_that_it_has_no_data_for(tmp_path):
+    location = write_table(tmp_path / "t", [image_row("a", jpeg(picture(i)), i) for i in range(3)])
+    write_quarantine(location, {"empty": 1})
+    first = profile(location, output=tmp_path / "out", near_duplicates=False)
+    (tmp_path / "out" / "mine.png").write_bytes(b"")
+    shutil.rmtree(f"{location}_quarantine")
+    second = profile(location, output=tmp_path / "out", near_duplicates=False)
+    assert {path.name for path in first.plots} - {path.name for path in second.plots} == {"quarantine.png"}
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names == {"mine.png", "profile.html", *(path.name for path in second.plots)}
 
 
 def test_samples_do_not_depend_on_the_order_of_the_rows(tmp_path):
