@@ -25,6 +25,7 @@ from .profile_data import (
     Histogram,
 )
 
+CORNERS = ("xmin", "ymin", "xmax", "ymax")
 _GRID = 20
 
 
@@ -52,18 +53,20 @@ class BoxCounts:
         """Takes the boxes of a batch that starts at a row, with the split and the content of each of its rows."""
         annotations = columns[schema.ANNOTATIONS]
         lengths = np.asarray(annotations.value_lengths().fill_null(-1))
+        flat = annotations.flatten()
+        image = np.repeat(np.arange(len(lengths)), np.maximum(lengths, 0))
+        corners = np.stack([floats_of(flat.field(name), len(flat)) for name in CORNERS])
+        # A box that lacks a corner has no size, and is none.
+        whole = np.isfinite(corners).all(axis=0) & flat.is_valid().to_numpy(zero_copy_only=False)
+        flat, image, corners = flat.filter(pa.array(whole)), image[whole], corners[:, whole]
+        lengths = np.where(lengths < 0, lengths, np.bincount(image, minlength=len(lengths)))
         for count, images in Counter(np.minimum(lengths[lengths >= 0], MOST_BOXES_SHOWN).tolist()).items():
             self.per_image[count] += images
         self.images += int((lengths > 0).sum())
-        flat = annotations.flatten()
         if len(flat) == 0:
             return
-        image = np.repeat(np.arange(len(lengths)), np.maximum(lengths, 0))
         width, height = (floats_of(columns.get(name), len(lengths))[image] for name in (schema.WIDTH, schema.HEIGHT))
-        fields = {name: flat.field(name) for name in ("xmin", "ymin", "xmax", "ymax")}
-        across, down = (
-            floats_of(fields[f"{side}max"], len(flat)) - floats_of(fields[f"{side}min"], len(flat)) for side in "xy"
-        )
+        across, down = corners[2] - corners[0], corners[3] - corners[1]
         names = flat.field(schema.LABEL_NAME).to_pylist()
         self.by_class.update(
             (name, splits[index]) for name, index in zip(names, image.tolist(), strict=True) if name is not None
@@ -109,6 +112,13 @@ class BoxCounts:
             aspect=histogram_of(self.aspect, ASPECT_RANGE),
             width_by_height=tuple(tuple(int(count) for count in row) for row in self.grid),
         )
+
+
+def holds_boxes(kind: pa.DataType) -> bool:
+    """Whether a column is of boxes as lakelens writes them; what another writer calls annotations may be anything."""
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not pa.types.is_struct(kind.value_type):
+        return False
+    return all(kind.value_type.get_field_index(name) >= 0 for name in (*CORNERS, schema.LABEL_NAME, "difficult"))
 
 
 def floats_of(column: pa.Array | None, rows: int) -> npt.NDArray[np.float32]:

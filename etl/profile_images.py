@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +19,7 @@ from . import schema
 from .data_files import open_parquet
 from .images import decode
 from .phash import Hashes, find_near_pairs, perceptual_hash
+from .profile_boxes import CORNERS, holds_boxes
 from .profile_data import MOST_SAMPLES, Conflict, NearDuplicates, Sample
 from .profile_scan import RowGroup, Scan, for_each_group
 
@@ -179,7 +181,10 @@ def fetch_samples(
     def fetch(group: RowGroup) -> dict[int, Sample]:
         found: dict[int, Sample] = {}
         with open_parquet(scan.snapshot, group.file, storage_options) as parquet:
-            names = [name for name in _SAMPLE_COLUMNS if name in parquet.schema_arrow.names]
+            present = parquet.schema_arrow
+            names = [name for name in _SAMPLE_COLUMNS if name in present.names]
+            if schema.ANNOTATIONS in names and not holds_boxes(present.field(schema.ANNOTATIONS).type):
+                names.remove(schema.ANNOTATIONS)
             offsets = set(wanted[group])
             offset = 0
             for batch in parquet.iter_batches(_BATCH_ROWS, row_groups=[group.group], columns=names):
@@ -301,10 +306,12 @@ def _sample(scan: Scan, row: int, values: Mapping[str, Any], side: int) -> Sampl
     )
 
 
-def _draw_boxes(image: Image.Image, boxes: Sequence[Mapping[str, Any]], full_size: tuple[int, int]) -> None:
+def _draw_boxes(image: Image.Image, boxes: Sequence[Mapping[str, Any] | None], full_size: tuple[int, int]) -> None:
     draw = ImageDraw.Draw(image)
     across, down = image.width / full_size[0], image.height / full_size[1]
     for box in boxes[:50]:
+        if box is None or any(box[name] is None or not math.isfinite(box[name]) for name in CORNERS):
+            continue
         corners = [box["xmin"] * across, box["ymin"] * down, box["xmax"] * across - 1, box["ymax"] * down - 1]
         if corners[0] <= corners[2] and corners[1] <= corners[3]:
             draw.rectangle(corners, outline=_BOX_COLOUR, width=max(1, round(max(image.size) / 100)))

@@ -25,7 +25,7 @@ from ..errors import InvalidArgumentError, NotAnImageTableError
 from . import schema
 from .data_files import open_parquet
 from .labels import labels_of
-from .profile_boxes import BoxCounts, counts_between, floats_of, histogram_of
+from .profile_boxes import BoxCounts, counts_between, floats_of, histogram_of, holds_boxes
 from .profile_data import (
     ClassRows,
     Histogram,
@@ -237,7 +237,7 @@ class _Gathered:
             scan.formats.update(name or "unknown" for name in columns[schema.FORMAT].to_pylist())
         if schema.WIDTH in columns and schema.HEIGHT in columns:
             scan.sized += _count_sizes(scan.sizes, columns[schema.WIDTH], columns[schema.HEIGHT])
-        if schema.ANNOTATIONS in columns:
+        if schema.ANNOTATIONS in columns and holds_boxes(columns[schema.ANNOTATIONS].type):
             scan.boxes.add(columns, splits, self._rows, contents)
         self._rows += len(batch)
 

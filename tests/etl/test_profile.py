@@ -227,6 +227,25 @@ def test_boxes_are_counted_by_class_split_and_size(tmp_path):
     assert 'id="boxes"' in page
 
 
+def test_a_box_that_lacks_a_corner_is_none(tmp_path):
+    whole = box("cat", 0, 0, 20, 20)
+    lists = [[whole, None], [{**whole, "xmin": None}], [{**whole, "ymax": float("nan")}], [{**whole, "xmax": np.inf}]]
+    rows = [image_row(None, jpeg(picture(i)), i, split="train", boxes=boxes) for i, boxes in enumerate(lists)]
+    found = gathered(write_table(tmp_path / "t", rows, labels={"cat": 0}))
+    assert (found.boxes.total, found.boxes.images, found.boxes.per_image) == (1, 1, {0: 3, 1: 1})
+    assert [dict(entry.boxes) for entry in found.named_classes] == [{"train": 1}]
+    assert len(found.samples["cat"]) == 1
+    rows[0][schema.ANNOTATIONS] = [None, whole]
+    assert len(gathered(write_table(tmp_path / "labelled", [{**rows[0], schema.LABEL_NAME: "dog"}])).samples) == 1
+
+
+def test_annotations_of_another_kind_are_no_boxes(tmp_path):
+    rows = pa.table({"image": [jpeg(picture(i)) for i in range(2)], "annotations": ["{}", None]})
+    write_deltalake(str(tmp_path / "t"), rows)
+    found = gathered(tmp_path / "t")
+    assert (found.rows, found.boxes, len(found.samples[None])) == (2, None, 2)
+
+
 def test_boxes_are_drawn_where_they_are(tmp_path):
     data = jpeg(Image.new("RGB", (100, 100), "white"), 95)
     row = image_row("a", data, size=(100, 100), boxes=[box("a", 20, 40, 80, 60)])
