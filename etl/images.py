@@ -105,7 +105,7 @@ def decode_source(data: bytes, *, target_size: int | None = None, max_pixels: in
         ImageError: As `decode` does.
     """
     image, size, file_format, said = _load(data, target_size, max_pixels)
-    left = _orientation(image)
+    left = orientation_of(image)
     # Pillow turns a TIFF's pixels as it loads them, and then takes the tag away.
     orientation = left if left in _UPRIGHT else said
     mode = image.mode
@@ -254,7 +254,7 @@ def _load(data: bytes, target_size: int | None, max_pixels: int) -> tuple[Image.
             _check_pixels(image, max_pixels)
             file_format = image.format or ""
             size = image.size
-            said = _orientation(image) if file_format == "TIFF" else 1
+            said = orientation_of(image) if file_format == "TIFF" else 1
             if target_size is not None and file_format in ("JPEG", "MPO"):
                 side = target_size * _DRAFT_MARGIN
                 image.draft(None, (side, side))  # None keeps the mode
@@ -316,7 +316,8 @@ def _needs_care(image: Image.Image) -> bool:
     return "transparency" in info or bool(info.get("icc_profile")) or getattr(image, "n_frames", 1) > 1
 
 
-def _orientation(image: Image.Image) -> int:
+def orientation_of(image: Image.Image) -> int:
+    """Reads the EXIF orientation that is left to apply to an image whose pixels are loaded; 1 when there is none."""
     try:
         return int(image.getexif().get(_ORIENTATION_TAG, 1))
     except Exception:  # noqa: BLE001  a broken EXIF block is no reason to lose an image whose pixels are whole

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from . import schema
 from .catalog import read_table
-from .phash import DEFAULT_MAX_DISTANCE, Hashes, find_near_pairs, perceptual_hash
+from .phash import DEFAULT_MAX_DISTANCE, Hashes, find_near_pairs
 from .writing import writing_session
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 _DDL = f"{schema.PATH} STRING, {schema.SPLIT} STRING, is_new BOOLEAN, high BIGINT, low BIGINT"
 # Rows of an Arrow batch: raw images of 299 pixels take 0.3 MB each.
 _ROWS_AT_ONCE = 128
-_DECODED_SIDE = 72
 _MOST_EXAMPLES = 10
 
 
@@ -177,12 +176,10 @@ def hash_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _hash_of(row: dict[str, Any]) -> tuple[int, int] | None:
-    from .profile_images import open_stored
+    from .profile_images import hash_as_shown, open_stored
 
     try:
-        image = open_stored(row[schema.IMAGE], row[schema.FORMAT], row[schema.WIDTH], row[schema.HEIGHT])
-        image.draft(None, (_DECODED_SIDE, _DECODED_SIDE))
-        return perceptual_hash(image)
+        return hash_as_shown(open_stored(row[schema.IMAGE], row[schema.FORMAT], row[schema.WIDTH], row[schema.HEIGHT]))
     except Exception:  # noqa: BLE001  whatever a decoder raises: the profile counts the unreadable
         return None
 

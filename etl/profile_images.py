@@ -17,7 +17,7 @@ from PIL import Image, ImageDraw
 from ..errors import ImageError
 from . import schema
 from .data_files import open_parquet
-from .images import decode
+from .images import decode, orientation_of, to_rgb, upright
 from .phash import Hashes, find_near_pairs, perceptual_hash
 from .profile_boxes import CORNERS, holds_boxes
 from .profile_data import MOST_SAMPLES, Conflict, NearDuplicates, Sample
@@ -83,6 +83,17 @@ def open_stored(data: bytes | None, stored_format: str | None, width: int | None
             return Image.open(io.BytesIO(data))
     except Exception as error:  # decoders raise whatever a broken file leads them to
         raise ImageError("corrupt", f"{type(error).__name__}: {error}") from error
+
+
+def hash_as_shown(image: Image.Image) -> tuple[int, int] | None:
+    """Hashes an opened image as it is shown: upright, transparency over white, 16 bits scaled rather than clipped.
+
+    Returns:
+        What `perceptual_hash` does.
+    """
+    image.draft(None, (_HASH_DECODE_SIDE, _HASH_DECODE_SIDE))
+    image.load()  # which turns a TIFF by itself
+    return perceptual_hash(upright(to_rgb(image), orientation_of(image)))
 
 
 def look_at_images(scan: Scan, storage_options: Mapping[str, str] | None = None) -> Looks:
@@ -231,8 +242,7 @@ def _look_at_row(looks: Looks, row: int, values: Mapping[str, Any], modes: Count
     try:
         image = open_stored(data, values.get(schema.FORMAT), values.get(schema.WIDTH), values.get(schema.HEIGHT))
         modes[image.mode] += 1
-        image.draft(None, (_HASH_DECODE_SIDE, _HASH_DECODE_SIDE))
-        found = perceptual_hash(image)
+        found = hash_as_shown(image)
     except Exception:  # noqa: BLE001  whatever a decoder raises, the row is unreadable and counted
         return
     looks.states[row] = _PLAIN if found is None else _HASHED

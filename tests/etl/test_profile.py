@@ -26,6 +26,7 @@ from lakelens.errors import (
     VersionNotFoundError,
 )
 from lakelens.etl import schema
+from lakelens.etl.images import decode
 from lakelens.etl.profile import gather_profile, profile, read_quarantine
 from lakelens.etl.profile_findings import GOOD, WARNING, find_findings
 from lakelens.etl.profile_page import render_page
@@ -282,6 +283,37 @@ def test_images_whose_size_is_not_recorded_have_none(tmp_path):
     found = gathered(write_table(tmp_path / "none", rows[:4]), near_duplicates=False)
     assert (found.sizes.distinct, found.sizes.common) == (0, ())
     assert "<dt>size</dt><dd>not recorded</dd>" in render_page(found, {})
+
+
+def encoded(image, file_format="PNG", **options):
+    buffer = io.BytesIO()
+    image.save(buffer, file_format, **options)
+    return buffer.getvalue()
+
+
+def sixteen_bits(image):
+    return encoded(Image.fromarray(np.asarray(image.convert("L")).astype(np.uint16) * 257))
+
+
+def cut_out(image):
+    black = Image.new("L", image.size)
+    return encoded(Image.merge("RGBA", (black, black, black, image.convert("L"))))
+
+
+def turned(image):
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned clockwise
+    return encoded(image.transpose(Image.Transpose.ROTATE_90), "JPEG", quality=95, exif=exif)
+
+
+@pytest.mark.parametrize("stored", [sixteen_bits, cut_out, turned])
+def test_images_are_compared_as_they_are_shown(tmp_path, stored):
+    rows = [image_row("a", stored(picture(i, (120, 90))), i, split=("train", "test")[i % 2]) for i in range(4)]
+    shown = decode(rows[0][schema.IMAGE])
+    rows.append(image_row("a", jpeg(shown, 95), 9, split="test"))
+    duplicates = gathered(write_table(tmp_path / "t", rows)).duplicates
+    assert (duplicates.compared, duplicates.plain, duplicates.unreadable) == (5, 0, 0)
+    assert dict(duplicates.across) == {("train", "test"): 1, ("test", "train"): 1}
 
 
 def test_an_emptied_table_still_has_a_profile(two, tmp_path):
