@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from . import schema
 from .catalog import read_table
-from .phash import DEFAULT_MAX_DISTANCE, Hashes, find_near_pairs
+from .phash import DEFAULT_MAX_DISTANCE, Hashes, find_nearest
 from .writing import writing_session
 
 if TYPE_CHECKING:
@@ -127,22 +127,27 @@ def compare(
     held = np.bincount(codes * width + splits, minlength=len(unique) * width).reshape(len(unique), width) > 0
     new = np.zeros_like(held)
     new[codes[is_new], splits[is_new]] = True
-    pairs = find_near_pairs(unique, max_distance)
-    # Every hash is near itself; pairs count in both directions.
-    one = np.concatenate([np.arange(len(unique)), pairs.first, pairs.second])
-    other = np.concatenate([np.arange(len(unique)), pairs.second, pairs.first])
-    distance = np.concatenate([np.zeros(len(unique), np.int64), pairs.distance, pairs.distance])
+    nearest = find_nearest(unique, held, max_distance)
+    # Every hash is near itself.
+    others = np.where(held, np.arange(len(unique))[:, None], nearest.rows)
+    distances = np.where(held, 0, nearest.distances)
     near = np.zeros_like(held)
     candidates: list[HashPair] = []
     for split in range(width):
         for other_split in range(width):
             if other_split != split:
-                met = np.flatnonzero(new[one, split] & held[other, other_split])
-                near[one[met], split] = True
-                nearest = met[np.argsort(distance[met], kind="stable")][:_MOST_EXAMPLES]
+                met = np.flatnonzero(new[:, split] & (others[:, other_split] >= 0))
+                near[met, split] = True
+                found = met[np.argsort(distances[met, other_split], kind="stable")][:_MOST_EXAMPLES].tolist()
                 candidates += [
-                    HashPair(int(first_rows[one[i]]), int(first_rows[other[i]]), split, other_split, int(distance[i]))
-                    for i in nearest
+                    HashPair(
+                        int(first_rows[one]),
+                        int(first_rows[others[one, other_split]]),
+                        split,
+                        other_split,
+                        int(distances[one, other_split]),
+                    )
+                    for one in found
                 ]
     count = int(near[codes[is_new], splits[is_new]].sum())
     chosen: dict[tuple[int, int], HashPair] = {}

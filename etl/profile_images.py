@@ -18,7 +18,7 @@ from ..errors import ImageError
 from . import schema
 from .data_files import open_parquet
 from .images import decode, orientation_of, to_rgb, upright
-from .phash import Hashes, find_near_pairs, perceptual_hash
+from .phash import Hashes, Nearest, find_nearest, perceptual_hash
 from .profile_boxes import CORNERS, holds_boxes
 from .profile_data import MOST_SAMPLES, Conflict, NearDuplicates, Sample
 from .profile_scan import RowGroup, Scan, for_each_group
@@ -135,10 +135,8 @@ def find_duplicates(
     width = max(len(scan.splits), 1)
     codes = scan.split_codes[rows].astype(np.int64)
     held = np.bincount(inverse * width + codes, minlength=len(unique) * width).reshape(len(unique), width)
-    pairs = find_near_pairs(unique, max_distance)
-    neighbours = np.zeros_like(held, dtype=bool)
-    np.logical_or.at(neighbours, pairs.first, held[pairs.second] > 0)
-    np.logical_or.at(neighbours, pairs.second, held[pairs.first] > 0)
+    nearest = find_nearest(unique, held > 0, max_distance)
+    neighbours = nearest.rows >= 0
     across, within = {}, {}
     for one, name in enumerate(scan.splits):
         own = (held[:, one] > 1) | neighbours[:, one]
@@ -157,7 +155,7 @@ def find_duplicates(
         within=within,
         pairs=(),
     )
-    candidates = _cross_pairs(held, pairs, most_pairs)
+    candidates = _cross_pairs(held > 0, nearest, most_pairs)
     return found, _rows_of_pairs(candidates, rows, inverse, codes)
 
 
@@ -256,21 +254,20 @@ def _rows_of(batch: Any) -> Iterable[dict[str, Any]]:
         yield {name: values[index] for name, values in columns.items()}
 
 
-def _cross_pairs(held: Any, pairs: Any, most: int) -> list[tuple[int, int, int]]:
+def _cross_pairs(held: npt.NDArray[np.bool_], nearest: Nearest, most: int) -> list[tuple[int, int, int]]:
     """Chooses the nearest pairs of hashes that lie in different splits, each hash at most once."""
-    same = np.flatnonzero((held > 0).sum(axis=1) > 1)
-    splits = ((held[pairs.first] > 0) | (held[pairs.second] > 0)).sum(axis=1)
-    across = np.flatnonzero(splits > 1)
-    across = across[np.argsort(pairs.distance[across], kind="stable")]
-    chosen = [(int(code), int(code), 0) for code in same[:most]]
+    splits = held.sum(axis=1, keepdims=True)
+    chosen = [(int(code), int(code), 0) for code in np.flatnonzero(splits > 1)[:most]]
     used = {code for code, _, _ in chosen}
-    for index in across:
+    # A hash that lies in a split other than that of its nearest.
+    codes, split = np.nonzero((splits > held) & (nearest.rows >= 0))
+    for index in np.argsort(nearest.distances[codes, split], kind="stable"):
         if len(chosen) >= most:
             break
-        first, second = int(pairs.first[index]), int(pairs.second[index])
+        first, second = int(codes[index]), int(nearest.rows[codes[index], split[index]])
         if not used & {first, second}:
             used |= {first, second}
-            chosen.append((first, second, int(pairs.distance[index])))
+            chosen.append((first, second, int(nearest.distances[first, split[index]])))
     return chosen
 
 

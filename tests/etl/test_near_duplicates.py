@@ -55,6 +55,14 @@ def test_many_copies_count_each_and_are_shown_once():
 
 
 @pytest.mark.unit
+def test_an_image_with_many_near_ones_leaves_room_for_others():
+    copies = [(1 << bit, TRAIN, False) for bit in range(12)]
+    rows = [(0, TEST, True), *copies, (0xFF0000, TEST, True), (0xFF0003, TRAIN, False)]
+    count, pairs = found(rows)
+    assert (count, [(row, distance) for row, _, distance in pairs]) == (2, [(0, 1), (13, 2)])
+
+
+@pytest.mark.unit
 def test_nothing_to_compare_is_nothing_found():
     assert compare(np.empty((0, 2), np.uint64), np.empty(0, np.int64), np.empty(0, bool), 8) == (0, [])
 
