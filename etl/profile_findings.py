@@ -109,12 +109,12 @@ def _of_duplicates(duplicates: NearDuplicates | None, rows: dict[str, int]) -> l
     if duplicates is None:
         return [Finding(NOTE, "Near-duplicates were not looked for.")]
     findings = []
-    first = next(iter(rows), None)
+    order = list(rows)
     for (split, other), near in duplicates.across.items():
-        if other == first and near:
+        if near and order.index(other) < order.index(split):
             text = f"{_images(near)} of {split} ({near / max(rows[split], 1):.1%}) nearly equal to one of {other}."
             findings.append(Finding(WARNING, text))
-    if duplicates.compared and not any(duplicates.across.values()):
+    if duplicates.compared and duplicates.across and not any(duplicates.across.values()):
         findings.append(Finding(GOOD, "No image nearly equal to one of another split."))
     if duplicates.unreadable:
         findings.append(Finding(WARNING, f"{_images(duplicates.unreadable)} that cannot be decoded."))

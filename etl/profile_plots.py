@@ -46,7 +46,7 @@ def draw_plots(profile: TableProfile) -> dict[str, bytes]:
         _draw_splits if has_classes and len(profile.splits) > 1 else None,
         _draw_sizes if profile.rows else None,
         _draw_boxes if profile.boxes is not None else None,
-        _draw_duplicates if profile.duplicates and len(profile.splits) > 1 else None,
+        _draw_duplicates if profile.duplicates and profile.splits else None,
         _draw_quarantine if profile.quarantine and profile.quarantine.total else None,
     )
     return {name: _png(draw(profile)) for name, draw in zip(PLOTS, plots, strict=True) if draw is not None}

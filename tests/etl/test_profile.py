@@ -120,6 +120,21 @@ def test_images_that_look_alike_across_splits_are_counted_and_shown(two):
         assert distance <= duplicates.max_distance
 
 
+def test_alike_in_validation_and_test_is_a_warning_too(tmp_path):
+    rows = [image_row("a", jpeg(picture(i)), i, split="train") for i in range(3)]
+    rows += [image_row("a", jpeg(picture(9), q), q, split=split) for q, split in ((90, "validation"), (60, "test"))]
+    found = find_findings(gathered(write_table(tmp_path / "t", rows)))
+    assert (WARNING, "1 image of test (100.0%) nearly equal to one of validation.") in found
+
+
+def test_one_split_has_its_own_near_duplicates_and_no_good_news_of_another(tmp_path):
+    rows = [image_row("a", jpeg(picture(i // 2), 90 - i % 2 * 20), i, split="train") for i in range(8)]
+    found = gathered(write_table(tmp_path / "t", rows))
+    assert found.duplicates.within == {"train": 8}
+    assert "near_duplicates" in draw_plots(found)
+    assert not any("another split" in text for text in texts(find_findings(found)))
+
+
 def test_one_content_in_two_classes_is_found_with_its_files(two):
     found = gathered(two)
     assert found.conflict_count == 1
