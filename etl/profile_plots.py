@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import MissingDependencyError
-from .profile_data import MOST_BOXES_SHOWN, ClassRows, Histogram, TableProfile
+from .profile_data import MOST_BOXES_SHOWN, ClassRows, Histogram, ImageSizes, TableProfile
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,7 +44,7 @@ def draw_plots(profile: TableProfile) -> dict[str, bytes]:
     plots: tuple[Callable[[TableProfile], Figure] | None, ...] = (
         _draw_classes if has_classes else None,
         _draw_splits if has_classes and len(profile.splits) > 1 else None,
-        _draw_sizes if profile.rows else None,
+        _draw_sizes if profile.rows and _has_sizes(profile.sizes) else None,
         _draw_boxes if profile.boxes is not None else None,
         _draw_duplicates if profile.duplicates and profile.splits else None,
         _draw_quarantine if profile.quarantine and profile.quarantine.total else None,
@@ -162,6 +162,10 @@ def _draw_splits(profile: TableProfile) -> Figure:
     below = "" if len(classes) <= 12 else f"{len(classes)} classes, by share of {_text(first)}"
     _name(each, below, "", f"share of each split in the {profile.unit} of each class")
     return figure
+
+
+def _has_sizes(sizes: ImageSizes) -> bool:
+    return sizes.distinct > 1 or sizes.stored_kilobytes is not None or sizes.source_kilobytes is not None
 
 
 def _draw_sizes(profile: TableProfile) -> Figure:

@@ -386,6 +386,12 @@ def test_splits_that_are_numbers_are_named_by_them(tmp_path):
     assert found.rows_by_split == {"0": 1, "1": 2, "none": 1}
 
 
+def test_what_nothing_is_known_of_has_no_plot(tmp_path):
+    write_deltalake(str(tmp_path / "t"), pa.table({"image": [jpeg(picture(i)) for i in range(3)]}))
+    assert draw_plots(gathered(tmp_path / "t", near_duplicates=False)) == {}
+    assert "image_sizes" in draw_plots(gathered(tmp_path / "t"))
+
+
 def test_a_table_without_images_is_refused_by_its_columns(tmp_path):
     write_deltalake(str(tmp_path / "t"), pa.table({"a": [1]}))
     with pytest.raises(NotAnImageTableError, match=r"no column 'image' \(its columns: a\)"):
