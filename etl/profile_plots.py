@@ -16,8 +16,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Colour-blind safe (Okabe and Ito, 2008), in the order of the splits.
-SPLIT_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999")
+# Colour-blind safe (Okabe and Ito, 2008, then Tol's muted), in the order of the splits: enough for ten folds.
+SPLIT_COLOURS = (
+    *("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00"),
+    *("#332288", "#999933", "#882255", "#44AA99", "#999999"),
+)
 _INK, _GRID, _SINGLE = "#333333", "#dddddd", "#4b6a88"
 _DPI = 144
 _WIDTH = 9.0
@@ -25,6 +28,8 @@ _WIDTH = 9.0
 MOST_BARS = 40
 _ENDS_NAMED = 15
 _LABEL_LENGTH = 28
+# Letters of a tick's size, side by side: the plot of all splits, that of each class beside it, and a whole figure.
+_LETTERS_OF_WHOLE, _LETTERS_OF_EACH, _LETTERS_OF_ALL = 32, 70, 95
 _FONT = "DejaVu Sans"
 # In the order in which a page shows them.
 PLOTS = ("class_distribution", "splits", "image_sizes", "box_sizes", "near_duplicates", "quarantine")
@@ -106,7 +111,7 @@ def _class_bars(axis: Axes, classes: Sequence[ClassRows], profile: TableProfile,
     axis.set_yticks(places, [_text(entry.name) for entry in classes])
     axis.set_ylim(len(classes) - 0.4, -0.6)
     axis.margins(x=0.14)
-    axis.xaxis.set_major_locator(_few_ticks(4 if title else 8))
+    axis.xaxis.set_major_locator(_few_ticks(2 if title else 8))
     axis.xaxis.set_major_formatter("{x:,.0f}")
     _name(axis, profile.unit if not title else "", "", title)
 
@@ -133,14 +138,14 @@ def _draw_splits(profile: TableProfile) -> Figure:
     classes = [entry for entry in profile.named_classes if profile.count(entry)]
     first = profile.splits[0]
     classes.sort(key=lambda entry: profile.counts(entry).get(first, 0) / profile.count(entry))
-    figure, (whole, each) = _figure(3.4, 2, (1, 2.4))
+    figure, (whole, each) = _figure(3.4, 2, (max(1, 0.3 * len(profile.splits)), 2.4))
     rows = profile.rows_by_split
     colours = colours_of(profile.splits)
     whole.bar(range(len(rows)), list(rows.values()), color=[colours[split] for split in rows], width=0.7)
     for place, count in enumerate(rows.values()):
         label = f"{count:,}\n{count / max(profile.rows, 1):.1%}"
         whole.annotate(label, (place, count), (0, 2), textcoords="offset points", ha="center", fontsize=8)
-    whole.set_xticks(range(len(rows)), [_text(split) for split in rows])
+    _name_ticks(whole, range(len(rows)), [_text(split) for split in rows], _LETTERS_OF_WHOLE)
     whole.yaxis.set_major_formatter("{x:,.0f}")
     whole.margins(y=0.2)
     _name(whole, "", "images", "all images")
@@ -154,11 +159,11 @@ def _draw_splits(profile: TableProfile) -> Figure:
     each.set_ylim(0, 1)
     each.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     if len(classes) <= 12:
-        names = [_text(entry.name, 14) for entry in classes]
-        turned = {"rotation": 30, "ha": "right"} if max(map(len, names)) * len(names) > 70 else {}
-        each.set_xticks(edges[:-1] + 0.5, names, **turned)
+        _name_ticks(each, edges[:-1] + 0.5, [_text(entry.name, 14) for entry in classes], _LETTERS_OF_EACH)
         for edge in edges[1:-1]:
             each.axvline(edge, color="white", linewidth=2)
+    else:
+        each.xaxis.set_major_locator(_few_ticks(8))
     below = "" if len(classes) <= 12 else f"{len(classes)} classes, by share of {_text(first)}"
     _name(each, below, "", f"share of each split in the {profile.unit} of each class")
     return figure
@@ -249,12 +254,20 @@ def _draw_duplicates(profile: TableProfile) -> Figure:
         for j, other in enumerate(splits):
             near = duplicates.within.get(split, 0) if i == j else duplicates.across.get((split, other), 0)
             share[i, j] = near / max(rows[split], 1)
-            text = f"{near:,}  ({share[i, j]:.1%})"
-            axis.text(j, i, text, ha="center", va="center", fontsize=9, color="white" if share[i, j] > 0.5 else _INK)
+            text = f"{near:,}  ({share[i, j]:.1%})" if len(splits) < 6 else f"{near:,}\n{share[i, j]:.1%}"
+            axis.text(
+                j,
+                i,
+                text,
+                ha="center",
+                va="center",
+                fontsize=9 if len(splits) < 6 else 7,
+                color="white" if share[i, j] > 0.5 else _INK,
+            )
     axis.imshow(share, cmap="Oranges", vmin=0, vmax=1, aspect="auto")
-    axis.set_xticks(range(len(splits)), [_text(split) for split in splits])
-    axis.set_yticks(range(len(splits)), [_text(split) for split in splits])
     axis.xaxis.tick_top()
+    _name_ticks(axis, range(len(splits)), [_text(split) for split in splits], _LETTERS_OF_ALL, above=True)
+    axis.set_yticks(range(len(splits)), [_text(split) for split in splits])
     axis.tick_params(length=0)
     axis.spines[:].set_visible(False)
     _name(axis, "", "", "images of the row's split that look like one of the column's")
@@ -297,10 +310,20 @@ def _few_ticks(most: int) -> Any:
     return MaxNLocator(nbins=most, integer=True, min_n_ticks=1)
 
 
+def _name_ticks(axis: Axes, places: Any, names: Sequence[str], letters: int, above: bool = False) -> None:
+    """Names ticks, aslant where as many letters as the axis is wide do not hold them side by side."""
+    aslant = max(map(len, names)) * len(names) > letters
+    turned: dict[str, Any] = (
+        {"rotation": 30, "ha": "left" if above else "right", "rotation_mode": "anchor"} if aslant else {}
+    )
+    axis.set_xticks(places, names, **turned)
+
+
 def _legend(figure: Figure, axis: Axes) -> None:
     handles, names = axis.get_legend_handles_labels()
     if len(names) > 1:
-        figure.legend(handles, names, frameon=False, fontsize=9, loc="outside upper right", ncols=len(names))
+        columns = max(1, min(len(names), _LETTERS_OF_ALL // (max(map(len, names)) + 6)))
+        figure.legend(handles, names, frameon=False, fontsize=9, loc="outside upper right", ncols=columns)
 
 
 def _name(axis: Axes, x: str, y: str, title: str) -> None:
@@ -311,11 +334,15 @@ def _name(axis: Axes, x: str, y: str, title: str) -> None:
 
 
 def readable(name: str | None, length: int = _LABEL_LENGTH) -> str:
-    """Makes a name fit for a picture: no characters that the font lacks, not longer than its place."""
+    """Makes a name fit for a picture: no characters that the font lacks, not longer than its place.
+
+    Long names are cut in the middle: folders in folders begin alike and differ in their ends.
+    """
     text = "no class" if name is None else name
     known = _known_characters()
     text = "".join(character if ord(character) in known else "□" for character in text)
-    return text if len(text) <= length else text[: length - 1] + "…"
+    end = length // 2
+    return text if len(text) <= length else f"{text[: length - end - 1]}…{text[-end:]}"
 
 
 def find_font() -> str:

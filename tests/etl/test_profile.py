@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import re
 import shutil
 import sys
@@ -25,12 +26,13 @@ from lakelens.errors import (
     NotAnImageTableError,
     VersionNotFoundError,
 )
-from lakelens.etl import schema
+from lakelens.etl import profile_plots, schema
 from lakelens.etl.images import decode
 from lakelens.etl.profile import gather_profile, profile, read_quarantine
+from lakelens.etl.profile_data import ClassRows
 from lakelens.etl.profile_findings import GOOD, WARNING, find_findings
 from lakelens.etl.profile_page import render_page
-from lakelens.etl.profile_plots import draw_plots
+from lakelens.etl.profile_plots import draw_plots, readable
 from lakelens.etl.profile_scan import for_each_group, scan_rows
 from lakelens.etl.snapshot import open_snapshot
 from lakelens.etl.versions import NO_CLASS, class_counts
@@ -211,6 +213,44 @@ def test_many_classes_are_all_listed_and_stay_a_page_that_opens(tmp_path):
     assert len(result.profile.samples) == 257
     assert result.page.stat().st_size < 8_000_000
     assert "class_distribution" in {path.stem for path in result.plots}
+
+
+def drawn(found, draw):
+    figure = draw(found)
+    figure.canvas.draw()
+    return figure
+
+
+def shown(labels):
+    return [label for label in labels if label.get_visible() and label.get_text()]
+
+
+def test_a_plot_of_one_class_that_dwarfs_the_others_has_ticks_that_can_be_read(two):
+    counts = {"big": 1_000_000, **{f"class {number}": 40 for number in range(256)}}
+    classes = tuple(ClassRows(name, None, {"train": count}) for name, count in counts.items())
+    figure = drawn(replace(gathered(two, near_duplicates=False), classes=classes), profile_plots._draw_classes)
+    for axis in figure.axes:
+        ends = [label.get_window_extent() for label in shown(axis.get_xticklabels())]
+        assert all(one.x1 < other.x0 for one, other in itertools.pairwise(ends))
+
+
+def test_plots_of_ten_folds_tell_them_apart(two):
+    folds = tuple(f"fold-{number}-of-all-ten" for number in range(10))
+    classes = tuple(ClassRows(name, None, dict.fromkeys(folds, 90)) for name in ("cat", "dog"))
+    found = replace(gathered(two), splits=folds, classes=classes)
+    assert len(set(profile_plots.colours_of(folds).values())) == 10
+    figure = drawn(found, profile_plots._draw_classes)
+    (legend,) = figure.legends
+    assert legend.get_window_extent().x0 >= 0
+    for axis in drawn(found, profile_plots._draw_splits).axes[:1] + drawn(found, profile_plots._draw_duplicates).axes:
+        assert all(label.get_rotation() == 30 for label in shown(axis.get_xticklabels()))
+
+
+def test_long_names_that_begin_alike_differ_in_a_plot():
+    names = [f"vehicles/on land/cars/of sports/model {number}" for number in range(3)]
+    assert len({readable(name) for name in names}) == 3
+    assert all(len(readable(name)) == 28 for name in names)
+    assert readable("a" * 28) == "a" * 28
 
 
 def test_boxes_are_counted_by_class_split_and_size(tmp_path):
