@@ -60,6 +60,7 @@ def profile(
     near_duplicates: bool = True,
     max_distance: int = DEFAULT_MAX_DISTANCE,
     samples_per_class: int | None = None,
+    quarantine: str | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> ProfileResult:
     """Writes the profile of one version.
@@ -72,6 +73,7 @@ def profile(
         near_duplicates: Whether to look for them, which decodes every image.
         max_distance: Bits of the 128 of a perceptual hash by which images that look alike may differ, 0-15.
         samples_per_class: Pictures of each class, 0-12; None chooses by the number of classes.
+        quarantine: Place of the table's quarantine; beside the table when None.
         storage_options: Access to an object store.
 
     Raises:
@@ -94,6 +96,7 @@ def profile(
         near_duplicates=near_duplicates,
         max_distance=max_distance,
         samples_per_class=samples_per_class,
+        quarantine=quarantine,
         storage_options=storage_options,
     )
     plots = draw_plots(gathered)
@@ -117,6 +120,7 @@ def gather_profile(
     near_duplicates: bool = True,
     max_distance: int = DEFAULT_MAX_DISTANCE,
     samples_per_class: int | None = None,
+    quarantine: str | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> TableProfile:
     """Reads what a profile says, in memory of about 60 bytes a row and one row group a thread."""
@@ -143,16 +147,16 @@ def gather_profile(
         duplicates=_duplicates(scan, looks, max_distance, storage_options),
         conflicts=tuple(conflicts),
         conflict_count=conflict_count,
-        quarantine=read_quarantine(snapshot.location, storage_options),
+        quarantine=read_quarantine(quarantine or quarantine_location(snapshot.location), storage_options),
         recipe=recipe_of(snapshot.configuration),
     )
 
 
 def read_quarantine(location: str, storage_options: Mapping[str, str] | None = None) -> QuarantineSummary | None:
-    """Counts a table's quarantine by reason; None when it is empty."""
+    """Counts the quarantine table at `location` by reason; None when it is empty."""
     reasons: Counter[str] = Counter()
     examples: dict[str, list[tuple[str, str]]] = {}
-    for file in iterate_quarantine(quarantine_location(location), storage_options):
+    for file in iterate_quarantine(location, storage_options):
         reasons[file.reason] += 1
         listed = examples.setdefault(file.reason, [])
         if len(listed) < _EXAMPLES:

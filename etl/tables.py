@@ -239,10 +239,7 @@ class ImageTable:
         Raises:
             InvalidArgumentError: If `reason` is none that there is.
         """
-        place = quarantine_location(self.snapshot().location)
-        if is_table_name(self.location):
-            name = quarantine_location(self.location)
-            place = path_of(self.spark, name) if is_delta_table(self.spark, name) else place
+        place = self._quarantine_path(self.snapshot().location)
         return list_quarantine_at(place, batch_id=batch_id, reason=reason, limit=limit, storage_options=self._options)
 
     def read_quarantine(self) -> DataFrame:
@@ -326,12 +323,14 @@ class ImageTable:
         """
         from .profile import profile
 
+        path = self._path()
         return profile(
-            self._path(),
+            path,
             version,
             output,
             near_duplicates=near_duplicates,
             samples_per_class=samples_per_class,
+            quarantine=self._quarantine_path(path),
             storage_options=self._options,
         )
 
@@ -368,6 +367,13 @@ class ImageTable:
             return self.location
         self._require()
         return path_of(self.spark, self.location)
+
+    def _quarantine_path(self, path: str) -> str:
+        if is_table_name(self.location):
+            name = quarantine_location(self.location)
+            if is_delta_table(self.spark, name):
+                return path_of(self.spark, name)
+        return quarantine_location(path)
 
     def _require(self) -> None:
         if not is_delta_table(self.spark, self.location):

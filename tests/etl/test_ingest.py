@@ -353,6 +353,22 @@ def test_a_source_whose_own_name_is_not_utf8_is_told_by_its_escape(spark, tmp_pa
     assert [entry.source for entry in table.history()] == [f"{tmp_path}/caf\\udce9"]
 
 
+def test_a_table_that_a_name_was_given_to_is_profiled_with_the_quarantine_of_that_name(spark, tmp_path):
+    source, place = tmp_path / "source", tmp_path / "elsewhere" / "table"
+    write_image(source / "cat" / "1.jpg")
+    ImageTable(spark, place).ingest(source, size=SIZE)
+    (source / "cat" / "bad.jpg").write_text("x")
+    spark.sql("CREATE DATABASE IF NOT EXISTS named")
+    try:
+        spark.sql(f"CREATE TABLE named.images USING delta LOCATION '{place}'")
+        table = ImageTable(spark, "named.images")
+        assert table.ingest(source).quarantined == 1
+        found = table.profile(output=tmp_path / "out", near_duplicates=False).profile
+        assert found.quarantine.reasons == table.quarantine().reasons == {"not_an_image": 1}
+    finally:
+        spark.sql("DROP DATABASE named CASCADE")
+
+
 def test_two_tables_by_name_live_in_the_catalog(spark, tmp_path):
     source = tmp_path / "source"
     write_image(source / "cat" / "1.jpg")

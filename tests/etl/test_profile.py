@@ -516,9 +516,9 @@ def test_an_image_table_writes_its_profile_without_spark(two, tmp_path):
 
 
 def test_the_quarantine_is_counted_by_reason_with_examples(two):
-    assert read_quarantine(str(two)) is None
+    assert read_quarantine(f"{two}_quarantine") is None
     write_quarantine(two, {"truncated": 12, "empty": 2})
-    found = read_quarantine(str(two))
+    found = read_quarantine(f"{two}_quarantine")
     assert found.reasons == {"truncated": 12, "empty": 2}
     assert found.total == 14
     assert {reason: len(examples) for reason, examples in found.examples.items()} == {"truncated": 5, "empty": 2}
