@@ -42,11 +42,13 @@ class CompiledModel:
 def compile_model(checkpoint: Checkpoint, custom_objects: Mapping[str, Any] | None = None) -> CompiledModel:
     """Loads the model, traces it once for any number of rows and tries it on one black image.
 
-    Logits become probabilities by a softmax; what is a probability already stays as it is. The layer that decides is
-    the last one that makes new numbers: what only casts, reshapes, drops or pools them, or is a linear `Activation`, is
-    passed over. Without activation it gives logits, with softmax or sigmoid probabilities. Where the layers do not tell
-    (a subclassed model, a user's own last layer, another activation), values outside [0, 1] for a black, a white and a
-    noisy image are logits; the images are always these, so that all Python workers decide alike.
+    Logits become probabilities by a softmax; what is a probability already stays as it is. One value per image, of a
+    model of two classes or of one without names, is the second class's: its logit becomes a probability by a sigmoid,
+    and the first class has the rest. The layer that decides is the last one that makes new numbers: what only casts,
+    reshapes, drops or pools them, or is a linear `Activation`, is passed over. Without activation it gives logits, with
+    softmax or sigmoid probabilities. Where the layers do not tell (a subclassed model, a user's own last layer, another
+    activation), values outside [0, 1] for a black, a white and a noisy image are logits; the images are always these,
+    so that all Python workers decide alike.
 
     Raises:
         CheckpointError: If the file is damaged or holds what is refused.
@@ -74,14 +76,27 @@ def compile_model(checkpoint: Checkpoint, custom_objects: Mapping[str, Any] | No
     def values(pixels: Pixels) -> npt.NDArray[np.float32]:
         return np.asarray(traced(pixels), dtype=np.float32)
 
-    def probabilities(pixels: Pixels) -> npt.NDArray[np.float32]:
-        return np.asarray(tf.nn.softmax(traced(pixels)), dtype=np.float32)
-
-    classes = _try_out(values, checkpoint, "black", np.zeros(shape, np.uint8)).shape[1]
+    width = _try_out(values, checkpoint, "black", np.zeros(shape, np.uint8)).shape[1]
     logits = _gives_logits(model)
     if logits is None:
         logits = _shows_logits(values, checkpoint)
-    return CompiledModel(probabilities if logits else values, classes)
+    is_binary = _is_binary(width, checkpoint)
+
+    def probabilities(pixels: Pixels) -> npt.NDArray[np.float32]:
+        output = traced(pixels)
+        if logits:
+            output = tf.nn.sigmoid(output) if is_binary else tf.nn.softmax(output)
+        if is_binary:
+            output = tf.concat([1 - output, output], axis=1)
+        return np.asarray(output, dtype=np.float32)
+
+    return CompiledModel(probabilities, 2 if is_binary else width)
+
+
+def _is_binary(width: int, checkpoint: Checkpoint) -> bool:
+    """Tells whether so many values per image are those of the second of two classes alone."""
+    names = checkpoint.class_names
+    return width == 1 and (names is None or len(names) == 2)
 
 
 def _try_out(
@@ -104,7 +119,7 @@ def _try_out(
             f"{checkpoint.path}: for 1 image the model gives shape {output.shape}; scoring needs (1, classes)"
         )
     names = checkpoint.class_names
-    if names is not None and output.shape[1] < len(names):
+    if names is not None and output.shape[1] < len(names) and not _is_binary(output.shape[1], checkpoint):
         raise ModelMismatchError(
             f"{checkpoint.path}: the model gives {output.shape[1]} values per image, its checkpoint names "
             f"{len(names)} classes ({', '.join(names[:5])}{', ...' if len(names) > 5 else ''}); end the model with one "

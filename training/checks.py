@@ -77,11 +77,19 @@ def check_model(model: object, context: TrialContext) -> None:
             "context.image_size, or pass the image_size that it takes"
         )
     given = model.output_shape
-    if isinstance(given, tuple) and given[-1] is not None and given[-1] < context.num_classes:
-        raise TrialError(
-            f"the model gives {given[-1]} values per image, the table has {context.num_classes} classes; build it for "
-            "context.num_classes"
-        )
+    if not isinstance(given, tuple) or given[-1] is None or given[-1] >= context.num_classes:
+        return
+    if given[-1] == 1 and context.num_classes == 2 and "categorical" not in _loss_name(model):
+        return  # the second class's probability
+    raise TrialError(
+        f"the model gives {given[-1]} values per image, the table has {context.num_classes} classes; build it for "
+        "context.num_classes, or of two classes for one value with binary_crossentropy"
+    )
+
+
+def _loss_name(model: keras.Model) -> str:
+    loss = model.loss
+    return loss if isinstance(loss, str) else str(getattr(loss, "name", None) or getattr(loss, "__name__", ""))
 
 
 def _fits(taken: tuple[int | None, ...], given: tuple[int, ...]) -> bool:

@@ -140,6 +140,28 @@ def test_logits_become_probabilities(tmp_path):
     assert given.names == ["green"]
 
 
+@pytest.mark.parametrize("labels", [{"0": "blue", "1": "red"}, {}])
+@pytest.mark.parametrize("activation", ["linear", "sigmoid"])
+def test_one_value_per_image_is_the_second_of_two_classes(tmp_path, activation, labels):
+    import keras
+
+    model = keras.Sequential(
+        [
+            keras.Input((SIDE, SIDE, 3)),
+            keras.layers.GlobalAveragePooling2D(),
+            keras.layers.Dense(1, activation),
+        ]
+    )
+    model.layers[-1].set_weights([np.array([[0.02], [0], [-0.02]], np.float32), np.zeros(1, np.float32)])
+    given = load_predictor(save(model, tmp_path, labels=labels).path).predict([image_of("red"), image_of("blue")])
+    assert given.labels.tolist() == [1, 0]
+    assert given.names == (["red", "blue"] if labels else [None, None])
+    red, blue = given.probabilities
+    assert red[1] == pytest.approx(blue[0], abs=1e-2)
+    assert red[1] > 0.9
+    assert given.probabilities.sum(axis=1) == pytest.approx([1, 1], abs=1e-6)
+
+
 @pytest.mark.parametrize("activation", ["softmax", "sigmoid"])
 def test_probabilities_stay_as_they_are_through_layers_that_make_no_new_numbers(tmp_path, activation):
     import keras

@@ -219,6 +219,41 @@ def _of_two_classes(trial, keras):
     return model
 
 
+def _of_one_value(loss):
+    def build(trial, keras):
+        size = (*trial.context.image_size, 3)
+        colour = [keras.Input(size), keras.layers.Rescaling(1 / 255), keras.layers.GlobalAveragePooling2D()]
+        model = keras.Sequential([*colour, keras.layers.Dense(1, activation="sigmoid")])
+        model.compile(keras.optimizers.Adam(0.1), loss, weighted_metrics=["accuracy"])
+        return model
+
+    return _with_model(build)
+
+
+@pytest.fixture
+def two_classes(table):
+    """What a job of the first two classes differs in."""
+    feeds = (DeltaFeed(table, 0, split, 1, filters={"label": [0, 1]}) for split in ("train", "validation"))
+    names = ("training_feed", "validation_feed", "class_names")
+    return dict(zip(names, (*feeds, list(CLASSES[:2])), strict=True))
+
+
+def test_one_value_per_image_tells_two_classes_apart(rank, two_classes):
+    outcome = rank(_of_one_value("binary_crossentropy"), **two_classes, epochs=6)
+    outcome.raise_failure()
+    assert outcome.metrics["val_accuracy"] == 1
+    assert open_checkpoint(outcome.checkpoint).class_names == ["blue", "green"]
+
+
+@pytest.mark.parametrize("loss", ["sparse_categorical_crossentropy", "CategoricalCrossentropy"])
+def test_one_value_per_image_does_not_fit_a_loss_that_wants_one_per_class(rank, two_classes, loss):
+    import keras
+
+    given = getattr(keras.losses, loss)() if loss[0].isupper() else loss
+    with pytest.raises(TrialError, match=r"gives 1 values per image.*one value with binary_crossentropy"):
+        rank(_of_one_value(given), **two_classes).raise_failure()
+
+
 @pytest.mark.parametrize(
     ("build", "words"),
     [
