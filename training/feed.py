@@ -222,7 +222,7 @@ class DeltaFeed:
                 max_boxes: Boxes of a row. When given, labels are a dictionary of `label`, `boxes` (float32 [rows,
                     max_boxes, 4]: xmin, ymin, xmax, ymax in pixels of the image that comes out), `box_labels` (int32
                     [rows, max_boxes]) and `box_count` (int32 [rows]); boxes after the count are zeros.
-                bad_rows: `error` stops at a row that does not decode, or whose label is no int32 or none of the
+                bad_rows: `error` stops at a row that does not decode, or whose label is null, no int32 or none of the
                     classes of `one_hot`, and names it; `skip` gives it weight 0, logs it and counts it in `skipped`.
                 jpeg: `accurate`, or `fast`: libjpeg's fast inverse transform, which changes most pixels by a level and
                     some by up to nine, and, for images that come out at a quarter of their size or less, decoding at a

@@ -92,11 +92,11 @@ def stored_batches(
         size: Height and width of the images that the feed gives.
         max_boxes: Boxes of a row; None leaves boxes out.
         classes: Number of classes that labels are below; None takes any int32.
-        policy: `error` raises at a label that is outside its range, `skip` gives its row weight 0.
+        policy: `error` raises at a label that is null or outside its range, `skip` gives its row weight 0.
 
     Raises:
-        BadRowError: If a row has no label, or more boxes than there is room for; of the policy `error`, also if a label
-            is outside its range.
+        BadRowError: If a row has more boxes than there is room for; of the policy `error`, also if it has no label, or
+            one outside its range.
     """
     for batch in reader:
         forms = batch.values_of(feed.format_column) if feed.format_column is not None else []
@@ -137,22 +137,20 @@ def _refuse(
 
 
 def _labels_of(feed: DeltaFeed, batch: RowBatch, classes: int | None) -> tuple[npt.NDArray[np.int32], dict[int, str]]:
-    """Gives the labels, and what is wrong with those that are outside their range, by row; these become 0."""
+    """Gives the labels, and what is wrong with those that are null or outside their range, by row; these become 0."""
     labels = np.zeros(len(batch.weights), dtype=np.int32)
     if feed.label_column is None:
         return labels, {}
     values = batch.values_of(feed.label_column)
-    if None in values:
-        raise BadRowError(
-            f"{_name(feed, batch, values.index(None))} has no label in column {feed.label_column!r}; give it one, or "
-            "leave such rows out with filters"
-        )
-    numbers = np.array(values, dtype=np.int64)
+    refused = {
+        row: f"has no label in column {feed.label_column!r}" for row, value in enumerate(values) if value is None
+    }
+    numbers = np.array([0 if value is None else value for value in values], dtype=np.int64)
     least, most = (_INT32.min, _INT32.max) if classes is None else (0, min(classes - 1, _INT32.max))
     outside = (numbers < least) | (numbers > most)
     labels[: len(numbers)] = np.where(outside, 0, numbers)
     rule = "what int32 holds" if classes is None else f"the {classes} classes of one_hot"
-    return labels, {
+    return labels, refused | {
         row: f"has label {values[row]} in column {feed.label_column!r}, outside {least} to {most}, {rule}"
         for row in np.flatnonzero(outside).tolist()
     }

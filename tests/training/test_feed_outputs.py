@@ -419,14 +419,15 @@ def test_no_image_has_to_tell_its_size_where_the_size_is_given(tmp_path):
         list(DeltaFeed(tmp_path / "raw").as_numpy(3, image_size=8))
 
 
-def test_a_row_without_a_label_is_named(tmp_path):
-    rows = image_rows(range(4)).set_column(5, "label", pa.array([0, 1, None, 3], pa.int32()))
-    append(tmp_path / "t", rows)
-    with pytest.raises(BadRowError, match=r"row 2 .* has no label in column 'label'"):
-        list(DeltaFeed(tmp_path / "t").as_numpy(4))
+def test_a_row_without_a_label_is_named_or_skipped(tmp_path):
+    feed = with_labels(tmp_path / "t", [0, 1, None, 3])
+    with pytest.raises(BadRowError, match=r"row 2 .* has no label in column 'label'.*'skip'"):
+        list(feed.as_numpy(4))
+    assert real(next(feed.as_numpy(4, bad_rows="skip"))) == [0, 1, 3]
+    assert feed.skipped.count == 1
 
 
-def with_labels(location: Path, labels: list[int]) -> DeltaFeed:
+def with_labels(location: Path, labels: list[int | None]) -> DeltaFeed:
     rows = image_rows(range(len(labels)))
     append(location, rows.set_column(5, "label", pa.array(labels, pa.int64())))
     return DeltaFeed(location, shuffle=False)
