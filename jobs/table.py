@@ -74,11 +74,12 @@ def _history(args: argparse.Namespace) -> dict[str, Any]:
     found = history(args.table, args.limit)
     for entry in found:
         rows = "files gone" if entry.rows is None else f"{entry.rows} rows"
-        when = "" if entry.timestamp is None else f"{entry.timestamp:%Y-%m-%d %H:%M:%S}"
+        # Whole, so that --version takes it for this version and not for the one before.
+        when = "" if entry.timestamp is None else entry.timestamp.isoformat(" ", "milliseconds").replace("+00:00", "Z")
         what = entry.operation if entry.restored is None else f"{entry.operation} of version {entry.restored}"
         who = f"  {entry.user}" if entry.user else ""
         batch = f"  {entry.source} (batch {entry.batch_id})" if entry.batch_id else ""
-        print(f"{entry.version:>6}  {when:<19}  {rows:>12}  {what}{who}{batch}")
+        print(f"{entry.version:>6}  {when:<24}  {rows:>12}  {what}{who}{batch}")
     return {"versions": [dataclasses.asdict(entry) for entry in found]}
 
 

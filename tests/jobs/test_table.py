@@ -44,6 +44,15 @@ def test_history_counts_and_diff(table: str, capsys: pytest.CaptureFixture[str])
     assert (diff["added"], diff["removed"], diff["changed"]) == ({"cat": 2}, {"cat": 1}, {})
 
 
+def test_the_times_of_the_history_name_its_versions(table: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["table", "history", table]) == 0
+    *lines, _ = capsys.readouterr().out.splitlines()
+    for line in lines:
+        version, date, time, *_ = line.split()
+        assert time.endswith("Z")
+        assert run(capsys, "counts", table, "--version", f"{date} {time}")[1]["version"] == int(version)
+
+
 def test_a_pinned_version_survives_vacuum_and_an_unpinned_one_goes(
     table: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
