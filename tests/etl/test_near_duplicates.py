@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from delta_rows import delta_rows
 from etl_pictures import encoded, picture
 
 from lakelens.etl.ingest import ingest
@@ -97,8 +98,7 @@ def test_copies_of_another_quality_are_told_with_the_split_that_they_leak_into(s
     assert (first.near_duplicates.images, first.near_duplicates.compared) == (0, 16)
     write(60)
     result = ingest(spark, place, IngestRequest(Source(source), {}, near_duplicates=True))
-    rows = spark.read.format("delta").load(place).select("path", "split").collect()
-    splits = {row.path.rpartition("/")[2].replace("%20", " "): row.split for row in rows}
+    splits = {row["path"].rpartition("/")[2].replace("%20", " "): row["split"] for row in delta_rows(place)}
     leaked = {n for n in range(16) if splits[f"{n} of 60.jpg"] != splits[f"{n} of 95.jpg"]}
     assert leaked
     assert result.near_duplicates.images == len(leaked)

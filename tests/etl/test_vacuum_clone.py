@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from delta_rows import delta_rows
 
 from lakelens.etl.snapshot import open_snapshot
 from lakelens.etl.vacuum import vacuum
@@ -27,4 +28,4 @@ def test_a_vacuum_of_a_shallow_clone_by_spark_takes_the_clones_own_files_alone(s
     assert vacuum(clone, 0, allow_short_retention=True).files == (own.name,)
     assert not own.exists()
     assert all(path.exists() for path in theirs)
-    assert spark.read.format("delta").load(str(source)).count() == 10
+    assert sorted(row["id"] for row in delta_rows(source)) == list(range(10))
