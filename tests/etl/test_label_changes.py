@@ -94,70 +94,78 @@ def asked(source, **options):
     return IngestRequest(Source(source), {}, **options)
 
 
-@pytest.mark.spark
-def test_a_renamed_class_a_vanished_one_and_an_image_in_two_are_told_with_the_commit(spark, tmp_path):
-    place = str(tmp_path / "t")
-    source = write(tmp_path / "source", cat=range(4), dog=range(10, 14), cow=range(20, 22))
-    first = ingest(spark, place, IngestRequest(Source(source), RECIPE))
-    assert first.class_changes == ClassChanges()
-    other = write(tmp_path / "other", cow=range(30, 32))  # a class lives on in another source
-    assert ingest(spark, place, asked(other)).class_changes == ClassChanges()
+@pytest.fixture(scope="module")
+def story(spark, tmp_path_factory):
+    """A folder whose classes change between two ingests; the copies of the table are of the state before they do."""
+    root = tmp_path_factory.mktemp("classes")
+    source = write(
+        root / "source", cat=range(4), dog=range(10, 14), cow=range(20, 22), fox=range(60, 64), gnu=[50], yak=[50]
+    )
+    place = str(root / "t")
+    told = {"first": ingest(spark, place, IngestRequest(Source(source), RECIPE))}
+    copies = {name: str(root / name) for name in ("manifest", "stream")}
+    for copy in copies.values():
+        shutil.copytree(place, copy)
+    other = write(root / "other", cow=range(30, 32))  # a class lives on in another source
+    told["other"] = ingest(spark, place, asked(other))
 
     (source / "cat").rename(source / "kitten")
     shutil.rmtree(source / "dog")
     shutil.rmtree(source / "cow")
     write(source, ape=[40], bee=[40, 41])
-    seen = preview(spark, place, asked(source), 5)
+    told["seen"] = preview(spark, place, asked(source), 5)
+    told["changed"] = ingest(spark, place, asked(source))
+    told["again"] = ingest(spark, place, asked(source))
+    told["removed"] = ingest(spark, place, asked(source, removed="delete"))
+    told["settled"] = ingest(spark, place, asked(source))
+    return {"source": source, **copies, **told}
+
+
+def pairs_of(changes):
+    return {(example.classes, tuple(path.split("/")[-2] for path in example.paths)) for example in changes.examples}
+
+
+@pytest.mark.spark
+def test_a_renamed_class_a_vanished_one_and_an_image_in_two_are_told_with_the_commit(story):
+    assert story["other"].class_changes == ClassChanges()
+    seen = story["seen"]
     assert (seen.vanished_classes, seen.new_classes) == (("cat", "dog"), ("ape", "bee", "kitten"))
-    result = ingest(spark, place, asked(source))
-    changes = result.class_changes
+    changes = story["changed"].class_changes
     assert changes.vanished == ("cat", "dog")
     assert changes.renamed == (Rename("cat", "kitten", "content", 4),)
     # The rows of `cat` are kept: each of its images is in both classes now.
     assert changes.conflicts == 5
-    pairs = {(example.classes, tuple(path.split("/")[-2] for path in example.paths)) for example in changes.examples}
-    assert pairs == {(("cat", "kitten"),) * 2, (("ape", "bee"),) * 2}
+    assert pairs_of(changes) == {(("cat", "kitten"),) * 2, (("ape", "bee"),) * 2}
 
-    again = ingest(spark, place, asked(source)).class_changes  # nothing is committed, and the classes are still lost
+    again = story["again"].class_changes  # nothing is committed, and the classes are still lost
     assert (again.vanished, again.renamed, again.conflicts) == (changes.vanished, changes.renamed, 0)
-    after = ingest(spark, place, asked(source, removed="delete"))
-    assert after.class_changes.vanished == ("cat", "dog")
-    assert ingest(spark, place, asked(source)).class_changes == ClassChanges()
+    assert story["removed"].class_changes.vanished == ("cat", "dog")
+    assert story["settled"].class_changes == ClassChanges()
 
 
 @pytest.mark.spark
-def test_the_first_ingest_of_a_table_tells_an_image_in_two_classes(spark, tmp_path):
-    source = write(tmp_path / "source", cat=[1, 2], dog=[1])
-    changes = ingest(spark, str(tmp_path / "t"), IngestRequest(Source(source), RECIPE)).class_changes
-    assert (changes.vanished, changes.conflicts) == ((), 1)
-    assert changes.examples[0].classes == ("cat", "dog")
+def test_the_first_ingest_of_a_table_tells_an_image_in_two_classes(story):
+    changes = story["first"].class_changes
+    assert (changes.vanished, changes.renamed, changes.conflicts) == ((), (), 1)
+    assert changes.examples[0].classes == ("gnu", "yak")
 
 
 @pytest.mark.spark
-def test_a_class_changed_in_a_manifest_is_a_rename(spark, tmp_path):
-    root = write(tmp_path, images=range(4))
+def test_a_class_changed_by_a_manifest_is_a_rename(spark, story, tmp_path):
     manifest = tmp_path / "manifest.jsonl"
-
-    def name(label):
-        lines = [json.dumps({"path": f"images/{seed:04d}.jpg", "label": label}) for seed in range(4)]
-        manifest.write_text("\n".join(lines) + "\n")
-        return IngestRequest(Source(manifest, "manifest", images=str(root)), RECIPE)
-
-    place = str(tmp_path / "t")
-    ingest(spark, place, name("cat"))
-    changes = ingest(spark, place, name("lynx")).class_changes
-    assert changes.vanished == ("cat",)
-    assert changes.renamed == (Rename("cat", "lynx", "content", 4),)
+    lines = [json.dumps({"path": f"fox/{seed:04d}.jpg", "label": "lynx"}) for seed in range(60, 64)]
+    manifest.write_text("\n".join(lines) + "\n")
+    request = IngestRequest(Source(manifest, "manifest", images=str(story["source"])), RECIPE)
+    changes = ingest(spark, story["manifest"], request).class_changes
+    assert changes.vanished == ("fox",)
+    assert changes.renamed == (Rename("fox", "lynx", "content", 4),)
     assert changes.conflicts == 0
 
 
 @pytest.mark.spark
-def test_a_landing_folder_that_is_emptied_loses_no_class_and_tells_images_in_two(spark, tmp_path):
-    place, landing = str(tmp_path / "t"), write(tmp_path / "landing", cat=range(2))
-    request = IngestRequest(Source(landing), RECIPE)
-    assert ingest_available(spark, place, request, 1).class_changes == ClassChanges()
-    shutil.rmtree(landing / "cat")
-    write(landing, dog=[1, 2])
-    changes = ingest_available(spark, place, request, 1).class_changes
-    assert (changes.vanished, changes.conflicts) == ((), 1)
-    assert changes.examples[0].classes == ("cat", "dog")
+def test_a_landing_folder_that_is_emptied_loses_no_class_and_tells_images_in_two(spark, story):
+    result = ingest_available(spark, story["stream"], IngestRequest(Source(story["source"]), RECIPE), 4)
+    changes = result.class_changes
+    assert len(result.batches) == 2
+    assert (changes.vanished, changes.renamed, changes.conflicts) == ((), (), 5)
+    assert pairs_of(changes) == {(("cat", "kitten"),) * 2, (("ape", "bee"),) * 2}
