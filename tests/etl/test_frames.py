@@ -20,35 +20,59 @@ def reasons(row) -> list[str]:
     return [found.reason for found in row.problems]
 
 
-def test_a_path_of_several_rows_of_content_is_listed_and_read_once(spark):
+def listed_and_read(spark, rows, ddl):
+    """What a frame's listing says of each path, and the bytes that are read for it."""
+    listing = list_frame(spark, spark.createDataFrame(rows, ddl), None)
+    files = listing.files.persist()
+    try:
+        return files.collect(), listing.read_contents(files, 10).collect()
+    finally:
+        files.unpersist()
+
+
+@pytest.fixture(scope="module")
+def boxes(spark):
+    """What is listed and read, by path, of a frame with several rows of some paths."""
+    names = ("cat", "dog", "ape")
     rows = [
         ("twice", b"one", "cat", 0.0, 0.0, 1.0, 1.0),
         ("twice", b"one", "dog", 1.0, 1.0, 2.0, 2.0),
         ("alone", b"other", "dog", 1.0, 1.0, 2.0, 2.0),
         ("torn", b"one", "dog", 1.0, 1.0, 2.0, 2.0),
         ("torn", b"other", "cat", 0.0, 0.0, 1.0, 1.0),
+        *[("forth", b"one", name, 0.0, 0.0, 1.0, 1.0) for name in names],
+        *[("back", b"one", name, 0.0, 0.0, 1.0, 1.0) for name in reversed(names)],
     ]
-    listing = list_frame(spark, spark.createDataFrame(rows, BOXES_DDL), None)
-    listed = listing.files.collect()
-    assert sorted((row.path, len(row.boxes), reasons(row)) for row in listed) == [
-        ("alone", 1, []),
-        ("torn", 2, [CONTENT_CONFLICT]),
-        ("twice", 2, []),
-    ]
-    hashes = {row.path: row.content_hash for row in listed}
-    assert hashes["twice"] == hashlib.sha256(b"one").hexdigest()
-    read = [(row.path, bytes(row.content)) for row in listing.read_contents(listing.files, 10).collect()]
-    assert sorted(read) == [("alone", b"other"), ("torn", b"other"), ("twice", b"one")]
+    listed, read = listed_and_read(spark, rows, BOXES_DDL)
+    assert len(read) == len(listed) == 5
+    return {row.path: row for row in listed}, {row.path: bytes(row.content) for row in read}
+
+
+def test_a_path_of_several_rows_of_content_is_listed_and_read_once(boxes):
+    listed, read = boxes
+    assert {path: (len(row.boxes), reasons(row)) for path, row in listed.items()} == {
+        "alone": (1, []),
+        "torn": (2, [CONTENT_CONFLICT]),
+        "twice": (2, []),
+        "forth": (3, []),
+        "back": (3, []),
+    }
+    assert listed["twice"].content_hash == hashlib.sha256(b"one").hexdigest()
+    assert read == {"alone": b"other", "torn": b"other", "twice": b"one", "forth": b"one", "back": b"one"}
+
+
+def test_rows_of_a_frame_say_the_same_in_any_order(boxes):
+    listed, _ = boxes
+    assert len(listed["forth"].boxes) == 3
+    assert listed["forth"].annotation_hash == listed["back"].annotation_hash != listed["twice"].annotation_hash
 
 
 def test_every_row_of_content_without_a_path_is_listed_and_has_no_bytes_to_read(spark):
     rows = [("named", b"one", "cat"), (None, b"other", "cat"), (None, b"other", "cat"), ("", b"third", "cat")]
-    frame = spark.createDataFrame(rows, "path STRING, content BINARY, label STRING")
-    listing = list_frame(spark, frame, None)
-    listed = listing.files.collect()
+    listed, contents = listed_and_read(spark, rows, "path STRING, content BINARY, label STRING")
     assert sorted((reasons(row), row.source_length) for row in listed) == [([], 3), *[([PATH_UNUSABLE], -1)] * 3]
-    assert len({row.path for row in listed}) == 4
-    read = {row.path: row.content for row in listing.read_contents(listing.files, 10).collect()}
+    assert len({row.path for row in listed}) == len(contents) == 4
+    read = {row.path: row.content for row in contents}
     assert read == {row.path: bytearray(b"one") if row.path == "named" else None for row in listed}
 
 
@@ -69,11 +93,3 @@ def test_rows_without_a_path_are_of_no_file_system(spark, tmp_path):
     finally:
         settings.unset(link)
     assert sorted((reasons(row), row.source_length) for row in found) == local
-
-
-def test_rows_of_a_frame_say_the_same_in_any_order(spark):
-    rows = [("twice", b"one", name, 0.0, 0.0, 1.0, 1.0) for name in ("cat", "dog", "ape")]
-    frames = [spark.createDataFrame(order, BOXES_DDL) for order in (rows, rows[::-1])]
-    one, other = (list_frame(spark, frame, None).files.collect()[0] for frame in frames)
-    assert len(one.boxes) == len(rows)
-    assert one.annotation_hash == other.annotation_hash
