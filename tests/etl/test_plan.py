@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import shutil
 from collections import Counter
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
+from delta_rows import delta_rows
 from etl_pictures import write_image
 
 from lakelens import ImageTable
@@ -25,6 +29,9 @@ from lakelens.etl.driver_plan import DriverPlan
 from lakelens.etl.listing import FOLDER_LISTING_DDL, Listing, completed, folder_batch
 from lakelens.etl.quality import RETRIED_REASONS
 from lakelens.etl.spark_plan import make_plan
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 ROOT = "file:///data/images"
 _SECOND = 1_000_000
@@ -126,33 +133,64 @@ def test_the_driver_and_spark_find_the_same_to_be_done(spark):
             assert getattr(by_driver, name) == getattr(by_spark, name), name
         assert len(by_spark.counts) == 4
         more_to_say = "status IS NOT NULL AND (status <> 'known' OR in_quarantine)"
-        assert rows_of(by_driver.files) == rows_of(by_spark.files.where(more_to_say))
-        assert rows_of(by_driver.work_files()) == rows_of(by_spark.work_files())
-        for with_gone in (True, False):
-            assert rows_of(by_driver.wrongly_in_quarantine(with_gone=with_gone)) == rows_of(
-                by_spark.wrongly_in_quarantine(with_gone=with_gone)
+        one, other = (
+            rows_of(
+                files=files,
+                work=plan.work_files(),
+                quarantined=plan.wrongly_in_quarantine(with_gone=False),
+                quarantined_or_gone=plan.wrongly_in_quarantine(with_gone=True),
             )
+            for plan, files in ((by_driver, by_driver.files), (by_spark, by_spark.files.where(more_to_say)))
+        )
+        for name, rows in one.items():
+            assert rows == other[name] != Counter(), name
+        for statuses in (("new", "changed"), ("gone",)):
+            assert sorted(by_driver.paths(*statuses)) == sorted(by_spark.paths(*statuses))
         for status in ("new", "changed", "gone"):
-            assert sorted(by_driver.paths(status)) == sorted(by_spark.paths(status))
             assert len(by_driver.paths(status, limit=3)) == 3
     finally:
         by_spark.release()
 
 
-def rows_of(frame):
-    return Counter(tuple(str(value) for value in row) for row in frame.collect())
+def rows_of(**frames: DataFrame) -> dict[str, Counter[str]]:
+    """The rows of each frame, as texts; all by one query."""
+    parts = [
+        frame.selectExpr(f"'{name}' AS name", "CAST(struct(*) AS STRING) AS row") for name, frame in frames.items()
+    ]
+    found = {name: Counter() for name in frames}
+    for name, row in functools.reduce(lambda one, other: one.union(other), parts).collect():
+        found[name][row] += 1
+    return found
 
 
 def no_driver_plan(*_):
     return None
 
 
-@pytest.mark.spark
-def test_an_ingest_does_the_same_whoever_plans_it(spark, class_folders, tmp_path, monkeypatch):
-    source = class_folders(cat=4, dog=3)
+@contextmanager
+def counting_plans_by_spark():
+    """Gives a list that is longer by one for each plan that Spark makes."""
+    planned = []
+    make = preparing.make_plan
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(preparing, "make_plan", lambda *sides, **options: planned.append(1) or make(*sides, **options))
+        yield planned
+
+
+@pytest.fixture(scope="module")
+def planned(spark, tmp_path_factory):
+    """A table of a folder that changes, and a copy of it: what each becomes when the one or the other plans.
+
+    One more file has come since.
+    """
+    root = tmp_path_factory.mktemp("planned")
+    source = root / "source"
+    for name, first, count in (("cat", 0, 4), ("dog", 1000, 3)):
+        for number in range(count):
+            write_image(source / name / f"{number:04d}.jpg", seed=first + number)
     (source / "cat" / "text.jpg").write_text("this is not an image")
     (source / "cat" / "notes.txt").write_text("notes")
-    tables = {name: ImageTable(spark, tmp_path / name) for name in ("driver", "spark")}
+    tables = {name: ImageTable(spark, root / name) for name in ("driver", "spark")}
     tables["driver"].ingest(source, size=16)
     for folder in ("", "_quarantine"):
         shutil.copytree(f"{tables['driver'].location}{folder}", f"{tables['spark'].location}{folder}")
@@ -162,44 +200,51 @@ def test_an_ingest_does_the_same_whoever_plans_it(spark, class_folders, tmp_path
     (source / "dog").rename(source / "DOG")
     shutil.copy(source / "cat" / "0002.jpg", source / "DOG" / "copy.jpg")
     planners = {"driver": preparing.plan_on_driver, "spark": no_driver_plan}
-    outcomes = {}
+    outcomes, by_spark = {}, {}
     for name, table in tables.items():
-        monkeypatch.setattr(preparing, "plan_on_driver", planners[name])
-        preview = table.preview(source, removed="delete")
-        results = [table.ingest(source, removed="delete", batch_id="second") for _ in range(2)]
-        rows = table.read().select(schema.PATH, schema.LABEL, schema.BATCH_ID).collect()
-        outcomes[name] = preview, results, sorted((path, label, batch == "second") for path, label, batch in rows)
-        assert table.quarantine().files == ()
+        with pytest.MonkeyPatch.context() as patch, counting_plans_by_spark() as plans:
+            patch.setattr(preparing, "plan_on_driver", planners[name])
+            preview = table.preview(source, removed="delete")
+            results = [table.ingest(source, removed="delete", batch_id="second") for _ in range(2)]
+        rows = sorted((row["path"], row["label"], row["batch_id"] == "second") for row in delta_rows(table.location))
+        outcomes[name], by_spark[name] = (preview, results, rows, table.quarantine().files), len(plans)
+    write_image(source / "cat" / "late.jpg", seed=5)
+    return {"source": source, "table": tables["driver"], "outcomes": outcomes, "by_spark": by_spark}
+
+
+@pytest.mark.spark
+def test_an_ingest_does_the_same_whoever_plans_it(planned):
+    outcomes = planned["outcomes"]
     assert outcomes["driver"] == outcomes["spark"]
-    second, third = outcomes["driver"][1]
+    preview, (second, third), rows, bad = outcomes["driver"]
+    assert (preview.new, preview.changed, preview.gone, preview.version) == (4, 2, 3, 0)
     assert (second.stored, second.changed, second.removed, second.version) == (6, 2, 3, 1)
     assert [(rename.old, rename.new) for rename in second.class_changes.renamed] == [("dog", "DOG")]
     assert second.class_changes.conflicts == 1
     assert (third.stored, third.skipped, third.version) == (0, 9, 1)
+    assert (len(rows), bad) == (9, ())
 
 
 @pytest.mark.spark
-def test_what_the_driver_should_not_read_alone_is_planned_by_spark(spark, class_folders, tmp_path, monkeypatch):
-    source = class_folders(cat=3)
-    table = ImageTable(spark, tmp_path / "table")
-    table.ingest(source, size=16)
-    planned = []
-    make = preparing.make_plan
-    monkeypatch.setattr(preparing, "make_plan", lambda *sides, **options: planned.append(1) or make(*sides, **options))
-    assert table.ingest(source).skipped == 3
-    assert planned == []
-    assert table.ingest(source, verify="content").skipped == 3
-    assert len(planned) == 1
-    # A table with mapped columns has other names in its files.
-    properties = "'delta.columnMapping.mode' = 'name', 'delta.minReaderVersion' = '2', 'delta.minWriterVersion' = '5'"
-    spark.sql(f"ALTER TABLE delta.`{table.location}` SET TBLPROPERTIES ({properties})")
-    write_image(source / "cat" / "new.jpg", seed=5)
-    result = table.ingest(source)
-    assert (result.stored, result.skipped, len(planned)) == (1, 3, 2)
-    # Many new files travel to Spark's tasks from its own listing.
-    monkeypatch.setattr(driver_plan, "MOST_FILES_TO_SEND", 3)
-    assert ImageTable(spark, tmp_path / "another").ingest(source, size=16).stored == 4
-    assert len(planned) == 3
+def test_what_the_driver_should_not_read_alone_is_planned_by_spark(spark, planned, tmp_path, monkeypatch):
+    assert planned["by_spark"] == {"driver": 0, "spark": 3}
+    source = planned["source"]
+    for folder in ("", "_stamps"):
+        shutil.copytree(f"{planned['table'].location}{folder}", tmp_path / f"copy{folder}")
+    table = ImageTable(spark, tmp_path / "copy")
+    with counting_plans_by_spark() as plans:
+        seen = table.preview(source, verify="content")
+        assert (seen.new, seen.known, len(plans)) == (1, 9, 1)
+        # A table with mapped columns has other names in its files.
+        mapped = {"columnMapping.mode": "name", "minReaderVersion": "2", "minWriterVersion": "5"}
+        properties = ", ".join(f"'delta.{name}' = '{value}'" for name, value in mapped.items())
+        spark.sql(f"ALTER TABLE delta.`{table.location}` SET TBLPROPERTIES ({properties})")
+        result = table.ingest(source)
+        assert (result.stored, result.skipped, len(plans)) == (1, 9, 2)
+        # Many new files travel to Spark's tasks from its own listing.
+        monkeypatch.setattr(driver_plan, "MOST_FILES_TO_SEND", 3)
+        assert ImageTable(spark, tmp_path / "another").preview(source).new == 10
+        assert len(plans) == 3
 
 
 @pytest.mark.spark
