@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from delta_rows import delta_rows
+from deltalake import write_deltalake
 
 from lakelens.etl.snapshot import open_snapshot
 from lakelens.etl.vacuum import vacuum
@@ -19,9 +21,9 @@ def files_of(table: Path) -> list[Path]:
 @pytest.mark.spark
 def test_a_vacuum_of_a_shallow_clone_by_spark_takes_the_clones_own_files_alone(spark, tmp_path: Path) -> None:
     source, clone = tmp_path / "source", tmp_path / "clone"
-    spark.range(0, 10, 1, 1).write.format("delta").save(str(source))
+    write_deltalake(str(source), pa.table({"id": range(10)}))
     spark.sql(f"CREATE TABLE delta.`{clone}` SHALLOW CLONE delta.`{source}`").collect()
-    spark.range(10, 20, 1, 1).write.format("delta").mode("append").save(str(clone))
+    write_deltalake(str(clone), pa.table({"id": range(10, 20)}), mode="append")
     (own,) = [path for path in files_of(clone) if path.is_relative_to(clone)]
     theirs = files_of(source)
     spark.range(20, 21, 1, 1).write.format("delta").mode("overwrite").save(str(clone))  # removes both from the log
