@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+from delta_rows import delta_rows
+from deltalake import write_deltalake
 from PIL import Image
 
 COLOURS = {"red": (220, 30, 30), "green": (30, 220, 30), "blue": (30, 30, 220)}
@@ -19,9 +22,18 @@ METADATA = {
     "labels": {str(number): name for number, name in enumerate(NAMES)},
     "epoch": 1,
 }
-TABLE_DDL = (
-    "path STRING, image BINARY, format STRING, height INT, width INT, label INT, label_name STRING, split STRING, "
-    "content_hash STRING"
+_SCHEMA = pa.schema(
+    [
+        ("path", pa.string()),
+        ("image", pa.binary()),
+        ("format", pa.string()),
+        ("height", pa.int32()),
+        ("width", pa.int32()),
+        ("label", pa.int32()),
+        ("label_name", pa.string()),
+        ("split", pa.string()),
+        ("content_hash", pa.string()),
+    ]
 )
 
 
@@ -46,10 +58,10 @@ def row(
     return (f"file:///images/{number:05d}.jpg", data, form, SIDE, SIDE, NAMES.index(name), name, split, content)
 
 
-def write_table(spark: Any, path: Path | str, rows: Sequence[tuple], ddl: str = TABLE_DDL) -> None:
-    """Appends rows as one version of a Delta table that is partitioned by split."""
-    writer = spark.createDataFrame(list(rows), ddl).coalesce(2).write.format("delta").mode("append")
-    (writer.partitionBy("split") if "split" in ddl else writer).save(str(path))
+def write_table(path: Path | str, rows: Sequence[tuple]) -> None:
+    """Appends rows as one version of an image table that is partitioned by split."""
+    columns = [pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), _SCHEMA, strict=True)]
+    write_deltalake(str(path), pa.table(columns, schema=_SCHEMA), mode="append", partition_by=["split"])
 
 
 def colour_model(sharpness: float = 8.0) -> Any:
@@ -97,8 +109,6 @@ def save(model: Any, folder: Path, **metadata: Any) -> Any:
     return save_checkpoint(model, folder, metadata={**METADATA, **metadata}, state={"epoch": 1})
 
 
-def read(spark: Any, path: Path | str, version: int | None = None) -> list[Any]:
-    """The rows of a predictions table, by path."""
-    reader = spark.read.format("delta")
-    reader = reader if version is None else reader.option("versionAsOf", version)
-    return reader.load(str(path)).orderBy("path", "version").collect()
+def read(path: Path | str, version: int | None = None) -> list[dict[str, Any]]:
+    """The rows of a predictions table, by path and version of the image table."""
+    return sorted(delta_rows(path, version), key=lambda one: (one["path"], one["version"]))

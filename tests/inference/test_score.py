@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
+
+import pyarrow as pa
 import pytest
 from colours import NAMES, image_of, mixed_model, mixer, read, row, save, write_table
+from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import functions
 
 from lakelens.errors import InvalidArgumentError, PredictionsSchemaError
@@ -15,90 +19,37 @@ from lakelens.inference.shipping import ship
 
 pytestmark = pytest.mark.spark
 
+GOOD = 13
+BAD = {13: "not_an_image", 14: "null", 15: "wrong_size"}
+FIRST, SECOND = GOOD + len(BAD), GOOD + len(BAD) + 4
 
-def test_each_row_is_scored_once_and_says_by_what(spark, make_table, checkpoint, tmp_path):
-    table = make_table([row(n, split="test" if n % 2 else "train") for n in range(12)])
-    first = score(spark, checkpoint.path, table, None, tmp_path / "predictions")
-    assert (first.scored, first.skipped, first.errors, first.table_version) == (12, 0, 0, 0)
-    again = score(spark, checkpoint.path, table, 0, tmp_path / "predictions")
-    assert (again.scored, again.skipped, again.errors) == (0, 12, 0)
-    assert again.version == first.version
-    rows = read(spark, tmp_path / "predictions")
-    assert [one.predicted_name for one in rows] == [NAMES[n % 3] for n in range(12)]
-    assert [one.prediction for one in rows] == [one.label for one in rows]
-    one = rows[0]
-    assert one.probability == pytest.approx(max(one.probabilities))
-    assert sum(one.probabilities) == pytest.approx(1, abs=1e-5)
-    assert {(r.model_uri, r.checkpoint_digest, r.table, r.version, r.error) for r in rows} == {
-        (str(checkpoint.path), checkpoint.digest, str(table), 0, None)
+
+def given(number: int) -> tuple:
+    """A row of the image table by its number."""
+    more = {
+        12: {"form": "raw_rgb"},
+        13: {"data": b"no image"},
+        14: {"data": None},
+        15: {"data": b"\x00", "form": "raw_rgb"},
     }
-    assert {r.split for r in rows} == {"test", "train"}
+    return row(number, split="test" if number % 2 else "train", **more.get(number, {}))
 
 
-def test_an_image_that_was_scored_in_another_version_is_carried_over(spark, make_table, checkpoint, tmp_path):
-    table = make_table([row(n) for n in range(6)])
-    score(spark, checkpoint.path, table, 0, tmp_path / "predictions")
-    write_table(spark, table, [row(n) for n in range(6, 10)])
-    second = score(spark, checkpoint.path, table, 1, tmp_path / "predictions")
-    assert (second.scored, second.skipped, second.carried) == (4, 6, 6)
-    rows = [one for one in read(spark, tmp_path / "predictions") if one.version == 1]
-    assert [one.predicted_name for one in rows] == [NAMES[n % 3] for n in range(10)]
-    assert evaluate(spark, tmp_path / "predictions", table_version=1).accuracy == 1
-    with pytest.raises(InvalidArgumentError, match="several scorings"):
-        evaluate(spark, tmp_path / "predictions")
+@pytest.fixture(scope="module")
+def story(spark, checkpoint, tmp_path_factory):
+    """Two versions of a table, the first scored twice; `of_first` is the predictions before the second is scored."""
+    root = tmp_path_factory.mktemp("scored")
+    table, predictions, of_first = root / "images", root / "predictions", root / "of_first"
+    write_table(table, [given(number) for number in range(FIRST)])
+    told = {"first": score(spark, checkpoint.path, table, None, predictions)}
+    told["again"] = score(spark, checkpoint.path, table, 0, predictions)
+    shutil.copytree(predictions, of_first)
+    write_table(table, [given(number) for number in range(FIRST, SECOND)])
+    told["second"] = score(spark, checkpoint.path, table, 1, predictions)
+    return {"table": table, "predictions": predictions, "of_first": of_first, **told}
 
 
-def test_a_row_that_cannot_be_scored_has_an_error_and_fails_no_job(spark, make_table, checkpoint, tmp_path):
-    rows = [
-        row(0),
-        row(1, data=b"no image"),
-        row(2, data=None),
-        row(3, form="raw_rgb"),
-        row(4, data=b"\x00", form="raw_rgb"),
-    ]
-    table = make_table(rows)
-    result = score(spark, checkpoint.path, table, None, tmp_path / "predictions")
-    assert (result.scored, result.errors) == (5, 3)
-    said = [(one.predicted_name, (one.error or "").partition(":")[0]) for one in read(spark, tmp_path / "predictions")]
-    assert said == [("red", ""), (None, "not_an_image"), (None, "null"), ("red", ""), (None, "wrong_size")]
-
-
-def test_a_predictions_table_with_other_columns_is_refused_before_anything_runs(
-    spark, make_table, checkpoint, tmp_path
-):
-    table = make_table([row(0)])
-    spark.createDataFrame([("a", "b")], "path STRING, prediction STRING").write.format("delta").save(
-        str(tmp_path / "other")
-    )
-    with pytest.raises(PredictionsSchemaError, match="'content_hash'"):
-        score(spark, checkpoint.path, table, None, tmp_path / "other")
-    with pytest.raises(InvalidArgumentError, match="no such split; it has test"):
-        score(spark, checkpoint.path, table, None, tmp_path / "predictions", split="tset")
-    assert not (tmp_path / "predictions").exists()
-
-
-def test_rows_of_a_copied_predictions_table_are_not_scored_again(spark, make_table, checkpoint, tmp_path):
-    table = make_table([row(n) for n in range(4)])
-    score(spark, checkpoint.path, table, None, tmp_path / "predictions")
-    read_rows = spark.read.format("delta").load(str(tmp_path / "predictions"))
-    read_rows.where("path NOT LIKE '%00003.jpg'").write.format("delta").save(str(tmp_path / "copy"))
-    result = score(spark, checkpoint.path, table, None, tmp_path / "copy")
-    assert (result.scored, result.skipped, result.carried) == (1, 3, 0)
-    assert [one.path for one in read(spark, tmp_path / "copy")] == [row(n)[0] for n in range(4)]
-
-
-def test_of_two_that_append_from_the_same_state_only_one_does(spark, make_table, checkpoint, tmp_path):
-    table = make_table([row(n) for n in range(4)])
-    score(spark, checkpoint.path, table, None, tmp_path / "predictions")
-    results = PredictionsTable(spark, str(tmp_path / "predictions"), digest=checkpoint.digest, table=str(table))
-    state = results.state()
-    again = results.read(state.version).withColumn("batch_id", functions.lit("first"))
-    results.append(again, state)
-    results.append(again.withColumn("batch_id", functions.lit("second")), state)
-    assert results.written("first").rows == 4
-    assert results.written("second") is None
-
-
+# The first, so that those after it find workers that have imported TensorFlow.
 def test_reused_python_workers_load_a_model_once_and_a_corrected_class_of_the_same_name_anew(spark, tmp_path):
     wrong, right = mixer(1), mixer(0)
     model = resolve_model(save(mixed_model(wrong), tmp_path).path)
@@ -116,10 +67,80 @@ def test_reused_python_workers_load_a_model_once_and_a_corrected_class_of_the_sa
             (name,) = shipped.predictor().predict([red]).names
             yield os.getpid(), LOADED.loads - before, name
 
-        return spark.sparkContext.parallelize(range(8), 8).mapPartitions(task).collect()
+        return spark.sparkContext.parallelize(range(2), 2).mapPartitions(task).collect()
 
     first, again, corrected = predicted(wrong), predicted(wrong), predicted(right)
     assert {name for _, _, name in first + again} == {"green"}
     assert {name for _, _, name in corrected} == {"red"}
     for tasks in (first + again, corrected):
         assert sum(loads for _, loads, _ in tasks) <= len({worker for worker, _, _ in tasks})
+
+
+def test_each_row_is_scored_once_and_says_by_what(story, checkpoint):
+    first, again = story["first"], story["again"]
+    assert (first.scored, first.skipped, first.carried, first.table_version) == (FIRST, 0, 0, 0)
+    assert (again.scored, again.skipped, again.errors) == (0, FIRST, 0)
+    assert again.version == first.version
+    rows = read(story["predictions"], first.version)
+    assert [one["path"] for one in rows] == [given(number)[0] for number in range(FIRST)]
+    assert [one["predicted_name"] for one in rows[:GOOD]] == [NAMES[n % 3] for n in range(GOOD)]
+    assert [one["prediction"] for one in rows[:GOOD]] == [one["label"] for one in rows[:GOOD]]
+    one = rows[0]
+    assert one["probability"] == pytest.approx(max(one["probabilities"]))
+    assert sum(one["probabilities"]) == pytest.approx(1, abs=1e-5)
+    assert {(r["model_uri"], r["checkpoint_digest"], r["table"], r["version"]) for r in rows} == {
+        (str(checkpoint.path), checkpoint.digest, str(story["table"]), 0)
+    }
+    assert {r["error"] for r in rows[:GOOD]} == {None}
+    assert {r["split"] for r in rows} == {"test", "train"}
+
+
+def test_an_image_that_was_scored_in_another_version_is_carried_over(spark, story):
+    second = story["second"]
+    # What had an error is tried once more in another version.
+    assert (second.scored, second.skipped, second.carried) == (SECOND - GOOD, GOOD, GOOD)
+    rows = [one for one in read(story["predictions"]) if one["version"] == 1]
+    expected = [None if n in BAD else NAMES[n % 3] for n in range(SECOND)]
+    assert [one["predicted_name"] for one in rows] == expected
+    assert evaluate(spark, story["predictions"], table_version=1).accuracy == (SECOND - len(BAD)) / SECOND
+    with pytest.raises(InvalidArgumentError, match="several scorings"):
+        evaluate(spark, story["predictions"])
+
+
+def test_a_row_that_cannot_be_scored_has_an_error_and_fails_no_job(story):
+    assert (story["first"].errors, story["second"].errors) == (len(BAD), len(BAD))
+    rows = read(story["predictions"], story["first"].version)
+    said = [(one["predicted_name"], (one["error"] or "").partition(":")[0]) for one in rows[GOOD - 1 :]]
+    assert said == [(NAMES[12 % 3], ""), *((None, reason) for reason in BAD.values())]
+
+
+def test_a_predictions_table_with_other_columns_is_refused_before_anything_runs(spark, story, checkpoint, tmp_path):
+    other, text = tmp_path / "other", pa.array(["a"])
+    write_deltalake(str(other), pa.table({"path": text, "prediction": text}))
+    with pytest.raises(PredictionsSchemaError, match="'content_hash'"):
+        score(spark, checkpoint.path, story["table"], None, other)
+    with pytest.raises(InvalidArgumentError, match="no such split; it has test"):
+        score(spark, checkpoint.path, story["table"], None, tmp_path / "predictions", split="tset")
+    assert not (tmp_path / "predictions").exists()
+
+
+def test_rows_of_a_copied_predictions_table_are_not_scored_again(spark, story, checkpoint, tmp_path):
+    # Another writer's copy has the rows without the numbers of the appends.
+    rows = [one for one in read(story["of_first"]) if one["path"] != given(3)[0]]
+    kinds = pa.schema(DeltaTable(str(story["of_first"])).schema().to_arrow())
+    write_deltalake(str(tmp_path / "copy"), pa.Table.from_pylist(rows, schema=kinds))
+    result = score(spark, checkpoint.path, story["table"], 0, tmp_path / "copy")
+    assert (result.scored, result.skipped, result.carried) == (1, FIRST - 1, 0)
+    assert [one["path"] for one in read(tmp_path / "copy")] == [given(number)[0] for number in range(FIRST)]
+
+
+def test_of_two_that_append_from_the_same_state_only_one_does(spark, story, checkpoint, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(story["of_first"], copy)
+    results = PredictionsTable(spark, str(copy), digest=checkpoint.digest, table=str(story["table"]))
+    state = results.state()
+    again = results.read(state.version).withColumn("batch_id", functions.lit("first"))
+    results.append(again, state)
+    results.append(again.withColumn("batch_id", functions.lit("second")), state)
+    assert results.written("first").rows == FIRST
+    assert results.written("second") is None
