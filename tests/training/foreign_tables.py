@@ -12,10 +12,14 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-CASES: dict[str, Callable[[Any, str], None]] = {}
+import pyarrow as pa
+from deltalake import write_deltalake
+
+# Each makes its table at a location; one that moves it returns where it is read.
+CASES: dict[str, Callable[[Any, str], Path | None]] = {}
 LABELS = '{"cat": 0, "dog": 1}'
 # Versions that are compared beside the latest one.
-EARLIER = {"append": (0,), "overwritten_schema": (0,), "added_column": (0,), "shallow_clone": (0,)}
+EARLIER = {"overwritten_schema": (1,), "schema_that_grew": (0,), "shallow_clone": (0,)}
 
 
 @dataclass
@@ -26,7 +30,7 @@ class ForeignTable:
     rows: dict[int | None, list[dict[str, Any]]] = field(default_factory=dict)
 
 
-def case(build: Callable[[Any, str], None]) -> Callable[[Any, str], None]:
+def case(build: Callable[[Any, str], Path | None]) -> Callable[[Any, str], Path | None]:
     CASES[build.__name__] = build
     return build
 
@@ -46,9 +50,10 @@ def _build(spark: Any, root: Path, name: str) -> ForeignTable:
     # Delta looks for the session of the thread when it reads a table with id mapping.
     spark.sparkContext._jvm.SparkSession.setActiveSession(spark._jsparkSession)
     table = ForeignTable(root / name)
-    CASES[name](spark, str(table.location))
+    moved_to = CASES[name](spark, str(table.location))
     for version in (None, *EARLIER.get(name, ())):
         table.rows[version] = rows_of(spark, str(table.location), version)
+    table.location = moved_to or table.location
     return table
 
 
@@ -85,87 +90,63 @@ def change_protocol(location: Path, version: int, **changes: Any) -> None:
 
 
 @case
-def append(spark, location):
-    write(spark, location, numbers(0, 3))
-    write(spark, location, numbers(3, 5))
-
-
-@case
 def overwritten_schema(spark, location):
-    write(spark, location, numbers(0, 3))
+    """Each version after the first has a checkpoint, with statistics as a struct alone."""
+    options = {"delta__checkpoint__writeStatsAsStruct": "true", "delta__checkpoint__writeStatsAsJson": "false"}
+    write(spark, location, numbers(0, 3), delta__checkpointInterval="1", **options)
+    write(spark, location, numbers(3, 5))
     write(spark, location, "SELECT 1L AS other, 'a' AS name", mode="overwrite", overwriteSchema="true")
 
 
 @case
-def added_column(spark, location):
-    write(spark, location, numbers(0, 3))
-    write(spark, location, "SELECT 9L AS id, 9 AS label, 'x' AS text, 1.5D AS score", mergeSchema="true")
-
-
-@case
-def upcast_column(spark, location):
-    write(spark, location, "SELECT 1L AS id, CAST(7 AS BYTE) AS label")
-    write(spark, location, "SELECT 2L AS id, 70000 AS label", mergeSchema="true")
-
-
-@case
-def nested_column_grew(spark, location):
-    write(spark, location, "SELECT 1L AS id, named_struct('a', 1) AS s, array(named_struct('x', 1)) AS l")
-    rows = "SELECT 2L AS id, named_struct('a', 2, 'b', 'b') AS s, array(named_struct('x', 2, 'y', 3)) AS l"
-    write(spark, location, rows, mergeSchema="true")
+def schema_that_grew(spark, location):
+    """A wider type, a column more, and a field more in a struct and in an array of structs."""
+    first = "SELECT 1L AS id, CAST(7 AS BYTE) AS label, named_struct('a', 1) AS s, array(named_struct('x', 1)) AS l"
+    write(spark, location, first)
+    nested = "named_struct('a', 2, 'b', 'b') AS s, array(named_struct('x', 2, 'y', 3)) AS l"
+    write(spark, location, f"SELECT 2L AS id, 70000 AS label, {nested}, 1.5D AS score", mergeSchema="true")
 
 
 @case
 def partitions(spark, location):
+    one, other = datetime(1970, 1, 1), datetime(2020, 1, 2, 8, 45, 1, 123456)
     rows = [
-        ("a", date(1970, 1, 1), b"hello", 1),
-        (None, None, None, 2),
-        ("/%20%f", date(2020, 2, 29), "\U0001f608".encode(), 3),
-        ("a b=c&d", date(1, 1, 1), b"50%", 4),
-        ("", date(9999, 12, 31), b"x", 5),
+        ("a", date(1970, 1, 1), b"hello", True, one, Decimal("200.00"), 1.5, -3, 1),
+        (None, None, None, None, None, None, None, None, 2),
+        ("/%20%f", date(2020, 2, 29), "\U0001f608".encode(), False, other, Decimal("-12.50"), float("nan"), 127, 3),
+        ("a b=c&d", date(1, 1, 1), b"50%", True, one, Decimal("0.01"), -0.5, 0, 4),
+        ("", date(9999, 12, 31), b"x", False, other, Decimal("99999999.99"), 1e30, -128, 5),
     ]
-    frame = spark.createDataFrame(rows, "letter string, day date, data binary, id int").coalesce(1)
-    frame.write.format("delta").partitionBy("letter", "day", "data").save(location)
+    columns = {
+        "letter": "string",
+        "day": "date",
+        "data": "binary",
+        "flag": "boolean",
+        "time": "timestamp",
+        "amount": "decimal(10, 2)",
+        "share": "double",
+        "small": "tinyint",
+    }
+    declared = ", ".join(f"{name} {kind}" for name, kind in columns.items())
+    frame = spark.createDataFrame(rows, f"{declared}, id int").coalesce(1)
+    frame.write.format("delta").partitionBy(*columns).save(location)
 
 
 @case
-def typed_partitions(spark, location):
-    rows = [
-        (True, datetime(1970, 1, 1), Decimal("200.00"), 1.5, -3, 1),
-        (False, datetime(2020, 1, 2, 8, 45, 1, 123456), Decimal("-12.50"), float("nan"), 127, 2),
-        (None, None, None, None, None, 3),
-    ]
-    declared = "flag boolean, time timestamp, amount decimal(10, 2), share double, small tinyint, id int"
-    frame = spark.createDataFrame(rows, declared).coalesce(1)
-    frame.write.format("delta").partitionBy("flag", "time", "amount", "share", "small").save(location)
-
-
-@case
-def primitive_types(spark, location):
+def column_types(spark, location):
+    """The simple types, the nested ones, and times near and far."""
     write(
         spark,
         location,
         "SELECT id, CAST(id AS STRING) AS text, CAST(id AS SHORT) AS short, CAST(id AS BYTE) AS byte, "
         "CAST(id / 3 AS FLOAT) AS single, id / 3 AS double, id % 2 = 0 AS flag, CAST(CAST(id AS STRING) AS BINARY) AS "
         "bytes, CAST(id AS DECIMAL(5, 3)) AS small, CAST(id AS DECIMAL(38, 10)) AS large, date_add(DATE'1970-01-01', "
-        "CAST(id AS INT)) AS day FROM range(0, 5)",
-    )
-
-
-@case
-def nested_types(spark, location):
-    rows = "SELECT id, named_struct('x', id / 2, 'y', id % 2 = 0) AS s, sequence(0, id) AS l, map('k', id) AS m"
-    write(spark, location, f"{rows} FROM range(0, 4)")
-
-
-@case
-def times_near_and_far(spark, location):
-    write(
-        spark,
-        location,
-        "SELECT * FROM VALUES (1, TIMESTAMP'2020-01-02 03:04:05.678901', TIMESTAMP_NTZ'2020-01-02 03:04:05.678901'), "
-        "(2, TIMESTAMP'9999-12-31 23:59:59', TIMESTAMP_NTZ'9999-12-31 23:59:59'), "
-        "(3, TIMESTAMP'1901-01-01 00:00:00', TIMESTAMP_NTZ'1901-01-01 00:00:00') AS t(id, zoned, plain)",
+        "CAST(id AS INT)) AS day, named_struct('x', id / 2, 'y', id % 2 = 0) AS s, sequence(0, id) AS l, "
+        "map('k', id) AS m, zoned, plain FROM VALUES "
+        "(0L, TIMESTAMP'2020-01-02 03:04:05.678901', TIMESTAMP_NTZ'2020-01-02 03:04:05.678901'), "
+        "(1L, TIMESTAMP'9999-12-31 23:59:59', TIMESTAMP_NTZ'9999-12-31 23:59:59'), "
+        "(2L, TIMESTAMP'1901-01-01 00:00:00', TIMESTAMP_NTZ'1901-01-01 00:00:00'), "
+        "(3L, TIMESTAMP'1970-01-01 00:00:00', TIMESTAMP_NTZ'1970-01-01 00:00:00') AS t(id, zoned, plain)",
     )
 
 
@@ -193,30 +174,9 @@ def v2_checkpoint(spark, location):
 
 
 @case
-def statistics_as_struct(spark, location):
-    options = {"delta__checkpoint__writeStatsAsStruct": "true", "delta__checkpoint__writeStatsAsJson": "false"}
-    write(spark, location, numbers(0, 3), delta__checkpointInterval="1", **options)
-    write(spark, location, numbers(3, 5))
-
-
-@case
-def no_statistics(spark, location):
-    write(spark, location, numbers(0, 3))
-    commit = Path(location) / "_delta_log" / f"{0:020d}.json"
-    actions = [json.loads(line) for line in commit.read_text().splitlines()]
-    for action in actions:
-        action.get("add", {}).pop("stats", None)
-    commit.write_text("\n".join(map(json.dumps, actions)) + "\n")
-    for crc in commit.parent.glob("*.crc"):
-        crc.unlink()
-    for crc in commit.parent.glob(".*.crc"):
-        crc.unlink()
-
-
-@case
 def deletion_vectors(spark, location):
-    write(spark, location, numbers(0, 20), delta__enableDeletionVectors="true")
-    spark.sql(f"ALTER TABLE delta.`{location}` SET TBLPROPERTIES ('lakelens.labels' = '{LABELS}')")
+    properties = f"'delta.enableDeletionVectors' = 'true', 'lakelens.labels' = '{LABELS}'"
+    spark.sql(f"CREATE TABLE delta.`{location}` USING delta TBLPROPERTIES ({properties}) AS {numbers(0, 20)}")
     spark.sql(f"DELETE FROM delta.`{location}` WHERE id % 3 = 0")  # noqa: S608
 
 
@@ -249,29 +209,35 @@ def generated_columns(spark, location):
 
 @case
 def writer_features(spark, location):
-    """Change data feed, row tracking, in-commit timestamps and a constraint: features that readers need not know."""
+    """Clustering, change data feed, row tracking, in-commit timestamps and a constraint: readers need not know them."""
     features = ("enableChangeDataFeed", "enableRowTracking", "enableInCommitTimestamps")
-    options = {f"delta__{feature}": "true" for feature in features}
-    write(spark, location, numbers(0, 4), **options, delta__constraints__positive="id >= 0")
+    properties = ", ".join([f"'delta.{feature}' = 'true'" for feature in features])
+    properties += ", 'delta.constraints.positive' = 'id >= 0'"
+    table = f"delta.`{location}` USING delta CLUSTER BY (id) TBLPROPERTIES ({properties})"
+    spark.sql(f"CREATE TABLE {table} AS {numbers(0, 4)}")
     spark.sql(f"UPDATE delta.`{location}` SET label = 100 WHERE id = 1")  # noqa: S608
-
-
-@case
-def clustering(spark, location):
-    spark.sql(f"CREATE TABLE delta.`{location}` USING delta CLUSTER BY (id) AS {numbers(0, 3)}")
 
 
 @case
 def shallow_clone(spark, location):
     source = f"{location} of 100%"
-    write(spark, source, numbers(0, 3))
+    first = [pa.array(range(3), pa.int64()), pa.array(range(3), pa.int32()), pa.array(["0", "1", "2"])]
+    write_deltalake(source, pa.table(first, ["id", "label", "text"]))
     spark.sql(f"CREATE TABLE delta.`{location}` SHALLOW CLONE delta.`{source}`")
     write(spark, location, numbers(3, 5))
 
 
 @case
-def moved(spark, location):
-    """A table that was copied to a folder with a percent sign; its log holds relative paths."""
-    write(spark, f"{location} here", numbers(0, 3), partition_by=("text",))
-    shutil.copytree(f"{location} here", location)
-    shutil.copytree(f"{location} here", f"{location} 100%25 é")
+def moved_without_statistics(spark, location):
+    """A table that was copied to a folder with a percent sign; its log holds relative paths, and no statistics."""
+    write(spark, location, numbers(0, 3), partition_by=("text",))
+    place = Path(f"{location} 100%25 é")
+    shutil.copytree(location, place)
+    commit = place / "_delta_log" / f"{0:020d}.json"
+    actions = [json.loads(line) for line in commit.read_text().splitlines()]
+    for action in actions:
+        action.get("add", {}).pop("stats", None)
+    commit.write_text("\n".join(map(json.dumps, actions)) + "\n")
+    for checksum in list(commit.parent.glob("*.crc")):
+        checksum.unlink()
+    return place

@@ -15,7 +15,7 @@ from foreign_tables import CASES, ForeignTable, build_all
 
 from lakelens import DeltaFeed, materialize
 from lakelens.errors import CopyError, UnsupportedTableFeatureError
-from lakelens.etl.snapshot import identify
+from lakelens.etl.snapshot import VersionIdentity, identify
 from lakelens.training.copies import copies, find_copy, remove_copy
 
 # The first test waits for all tables to be built.
@@ -106,9 +106,21 @@ def through_a_copy(location: Path, folder: Path) -> DeltaFeed:
     return DeltaFeed(location, image_column="id", label_column=None, materialize=folder)
 
 
+def leave_cut_short(folder: Path, identity: VersionIdentity) -> Path:
+    """Leaves what a writer of a copy leaves that was killed long ago."""
+    left = folder / identity.table_id / f"{identity.version}-cut"
+    (left / "_delta_log").mkdir(parents=True)
+    (left / "part-0.parquet").write_bytes(b"PAR1")
+    os.utime(left, (0, 0))
+    return left
+
+
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("copies of 100%")
+def folder(tables, tmp_path_factory) -> Path:
+    """Where copies are kept, with what a killed writer of one left there."""
+    folder = tmp_path_factory.mktemp("copies of 100%")
+    leave_cut_short(folder, identify(tables["type_widening"].location))
+    return folder
 
 
 def test_a_copy_is_made_once_though_two_ask_at_once_and_has_the_rows_of_the_version(spark, tables, folder):
@@ -119,7 +131,7 @@ def test_a_copy_is_made_once_though_two_ask_at_once_and_has_the_rows_of_the_vers
     assert [copy.location for copy in copies(folder)] == [first.location]
     assert len(list(Path(first.location).parent.iterdir())) == 1
     feed = through_a_copy(table.location, folder)
-    assert (feed.location, feed.version, feed.plan.copy) == (str(table.location), 2, first.location)
+    assert (feed.location, feed.version, feed.plan.copy) == (str(table.location), 1, first.location)
     assert feed.class_names == ["cat", "dog"]
     assert comparable(read_feed(feed)) == comparable(table.rows[None])
 
@@ -137,19 +149,17 @@ def test_copies_stay_within_their_limit_and_can_be_removed(spark, tables, folder
     table = tables["deletion_vectors"].location
     copy = materialize(spark, table, None, folder)
     with pytest.raises(CopyError, match=r"more than max_bytes=100\. Remove copies"):
-        materialize(spark, table, 1, folder, max_bytes=100)
+        materialize(spark, table, 0, folder, max_bytes=100)
     remove_copy(copy)
     assert not Path(copy.location).exists()
     assert copy not in copies(folder)
     assert find_copy(identify(table), folder) is None
 
 
-def test_what_a_killed_writer_left_is_no_copy_and_goes_in_time(spark, tables, tmp_path):
+def test_what_a_killed_writer_left_is_no_copy_and_goes_in_time(spark, tables, folder, tmp_path):
     identity = identify(tables["type_widening"].location)
-    left = tmp_path / identity.table_id / f"{identity.version}-cut"
-    (left / "_delta_log").mkdir(parents=True)
-    (left / "part-0.parquet").write_bytes(b"PAR1")
+    left = leave_cut_short(tmp_path, identity)
     assert find_copy(identity, tmp_path) is None
-    os.utime(left, (0, 0))
-    made = materialize(spark, identity.location, identity.version, tmp_path)
-    assert [str(entry) for entry in left.parent.iterdir()] == [made.location]
+    assert left.exists()
+    made = materialize(spark, identity.location, identity.version, folder)
+    assert [str(entry) for entry in (folder / identity.table_id).iterdir()] == [made.location]
