@@ -2,92 +2,154 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import shutil
 import threading
+import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from etl_pictures import write_image
+from stored_rows import stored_paths, stored_rows
+from version_tables import commit as commit_by_another
 
 from lakelens import ImageTable
 from lakelens.errors import TableConflictError
 from lakelens.etl import commit
 from lakelens.etl.commit import open_transaction
 from lakelens.etl.public_commit import last_number
-from lakelens.etl.transaction import Batch, set_properties
+from lakelens.etl.snapshot import open_snapshot
+from lakelens.etl.transaction import APPLICATION_ID, Batch
 from lakelens.etl.writing import writing_session
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
-DDL = "path STRING, split STRING"
+KINDS = ["driven", "public"]
 
 
-@pytest.fixture(params=["driven", "public"])
-def writers(request, monkeypatch):
-    """Both kinds of transaction; the second is what `open_transaction` gives where Delta's classes are renamed."""
-    if request.param == "public":
-        monkeypatch.setattr(commit, "_has_delta_classes", lambda _: False)
-    return request.param
+@contextlib.contextmanager
+def written_by(kind):
+    """Lets one kind of transaction commit; the public one is what is given where Delta's classes are renamed."""
+    with pytest.MonkeyPatch.context() as patched:
+        if kind == "public":
+            patched.setattr(commit, "_has_delta_classes", lambda _: False)
+        yield kind
 
 
-@pytest.fixture
-def place(spark, tmp_path):
-    """A table of one row, at version 0."""
-    location = str(tmp_path / "50% t")
-    spark.createDataFrame([("first", "train")], DDL).write.format("delta").partitionBy("split").save(location)
+@pytest.fixture(scope="module")
+def start(spark, tmp_path_factory):
+    """A table of one row, at version 0, to be copied."""
+    location = tmp_path_factory.mktemp("commit") / "start"
+    row(spark, "first").write.format("delta").partitionBy("split").save(str(location))
     return location
 
 
+@pytest.fixture
+def place(start, tmp_path):
+    return str(shutil.copytree(start, tmp_path / "50% t"))
+
+
 def row(spark, path):
-    return spark.createDataFrame([(path, "train")], DDL)
+    return spark.sql(f"SELECT '{path}' AS path, 'train' AS split")
 
 
-def paths(spark, location):
-    return sorted(row.path for row in spark.read.format("delta").load(location).collect())
+def log_entries(place, kind):
+    """The log's entries of one kind, by version."""
+    commits = sorted((Path(place) / "_delta_log").glob("*.json"))
+    entries = {int(file.stem): [json.loads(line) for line in file.read_text().splitlines()] for file in commits}
+    return {version: found[kind] for version, lines in entries.items() for found in lines if kind in found}
 
 
-def test_each_ingest_has_the_number_after_the_last_whatever_was_committed_between(spark, place, writers):
-    for number, name in enumerate(["a", "b", "c"]):
-        transaction = open_transaction(spark, place)
-        assert transaction.version == 2 * number
-        committed = transaction.commit(Batch(row(spark, name), f"note {name}"))
-        assert (committed.version, committed.rows) == (2 * number + 1, 1)
-        set_properties(spark, place, {"team.owner": name})
-    last = [last_number(spark, place, version) for version in range(7)]
-    assert last == [-1, 0, 0, 1, 1, 2, 2]
-    assert paths(spark, place) == ["a", "b", "c", "first"]
+def set_by_another(place, properties):
+    """Sets properties as a writer elsewhere does, of whom this JVM knows nothing."""
+    (*_, metadata) = log_entries(place, "metaData").values()
+    note = {"timestamp": int(1000 * time.time()), "operation": "SET TBLPROPERTIES", "operationParameters": {}}
+    changed = {**metadata, "configuration": {**metadata["configuration"], **properties}}
+    commit_by_another(Path(place), {"commitInfo": note}, {"metaData": changed})
 
 
-def test_the_last_number_is_found_behind_a_checkpoint_and_a_cleaned_log(spark, place):
-    for name in ("a", "b"):
-        open_transaction(spark, place).commit(Batch(row(spark, name), f"note {name}"))
-    log = spark._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, place)
-    log.checkpoint()
-    for version in range(2):
+@pytest.fixture(scope="module", params=KINDS)
+def story(request, spark, start, tmp_path_factory):
+    """A table through what one kind of transaction does to it while others write, told step by step.
+
+    Two plan, and one does so after another's commit, which is half of a batch: the properties, which the public writers
+    commit first. One commits, the other is refused. After a further commit of another, a third replaces all rows.
+    """
+    place = str(shutil.copytree(start, tmp_path_factory.mktemp(request.param) / "50% t"))
+    session = writing_session(spark)
+    told = {"kind": request.param, "place": place, "refused": []}
+
+    def attempt(transaction, rows, note):
+        try:
+            told[note] = transaction.commit(Batch(rows, note))
+        except TableConflictError:
+            told["refused"].append(note)
+
+    with written_by(request.param) as kind:
+        first = open_transaction(spark, place)
+        set_by_another(place, {"lakelens.labels": "{}"})
+        second = open_transaction(spark, place)
+        second_rows = row(spark, "same")
+        attempt(first, row(spark, "same"), "planned before the properties")
+        if kind == "driven":
+            first = open_transaction(spark, place)
+        else:
+            first._latest = lambda: first.version  # past its own look, as when both look before either writes
+        attempt(first, row(spark, "same"), "first")
+        if kind == "public":
+            second._latest = lambda: second.version
+        attempt(second, second_rows, "second")
+        set_by_another(place, {"team.owner": "someone"})
+        third = open_transaction(session, place)
+        named = ", ".join(f"'{number:0100d}'" for number in range(2000))
+        told["planned third"] = third.version
+        told["third"] = third.commit(
+            Batch(row(session, "new"), "third", f"path IN ({named}, 'first', 'same')", {"lakelens.labels": "it's"})
+        )
+    return told
+
+
+def test_a_writer_that_planned_before_anothers_commit_is_refused(story):
+    assert story["refused"] == ["planned before the properties", "second"]
+    assert (story["first"].version, story["first"].rows) == (2, 1)
+    assert stored_paths(story["place"], 2) == ["first", "same"]
+
+
+def test_each_ingest_has_the_number_after_the_last_whatever_was_committed_between(story):
+    numbers = log_entries(story["place"], "txn")
+    assert {txn["appId"] for txn in numbers.values()} == {APPLICATION_ID}
+    assert {version: txn["version"] for version, txn in numbers.items()} == {2: 0, story["third"].version: 1}
+    assert story["planned third"] == 3
+
+
+def test_rows_are_replaced_and_properties_set_with_the_new_ones(story):
+    assert stored_paths(story["place"]) == ["new"]
+    configuration = open_snapshot(story["place"]).configuration
+    assert (configuration["lakelens.labels"], configuration["team.owner"]) == ("it's", "someone")
+    assert story["third"].version == (5 if story["kind"] == "public" else 4)
+
+
+@pytest.mark.parametrize("story", ["driven"], indirect=True)
+def test_a_long_list_of_replaced_rows_does_not_swell_the_log(story):
+    log = Path(story["place"]) / "_delta_log" / f"{story['third'].version:020d}.json"
+    assert log.stat().st_size < 20_000
+
+
+def test_the_last_number_is_found_as_of_a_version_also_behind_a_checkpoint_and_a_cleaned_log(spark, place):
+    def commit_number(number, application=APPLICATION_ID):
+        commit_by_another(Path(place), {"txn": {"appId": application, "version": number, "lastUpdated": 0}})
+
+    for number in (0, 1):
+        commit_number(number)
+    commit_number(77, "another application")
+    assert [last_number(spark, place, version) for version in (0, 1)] == [-1, 0]
+    spark._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, place).checkpoint()
+    for version in range(3):
         (Path(place) / "_delta_log" / f"{version:020d}.json").unlink()
-    assert last_number(spark, place, 2) == 1
-
-
-def test_rows_are_replaced_and_properties_set_with_the_new_ones(spark, place, writers):
-    session = writing_session(spark)
-    transaction = open_transaction(session, place)
-    committed = transaction.commit(
-        Batch(row(session, "second"), "note", "path IN ('first')", {"lakelens.labels": "it's"})
-    )
-    assert paths(spark, place) == ["second"]
-    assert open_transaction(spark, place).property("lakelens.labels") == "it's"
-    assert committed.version == (2 if writers == "public" else 1)
-
-
-def test_a_long_list_of_replaced_rows_does_not_swell_the_log(spark, place):
-    session = writing_session(spark)
-    paths_of_rows = ", ".join(f"'{number:0100d}'" for number in range(2000))
-    committed = open_transaction(session, place).commit(
-        Batch(row(session, "second"), "note", f"path IN ({paths_of_rows}, 'first')")
-    )
-    assert paths(spark, place) == ["second"]
-    assert (Path(place) / "_delta_log" / f"{committed.version:020d}.json").stat().st_size < 20_000
+    commit_number(2)
+    assert [last_number(spark, place, version) for version in (3, 4)] == [1, 2]
 
 
 def statistics(rows, first_batch, last_batch):
@@ -106,27 +168,7 @@ def test_new_rows_are_told_from_rewritten_ones_by_their_batch_or_not_at_all():
     assert commit._row_count([new, None], "new", is_append=True) is None  # Delta was told to collect none
 
 
-def test_a_writer_that_planned_before_anothers_commit_is_refused(spark, place, writers):
-    """Also when what lies between is half of a batch: the properties, which the public writers commit first."""
-    first = open_transaction(spark, place)
-    set_properties(spark, place, {"lakelens.labels": "{}"})
-    second = open_transaction(spark, place)
-    second_rows = row(spark, "same")
-    if writers == "driven":
-        with pytest.raises(TableConflictError):
-            first.commit(Batch(row(spark, "same"), "note 1"))
-        first = open_transaction(spark, place)
-    else:
-        first._latest = lambda: first.version  # past its own look, as when both look before either writes
-    first.commit(Batch(row(spark, "same"), "note 1"))
-    if writers == "public":
-        second._latest = lambda: second.version
-    with pytest.raises(TableConflictError):
-        second.commit(Batch(second_rows, "note 2"))
-    assert paths(spark, place) == ["first", "same"]
-
-
-def test_of_two_that_write_at_once_one_commits_and_one_is_told(spark, place, writers):
+def test_of_two_that_write_at_once_one_commits_and_one_is_told(spark, place):
     transactions = [open_transaction(spark, place) for _ in range(2)]
     gate = threading.Barrier(2)
     outcomes: list[object] = []
@@ -145,34 +187,37 @@ def test_of_two_that_write_at_once_one_commits_and_one_is_told(spark, place, wri
     for thread in threads:
         thread.join()
     assert sorted(map(str, outcomes)) == sorted(map(str, [1, TableConflictError]))
-    assert paths(spark, place) == ["first", "same"]
+    assert stored_paths(place) == ["first", "same"]
 
 
-def test_ingests_through_the_public_writers_store_each_file_once(spark, class_folders, tmp_path, monkeypatch):
-    monkeypatch.setattr(commit, "_has_delta_classes", lambda _: False)
-    source = class_folders("source", cat=6, cow=4)
-    table = ImageTable(spark, tmp_path / "t")
-    table.ingest(class_folders("start", cat=2), size=16)
+def test_ingests_through_the_public_writers_store_each_file_once(spark, class_folders, tmp_path):
     results: list[object] = []
     gate = threading.Barrier(2)
+    source, table = class_folders(cat=2), ImageTable(spark, tmp_path / "t")
+    (source / "cat" / "broken.jpg").write_text("no image")
 
     def ingest() -> None:
         gate.wait()
         try:
-            results.append(ImageTable(spark, tmp_path / "t").ingest(source).stored)
+            results.append(ImageTable(spark, tmp_path / "t").ingest(source))
         except Exception as error:  # noqa: BLE001  shown by the assertion below
             results.append(error)
 
-    threads = [threading.Thread(target=ingest) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(results) == [0, 10]
-    write_image(source / "cat" / "0000.jpg", seed=999)
-    (source / "cat" / "broken.jpg").write_text("no image")
-    changed = table.ingest(source)
-    assert (changed.stored, changed.changed, changed.quarantined, changed.skipped) == (1, 1, 1, 9)
-    found = Counter(row.path for row in table.read().select("path").collect())
-    assert (len(found), set(found.values())) == (12, {1})
-    assert table.class_counts() == {"cat": 8, "cow": 4}
+    with written_by("public"):
+        first = table.ingest(source, size=16)
+        class_folders(cat=6, cow=4)
+        write_image(source / "cat" / "0000.jpg", seed=999)
+        threads = [threading.Thread(target=ingest) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert (first.version, first.stored, first.quarantined) == (0, 2, 1)
+    assert not [error for error in results if isinstance(error, Exception)]
+    late, winner = sorted(results, key=lambda result: result.stored)
+    assert (winner.stored, winner.changed, winner.quarantined, winner.skipped) == (9, 1, 0, 2)
+    assert (late.stored, late.skipped, late.committed) == (0, 11, False)
+    found = Counter(row.path for row in stored_rows(table.location))
+    assert (len(found), set(found.values())) == (10, {1})
+    assert table.class_counts() == {"cat": 6, "cow": 4}
+    assert [Path(file.path).name for file in table.quarantine().files] == ["broken.jpg"]
