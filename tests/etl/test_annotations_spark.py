@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import csv
 import json
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from lakelens.errors import AnnotationFileError, SourceNotFoundError
-from lakelens.etl import annotation_frames
 from lakelens.etl import annotations as an
-from lakelens.etl.annotation_frames import coco_annotations, manifest_annotations, match_images
+from lakelens.etl.annotation_frames import coco_annotations, manifest_annotations
 from lakelens.etl.annotations import annotation_of
-from lakelens.etl.voc_frames import voc_annotations
 from lakelens.etl.walk import local_uri
 
 pytestmark = pytest.mark.spark
 
-OBJECT = "<object><name>{}</name><bndbox><xmin>1</xmin><ymin>2</ymin><xmax>3</xmax><ymax>4</ymax></bndbox></object>"
+SIDES = ("xmin", "ymin", "xmax", "ymax")
 
 
 def records(frame):
@@ -36,98 +36,98 @@ def uri(path):
     return local_uri(str(path).encode())
 
 
-def listed(spark, *paths):
-    return spark.createDataFrame([(uri(path),) for path in paths], "path STRING")
-
-
 def write(path, content):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     return path
 
 
-def test_a_voc_folder_matches_images_annotations_and_lists(spark, tmp_path):
-    root = tmp_path / "VOC dev%kit"
-    for name in ("a ü", "b", "c", "d"):
-        write(root / "JPEGImages" / f"{name}.jpg", b"")
-    write(root / "Annotations" / "a ü.xml", f"<annotation>{OBJECT.format('cat')}</annotation>")
-    write(root / "Annotations" / "b.xml", f"<annotation>{OBJECT.format('dog') * 2}</annotation>")
-    write(root / "Annotations" / "c.xml", "<annotation>")
-    write(root / "Annotations" / "gone.xml", "<annotation/>")
-    write(root / "ImageSets" / "Main" / "train.txt", "a ü\nb\n")
-    write(root / "ImageSets" / "Main" / "trainval.txt", "b\nc\n")
-    write(root / "ImageSets" / "Main" / "val.txt", "b\n")
-    write(root / "ImageSets" / "Main" / "cat_test.txt", "c  1\n")
-    files = [path for path in sorted(root.rglob("*")) if path.is_file()]
-    found = records(voc_annotations(spark, listed(spark, *files), uri(root)))
-    by_name = {path.rpartition("/")[2]: record for path, record in found.items()}
-    assert set(by_name) == {"a%20%C3%BC.jpg", "b.jpg", "c.jpg", "d.jpg", "gone.xml"}
-    assert [box.corners for box in by_name["b.jpg"].boxes] == [(0, 1, 3, 4)] * 2
-    assert reasons(by_name["b.jpg"]) == [an.SPLIT_CONFLICT]
-    assert (reasons(by_name["c.jpg"]), by_name["c.jpg"].split) == ([an.ANNOTATION_UNREADABLE], "train")
-    assert reasons(by_name["d.jpg"]) == [an.ANNOTATION_MISSING]
-    assert reasons(by_name["gone.xml"]) == [an.IMAGE_MISSING]
-    # A line of a list is one word, so that the name with a blank is in none.
-    assert (by_name["a%20%C3%BC.jpg"].boxes[0].label_name, by_name["a%20%C3%BC.jpg"].split) == ("cat", None)
+def write_csv(path, columns, rows):
+    """One line for each box, as for a row without any."""
+    with path.open("w", newline="", encoding="utf-8-sig") as file:
+        writer = csv.DictWriter(file, columns, quoting=csv.QUOTE_ALL, lineterminator="\r\n")
+        writer.writeheader()
+        for row in rows:
+            plain = {name: value for name, value in row.items() if name != "boxes"}
+            writer.writerows({**plain, **box} for box in row.get("boxes") or [{}])
 
 
-def test_a_coco_file_is_read_by_a_worker_and_matched_with_the_listing(spark, tmp_path, monkeypatch):
-    content = {
-        "images": [{"id": i, "file_name": f"{i}.jpg", "width": 9, "height": 8} for i in range(3)],
-        "annotations": [{"image_id": 0, "category_id": 1, "bbox": [1, 2, 3, 4]}, {"image_id": 77, "category_id": 1}],
-        "categories": [{"id": 1, "name": "cat"}],
-    }
-    location = write(tmp_path / "a" / "instances.json", json.dumps(content))
-    frame = coco_annotations(spark, str(location), str(tmp_path / "b"), split="val")
-    matched = records(match_images(frame, listed(spark, *(tmp_path / "b" / f"{i}.jpg" for i in (0, 1, 5)))))
-    folder = uri(tmp_path / "b")
-    assert matched[f"{folder}/0.jpg"].boxes[0].corners == (1, 2, 4, 6)
-    assert (matched[f"{folder}/0.jpg"].split, matched[f"{folder}/0.jpg"].size) == ("validation", (9, 8))
-    assert matched[f"{folder}/1.jpg"].problems == ()
-    assert reasons(matched[f"{folder}/2.jpg"]) == [an.IMAGE_MISSING]
-    assert reasons(matched[f"{folder}/5.jpg"]) == [an.ANNOTATION_MISSING]
-    assert reasons(matched[f"{location}#image_id=77"]) == [an.IMAGE_MISSING]
-    assert len(matched) == 5
-    # The same file behind a URI goes through the driver.
-    monkeypatch.setattr(annotation_frames, "absolute", lambda place: place)
-    by_driver = coco_annotations(spark, uri(location), str(tmp_path / "b"), split="val")
-    assert {row.path: row.boxes for row in records(by_driver).values() if "#" not in row.path} == {
-        row.path: row.boxes for row in records(frame).values() if "#" not in row.path
-    }
+def write_json_lines(path, rows):
+    path.write_text("\n".join(map(json.dumps, rows)))
 
 
-@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
-def test_a_manifest_reads_the_same_in_every_format(spark, tmp_path, kind):
-    rows = [
-        {"path": "x/a.jpg", "label": "cat", "split": "train"},
-        {"path": "x/a.jpg", "label": "cat", "split": "train"},
-        {"path": "x/b.jpg", "label": "cat", "split": None},
-        {"path": "x/b.jpg", "label": "dog", "split": None},
-        {"path": "", "label": "cat", "split": None},
-        {"path": "x\\c.jpg", "label": None, "split": "val"},
-    ]
-    location = tmp_path / f"labels [1].{kind}"
-    if kind == "csv":
-        lines = [",".join(f'"{row[name] or ""}"' for name in row) for row in rows]
-        write(location, "\ufeffpath,label,split\r\n" + "\r\n".join(lines))
-    elif kind == "jsonl":
-        write(location, "\n".join(map(json.dumps, rows)))
-    else:
-        pq.write_table(pa.Table.from_pylist(rows), location)
-    found = records(manifest_annotations(spark, str(location)))
-    lost = [record for record in found.values() if reasons(record) == [an.PATH_UNUSABLE]]
-    folder = uri(tmp_path)
+def write_parquet(path, rows):
+    box = pa.struct([("label", pa.string()), *((side, pa.float64()) for side in SIDES)])
+    kinds = [("path", pa.string()), ("label", pa.string()), ("split", pa.string()), ("boxes", pa.list_(box))]
+    pq.write_table(pa.Table.from_pylist(rows, schema=pa.schema(kinds)), path)
+
+
+OF_CLASSES = [
+    {"path": "x/a.jpg", "label": "cat", "split": "train"},
+    {"path": "x/a.jpg", "label": "cat", "split": "train"},
+    {"path": "x/b.jpg", "label": "cat", "split": None},
+    {"path": "x/b.jpg", "label": "dog", "split": None},
+    {"path": "", "label": "cat", "split": None},
+    {"path": "x\\c.jpg", "label": None, "split": "val"},
+]
+OF_BOXES = [
+    {
+        "path": "images of mine/é%.jpg",
+        "split": "val",
+        "boxes": [
+            {"label": "red", "xmin": 1, "ymin": 2, "xmax": 3.5, "ymax": 4},
+            {"label": "blue ü", "xmin": -10, "ymin": 0, "xmax": 500, "ymax": 20},
+        ],
+    },
+    {"path": "plain.png", "split": "test", "boxes": []},
+]
+
+
+def assert_classes_are_said(found, folder):
     assert len(found) == 4
-    assert len(lost) == 1
-    a, b, c = (found[f"{folder}/x/{name}.jpg"] for name in "abc")
+    assert len([record for record in found.values() if reasons(record) == [an.PATH_UNUSABLE]]) == 1
+    a, b, c = (found[uri(folder / "x" / f"{name}.jpg")] for name in "abc")
     assert (a.label_name, a.split, reasons(a)) == ("cat", "train", [an.ANNOTATION_REPEATED])
     assert reasons(b) == [an.LABEL_CONFLICT]
     assert (c.label_name, c.split) == (None, "validation")
 
 
-def test_a_manifest_resolves_paths_against_a_given_root(spark, tmp_path):
-    location = write(tmp_path / "m.csv", "path,label\n1.jpg,cat\n")
-    assert set(records(manifest_annotations(spark, str(location), "/images/here"))) == {"file:///images/here/1.jpg"}
+def assert_boxes_are_said(found, folder):
+    assert len(found) == 2
+    boxed, plain = found[uri(folder / "images of mine" / "é%.jpg")], found[uri(folder / "plain.png")]
+    assert (boxed.label_name, boxed.split, reasons(boxed)) == (None, "validation", [])
+    assert [(box.label_name, box.corners) for box in boxed.boxes] == [
+        ("red", (1, 2, 3.5, 4)),
+        ("blue ü", (-10, 0, 500, 20)),
+    ]
+    assert (plain.label_name, plain.boxes, plain.split, reasons(plain)) == (None, (), "test", [])
+
+
+def test_a_manifest_in_csv_says_classes_against_its_own_folder(spark, tmp_path):
+    location = tmp_path / "labels [1].csv"
+    write_csv(location, ["path", "label", "split"], OF_CLASSES)
+    assert_classes_are_said(records(manifest_annotations(spark, str(location))), tmp_path)
+
+
+def test_a_manifest_in_csv_says_a_box_a_line(spark, tmp_path):
+    location = tmp_path / "boxes.csv"
+    write_csv(location, ["path", "label", *SIDES, "split"], OF_BOXES)
+    assert_boxes_are_said(records(manifest_annotations(spark, str(location))), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "writer", "root"), [("jsonl", write_json_lines, "/images/here"), ("parquet", write_parquet, None)]
+)
+def test_a_manifest_in_json_lines_or_parquet_says_the_same_against_its_own_folder_or_a_given_root(
+    spark, tmp_path, kind, writer, root
+):
+    location = tmp_path / f"labels [1].{kind}"
+    writer(location, [*OF_CLASSES, *OF_BOXES])
+    found = records(manifest_annotations(spark, str(location), root))
+    folder = Path(root or tmp_path)
+    boxed = {path: found.pop(path) for path in (uri(folder / row["path"]) for row in OF_BOXES)}
+    assert_classes_are_said(found, folder)
+    assert_boxes_are_said(boxed, folder)
 
 
 def test_a_missing_file_and_a_missing_column_are_said_before_any_image_is_read(spark, tmp_path):

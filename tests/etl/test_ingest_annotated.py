@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import csv
+import functools
 import json
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 from etl_pictures import encoded
 from PIL import Image, ImageDraw
+from stored_rows import stored_rows
 
 from lakelens import ImageTable
-from lakelens.etl.quality import Quarantine
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
@@ -39,6 +38,7 @@ class Told(NamedTuple):
     bad: dict[str, str]
 
 
+@functools.cache
 def marked(orientation: int, *, large: int = 1) -> bytes:
     """A black file with one coloured rectangle for each mark, to be shown turned by its EXIF orientation."""
     image = Image.new("RGB", (WIDTH * large, HEIGHT * large))
@@ -73,9 +73,9 @@ def told(spark, place: Path, source: Path, layout: str, **options) -> Told:
     table = ImageTable(spark, place)
     result = table.ingest(source, layout, size=SIZE, store="raw_rgb", **options)
     assert result.rows_in == result.stored + result.quarantined + result.skipped
-    rows = {Path(row.path).name.replace("%20", " "): row for row in table.read().collect()}
+    rows = {Path(row.path).name.replace("%20", " "): row for row in stored_rows(table.location)}
     assert len(rows) == result.stored
-    bad = {Path(row.path).name: row.reason for row in Quarantine(spark, table.location).read().collect()}
+    bad = {Path(file.path).name: file.reason for file in table.quarantine().files}
     assert Counter(bad.values()) == Counter(result.reasons)
     return Told(result, rows, bad)
 
@@ -143,9 +143,15 @@ def voc(spark, tmp_path_factory):
     write(root / "Annotations" / "broken.xml", voc_xml((WIDTH, HEIGHT), scaled(1)))
     write(root / "Annotations" / "no_image.xml", voc_xml((WIDTH, HEIGHT), scaled(1)))
     write(root / "SegmentationClass" / "1.png", marked(1))
-    write(root / "ImageSets" / "Main" / "train.txt", "1\n2\n")
-    write(root / "ImageSets" / "Main" / "val.txt", "3\n")
-    return names, told(spark, root.parent / "t", root, "voc", resize="fit", classes=list(MARKS))
+    for name in ("of two words", "in_two_splits"):
+        write(root / "JPEGImages" / f"{name}.png", marked(1))
+        write(root / "Annotations" / f"{name}.xml", voc_xml((WIDTH, HEIGHT), 2 * [("blue", MARKS["blue"])]))
+    write(root / "ImageSets" / "Main" / "train.txt", "1\n2\nof two words\nin_two_splits\n")
+    write(root / "ImageSets" / "Main" / "val.txt", "3\nin_two_splits\n")
+    write(root / "ImageSets" / "Main" / "trainval.txt", "1\n3\n4\nin_two_splits\n")
+    write(root / "ImageSets" / "Main" / "red_test.txt", "4  1\n5  1\n")
+    options = {"classes": list(MARKS), "splits": {"by_content": 1.0}}
+    return names, told(spark, root.parent / "t", root, "voc", resize="fit", **options)
 
 
 def test_voc_boxes_lie_on_their_objects_in_every_orientation(voc):
@@ -161,6 +167,7 @@ def test_voc_faults_are_counted_by_reason(voc):
         "no_xml.png": "annotation_missing",
         "broken.png": "not_an_image",
         "no_image.xml": "image_missing",
+        "in_two_splits.png": "split_conflict",
     }
     assert result.repairs == {
         "box_outside": 1,
@@ -169,16 +176,19 @@ def test_voc_faults_are_counted_by_reason(voc):
         "box_inverted": 1,
         "box_class_unknown": 1,
     }
-    assert result.stored == len(names) + 5
+    assert result.stored == len(names) + 6
     kept = {name: sorted(box.label_name for box in rows[f"{name}.png"].annotations) for name in ("flat", "stranger")}
     assert kept == {"flat": ["blue"], "stranger": ["blue"]}
     assert len(rows["inverted.png"].annotations) == 2
+    assert [box.label_name for box in rows["of two words.png"].annotations] == ["blue", "blue"]
     assert result.ignored["other_folder"] == 1
 
 
 def test_the_lists_of_voc_are_its_splits(voc):
-    rows = voc[1].rows
-    assert [rows[f"{name}.png"].split for name in (1, 2, 3)] == ["train", "train", "validation"]
+    splits = {Path(name).stem: row.split for name, row in voc[1].rows.items()}
+    assert [splits[name] for name in "1234"] == ["train", "train", "validation", "train"]
+    # The list of a class is none of a split, and a line names its image by its first word.
+    assert [splits[name] for name in ("5", "of two words")] == ["by_content", "by_content"]
 
 
 # COCO, cropped.
@@ -216,8 +226,17 @@ def coco(spark, tmp_path_factory):
     add("nothing_in_it.png", 1, [])
     add("gone.png", 1, boxes())
     content["annotations"].append({"image_id": 777, "category_id": 7, "bbox": [1, 2, 3, 4]})
+    write(root / "train2017" / "other_size.png", marked(1))
+    add("other_size.png", 3, boxes(3))
     write(root / "annotations" / "instances_train2017.json", json.dumps(content))
-    write(root / "val2017" / "nobody_asked.png", marked(1))
+    of_val = {
+        "images": [{"id": 0, "file_name": "of_val.png", "width": WIDTH, "height": HEIGHT}],
+        "annotations": [{"image_id": 0, "category_id": 7, "bbox": [112, 80, 72, 48]}],
+        "categories": [{"id": 7, "name": "green"}],
+    }
+    write(root / "annotations" / "instances_val2017.json", json.dumps(of_val))
+    write(root / "val2017" / "of_val.png", marked(1))
+    write(root / "test2017" / "nobody_asked.png", marked(1))
     return names, told(spark, root.parent / "t", root, "coco", resize="crop")
 
 
@@ -232,17 +251,24 @@ def test_coco_faults_are_counted_by_reason(coco):
         "not_named.png": "annotation_missing",
         "gone.png": "image_missing",
         "instances_train2017.json#image_id=777": "image_missing",
+        "other_size.png": "annotation_size_mismatch",
     }
     repairs = {name: result.repairs[name] for name in result.repairs if name != "box_cropped"}
     assert repairs == {"box_outside": 1, "box_no_area": 1, "box_class_unknown": 1, "box_malformed": 1}
     assert result.repairs["box_cropped"] > len(names)
-    assert result.stored == len(names) + 5
+    assert result.stored == len(names) + 6
     assert rows["nothing_in_it.png"].annotations == []
-    assert {row.split for row in rows.values()} == {"train"}
     assert result.ignored == {"other_folder": 1}
 
 
-# Manifests, stretched: one source in three formats.
+def test_each_file_of_coco_has_its_own_images_numbers_and_split(coco):
+    rows = dict(coco[1].rows)
+    of_val = rows.pop("of_val.png")
+    assert (of_val.split, [box.label_name for box in of_val.annotations]) == ("validation", ["green"])
+    assert {row.split for row in rows.values()} == {"train"}
+
+
+# A manifest in Parquet, stretched; `test_annotations_spark` reads the other formats.
 
 
 def box_entries(factor: int = 1) -> list[dict]:
@@ -250,38 +276,8 @@ def box_entries(factor: int = 1) -> list[dict]:
     return [{"label": name, **dict(zip(sides, box, strict=True))} for name, box in scaled(factor)]
 
 
-def write_csv(path: Path, images: dict[str, list[dict]]) -> None:
-    columns = ["path", "label", "xmin", "ymin", "xmax", "ymax", "split"]
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, columns)
-        writer.writeheader()
-        for name, entries in images.items():
-            for entry in entries or [{}]:
-                writer.writerow({"path": name, "split": "val", **entry})
-
-
-def write_json_lines(path: Path, images: dict[str, list[dict]]) -> None:
-    lines = [json.dumps({"path": name, "boxes": entries, "split": "val"}) for name, entries in images.items()]
-    path.write_text("\n".join(lines))
-
-
-def write_parquet(path: Path, images: dict[str, list[dict]]) -> None:
-    rows = [{"path": name, "label": "picture", "boxes": b, "split": "val"} for name, b in images.items()]
-    sides = [(side, pa.float64()) for side in ("xmin", "ymin", "xmax", "ymax")]
-    box = pa.struct([("label", pa.string()), *sides])
-    kinds = [("path", pa.string()), ("label", pa.string()), ("boxes", pa.list_(box)), ("split", pa.string())]
-    pq.write_table(pa.Table.from_pylist(rows, schema=pa.schema(kinds)), path)
-
-
-MANIFESTS: dict[str, Callable[[Path, dict[str, list[dict]]], None]] = {
-    "csv": write_csv,
-    "jsonl": write_json_lines,
-    "parquet": write_parquet,
-}
-
-
-@pytest.fixture(scope="module", params=list(MANIFESTS))
-def manifest(request, spark, tmp_path_factory):
+@pytest.fixture(scope="module")
+def manifest(spark, tmp_path_factory):
     root = tmp_path_factory.mktemp("manifest")
     names = write_marked(root / "images of mine")
     images = {f"images of mine/{name}": box_entries(factor) for name, factor in names.items()}
@@ -295,24 +291,35 @@ def manifest(request, spark, tmp_path_factory):
     write(root / "plain.png", marked(1))
     images["plain.png"] = []
     images["gone.png"] = box_entries()
-    location = root / f"labels.{request.param}"
-    MANIFESTS[request.param](location, images)
+    rows = [
+        {"path": name, "label": "picture" if "/" in name else None, "boxes": entries, "split": "val"}
+        for name, entries in images.items()
+    ]
+    box = pa.struct([("label", pa.string()), *((side, pa.float64()) for side in ("xmin", "ymin", "xmax", "ymax"))])
+    kinds = [("path", pa.string()), ("label", pa.string()), ("boxes", pa.list_(box)), ("split", pa.string())]
+    location = root / "labels.parquet"
+    pq.write_table(pa.Table.from_pylist(rows, schema=pa.schema(kinds)), location)
     classes = [*MARKS, "picture"]
-    return names, told(spark, root / "t", location, "manifest", resize="stretch", classes=classes), request.param
+    return names, told(spark, root / "t", location, "manifest", resize="stretch", classes=classes)
 
 
 def test_boxes_of_a_manifest_lie_on_their_objects_in_every_orientation(manifest):
-    names, told_of, _ = manifest
+    names, told_of = manifest
     assert_marks_are_where_the_boxes_say(told_of.rows, names)
 
 
 def test_faults_of_a_manifest_are_counted_by_reason(manifest):
-    names, (result, rows, bad), kind = manifest
+    names, (result, rows, bad) = manifest
     assert bad == {"gone.png": "image_missing"}
     assert result.repairs == {"box_outside": 1, "box_no_area": 1, "box_class_unknown": 1}
     assert result.stored == len(names) + 4
     assert rows["plain.png"].annotations == rows["stranger.png"].annotations == []
-    assert {row.label_name for row in rows.values()} == ({"picture"} if kind == "parquet" else {None})
+
+
+def test_an_image_of_a_manifest_has_a_class_of_its_own_or_none(manifest):
+    names, (_, rows, _) = manifest
+    classes = Counter(row.label_name for row in rows.values())
+    assert classes == {"picture": len(names), None: 4}
 
 
 def test_a_manifests_own_split_wins(manifest):
