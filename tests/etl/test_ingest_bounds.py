@@ -12,9 +12,9 @@ import psutil
 import pytest
 from etl_pictures import write_image
 from etl_poison import jpeg_of_many_scans, png_of, png_that_claims
+from stored_rows import stored_rows
 
 from lakelens import ImageTable
-from lakelens.etl.quality import Quarantine
 from lakelens.etl.recipe import Limits
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
@@ -83,7 +83,7 @@ def test_an_image_beyond_its_seconds_or_its_memory_costs_its_own_row(poisoned):
     result = poisoned["result"]
     assert result.reasons == {"timeout": 1, "out_of_memory": 1, "too_many_pixels": 1, "unreadable": 1}
     assert (result.rows_in, result.stored, result.quarantined) == (GOOD + 4, GOOD, 4)
-    assert poisoned["table"].read().count() == GOOD
+    assert len(stored_rows(poisoned["table"].location)) == GOOD
     assert poisoned["failed"] == 0
 
 
@@ -97,7 +97,7 @@ def test_a_decoder_whose_process_dies_costs_its_own_row(poisoned, spark):
     # What could not be read is tried again each time.
     assert (result.reasons, result.stored, result.skipped) == ({"decoder_crashed": 1, "unreadable": 1}, 0, GOOD + 2)
     assert failed_tasks(spark) == failed
-    rows = {Path(row.path).name: row for row in Quarantine(spark, table.location).read().collect()}
+    rows = {Path(file.path).name: file for file in table.quarantine().files}
     assert rows["spins.jpg"].reason == "decoder_crashed"
     assert "SIGKILL" in rows["spins.jpg"].error
     assert decoders() == []

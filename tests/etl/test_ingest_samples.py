@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 from pillow_samples import pillow_samples
+from stored_rows import stored_paths
 
 from lakelens import ImageTable
 from lakelens.etl.images import FORMATS
-from lakelens.etl.quality import REASONS, Quarantine
+from lakelens.etl.quality import REASONS
 from lakelens.etl.recipe import Limits
 from lakelens.etl.walk import local_uri
 
@@ -59,8 +60,8 @@ def test_every_sample_image_of_pillows_source_is_stored_or_quarantined(spark, tm
     result = table.ingest(source, size=64, limits=Limits(timeout_s=120))
     assert failed_tasks(spark) == failed
     assert result.rows_in == len(files) == result.stored + result.quarantined
-    stored = [row.path for row in table.read().select("path").collect()]
-    bad = [row.path for row in Quarantine(spark, table.location).read().select("path").collect()]
+    stored = stored_paths(table.location)
+    bad = [file.path for file in table.quarantine().files]
     assert sorted(stored + bad) == sorted(uris)
     assert set(result.reasons) <= set(REASONS) - {"decoder_crashed", "timeout", "unstable", "unreadable"}
     lost = shown_by_pillow(files) - {uris[uri] for uri in stored}
