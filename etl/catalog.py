@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from typing import TYPE_CHECKING, Any
 
 from ..locations import is_table_name
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
 # Above this line `DESCRIBE` lists the table's own columns, one of which may be called Location.
 _DETAILS = "# Detailed Table Information"
+_BUCKET = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/]+")
 
 
 def sql_name(location: str) -> str:
@@ -70,7 +72,8 @@ def path_of(spark: SparkSession, location: str) -> str:
 def hadoop_path(spark: SparkSession, location: str) -> tuple[Any, Any]:
     """Gives a location as a path of Hadoop's, and the file system that it is in."""
     jvm: Any = spark._jvm
-    path = jvm.org.apache.hadoop.fs.Path(location)
+    # Hadoop takes a bucket without a slash for a path that is not absolute.
+    path = jvm.org.apache.hadoop.fs.Path(f"{location}/" if _BUCKET.fullmatch(location) else location)
     return path, path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
 
 
