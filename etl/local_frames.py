@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -22,9 +23,26 @@ def local_frame(spark: SparkSession, rows: Sequence[tuple[Any, ...]], ddl: str) 
         rows: The rows; None where a value is missing.
         ddl: Their columns, in the order of the values.
     """
-    if not rows:
-        return spark.createDataFrame([], ddl).limit(0)  # of which no task is left
-    import pandas as pd
+    with _active_session_kept(spark):
+        if not rows:
+            return spark.createDataFrame([], ddl).limit(0)  # of which no task is left
+        import pandas as pd
 
-    # As objects: pandas would make floating-point numbers of a column of integers in which one is missing.
-    return spark.createDataFrame(pd.DataFrame(rows, dtype=object), ddl)
+        # As objects: pandas would make floating-point numbers of a column of integers in which one is missing.
+        return spark.createDataFrame(pd.DataFrame(rows, dtype=object), ddl)
+
+
+@contextmanager
+def _active_session_kept(spark: SparkSession) -> Iterator[None]:
+    """Takes back that `createDataFrame` makes its session the active one: the caller's stays what everybody finds."""
+    sessions: Any = spark._jvm.SparkSession
+    before = sessions.getActiveSession()
+    known = type(spark)._activeSession
+    try:
+        yield
+    finally:
+        type(spark)._activeSession = known
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()

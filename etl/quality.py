@@ -76,7 +76,7 @@ class Quarantine:
 
         changes = [] if bad is None else [bad.withColumn("mended", F.lit(False))]
         if mended_paths is not None:
-            fields = self._spark.createDataFrame([], schema.QUARANTINE_DDL).schema[1:]
+            fields = local_frame(self._spark, [], schema.QUARANTINE_DDL).schema[1:]
             empty = [F.lit(None).cast(field.dataType).alias(field.name) for field in fields]
             changes.append(mended_paths.select(schema.PATH, *empty, F.lit(True).alias("mended")))
         for _ in range(_ATTEMPTS):

@@ -52,13 +52,22 @@ def spark_session(master: str | None = None, *, app_name: str = "lakelens", **co
             f'{wrong[0]!r} is not a Spark setting: keys start with "spark.", as in **{{"spark.executor.memory": "4g"}}'
         )
     try:
-        from pyspark.sql import SparkSession
+        active = _active()
     except ImportError as error:
         raise MissingDependencyError(f"pyspark is missing ({error}); pip install 'lakelens[spark]'") from error
-    active = SparkSession.getActiveSession() or SparkSession._instantiatedSession
     if active is not None and active.sparkContext._jsc is not None:
         return _reuse(active, master)
     return _start(master, app_name, conf)
+
+
+def _active() -> SparkSession | None:
+    """Finds the active session: the caller's own object, where pyspark would make another of the same session."""
+    from pyspark.sql import SparkSession
+
+    active, first = SparkSession.getActiveSession(), SparkSession._instantiatedSession
+    if active is None or first is None or first._jsparkSession.equals(active._jsparkSession):
+        return active if first is None else first
+    return active
 
 
 def require_delta(spark: SparkSession) -> None:

@@ -50,6 +50,19 @@ def test_a_master_that_spark_does_not_know_is_named(master: str, tmp_path: Path)
 
 
 @pytest.mark.spark
+def test_what_is_sent_to_spark_leaves_the_callers_session_active(spark: SparkSession) -> None:
+    from lakelens.etl.local_frames import local_frame
+    from lakelens.etl.writing import writing_session
+
+    spark.createDataFrame([(1,)], "number INT")
+    session = writing_session(spark)
+    for rows in ([], [(1,)]):
+        local_frame(session, rows, "number INT")
+        assert type(spark).getActiveSession()._jsparkSession.equals(spark._jsparkSession)
+        assert spark_session() is spark
+
+
+@pytest.mark.spark
 def test_an_active_session_is_reused(spark: SparkSession) -> None:
     assert spark_session() is spark
     assert spark_session(spark.sparkContext.master) is spark
