@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import InvalidArgumentError
 from . import boxes as box_rules
+from . import schema
 from .boxes import Box, Problem, problem
 from .splits import check_splits
 
@@ -208,7 +209,7 @@ def annotations_arrow_schema() -> pa.Schema:
     """The Arrow schema of `ANNOTATIONS_DDL`: annotations as rows on their way through Spark."""
     import pyarrow as pa
 
-    sides = [(name, pa.float64()) for name in ("xmin", "ymin", "xmax", "ymax")]
+    sides = [(name, pa.float64()) for name in schema.BOX_CORNERS]
     box = pa.struct([("label_name", pa.string()), *sides, ("difficult", pa.bool_())])
     found = pa.struct([("reason", pa.string()), ("detail", pa.string())])
     return pa.schema(

@@ -25,7 +25,6 @@ from .profile_data import (
     Histogram,
 )
 
-CORNERS = ("xmin", "ymin", "xmax", "ymax")
 _GRID = 20
 
 
@@ -55,7 +54,7 @@ class BoxCounts:
         lengths = np.asarray(annotations.value_lengths().fill_null(-1))
         flat = annotations.flatten()
         image = np.repeat(np.arange(len(lengths)), np.maximum(lengths, 0))
-        corners = np.stack([floats_of(flat.field(name), len(flat)) for name in CORNERS])
+        corners = np.stack([floats_of(flat.field(name), len(flat)) for name in schema.BOX_CORNERS])
         # A box that lacks a corner has no size, and is none.
         whole = np.isfinite(corners).all(axis=0) & flat.is_valid().to_numpy(zero_copy_only=False)
         flat, image, corners = flat.filter(pa.array(whole)), image[whole], corners[:, whole]
@@ -118,7 +117,9 @@ def holds_boxes(kind: pa.DataType) -> bool:
     """Whether a column is of boxes as lakelens writes them; what another writer calls annotations may be anything."""
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not pa.types.is_struct(kind.value_type):
         return False
-    return all(kind.value_type.get_field_index(name) >= 0 for name in (*CORNERS, schema.LABEL_NAME, "difficult"))
+    return all(
+        kind.value_type.get_field_index(name) >= 0 for name in (*schema.BOX_CORNERS, schema.LABEL_NAME, "difficult")
+    )
 
 
 def floats_of(column: pa.Array | None, rows: int) -> npt.NDArray[np.float32]:

@@ -19,7 +19,7 @@ from . import schema
 from .data_files import open_parquet
 from .images import decode, orientation_of, to_rgb, upright
 from .phash import Hashes, Nearest, find_nearest, perceptual_hash
-from .profile_boxes import CORNERS, holds_boxes
+from .profile_boxes import holds_boxes
 from .profile_data import MOST_SAMPLES, Conflict, NearDuplicates, Sample
 from .profile_scan import RowGroup, Scan, for_each_group
 
@@ -317,7 +317,7 @@ def _draw_boxes(image: Image.Image, boxes: Sequence[Mapping[str, Any] | None], f
     draw = ImageDraw.Draw(image)
     across, down = image.width / full_size[0], image.height / full_size[1]
     for box in boxes[:50]:
-        if box is None or any(box[name] is None or not math.isfinite(box[name]) for name in CORNERS):
+        if box is None or any(box[name] is None or not math.isfinite(box[name]) for name in schema.BOX_CORNERS):
             continue
         corners = [box["xmin"] * across, box["ymin"] * down, box["xmax"] * across - 1, box["ymax"] * down - 1]
         if corners[0] <= corners[2] and corners[1] <= corners[3]:

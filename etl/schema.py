@@ -42,7 +42,8 @@ TABLE_PROPERTIES = {
 # Near 32 MiB: large enough for one sequential read, small enough that a rank holds several while it shuffles.
 ROW_GROUP_BYTES = 32 * 1024 * 1024
 
-ANNOTATION_FIELDS = ("label", "label_name", "xmin", "ymin", "xmax", "ymax", "difficult")
+BOX_CORNERS = ("xmin", "ymin", "xmax", "ymax")
+ANNOTATION_FIELDS = ("label", "label_name", *BOX_CORNERS, "difficult")
 
 IMAGE_TABLE_DDL = (
     f"{PATH} STRING, {IMAGE} BINARY, {FORMAT} STRING, {HEIGHT} INT, {WIDTH} INT, {LABEL} INT, {LABEL_NAME} STRING, "

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import BadRowError, ImageError, InvalidArgumentError
+from ..etl.schema import BOX_CORNERS
 from .batches import BatchReader, RowBatch
 from .cursors import RowGroupCursor
 from .decode import size_of
@@ -26,7 +27,6 @@ RAW_FORMATS = frozenset({"raw_rgb"})
 _SIZED_ROWS = 16
 _INT32 = np.iinfo(np.int32)
 _SIDES = ("height", "width")
-_BOX_CORNERS = ("xmin", "ymin", "xmax", "ymax")
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ def _boxes_of(
             continue
         scale = (size[1] / width, size[0] / height) * 2
         for j, box in enumerate(found):
-            boxes.corners[i, j] = [box[corner] * factor for corner, factor in zip(_BOX_CORNERS, scale, strict=True)]
+            boxes.corners[i, j] = [box[corner] * factor for corner, factor in zip(BOX_CORNERS, scale, strict=True)]
             numbers[i, j] = box["label"]
         boxes.count[i] = len(found)
     outside = (numbers < _INT32.min) | (numbers > _INT32.max)
