@@ -135,7 +135,7 @@ def scan_rows(snapshot: Snapshot, storage_options: Mapping[str, str] | None = No
     gathered = _Gathered(class_name)
     first_row = 0
     for file in range(len(snapshot.files)):
-        partitions = {name: values.at(file) for name, values in snapshot.files.partitions.items()}
+        partitions = snapshot.files.partition_values(file)
         with open_parquet(snapshot, file, storage_options) as parquet:
             for group in range(parquet.num_row_groups):
                 rows = parquet.metadata.row_group(group).num_rows

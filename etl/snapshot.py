@@ -86,6 +86,10 @@ class DataFiles:
         text = zlib.decompress(packed).decode("utf-8", "surrogateescape")
         self.__dict__.update(state, paths=tuple(text.split(_BETWEEN_PATHS)) if count else ())
 
+    def partition_values(self, file: int) -> dict[str, str | None]:
+        """Gives the values of the partition columns that all rows of a file have, as the log writes them."""
+        return {name: column.at(file) for name, column in self.partitions.items()}
+
     def take(self, files: npt.NDArray[np.int64]) -> DataFiles:
         """Keeps the given files, in the given order."""
         return DataFiles(

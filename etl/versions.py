@@ -60,7 +60,7 @@ def class_counts(snapshot: Snapshot, storage_options: Mapping[str, str] | None =
         return {}
     total: Counter[str] = Counter()
     for file in range(len(snapshot.files)):
-        partitions = {name: values.at(file) for name, values in snapshot.files.partitions.items()}
+        partitions = snapshot.files.partition_values(file)
         with open_parquet(snapshot, file, storage_options) as parquet:
             total.update(count_rows(parquet, column, partitions))
     return in_order(total, snapshot.configuration)
@@ -169,7 +169,7 @@ def _rows(
     for file, path in enumerate(snapshot.files.paths):
         if path in left_out:
             continue
-        partitions = {name: values.at(file) for name, values in snapshot.files.partitions.items()}
+        partitions = snapshot.files.partition_values(file)
         with open_parquet(snapshot, file, storage_options) as parquet:
             # A partition's value is in the log alone, and a file may be older than a column.
             present = [name for name in _DIFF_COLUMNS if name in parquet.schema_arrow.names]

@@ -14,7 +14,7 @@ def delta_rows(location: str | Path, version: int | None = None) -> list[dict[st
     snapshot = open_snapshot(location, version)
     rows = []
     for file in range(len(snapshot.files)):
-        partition = {name: column.at(file) for name, column in snapshot.files.partitions.items()}
+        partition = snapshot.files.partition_values(file)
         with open_parquet(snapshot, file) as parquet:
             rows += [{**partition, **row} for row in parquet.read().to_pylist()]
     return rows
