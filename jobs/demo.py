@@ -18,9 +18,9 @@ from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from lakelens.errors import InvalidArgumentError, SourceNotFoundError
+from lakelens.errors import InvalidArgumentError
 from lakelens.jobs.command import main_of
-from lakelens.jobs.demo_images import DemoImages, deliver, link_own, write_digits
+from lakelens.jobs.demo_images import DemoImages, deliver, link_own, require_folder, write_digits
 from lakelens.jobs.demo_report import ClassLine, Sample, choose_samples, class_table, draw_result
 from lakelens.progress import spark_progress
 
@@ -347,10 +347,7 @@ def _check(args: argparse.Namespace) -> None:
     if args.images is None:
         return
     args.images = args.images.expanduser().absolute()
-    if not args.images.is_dir():
-        raise SourceNotFoundError(
-            f"{args.images} is not a folder; --images must name a folder with one subfolder per class"
-        )
+    require_folder(args.images)
     out, images = args.out.expanduser().resolve(), args.images.resolve()
     if out == images or out in images.parents:
         raise InvalidArgumentError(

@@ -67,6 +67,16 @@ def write_digits(folder: Path) -> DemoImages:
     return _counted(source, arrivals, HELD_BACK_DIGIT, broken)
 
 
+def require_folder(images: Path) -> None:
+    """Checks that a user's images are in a folder.
+
+    Raises:
+        SourceNotFoundError: If `images` is none.
+    """
+    if not images.is_dir():
+        raise SourceNotFoundError(f"{images} is not a folder; --images must name a folder with one subfolder per class")
+
+
 def link_own(images: Path, folder: Path, limit_per_class: int) -> DemoImages:
     """Links a user's class folders, holding back most of the largest class; the user's folder is only read.
 
@@ -79,8 +89,7 @@ def link_own(images: Path, folder: Path, limit_per_class: int) -> DemoImages:
         SourceNotFoundError: If `images` is not a folder.
         EmptySourceError: If it has fewer than two class folders with images, or too few images to hold any back.
     """
-    if not images.is_dir():
-        raise SourceNotFoundError(f"{images} is not a folder; IMAGES must name a folder with one subfolder per class")
+    require_folder(images)
     classes = {d.name: sorted(_image_files(d))[:limit_per_class] for d in sorted(images.iterdir()) if d.is_dir()}
     classes = {name: files for name, files in classes.items() if files and not name.startswith((".", "_"))}
     if len(classes) < 2:
