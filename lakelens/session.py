@@ -65,8 +65,8 @@ def _active() -> SparkSession | None:
     from pyspark.sql import SparkSession
 
     active, first = SparkSession.getActiveSession(), SparkSession._instantiatedSession
-    if active is None or first is None or first._jsparkSession.equals(active._jsparkSession):
-        return active if first is None else first
+    if first is not None and (active is None or first._jsparkSession.equals(active._jsparkSession)):
+        return first
     return active
 
 
