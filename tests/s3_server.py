@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import signal
@@ -18,6 +19,8 @@ from typing import Any
 
 ACCESS_KEY, SECRET_KEY = "AKIDEXAMPLE", "a-very-secret-key"
 BUCKET = "images"
+# Packages that the server and its client need and this environment lacks.
+MISSING = [name for name in ("s3fs", "moto", "flask_cors") if importlib.util.find_spec(name) is None]
 
 
 @dataclass

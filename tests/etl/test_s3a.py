@@ -10,12 +10,13 @@ from pathlib import Path
 import pyspark
 import pytest
 from etl_pictures import encoded, picture
+from s3_server import ACCESS_KEY, BUCKET, MISSING, SECRET_KEY, s3_server
 
-sys.path.append(str(Path(__file__).parents[1] / "training"))
-
-from s3_server import ACCESS_KEY, BUCKET, SECRET_KEY, s3_server
-
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(500)]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.timeout(500),
+    pytest.mark.skipif(bool(MISSING), reason=f"{', '.join(MISSING)} not installed: pip install 'lakelens[dev]'"),
+]
 
 DRIVER = """
 import dataclasses, json, sys

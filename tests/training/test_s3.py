@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import pickle
 import subprocess
@@ -12,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from feed_tables import colour_of, flat, write_layout
-from s3_server import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server, s3_server
+from s3_server import ACCESS_KEY, BUCKET, MISSING, SECRET_KEY, S3Server, s3_server
 
 from lakelens import DeltaFeed
 from lakelens.errors import (
@@ -26,7 +25,6 @@ from lakelens.errors import (
 from lakelens.etl.snapshot import open_snapshot
 from lakelens.training.planning import check, open_version
 
-MISSING = [name for name in ("s3fs", "moto", "flask_cors") if importlib.util.find_spec(name) is None]
 pytestmark = [
     pytest.mark.unit,
     pytest.mark.skipif(bool(MISSING), reason=f"{', '.join(MISSING)} not installed: pip install 'lakelens[dev]'"),
