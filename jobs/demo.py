@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from lakelens.errors import InvalidArgumentError
+from lakelens.java import SHORT_LIVED
 from lakelens.jobs.command import main_of
 from lakelens.jobs.demo_images import DemoImages, deliver, link_own, require_folder, write_digits
 from lakelens.jobs.demo_report import ClassLine, Sample, choose_samples, class_table, draw_result
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
 DESCRIPTION = "Show the whole path, from a folder of images to a scored Delta table, and why data versions matter."
 
 MASTER = "local-cluster[2,1,2048]"
-# Two minutes do not pay for the optimising compiler, which would take a third of the processors from all the rest.
-_SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 RANKS = 2
 SPLITS = {"train": 0.7, "validation": 0.1, "test": 0.2}
 MARKER = ".lakelens-demo"
@@ -163,8 +162,8 @@ class _Demo:
                     app_name="lakelens demo",
                     **{
                         "spark.sql.warehouse.dir": str(self.out / "warehouse"),
-                        "spark.driver.extraJavaOptions": _SHORT_LIVED,
-                        "spark.executor.extraJavaOptions": _SHORT_LIVED,
+                        "spark.driver.extraJavaOptions": SHORT_LIVED,
+                        "spark.executor.extraJavaOptions": SHORT_LIVED,
                     },
                 )
         return self.spark

@@ -16,6 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from ..errors import LakelensError, RankFailedError
+from ..java import SHORT_LIVED
 from ..tracking import without_password
 
 
@@ -99,6 +100,7 @@ def check_delta() -> Seen:
             "local[1]",
             app_name="lakelens-doctor",
             **{
+                "spark.driver.extraJavaOptions": SHORT_LIVED,
                 "spark.ui.enabled": "false",
                 "spark.sql.shuffle.partitions": "1",
                 "spark.sql.warehouse.dir": str(Path(folder) / "warehouse"),

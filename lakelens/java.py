@@ -14,6 +14,8 @@ from .errors import MissingDependencyError
 # Spark 3.5 runs on 8, 11 and 17; Delta and lakelens are tested on 17 only, so that is what is searched for.
 SEARCHED_MAJOR = 17
 ACCEPTED_MAJORS = (11, 17)
+# For a JVM of a minute or two: its optimising compiler would take half of the processors and not pay for itself.
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 @dataclass(frozen=True)
