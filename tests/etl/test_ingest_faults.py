@@ -27,43 +27,32 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 SIZE = 16
 
 
-def write_manifest(path: Path, classes: dict[str, int]) -> Path:
-    lines = ["path,label"]
-    for name, count in classes.items():
-        for number in range(count):
-            write_image(path.parent / name / f"{number}.jpg", seed=len(name) * 100 + number)
-            lines.append(f"{name}/{number}.jpg,{name}")
-    path.write_text("\n".join(lines))
-    return path
-
-
-def test_two_writers_at_once_both_finish_and_nothing_is_doubled(spark, tmp_path):
-    # Each brings the cats, and a class that the other has not.
-    first = write_manifest(tmp_path / "first.csv", {"cat": 6, "horse": 4})
-    second = write_manifest(tmp_path / "second.csv", {"cat": 6, "cow": 3})
+def test_two_writers_at_once_both_finish_and_nothing_is_doubled(spark, class_folders, tmp_path):
+    # Each brings the cats, and then a class that the other has not.
+    cats, horses, cows = class_folders("cats", cat=4), class_folders("horses", horse=3), class_folders("cows", cow=2)
     table = ImageTable(spark, tmp_path / "t")
-    write_image(tmp_path / "start" / "sheep" / "1.jpg")
-    table.ingest(tmp_path / "start", size=SIZE)
+    table.ingest(class_folders("start", sheep=1), size=SIZE)
     results, errors = [], []
     gate = threading.Barrier(2)
 
-    def ingest(source: Path) -> None:
-        gate.wait()
+    def ingest(*sources: Path) -> None:
         try:
-            results.append(ImageTable(spark, tmp_path / "t").ingest(source, "manifest"))
+            for source in sources:
+                gate.wait()
+                results.append(ImageTable(spark, tmp_path / "t").ingest(source))
         except Exception as error:  # noqa: BLE001  shown by the assertion below
             errors.append(error)
+            gate.abort()
 
-    threads = [threading.Thread(target=ingest, args=(source,)) for source in (first, second)]
+    threads = [threading.Thread(target=ingest, args=(cats, source)) for source in (horses, cows)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert errors == []
     paths = Counter(stored_paths(table.location))
-    assert (len(paths), set(paths.values())) == (1 + 6 + 4 + 3, {1})
-    assert sum(result.stored for result in results) == 6 + 4 + 3
-    assert sorted(result.skipped for result in results) == [0, 6]
+    assert (len(paths), set(paths.values())) == (1 + 4 + 3 + 2, {1})
+    assert sorted((result.stored, result.skipped) for result in results) == [(0, 4), (2, 0), (3, 0), (4, 0)]
     labels = table.labels()
     assert sorted(labels) == ["cat", "cow", "horse", "sheep"]
     assert len(set(labels.values())) == 4
@@ -96,92 +85,105 @@ def test_of_two_first_writers_neither_takes_the_files_of_the_other(spark, tmp_pa
     assert (len(paths), set(paths.values())) == (60, {1})
 
 
-def kill_when(moment: Callable[[], bool], source: Path, place: Path, *flags: str) -> None:
-    """Starts an ingest of its own, and kills it, its JVM and its workers as soon as `moment` has come."""
-    child = subprocess.Popen(
-        [sys.executable, "-m", "lakelens.jobs.cli", "etl", str(source), str(place), "--size", str(SIZE), *flags],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    try:
-        deadline = time.monotonic() + 300
-        while not moment():
-            assert child.poll() is None, "the ingest ended before it was killed"
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
-    finally:
-        os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
-
-
-STREAM = ("--stream", "--max-files", "50", "--master", "local[2]")
+IMAGES, BATCH = 29, 10
 
 
 def landing_folder(root: Path) -> Path:
-    """120 images and a bad file, which is the oldest: in the first batch."""
+    """Images and a bad file, which is the oldest: in the first batch."""
     source = root / "landing"
-    for number in range(120):
+    for number in range(IMAGES):
         write_image(source / ("cat" if number % 2 else "dog") / f"{number}.jpg", seed=number)
     (source / "cat" / "broken.jpg").write_text("no image")
     os.utime(source / "cat" / "broken.jpg", (0, 0))
     return source
 
 
+def data_files(place: Path) -> set[Path]:
+    return set(place.glob("split=*/*.parquet"))
+
+
+def is_within_the_first_batch(place: Path) -> bool:
+    return bool(data_files(place)) and not any((place / "_delta_log").glob("*.json"))
+
+
+def is_between_two_batches(place: Path) -> bool:
+    return (place / "_delta_log" / f"{0:020d}.json").exists() and not is_within_the_second_batch(place)
+
+
 def is_within_the_second_batch(place: Path) -> bool:
     first = place / "_delta_log" / f"{0:020d}.json"
-    if not first.exists():
+    if not first.exists() or (place / "_delta_log" / f"{1:020d}.json").exists():
         return False
-    return any(file.stat().st_mtime_ns > first.stat().st_mtime_ns for file in place.glob("split=*/*.parquet"))
+    return any(file.stat().st_mtime_ns > first.stat().st_mtime_ns for file in data_files(place))
+
+
+MOMENTS = (is_within_the_first_batch, is_between_two_batches, is_within_the_second_batch)
 
 
 @pytest.fixture(scope="module")
-def twice_killed(spark, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, set[Path]]:
-    """A table whose first ingest was killed, and then a stream in its second batch; with the files that the first left.
+def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[Callable[[Path], bool], Path]]:
+    """A landing folder, and the table of its stream as a kill leaves it at each of the moments.
 
-    Whoever goes on with it copies it.
+    One stream, in a JVM of its own, passes all of them. It stands still while its table is copied, so that the copy
+    holds what a kill at that moment would leave; at the last it is killed. Whoever goes on with a table copies it.
     """
-    root = tmp_path_factory.mktemp("twice_killed")
-    source, place = landing_folder(root), root / "t"
-    kill_when(lambda: any(place.glob("split=*/*.parquet")), source, place, "--master", "local[1]")
-    left = set(place.glob("split=*/*.parquet"))
-    assert left
-    assert not list((place / "_delta_log").glob("*.json"))
-    kill_when(lambda: is_within_the_second_batch(place), source, place, *STREAM)
-    return source, place, left
+    root = tmp_path_factory.mktemp("killed")
+    source, place = landing_folder(root), root / "stream" / "t"
+    flags = ("--size", str(SIZE), "--stream", "--max-files", str(BATCH), "--master", "local[2]")
+    child = subprocess.Popen(
+        [sys.executable, "-m", "lakelens.jobs.cli", "etl", str(source), str(place), *flags],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    tables = {moment: root / moment.__name__ / "t" for moment in MOMENTS}
+    try:
+        deadline = time.monotonic() + 300
+        for moment, table in tables.items():
+            while not moment(place):
+                assert child.poll() is None, "the stream ended before it was killed"
+                assert time.monotonic() < deadline
+                time.sleep(0.005)
+            os.killpg(child.pid, signal.SIGKILL if moment is MOMENTS[-1] else signal.SIGSTOP)
+            os.waitid(os.P_PID, child.pid, os.WEXITED | os.WSTOPPED | os.WNOWAIT)
+            shutil.copytree(place.parent, table.parent)
+            assert moment(table)
+            os.killpg(child.pid, signal.SIGCONT)
+    finally:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+    return source, tables
 
 
-def test_a_first_ingest_that_is_killed_is_completed_by_the_next(twice_killed):
-    _, place, left = twice_killed
-    paths = stored_paths(place, 0)
-    assert (len(paths), len(set(paths))) == (49, 49)
-    assert left <= set(place.glob("split=*/*.parquet"))  # another writer's, for all that one can know
-
-
-def assert_the_next_completes(spark, source: Path, place: Path) -> None:
-    table = ImageTable(spark, place)
-    assert table.version == 0
-    assert len(stored_paths(place)) == 49
-    result = ingest_available(spark, str(place), IngestRequest(Source(source), {}), 50)
-    # The bad file is among them when the kill came before it was written down.
-    assert (result.rows_in, result.stored) == (121, 71)
-    assert result.rows_in == result.stored + result.quarantined + result.skipped
+def assert_complete(place: Path) -> None:
     paths = Counter(stored_paths(place))
-    assert (len(paths), set(paths.values())) == (120, {1})
-    assert [Path(file.path).name for file in table.quarantine().files] == ["broken.jpg"]
-    assert [info.rows for info in reversed(table.history())] == [49, 99, 120] or result.quarantined
+    assert (len(paths), set(paths.values())) == (IMAGES, {1})
+    assert [Path(file.path).name for file in ImageTable(None, place).quarantine().files] == ["broken.jpg"]
+
+
+def test_a_first_ingest_that_is_killed_is_completed_by_the_next(spark, killed, tmp_path):
+    source, tables = killed
+    place = tmp_path / "t"
+    shutil.copytree(tables[is_within_the_first_batch], place)
+    left = data_files(place)
+    result = ImageTable(spark, place).ingest(source, size=SIZE)
+    assert (result.version, result.stored, result.quarantined) == (0, IMAGES, 1)
+    assert_complete(place)
+    assert left < data_files(place)  # another writer's, for all that one can know
+
+
+@pytest.mark.parametrize("moment", [is_between_two_batches, is_within_the_second_batch])
+def test_a_stream_that_is_killed_is_completed_by_the_next(spark, killed, tmp_path, moment):
+    source, tables = killed
+    shutil.copytree(tables[moment].parent, tmp_path / "copy")
+    table = ImageTable(spark, tmp_path / "copy" / "t")
+    assert table.version == 0
+    assert len(stored_paths(table.location)) == BATCH - 1
+    result = ingest_available(spark, table.location, IngestRequest(Source(source), {}), BATCH)
+    # The bad file is among them when the kill came before it was written down.
+    assert (result.rows_in, result.stored) == (IMAGES + 1, IMAGES - BATCH + 1)
+    assert result.rows_in == result.stored + result.quarantined + result.skipped
+    assert_complete(Path(table.location))
+    assert [info.rows for info in reversed(table.history())] == [9, 19, 29] or result.quarantined
     again = table.ingest(source)
-    assert (again.stored, again.quarantined, again.skipped, again.committed) == (0, 0, 121, False)
-
-
-def test_a_stream_that_is_killed_within_a_batch_is_completed_by_the_next(spark, twice_killed, tmp_path):
-    source, place, _ = twice_killed
-    for folder in (place, Path(f"{place}_quarantine")):
-        shutil.copytree(folder, tmp_path / folder.name)
-    assert_the_next_completes(spark, source, tmp_path / place.name)
-
-
-def test_a_stream_that_is_killed_between_two_batches_is_completed_by_the_next(spark, tmp_path):
-    source, place = landing_folder(tmp_path), tmp_path / "t"
-    kill_when((place / "_delta_log" / f"{0:020d}.json").exists, source, place, *STREAM)
-    assert_the_next_completes(spark, source, place)
+    assert (again.stored, again.quarantined, again.skipped, again.committed) == (0, 0, IMAGES + 1, False)
