@@ -29,6 +29,7 @@ from lakelens.etl.driver_plan import DriverPlan
 from lakelens.etl.listing import FOLDER_LISTING_DDL, Listing, completed, folder_batch
 from lakelens.etl.quality import RETRIED_REASONS
 from lakelens.etl.spark_plan import make_plan
+from lakelens.etl.writing import writing_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -107,14 +108,15 @@ def test_what_lies_below_a_path_that_could_not_be_looked_into_is_not_gone():
 @pytest.mark.spark
 def test_the_driver_and_spark_find_the_same_to_be_done(spark):
     listed, known = every_state()
+    session = writing_session(spark)
     stamp = f"{schema.PATH} STRING, {schema.SOURCE_LENGTH} BIGINT, {schema.SOURCE_MODIFIED} TIMESTAMP"
 
     def table(rows, columns):
         values = [(path, row[0], time_of(row[1]), *row[2:]) for path, row in rows.items()]
-        return spark.createDataFrame(values, f"{stamp}, {columns}")
+        return session.createDataFrame(values, f"{stamp}, {columns}").coalesce(1)
 
     batch = folder_batch(listed)
-    files = spark.range(0, 1, 1, 1).mapInArrow(lambda _: iter([batch]), FOLDER_LISTING_DDL)
+    files = session.range(0, 1, 1, 1).mapInArrow(lambda _: iter([batch]), FOLDER_LISTING_DDL)
     stored = f"{schema.ANNOTATION_HASH} STRING, {schema.CONTENT_HASH} STRING, {schema.LABEL_NAME} STRING"
     by_spark = make_plan(
         Listing("folder", completed(files), ROOT),
@@ -125,7 +127,7 @@ def test_the_driver_and_spark_find_the_same_to_be_done(spark):
     few, rest, plainly = without_plainly_known(listed, known)
     found = compare(few, rest, ROOT)
     assert plainly
-    by_driver = DriverPlan(spark, found.files, found.known + plainly, found.ignored)
+    by_driver = DriverPlan(session, found.files, found.known + plainly, found.ignored)
     try:
         for name in ("counts", "ignored", "class_ranks", "listed_by_class", "lost_by_class"):
             assert getattr(by_driver, name) == getattr(by_spark, name), name
@@ -181,7 +183,7 @@ def counting_plans_by_spark():
 def planned(spark, tmp_path_factory):
     """A table of a folder that changes, and a copy of it: what each becomes when the one or the other plans.
 
-    One more file has come since.
+    One more file has come since, and one is gone.
     """
     root = tmp_path_factory.mktemp("planned")
     source = root / "source"
@@ -201,49 +203,67 @@ def planned(spark, tmp_path_factory):
     shutil.copy(source / "cat" / "0002.jpg", source / "DOG" / "copy.jpg")
     planners = {"driver": preparing.plan_on_driver, "spark": no_driver_plan}
     outcomes, by_spark = {}, {}
+    told = {"source": source, "table": tables["driver"], "outcomes": outcomes, "by_spark": by_spark}
+    told["preview"] = tables["driver"].preview(source, removed="delete")
     for name, table in tables.items():
         with pytest.MonkeyPatch.context() as patch, counting_plans_by_spark() as plans:
             patch.setattr(preparing, "plan_on_driver", planners[name])
-            preview = table.preview(source, removed="delete")
-            results = [table.ingest(source, removed="delete", batch_id="second") for _ in range(2)]
-        rows = sorted((row["path"], row["label"], row["batch_id"] == "second") for row in delta_rows(table.location))
-        outcomes[name], by_spark[name] = (preview, results, rows, table.quarantine().files), len(plans)
+            result = table.ingest(source, removed="delete")
+        rows = delta_rows(table.location)
+        new = sorted((row["path"], row["label"], row["batch_id"] == result.batch_id) for row in rows)
+        outcomes[name] = replace(result, batch_id=""), new, table.quarantine().files
+        by_spark[name] = len(plans)
+    told["again"] = tables["driver"].ingest(source, removed="delete")
     write_image(source / "cat" / "late.jpg", seed=5)
-    return {"source": source, "table": tables["driver"], "outcomes": outcomes, "by_spark": by_spark}
+    (source / "DOG" / "copy.jpg").unlink()
+    return told
 
 
 @pytest.mark.spark
 def test_an_ingest_does_the_same_whoever_plans_it(planned):
     outcomes = planned["outcomes"]
     assert outcomes["driver"] == outcomes["spark"]
-    preview, (second, third), rows, bad = outcomes["driver"]
+    result, rows, bad = outcomes["driver"]
+    assert (result.stored, result.changed, result.removed, result.version) == (6, 2, 3, 1)
+    assert [(rename.old, rename.new) for rename in result.class_changes.renamed] == [("dog", "DOG")]
+    assert result.class_changes.conflicts == 1
+    assert (len(rows), [is_new for _, _, is_new in rows].count(True), bad) == (9, 6, ())
+    again = planned["again"]
+    assert (again.stored, again.skipped, again.version) == (0, 9, 1)
+
+
+@pytest.mark.spark
+def test_a_preview_tells_what_the_ingest_then_does(planned):
+    preview, (result, _, _) = planned["preview"], planned["outcomes"]["driver"]
     assert (preview.new, preview.changed, preview.gone, preview.version) == (4, 2, 3, 0)
-    assert (second.stored, second.changed, second.removed, second.version) == (6, 2, 3, 1)
-    assert [(rename.old, rename.new) for rename in second.class_changes.renamed] == [("dog", "DOG")]
-    assert second.class_changes.conflicts == 1
-    assert (third.stored, third.skipped, third.version) == (0, 9, 1)
-    assert (len(rows), bad) == (9, ())
+    assert (result.stored, result.changed, result.gone) == (
+        preview.new + preview.changed,
+        preview.changed,
+        preview.gone,
+    )
+    assert (preview.new_classes, preview.vanished_classes) == (result.new_classes, result.class_changes.vanished)
 
 
 @pytest.mark.spark
 def test_what_the_driver_should_not_read_alone_is_planned_by_spark(spark, planned, tmp_path, monkeypatch):
-    assert planned["by_spark"] == {"driver": 0, "spark": 3}
+    assert planned["by_spark"] == {"driver": 0, "spark": 1}
     source = planned["source"]
     for folder in ("", "_stamps"):
         shutil.copytree(f"{planned['table'].location}{folder}", tmp_path / f"copy{folder}")
     table = ImageTable(spark, tmp_path / "copy")
     with counting_plans_by_spark() as plans:
         seen = table.preview(source, verify="content")
-        assert (seen.new, seen.known, len(plans)) == (1, 9, 1)
+        assert (seen.new, seen.known, seen.gone, len(plans)) == (1, 8, 1, 1)
+        assert (table.preview(source), len(plans)) == (seen, 1)
         # A table with mapped columns has other names in its files.
         mapped = {"columnMapping.mode": "name", "minReaderVersion": "2", "minWriterVersion": "5"}
         properties = ", ".join(f"'delta.{name}' = '{value}'" for name, value in mapped.items())
         spark.sql(f"ALTER TABLE delta.`{table.location}` SET TBLPROPERTIES ({properties})")
         result = table.ingest(source)
-        assert (result.stored, result.skipped, len(plans)) == (1, 9, 2)
+        assert (result.stored, result.skipped, len(plans)) == (1, 8, 2)
         # Many new files travel to Spark's tasks from its own listing.
         monkeypatch.setattr(driver_plan, "MOST_FILES_TO_SEND", 3)
-        assert ImageTable(spark, tmp_path / "another").preview(source).new == 10
+        assert ImageTable(spark, tmp_path / "another").preview(source).new == 9
         assert len(plans) == 3
 
 
