@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
 import threading
@@ -24,18 +23,13 @@ from lakelens.etl.snapshot import open_snapshot
 from lakelens.etl.transaction import APPLICATION_ID, Batch
 from lakelens.etl.writing import writing_session
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
-
-KINDS = ["driven", "public"]
+pytestmark = pytest.mark.timeout(600)
 
 
-@contextlib.contextmanager
-def written_by(kind):
-    """Lets one kind of transaction commit; the public one is what is given where Delta's classes are renamed."""
-    with pytest.MonkeyPatch.context() as patched:
-        if kind == "public":
-            patched.setattr(commit, "_has_delta_classes", lambda _: False)
-        yield kind
+@pytest.fixture
+def by_public_writers(monkeypatch):
+    """Lets the public writers commit, as where Delta's classes are renamed."""
+    monkeypatch.setattr(commit, "_has_delta_classes", lambda _: False)
 
 
 @pytest.fixture(scope="module")
@@ -70,53 +64,58 @@ def set_by_another(place, properties):
     commit_by_another(Path(place), {"commitInfo": note}, {"metaData": changed})
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def story(request, spark, start, tmp_path_factory):
-    """A table through what one kind of transaction does to it while others write, told step by step.
+def commit_number(place, number, application=APPLICATION_ID):
+    """Commits a number alone, as another writer."""
+    commit_by_another(Path(place), {"txn": {"appId": application, "version": number, "lastUpdated": 0}})
 
-    Two plan, and one does so after another's commit, which is half of a batch: the properties, which the public writers
-    commit first. One commits, the other is refused. After a further commit of another, a third replaces all rows.
+
+def write_images(folder, numbers):
+    for number in numbers:
+        write_image(folder / f"{number:04d}.jpg", seed=number)
+
+
+def attempted(transaction, rows, note):
+    """Commits rows; gives None if that is refused."""
+    try:
+        return transaction.commit(Batch(rows, note))
+    except TableConflictError:
+        return None
+
+
+@pytest.fixture(scope="module")
+def story(spark, start, tmp_path_factory):
+    """A table through what Delta's transaction does to it while others write, told step by step.
+
+    Two plan after another has set properties, and one before that. One commits, the others are refused. After a further
+    commit of another, a third replaces all rows.
     """
-    place = str(shutil.copytree(start, tmp_path_factory.mktemp(request.param) / "50% t"))
+    place = str(shutil.copytree(start, tmp_path_factory.mktemp("driven") / "50% t"))
     session = writing_session(spark)
-    told = {"kind": request.param, "place": place, "refused": []}
-
-    def attempt(transaction, rows, note):
-        try:
-            told[note] = transaction.commit(Batch(rows, note))
-        except TableConflictError:
-            told["refused"].append(note)
-
-    with written_by(request.param) as kind:
-        first = open_transaction(spark, place)
-        set_by_another(place, {"lakelens.labels": "{}"})
-        second = open_transaction(spark, place)
-        second_rows = row(spark, "same")
-        attempt(first, row(spark, "same"), "planned before the properties")
-        if kind == "driven":
-            first = open_transaction(spark, place)
-        else:
-            first._latest = lambda: first.version  # past its own look, as when both look before either writes
-        attempt(first, row(spark, "same"), "first")
-        if kind == "public":
-            second._latest = lambda: second.version
-        attempt(second, second_rows, "second")
-        set_by_another(place, {"team.owner": "someone"})
-        third = open_transaction(session, place)
-        named = ", ".join(f"'{number:0100d}'" for number in range(2000))
-        told["planned third"] = third.version
-        told["third"] = third.commit(
-            Batch(row(session, "new"), "third", f"path IN ({named}, 'first', 'same')", {"lakelens.labels": "it's"})
-        )
+    told = {"place": place}
+    early = open_transaction(spark, place)
+    set_by_another(place, {"lakelens.labels": "{}"})
+    first, second = (open_transaction(spark, place) for _ in range(2))
+    told["early"] = attempted(early, row(spark, "same"), "planned before the properties")
+    told["first"] = attempted(first, row(spark, "same"), "first")
+    told["second"] = attempted(second, row(spark, "same"), "second")
+    set_by_another(place, {"team.owner": "someone"})
+    third = open_transaction(session, place)
+    named = ", ".join(f"'{number:0100d}'" for number in range(300))
+    told["planned third"] = third.version
+    told["third"] = third.commit(
+        Batch(row(session, "new"), "third", f"path IN ({named}, 'first', 'same')", {"lakelens.labels": "it's"})
+    )
     return told
 
 
+@pytest.mark.spark
 def test_a_writer_that_planned_before_anothers_commit_is_refused(story):
-    assert story["refused"] == ["planned before the properties", "second"]
+    assert (story["early"], story["second"]) == (None, None)
     assert (story["first"].version, story["first"].rows) == (2, 1)
     assert stored_paths(story["place"], 2) == ["first", "same"]
 
 
+@pytest.mark.spark
 def test_each_ingest_has_the_number_after_the_last_whatever_was_committed_between(story):
     numbers = log_entries(story["place"], "txn")
     assert {txn["appId"] for txn in numbers.values()} == {APPLICATION_ID}
@@ -124,31 +123,30 @@ def test_each_ingest_has_the_number_after_the_last_whatever_was_committed_betwee
     assert story["planned third"] == 3
 
 
+@pytest.mark.spark
 def test_rows_are_replaced_and_properties_set_with_the_new_ones(story):
     assert stored_paths(story["place"]) == ["new"]
     configuration = open_snapshot(story["place"]).configuration
     assert (configuration["lakelens.labels"], configuration["team.owner"]) == ("it's", "someone")
-    assert story["third"].version == (5 if story["kind"] == "public" else 4)
+    assert story["third"].version == 4
 
 
-@pytest.mark.parametrize("story", ["driven"], indirect=True)
+@pytest.mark.spark
 def test_a_long_list_of_replaced_rows_does_not_swell_the_log(story):
     log = Path(story["place"]) / "_delta_log" / f"{story['third'].version:020d}.json"
     assert log.stat().st_size < 20_000
 
 
+@pytest.mark.spark
 def test_the_last_number_is_found_as_of_a_version_also_behind_a_checkpoint_and_a_cleaned_log(spark, place):
-    def commit_number(number, application=APPLICATION_ID):
-        commit_by_another(Path(place), {"txn": {"appId": application, "version": number, "lastUpdated": 0}})
-
     for number in (0, 1):
-        commit_number(number)
-    commit_number(77, "another application")
-    assert [last_number(spark, place, version) for version in (0, 1)] == [-1, 0]
+        commit_number(place, number)
+    commit_number(place, 77, "another application")
+    assert last_number(spark, place, 0) == -1
     spark._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, place).checkpoint()
     for version in range(3):
         (Path(place) / "_delta_log" / f"{version:020d}.json").unlink()
-    commit_number(2)
+    commit_number(place, 2)
     assert [last_number(spark, place, version) for version in (3, 4)] == [1, 2]
 
 
@@ -158,6 +156,7 @@ def statistics(rows, first_batch, last_batch):
     )
 
 
+@pytest.mark.unit
 def test_new_rows_are_told_from_rewritten_ones_by_their_batch_or_not_at_all():
     new, rewritten = statistics(2, "new", "new"), statistics(5, "early", "late")
     assert commit._row_count([new, rewritten, new], "new", is_append=False) == 4
@@ -168,6 +167,7 @@ def test_new_rows_are_told_from_rewritten_ones_by_their_batch_or_not_at_all():
     assert commit._row_count([new, None], "new", is_append=True) is None  # Delta was told to collect none
 
 
+@pytest.mark.spark
 def test_of_two_that_write_at_once_one_commits_and_one_is_told(spark, place):
     transactions = [open_transaction(spark, place) for _ in range(2)]
     gate = threading.Barrier(2)
@@ -190,34 +190,55 @@ def test_of_two_that_write_at_once_one_commits_and_one_is_told(spark, place):
     assert stored_paths(place) == ["first", "same"]
 
 
-def test_ingests_through_the_public_writers_store_each_file_once(spark, class_folders, tmp_path):
+@pytest.mark.spark
+def test_ingests_through_the_public_writers_store_each_file_once(spark, by_public_writers, tmp_path):
     results: list[object] = []
     gate = threading.Barrier(2)
-    source, table = class_folders(cat=2), ImageTable(spark, tmp_path / "t")
-    (source / "cat" / "broken.jpg").write_text("no image")
+    source, place = tmp_path / "source", tmp_path / "50% t"
+    table = ImageTable(spark, place)
 
     def ingest() -> None:
         gate.wait()
         try:
-            results.append(ImageTable(spark, tmp_path / "t").ingest(source))
+            results.append(ImageTable(spark, place).ingest(source))
         except Exception as error:  # noqa: BLE001  shown by the assertion below
             results.append(error)
 
-    with written_by("public"):
-        first = table.ingest(source, size=16)
-        class_folders(cat=6, cow=4)
-        write_image(source / "cat" / "0000.jpg", seed=999)
-        threads = [threading.Thread(target=ingest) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+    write_images(source / "cat", range(2))
+    (source / "cat" / "broken.jpg").write_text("no image")
+    first = table.ingest(source, size=16)
+    commit_number(place, 0)  # an ingest elsewhere
+    early = open_transaction(spark, str(place))
+    set_by_another(place, {"team.owner": "someone"})
+    assert attempted(early, row(spark, "early"), "planned before the properties") is None
+    write_images(source / "cat", range(2, 6))
+    write_images(source / "it's", range(10, 14))
+    write_image(source / "cat" / "0000.jpg", seed=999)
+    threads = [threading.Thread(target=ingest) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     assert (first.version, first.stored, first.quarantined) == (0, 2, 1)
     assert not [error for error in results if isinstance(error, Exception)]
     late, winner = sorted(results, key=lambda result: result.stored)
     assert (winner.stored, winner.changed, winner.quarantined, winner.skipped) == (9, 1, 0, 2)
     assert (late.stored, late.skipped, late.committed) == (0, 11, False)
-    found = Counter(row.path for row in stored_rows(table.location))
+    found = Counter(row.path for row in stored_rows(place))
     assert (len(found), set(found.values())) == (10, {1})
-    assert table.class_counts() == {"cat": 6, "cow": 4}
+    assert table.class_counts() == {"cat": 6, "it's": 4}
     assert [Path(file.path).name for file in table.quarantine().files] == ["broken.jpg"]
+
+    latest = table.version
+    early._latest = lambda: early.version  # past its own look, as when both look before either writes
+    assert attempted(early, row(spark, "early"), "early") is None
+    assert table.version == latest
+    # A new label makes a version of its own: one of the winner, and one of the other if that came so far.
+    assert winner.version in (4, 5)
+    numbers = log_entries(place, "txn")
+    assert {version: txn["version"] for version, txn in numbers.items()} == {1: 0, winner.version: 1}
+    configuration = open_snapshot(place).configuration
+    assert (list(json.loads(configuration["lakelens.labels"])), configuration["team.owner"]) == (
+        ["cat", "it's"],
+        "someone",
+    )
