@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from . import schema
@@ -28,9 +29,11 @@ class SparkPlan(Plan):
 
     Attributes:
         frame: `Plan.files` with every file of the source, cached until `release`.
+        comparable: Number of files, by status, of which the table says everything but the content alike.
     """
 
     frame: DataFrame
+    comparable: Counter[str] = field(default_factory=Counter)
 
     @property
     def files(self) -> DataFrame:
@@ -88,7 +91,7 @@ def make_plan(
     if plan.counts[GONE] and any(plan.ignored[reason] for reason in NOT_LOOKED_INTO):
         plan = _in_place_of(plan, _without_unseen(plan.files))
     statuses = [CHANGED, KNOWN] if verify_content else [CHANGED]
-    count = sum(plan.counts[status] for status in statuses)
+    count = sum(plan.comparable[status] for status in statuses)
     return _in_place_of(plan, _compared_by_content(plan.files, listing, statuses, count)) if count else plan
 
 
@@ -105,6 +108,7 @@ def _counted(files: DataFrame) -> SparkPlan:
     plan = SparkPlan(frame=files.persist(StorageLevel.MEMORY_AND_DISK))
     for row in _groups(files):
         plan.add(_group(row))
+        plan.comparable[row[STATUS]] += row["comparable"]
     return plan
 
 
@@ -117,6 +121,7 @@ def _groups(files: DataFrame, *by: str) -> list[Row]:
         F.max(schema.SOURCE_LENGTH).alias("largest"),
         F.min(LABEL_RANK).alias("rank"),
         F.count_if(TOUCHED).alias(TOUCHED),
+        F.count(STORED_HASH).alias("comparable"),
     )
     return list(groups.collect())
 
