@@ -21,6 +21,7 @@ pytestmark = pytest.mark.spark
 
 GOOD = 13
 BAD = {13: "not_an_image", 14: "null", 15: "wrong_size"}
+LEFT_OUT = 3
 FIRST, SECOND = GOOD + len(BAD), GOOD + len(BAD) + 4
 
 
@@ -37,16 +38,22 @@ def given(number: int) -> tuple:
 
 @pytest.fixture(scope="module")
 def story(spark, checkpoint, tmp_path_factory):
-    """Two versions of a table, the first scored twice; `of_first` is the predictions before the second is scored."""
+    """Two versions of a table, the first scored twice.
+
+    The second is scored into another writer's copy of the predictions, which has their rows, but one, without the
+    numbers of the appends.
+    """
     root = tmp_path_factory.mktemp("scored")
-    table, predictions, of_first = root / "images", root / "predictions", root / "of_first"
+    table, predictions, copy = root / "images", root / "predictions", root / "copy"
     write_table(table, [given(number) for number in range(FIRST)])
     told = {"first": score(spark, checkpoint.path, table, None, predictions)}
     told["again"] = score(spark, checkpoint.path, table, 0, predictions)
-    shutil.copytree(predictions, of_first)
+    rows = [one for one in read(predictions) if one["path"] != given(LEFT_OUT)[0]]
+    kinds = pa.schema(DeltaTable(str(predictions)).schema().to_arrow())
+    write_deltalake(str(copy), pa.Table.from_pylist(rows, schema=kinds))
     write_table(table, [given(number) for number in range(FIRST, SECOND)])
-    told["second"] = score(spark, checkpoint.path, table, 1, predictions)
-    return {"table": table, "predictions": predictions, "of_first": of_first, **told}
+    told["second"] = score(spark, checkpoint.path, table, 1, copy)
+    return {"table": table, "predictions": predictions, "copy": copy, **told}
 
 
 # The first, so that those after it find workers that have imported TensorFlow.
@@ -98,13 +105,13 @@ def test_each_row_is_scored_once_and_says_by_what(story, checkpoint):
 def test_an_image_that_was_scored_in_another_version_is_carried_over(spark, story):
     second = story["second"]
     # What had an error is tried once more in another version.
-    assert (second.scored, second.skipped, second.carried) == (SECOND - GOOD, GOOD, GOOD)
-    rows = [one for one in read(story["predictions"]) if one["version"] == 1]
+    assert (second.scored, second.skipped, second.carried) == (SECOND - GOOD + 1, GOOD - 1, GOOD - 1)
+    rows = [one for one in read(story["copy"]) if one["version"] == 1]
     expected = [None if n in BAD else NAMES[n % 3] for n in range(SECOND)]
     assert [one["predicted_name"] for one in rows] == expected
-    assert evaluate(spark, story["predictions"], table_version=1).accuracy == (SECOND - len(BAD)) / SECOND
+    assert evaluate(spark, story["copy"], table_version=1).accuracy == (SECOND - len(BAD)) / SECOND
     with pytest.raises(InvalidArgumentError, match="several scorings"):
-        evaluate(spark, story["predictions"])
+        evaluate(spark, story["copy"])
 
 
 def test_a_row_that_cannot_be_scored_has_an_error_and_fails_no_job(story):
@@ -124,19 +131,18 @@ def test_a_predictions_table_with_other_columns_is_refused_before_anything_runs(
     assert not (tmp_path / "predictions").exists()
 
 
-def test_rows_of_a_copied_predictions_table_are_not_scored_again(spark, story, checkpoint, tmp_path):
-    # Another writer's copy has the rows without the numbers of the appends.
-    rows = [one for one in read(story["of_first"]) if one["path"] != given(3)[0]]
-    kinds = pa.schema(DeltaTable(str(story["of_first"])).schema().to_arrow())
-    write_deltalake(str(tmp_path / "copy"), pa.Table.from_pylist(rows, schema=kinds))
-    result = score(spark, checkpoint.path, story["table"], 0, tmp_path / "copy")
-    assert (result.scored, result.skipped, result.carried) == (1, FIRST - 1, 0)
-    assert [one["path"] for one in read(tmp_path / "copy")] == [given(number)[0] for number in range(FIRST)]
+def test_rows_of_a_copied_predictions_table_are_not_scored_again(story):
+    rows = {version: [one for one in read(story["copy"]) if one["version"] == version] for version in (0, 1)}
+    assert len(rows[0]) == FIRST - 1
+    # The one writer's times are in UTC, the other's say so.
+    times = [{one["path"]: one["scored_at"].replace(tzinfo=None) for one in of} for of in rows.values()]
+    again = [path for path, time in times[1].items() if time != times[0].get(path)]
+    assert again == [given(number)[0] for number in (LEFT_OUT, *range(GOOD, SECOND))]
 
 
 def test_of_two_that_append_from_the_same_state_only_one_does(spark, story, checkpoint, tmp_path):
     copy = tmp_path / "copy"
-    shutil.copytree(story["of_first"], copy)
+    shutil.copytree(story["predictions"], copy)
     results = PredictionsTable(spark, str(copy), digest=checkpoint.digest, table=str(story["table"]))
     state = results.state()
     again = results.read(state.version).withColumn("batch_id", functions.lit("first"))
