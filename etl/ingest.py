@@ -267,7 +267,7 @@ class _Ingest:
         if bad is not None:
             reasons = {row["reason"]: row["count"] for row in bad.groupBy("reason").count().collect()}
         mended = None
-        if self._plan.mended_known or self._plan.quarantined_work or (self._removes and self._plan.counts[GONE]):
+        if self._plan.mended_known or self._plan.quarantined_work or (self._removes and self._plan.quarantined_gone):
             mended = self._plan.wrongly_in_quarantine(with_gone=self._removes)
             if bad is not None:
                 mended = mended.join(bad, schema.PATH, "left_anti")

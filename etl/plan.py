@@ -68,6 +68,7 @@ class Plan(ABC):
         mended_known: Number of files that are stored as they are and still in quarantine: an ingest was killed between
             its two commits.
         quarantined_work: Number of files to read that are in quarantine.
+        quarantined_gone: Number of files in quarantine that are gone.
         touched: Number of files with the column `touched`.
         work_bytes: Bytes of the files that are to be read.
         largest_bytes: Bytes of the largest of them.
@@ -80,6 +81,7 @@ class Plan(ABC):
     lost_by_class: Counter[str] = field(default_factory=Counter)
     mended_known: int = 0
     quarantined_work: int = 0
+    quarantined_gone: int = 0
     touched: int = 0
     work_bytes: int = 0
     largest_bytes: int = 0
@@ -168,6 +170,7 @@ class Plan(ABC):
         if stored_class is not None and (status == GONE or listed_class != stored_class):
             self.lost_by_class[stored_class] += files
         if status == GONE:
+            self.quarantined_gone += files if group.in_quarantine else 0
             return
         if listed_class is not None:
             self.listed_by_class[listed_class] += files

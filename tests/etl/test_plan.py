@@ -131,8 +131,10 @@ def test_the_driver_and_spark_find_the_same_to_be_done(spark):
     try:
         for name in ("counts", "ignored", "class_ranks", "listed_by_class", "lost_by_class"):
             assert getattr(by_driver, name) == getattr(by_spark, name), name
-        for name in ("mended_known", "quarantined_work", "touched", "work_bytes", "largest_bytes", "rows_in", "work"):
+        for name in ("mended_known", "quarantined_work", "quarantined_gone", "touched", "work_bytes", "largest_bytes"):
             assert getattr(by_driver, name) == getattr(by_spark, name), name
+        assert by_driver.quarantined_gone
+        assert (by_driver.rows_in, by_driver.work) == (by_spark.rows_in, by_spark.work)
         assert len(by_spark.counts) == 4
         more_to_say = "status IS NOT NULL AND (status <> 'known' OR in_quarantine)"
         one, other = (
@@ -183,7 +185,7 @@ def counting_plans_by_spark():
 def planned(spark, tmp_path_factory):
     """A table of a folder that changes, and a copy of it: what each becomes when the one or the other plans.
 
-    One more file has come since, and one is gone.
+    One more file has come since, and a stored and a bad one are gone.
     """
     root = tmp_path_factory.mktemp("planned")
     source = root / "source"
@@ -197,7 +199,6 @@ def planned(spark, tmp_path_factory):
     for folder in ("", "_quarantine"):
         shutil.copytree(f"{tables['driver'].location}{folder}", f"{tables['spark'].location}{folder}")
     write_image(source / "cat" / "0000.jpg", seed=999)
-    write_image(source / "cat" / "text.jpg", seed=998)
     os.utime(source / "cat" / "0001.jpg", (1_600_000_000, 1_600_000_000))
     (source / "dog").rename(source / "DOG")
     shutil.copy(source / "cat" / "0002.jpg", source / "DOG" / "copy.jpg")
@@ -213,6 +214,7 @@ def planned(spark, tmp_path_factory):
         new = sorted((row["path"], row["label"], row["batch_id"] == result.batch_id) for row in rows)
         outcomes[name] = replace(result, batch_id=""), new, table.quarantine().files
         by_spark[name] = len(plans)
+    (source / "cat" / "text.jpg").unlink()
     told["again"] = tables["driver"].ingest(source, removed="delete")
     write_image(source / "cat" / "late.jpg", seed=5)
     (source / "DOG" / "copy.jpg").unlink()
@@ -224,18 +226,24 @@ def test_an_ingest_does_the_same_whoever_plans_it(planned):
     outcomes = planned["outcomes"]
     assert outcomes["driver"] == outcomes["spark"]
     result, rows, bad = outcomes["driver"]
-    assert (result.stored, result.changed, result.removed, result.version) == (6, 2, 3, 1)
+    assert (result.stored, result.changed, result.removed, result.version) == (5, 1, 3, 1)
     assert [(rename.old, rename.new) for rename in result.class_changes.renamed] == [("dog", "DOG")]
     assert result.class_changes.conflicts == 1
-    assert (len(rows), [is_new for _, _, is_new in rows].count(True), bad) == (9, 6, ())
+    assert (len(rows), [is_new for _, _, is_new in rows].count(True)) == (8, 5)
+    assert [Path(file.path).name for file in bad] == ["text.jpg"]
+
+
+@pytest.mark.spark
+def test_a_bad_file_that_is_gone_leaves_the_quarantine_when_the_gone_are_to_be_removed(planned):
     again = planned["again"]
-    assert (again.stored, again.skipped, again.version) == (0, 9, 1)
+    assert (again.stored, again.skipped, again.gone, again.version) == (0, 8, 1, 1)
+    assert planned["table"].quarantine().files == ()
 
 
 @pytest.mark.spark
 def test_a_preview_tells_what_the_ingest_then_does(planned):
     preview, (result, _, _) = planned["preview"], planned["outcomes"]["driver"]
-    assert (preview.new, preview.changed, preview.gone, preview.version) == (4, 2, 3, 0)
+    assert (preview.new, preview.changed, preview.gone, preview.version) == (4, 1, 3, 0)
     assert (result.stored, result.changed, result.gone) == (
         preview.new + preview.changed,
         preview.changed,
@@ -253,17 +261,17 @@ def test_what_the_driver_should_not_read_alone_is_planned_by_spark(spark, planne
     table = ImageTable(spark, tmp_path / "copy")
     with counting_plans_by_spark() as plans:
         seen = table.preview(source, verify="content")
-        assert (seen.new, seen.known, seen.gone, len(plans)) == (1, 8, 1, 1)
+        assert (seen.new, seen.known, seen.gone, len(plans)) == (1, 7, 1, 1)
         assert (table.preview(source), len(plans)) == (seen, 1)
         # A table with mapped columns has other names in its files.
         mapped = {"columnMapping.mode": "name", "minReaderVersion": "2", "minWriterVersion": "5"}
         properties = ", ".join(f"'delta.{name}' = '{value}'" for name, value in mapped.items())
         spark.sql(f"ALTER TABLE delta.`{table.location}` SET TBLPROPERTIES ({properties})")
         result = table.ingest(source)
-        assert (result.stored, result.skipped, len(plans)) == (1, 8, 2)
+        assert (result.stored, result.skipped, len(plans)) == (1, 7, 2)
         # Many new files travel to Spark's tasks from its own listing.
         monkeypatch.setattr(driver_plan, "MOST_FILES_TO_SEND", 3)
-        assert ImageTable(spark, tmp_path / "another").preview(source).new == 9
+        assert ImageTable(spark, tmp_path / "another").preview(source).new == 8
         assert len(plans) == 3
 
 
