@@ -41,6 +41,7 @@ def build_all(spark: Any, root: Path) -> dict[str, ForeignTable]:
     for setting in ("sql.shuffle.partitions", "databricks.delta.snapshotPartitions"):
         session.conf.set(f"spark.{setting}", "1")
     session.conf.set("spark.databricks.delta.writeChecksumFile.enabled", "false")
+    session.conf.set("spark.sql.adaptive.enabled", "false")  # makes each stage a job of its own
     names = list(CASES)
     with ThreadPoolExecutor(4) as pool:
         return dict(zip(names, pool.map(lambda name: _build(session, root, name), names), strict=True))
@@ -64,17 +65,24 @@ def rows_of(spark: Any, location: str, version: int | None = None) -> list[dict[
     return [row.asDict(recursive=True) for row in reader.load(location).collect()]
 
 
-def write(spark: Any, location: str, rows: str, partition_by: tuple[str, ...] = (), **options: str) -> None:
-    """Appends what a SELECT gives, as one file per partition."""
+def write(spark: Any, location: str, rows: str, **options: str) -> None:
+    """Appends what a SELECT gives, as one file."""
     writer = spark.sql(rows).coalesce(1).write.format("delta").mode(options.pop("mode", "append"))
     for key, value in options.items():
         writer = writer.option(key.replace("__", "."), value)
-    (writer.partitionBy(*partition_by) if partition_by else writer).save(location)
+    writer.save(location)
 
 
 def numbers(first: int, last: int) -> str:
     source = f"range({first}, {last})"
     return f"SELECT id, CAST(id AS INT) AS label, CAST(id AS STRING) AS text FROM {source}"  # noqa: S608
+
+
+def write_by_delta_rs(location: str, first: int, last: int, **options: Any) -> None:
+    """Writes the rows that `numbers` gives, where it does not matter that Spark does."""
+    ids = range(first, last)
+    columns = {"id": pa.array(ids, pa.int64()), "label": pa.array(ids, pa.int32()), "text": pa.array(map(str, ids))}
+    write_deltalake(location, pa.table(columns), **options)
 
 
 def change_protocol(location: Path, version: int, **changes: Any) -> None:
@@ -153,8 +161,9 @@ def column_types(spark, location):
 @case
 def checkpoint_without_replay(spark, location):
     """A checkpoint whose commits have been cleaned up, and overwritten files that VACUUM has removed."""
-    write(spark, location, numbers(0, 3), delta__checkpointInterval="2")
-    for first in (10, 20, 30):
+    write_by_delta_rs(location, 0, 3, configuration={"delta.checkpointInterval": "2"})
+    write_by_delta_rs(location, 10, 14, mode="overwrite")
+    for first in (20, 30):
         write(spark, location, numbers(first, first + 4), mode="overwrite")
     for version in (0, 1):
         (Path(location) / "_delta_log" / f"{version:020d}.json").unlink()
@@ -221,8 +230,7 @@ def writer_features(spark, location):
 @case
 def shallow_clone(spark, location):
     source = f"{location} of 100%"
-    first = [pa.array(range(3), pa.int64()), pa.array(range(3), pa.int32()), pa.array(["0", "1", "2"])]
-    write_deltalake(source, pa.table(first, ["id", "label", "text"]))
+    write_by_delta_rs(source, 0, 3)
     spark.sql(f"CREATE TABLE delta.`{location}` SHALLOW CLONE delta.`{source}`")
     write(spark, location, numbers(3, 5))
 
@@ -230,7 +238,7 @@ def shallow_clone(spark, location):
 @case
 def moved_without_statistics(spark, location):
     """A table that was copied to a folder with a percent sign; its log holds relative paths, and no statistics."""
-    write(spark, location, numbers(0, 3), partition_by=("text",))
+    write_by_delta_rs(location, 0, 3, partition_by=["text"])
     place = Path(f"{location} 100%25 é")
     shutil.copytree(location, place)
     commit = place / "_delta_log" / f"{0:020d}.json"
