@@ -74,7 +74,7 @@ def poisoned(spark, tmp_path_factory):
     (root / "source" / "cat" / "unreadable.jpg").symlink_to("/proc/self/mem")
     table = ImageTable(spark, root / "t")
     failed = failed_tasks(spark)
-    limits = Limits(timeout_s=8, memory_bytes=150_000_000)
+    limits = Limits(timeout_s=4, memory_bytes=150_000_000)  # the spinning file takes them twice
     result = table.ingest(root / "source", size=32, limits=limits)
     return {"source": root / "source", "table": table, "result": result, "failed": failed_tasks(spark) - failed}
 
@@ -91,7 +91,7 @@ def test_a_decoder_whose_process_dies_costs_its_own_row(poisoned, spark):
     table, spins = poisoned["table"], poisoned["source"] / "cat" / "spins.jpg"
     os.utime(spins, (1_000_000_000, 1_000_000_000))
     failed = failed_tasks(spark)
-    with killing_busy_decoders(after_cpu_s=4) as killed:
+    with killing_busy_decoders(after_cpu_s=0.5) as killed:
         result = table.ingest(poisoned["source"], limits=Limits(timeout_s=200))
     assert killed
     # What could not be read is tried again each time.
