@@ -22,10 +22,12 @@ DRIVER = """
 import dataclasses, json, sys
 import lakelens
 from lakelens import ImageTable
+from lakelens.etl.sources import Source, list_source
+from lakelens.etl.writing import writing_session
 from lakelens.training.feed import DeltaFeed
 
 settings, storage_options, bucket = json.loads(sys.argv[1])
-spark = lakelens.spark_session("local[2]", **settings)
+spark = lakelens.spark_session("local[1]", **settings)
 spark.sparkContext.setLogLevel("OFF")
 table = ImageTable(spark, f"{bucket}/tables/of photos", storage_options=storage_options)
 
@@ -33,12 +35,13 @@ def told(result):
     names = ("version", "rows_in", "stored", "quarantined", "skipped", "changed", "removed")
     return {name: getattr(result, name) for name in names}
 
-found = {"first": told(table.ingest(f"{bucket}/photos", size=16))}
+found = {"first": told(table.ingest(f"{bucket}/photos", size=16, splits={"train": 1.0}))}
 print("ready", flush=True)
 input()  # until other objects are there
 found["second"] = told(table.ingest(f"{bucket}/photos", removed="delete"))
-listed = ImageTable(spark, f"{bucket}/tables/listed", storage_options=storage_options)
-found["listed"] = told(listed.ingest(f"{bucket}/list.csv", "manifest", images=bucket, size=16))
+listing = list_source(writing_session(spark), Source(f"{bucket}/list.csv", "manifest", images=bucket))
+read = listing.read_contents(listing.files, 10).collect()
+found["listed"] = sorted((row.path, row.label_name, bytes(row.content).hex(), row.problems) for row in read)
 found["rows"] = sorted(row.path for row in table.read().select("path").collect())
 spark.stop()
 
@@ -67,20 +70,21 @@ def found(tmp_path_factory):
         def put(name: str, data: bytes) -> None:
             server.files.pipe_file(f"{BUCKET}/{name}", data)
 
-        for number in range(3):
+        for number in range(2):
             put(f"photos/cat/{number} é%.jpg", encoded(picture(number)))
             put(f"photos/dog/{number}.jpg", encoded(picture(100 + number)))
         put("photos/dog/bad.jpg", b"no image")
         put("photos/dog/notes.txt", b"notes")
-        put("list.csv", b"path,label\nphotos/dog/1.jpg,dog\ns3a://images/photos/dog/2.jpg,dog\n")
+        put("list.csv", b"path,label\nphotos/dog/0.jpg,dog\ns3a://images/photos/dog/1.jpg,dog\n")
         settings = {
             "spark.jars.packages": f"org.apache.hadoop:hadoop-aws:{hadoop_version()}",
             "spark.hadoop.fs.s3a.endpoint": server.endpoint,
             "spark.hadoop.fs.s3a.access.key": ACCESS_KEY,
             "spark.hadoop.fs.s3a.secret.key": SECRET_KEY,
             "spark.hadoop.fs.s3a.path.style.access": "true",
-            "spark.sql.shuffle.partitions": "2",
+            "spark.sql.shuffle.partitions": "1",
             "spark.databricks.delta.snapshotPartitions": "1",
+            "spark.databricks.delta.writeChecksumFile.enabled": "false",
             "spark.driver.memory": "1g",
         }
         argument = json.dumps((settings, server.storage_options, f"s3a://{BUCKET}"))
@@ -112,20 +116,23 @@ def of(version, rows_in, stored, quarantined, skipped, changed=0, removed=0):
 
 
 def test_new_changed_and_removed_objects_of_a_bucket_are_told_apart(found):
-    assert found["first"] == of(0, 7, 6, 1, 0)
-    assert found["second"] == of(1, 7, 2, 0, 5, changed=1, removed=1)
-    names = ["cat/0 é%.jpg", "cat/2 é%.jpg", "cow/0.jpg", *(f"dog/{number}.jpg" for number in range(3))]
+    assert found["first"] == of(0, 5, 4, 1, 0)
+    assert found["second"] == of(1, 5, 2, 0, 3, changed=1, removed=1)
+    names = ["cat/0 é%.jpg", "cow/0.jpg", "dog/0.jpg", "dog/1.jpg"]
     assert found["rows"] == [f"s3a://{BUCKET}/photos/{name}" for name in names]
 
 
 def test_a_manifests_images_are_found_from_the_root_of_a_bucket(found):
-    assert found["listed"] == of(0, 2, 2, 0, 0)
+    assert found["listed"] == [
+        [f"s3a://{BUCKET}/photos/dog/{number}.jpg", "dog", encoded(picture(100 + number)).hex(), []]
+        for number in range(2)
+    ]
 
 
 def test_versions_in_a_bucket_are_looked_at_and_fed_without_a_jvm(found):
-    assert found["counts"] == [{"cat": 3, "dog": 3}, {"cat": 2, "dog": 3, "cow": 1}]
+    assert found["counts"] == [{"cat": 2, "dog": 2}, {"cat": 1, "dog": 2, "cow": 1}]
     diff = {name: found["diff"][name] for name in ("added", "removed", "changed")}
     assert diff == {"added": {"cow": 1}, "removed": {"cat": 1}, "changed": {"cat": 1}}
-    assert found["history"] == [6, 6]
+    assert found["history"] == [4, 4]
     assert found["quarantine"] == [[f"s3a://{BUCKET}/photos/dog/bad.jpg", "not_an_image"]]
-    assert found["fed"] == 6
+    assert found["fed"] == 4
