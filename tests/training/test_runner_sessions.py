@@ -1,4 +1,4 @@
-"""Sessions other than the tests' own: eight slots, and settings that rule a barrier job out. One driver runs all."""
+"""Sessions other than the tests' own: all slots, and settings that rule a barrier job out. One driver runs all."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from leftovers import leaves_nothing
 pytestmark = [pytest.mark.spark, pytest.mark.horovod]
 
 DRIVER = """
-import json, os, sys, threading
+import json, os, sys, threading, time
 from pathlib import Path
 import cloudpickle
 sys.path.insert(0, sys.argv[1])
@@ -23,6 +23,7 @@ import recipes
 from lakelens import spark_session
 from lakelens.errors import LakelensError
 from lakelens.training.runner import HorovodRunner
+from lakelens.training.slots import registered_now
 
 cloudpickle.register_pickle_by_value(recipes)
 ENV = {"LAKELENS_TEST_TOKEN": sys.argv[2], "TMPDIR": sys.argv[3], "TF_CPP_MIN_LOG_LEVEL": "2"}
@@ -46,26 +47,28 @@ def meet(folder, name):
     from pathlib import Path
     from lakelens.training.rank_link import current
     Path(folder, f"{name}-{current().rank}").touch()
-    while len(list(Path(folder).glob("job-?-*"))) < 8:
+    while len(list(Path(folder).glob("job-?-*"))) < 4:
         time.sleep(0.05)
     return current().size
 
-spark = spark_session("local-cluster[2,4,512]", **SMALL, **{"spark.executor.memory": "512m"})
+spark = spark_session("local-cluster[2,2,512]", **SMALL, **{"spark.executor.memory": "512m"})
 spark.sparkContext.setLogLevel("OFF")
-found["every slot"] = HorovodRunner(np=0, env=ENV).run(size)
-found["nine"] = refusal(lambda: HorovodRunner(np=9, env=ENV).run(size))
+# On a loaded machine the second executor may come so late that a job would begin without it.
+while registered_now(spark).executors < 2:
+    time.sleep(0.1)
+# A rank may wait long for the last of the imports on two cores.
+found["recipe"] = HorovodRunner(np=0, env=ENV, stall_timeout_s=180).run(recipes.classic_recipe, learning_rate=0.008)
+found["five"] = refusal(lambda: HorovodRunner(np=5, env=ENV).run(size))
 pair = {}
 threads = [
     threading.Thread(
-        target=lambda n=n: pair.update({n: HorovodRunner(np=4, env=ENV, name=n).run(meet, folder=FOLDER, name=n)})
+        target=lambda n=n: pair.update({n: HorovodRunner(np=2, env=ENV, name=n).run(meet, folder=FOLDER, name=n)})
     )
     for n in ("job-a", "job-b")
 ]
 [thread.start() for thread in threads]
 [thread.join() for thread in threads]
 found["two at once"] = pair
-# A rank may wait long for the last of eight imports on two cores.
-found["recipe"] = HorovodRunner(np=8, env=ENV, stall_timeout_s=180).run(recipes.classic_recipe, learning_rate=0.008)
 spark.stop()
 
 spark = spark_session("local[2]", **SMALL, **{"spark.dynamicAllocation.enabled": "true"})
@@ -133,21 +136,21 @@ def found(tmp_path_factory):
     return json.loads(run.stdout.splitlines()[-1])
 
 
-def test_the_classic_recipe_runs_on_eight_slots_with_its_imports_changed_and_nothing_else(found):
+def test_the_classic_recipe_runs_on_every_slot_with_its_imports_changed_and_nothing_else(found):
     accuracy, agree, size = found["recipe"]
-    assert (agree, size) == (True, 8)
+    assert (agree, size) == (True, 4)
     assert accuracy > 0.7
 
 
 def test_zero_is_every_slot_and_one_more_is_refused_with_both_numbers(found):
-    assert found["every slot"] == 8
-    kind, message = found["nine"]
+    assert found["recipe"][-1] == 4
+    kind, message = found["five"]
     assert kind == "NotEnoughSlotsError"
-    assert "np=9 ranks need 9 slots and the cluster has 8" in message
+    assert "np=5 ranks need 5 slots and the cluster has 4" in message
 
 
 def test_two_runners_from_two_threads_run_at_the_same_time_if_there_are_slots_for_both(found):
-    assert found["two at once"] == {"job-a": 4, "job-b": 4}
+    assert found["two at once"] == {"job-a": 2, "job-b": 2}
 
 
 def test_dynamic_allocation_is_refused_with_the_setting_to_change(found):
