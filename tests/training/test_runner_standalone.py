@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -62,12 +63,12 @@ spark.sparkContext.setLogLevel("OFF")
 ENV = {"LAKELENS_TEST_TOKEN": sys.argv[2], "TMPDIR": sys.argv[5], "TF_CPP_MIN_LOG_LEVEL": "2"}
 FOLDER = sys.argv[3]
 
-def sleep_for_ever(folder):
+def sleep_for_ever(place):
     import subprocess, time
     from pathlib import Path
     from lakelens.training.rank_link import current
     subprocess.Popen(["sleep", "600"], start_new_session=True)
-    Path(folder, str(current().rank)).touch()
+    Path(f"{place}-{current().rank}").touch()
     time.sleep(600)
 """
 
@@ -155,28 +156,60 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         subprocess.run(["ip", "netns", "del", NETWORK], capture_output=True, check=False)
 
 
-@pytest.fixture
-def watch() -> Iterator[Watch]:
-    """Ports are those of the cluster's own JVMs, which stay."""
-    with leaves_nothing(same_process_tree=False) as watch:
-        yield watch
+@dataclass
+class Driver:
+    """A driver in a process of its own, whose last job is one of ranks that sleep."""
+
+    folder: Path
+    watch: Watch
+    process: subprocess.Popen[str]
+
+    def ready(self, name: str, ranks: int) -> None:
+        """Waits for the ranks of a job that sleeps."""
+        deadline = time.monotonic() + 200
+        while len(list(self.folder.glob(f"{name}-*"))) < ranks:
+            assert self.process.poll() is None, self.said("errors")[-3000:]
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+
+    def said(self, stream: str = "output") -> str:
+        return (self.folder / stream).read_text()
+
+    def told(self) -> list[Any]:
+        """What the driver has printed, an object a line."""
+        return [json.loads(line) for line in self.said().splitlines() if line[0] in '["{']
+
+    def ends_by(self, number: signal.Signals) -> bool:
+        """Sends the driver a signal; tells whether nothing of its ranks is left then."""
+        self.process.send_signal(number)
+        return gone(self.watch)
 
 
-def drive(cluster: Cluster, tmp_path: Path, body: str, watch: Watch) -> subprocess.Popen[str]:
-    script = tmp_path / "driver.py"
+@contextlib.contextmanager
+def driven(cluster: Cluster, folder: Path, body: str) -> Iterator[Driver]:
+    script = folder / "driver.py"
     script.write_text(HEAD + body)
-    (tmp_path / "ranks").mkdir()
-    return subprocess.Popen(
-        [
-            *(sys.executable, str(script), cluster.url, watch.token, str(tmp_path / "ranks"), cluster.address),
-            str(watch.temporary),
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=cluster.environment,
-        start_new_session=True,
-    )
+    # Ports are those of the cluster's own JVMs, which stay.
+    with (
+        leaves_nothing(same_process_tree=False) as watch,
+        (folder / "output").open("w") as output,
+        (folder / "errors").open("w") as errors,
+    ):
+        command = [sys.executable, str(script), cluster.url, watch.token, str(folder), cluster.address]
+        process = subprocess.Popen(
+            [*command, str(watch.temporary)],
+            stdout=output,
+            stderr=errors,
+            text=True,
+            env=cluster.environment,
+            start_new_session=True,
+        )
+        try:
+            yield Driver(folder, watch, process)
+        finally:
+            with contextlib.suppress(OSError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 def gone(watch: Watch) -> bool:
@@ -184,14 +217,6 @@ def gone(watch: Watch) -> bool:
     while watch.processes() and time.monotonic() < deadline:
         time.sleep(0.1)
     return watch.processes() == []
-
-
-def ready(tmp_path: Path, process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 120
-    while len(list((tmp_path / "ranks").iterdir())) < 2:
-        assert process.poll() is None, process.communicate()[1][-3000:]
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 WORLD = """
@@ -223,15 +248,56 @@ try:
     HorovodRunner(np=2, env=ENV, spark=spark).run(dies)
 except RankFailedError as error:
     results["died"] = error.summary, error.host
-print(json.dumps(results))
+print(json.dumps(results), flush=True)
+HorovodRunner(np=2, env=ENV, spark=spark).run(sleep_for_ever, place=FOLDER + "/killed")
+"""
+LOST = """
+import socket
+taken = socket.create_server((sys.argv[4], 0))
+try:
+    HorovodRunner(np=2, env=ENV, spark=spark, driver_port=taken.getsockname()[1]).run(sleep_for_ever, place=FOLDER)
+except LaunchError as error:
+    print(json.dumps(str(error)), flush=True)
+try:
+    HorovodRunner(np=2, env=ENV, spark=spark).run(sleep_for_ever, place=FOLDER + "/lost")
+except RankFailedError as error:
+    print(json.dumps([str(error), error.reason]), flush=True)
+HorovodRunner(np=1, env=ENV, spark=spark).run(sleep_for_ever, place=FOLDER + "/interrupted")
 """
 
 
-def test_ranks_on_two_hosts_are_one_world(cluster, tmp_path, watch):
-    process = drive(cluster, tmp_path, WORLD, watch)
-    output, errors = process.communicate(timeout=200)
-    assert process.returncode == 0, errors[-3000:]
-    results = json.loads(output.splitlines()[-1])
+@dataclass(frozen=True)
+class Story:
+    """What a driver has told, and what came of its last ranks: how many processes, and whether they ended with it."""
+
+    told: list[Any]
+    processes: int
+    ended: bool
+
+
+@pytest.fixture(scope="module")
+def world(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Story:
+    """Jobs on two hosts; the driver is killed during the last."""
+    with driven(cluster, tmp_path_factory.mktemp("world"), WORLD) as driver:
+        driver.ready("killed", 2)
+        return Story(driver.told(), len(driver.watch.processes()), driver.ends_by(signal.SIGKILL))
+
+
+@pytest.fixture(scope="module")
+def lost(cluster: Cluster, world: Story, tmp_path_factory: pytest.TempPathFactory) -> Story:
+    """One host is lost during a job; the driver is interrupted during another, on the host that stays."""
+    with driven(cluster, tmp_path_factory.mktemp("lost"), LOST) as driver:
+        driver.ready("lost", 2)
+        worker = psutil.Process(cluster.processes[-1].pid)
+        # The host's JVMs vanish at once, as when its power fails; ranks there must not outlive them.
+        for jvm in [process for process in [*worker.children(recursive=True), worker] if "java" in process.name()]:
+            jvm.kill()
+        driver.ready("interrupted", 1)
+        return Story(driver.told(), len(driver.watch.processes()), driver.ends_by(signal.SIGINT))
+
+
+def test_ranks_on_two_hosts_are_one_world(cluster, world):
+    (results,) = world.told
     assert results["total"] == [3.0]
     if cluster.networks == 2:
         assert results["places"] == [[0, 0, 1, 0, 2], [1, 0, 1, 1, 2]]
@@ -243,52 +309,18 @@ def test_ranks_on_two_hosts_are_one_world(cluster, tmp_path, watch):
     summary, host = results["died"]
     assert "was ended by SIGKILL" in summary
     assert host.startswith(("127.0.0.", "10.231.7."))
-    assert gone(watch)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_no_rank_outlives_the_driver(cluster, tmp_path, watch, number):
-    process = drive(
-        cluster, tmp_path, "HorovodRunner(np=2, env=ENV, spark=spark).run(sleep_for_ever, folder=FOLDER)\n", watch
-    )
-    try:
-        ready(tmp_path, process)
-        assert len(watch.processes()) >= 6
-        process.send_signal(number)
-        assert gone(watch)
-    finally:
-        with contextlib.suppress(OSError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+# Of each rank there are its keeper, itself and what it has started.
+@pytest.mark.parametrize(("story", "processes"), [("world", 6), ("lost", 3)], ids=["SIGKILL", "SIGINT"])
+def test_no_rank_outlives_the_driver(request, story, processes):
+    found = request.getfixturevalue(story)
+    assert found.processes >= processes
+    assert found.ended
 
 
-def test_a_port_that_is_taken_and_a_lost_host_are_named(cluster, tmp_path, watch):
-    body = """
-import socket
-taken = socket.create_server((sys.argv[4], 0))
-try:
-    HorovodRunner(np=2, env=ENV, spark=spark, driver_port=taken.getsockname()[1]).run(sleep_for_ever, folder=FOLDER)
-except LaunchError as error:
-    print(json.dumps(str(error)), flush=True)
-try:
-    HorovodRunner(np=2, env=ENV, spark=spark).run(sleep_for_ever, folder=FOLDER)
-except RankFailedError as error:
-    print(json.dumps([str(error), error.reason]), flush=True)
-"""
-    process = drive(cluster, tmp_path, body, watch)
-    try:
-        ready(tmp_path, process)
-        lost = psutil.Process(cluster.processes[-1].pid)
-        # The host's JVMs vanish at once, as when its power fails; ranks there must not outlive them.
-        for jvm in [process for process in [*lost.children(recursive=True), lost] if "java" in process.name()]:
-            jvm.kill()
-        output, errors = process.communicate(timeout=240)
-    finally:
-        with contextlib.suppress(OSError):
-            os.killpg(process.pid, signal.SIGKILL)
-    lines = [json.loads(line) for line in output.splitlines() if line[0] in '["']
-    assert f"cannot listen on {cluster.address}" in lines[0], errors[-3000:]
-    message, reason = lines[1]
+def test_a_port_that_is_taken_and_a_lost_host_are_named(cluster, lost):
+    taken, (message, reason) = lost.told
+    assert f"cannot listen on {cluster.address}" in taken
     assert reason == "lost"
     assert re.search(r"rank \d of 2 on [\d.]+ lost contact with the driver", message)
-    assert gone(watch)
