@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import logging
 import shutil
 import textwrap
 from dataclasses import dataclass
@@ -147,17 +149,56 @@ def _is_the_loss_over_all_validation_rows(kept, table: Path, val_loss: float) ->
     assert val_loss == pytest.approx(loss, rel=1e-4)
 
 
+@dataclass(frozen=True)
+class ReadOnly:
+    """The same training on one rank, on a copy of the table that may only be read."""
+
+    table: Path
+    result: TrainResult
+    log: str
+
+
+@pytest.fixture(scope="module")
+def read_only(grown, tmp_path_factory) -> ReadOnly:
+    folder = tmp_path_factory.mktemp("read-only")
+    table = folder / "copy"
+    shutil.copytree(grown.table, table)
+    shutil.rmtree(table / "_lakelens", ignore_errors=True)
+    make = Path.mkdir
+
+    def mkdir(path, *more, **arguments):
+        # Permission bits do not stop root, as whom tests may run.
+        if path.is_relative_to(table):
+            raise PermissionError(13, "Permission denied", str(path))
+        make(path, *more, **arguments)
+
+    log = io.StringIO()
+    logger, handler = logging.getLogger("lakelens"), logging.StreamHandler(log)
+    logger.addHandler(handler)
+    settings = settings_in(folder) | {"hyperparameters": {"learning_rate": 0.05}}
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Path, "mkdir", mkdir)
+            result = train(table, **settings, version=0, np=-1)
+    finally:
+        logger.removeHandler(handler)
+    return ReadOnly(table, result, log.getvalue())
+
+
 @pytest.mark.horovod
-def test_one_rank_and_two_ranks_train_the_same_model(grown, tmp_path):
-    copy = tmp_path / "copy"
-    shutil.copytree(grown.table, copy)
-    settings = settings_in(tmp_path) | {"hyperparameters": {"learning_rate": 0.05}}
-    alone = train(copy, **settings, version=0, np=-1)
-    one, two = (open_checkpoint(result.checkpoint).load_model() for result in (alone, grown.result))
+def test_one_rank_and_two_ranks_train_the_same_model(grown, read_only):
+    one, two = (open_checkpoint(result.checkpoint).load_model() for result in (read_only.result, grown.result))
     for mine, theirs in zip(one.get_weights(), two.get_weights(), strict=True):
         np.testing.assert_allclose(mine, theirs, atol=1e-6)
-    for name, value in alone.metrics.items():
+    for name, value in read_only.result.metrics.items():
         assert grown.result.metrics[name] == pytest.approx(value, rel=1e-4)
+
+
+@pytest.mark.horovod
+def test_a_table_that_may_only_be_read_is_trained_on_with_a_warning(read_only):
+    assert (read_only.result.version, read_only.result.epochs) == (0, 2)
+    assert f"{read_only.table} cannot be written ([Errno 13] Permission denied" in read_only.log
+    assert pins.tracked(str(read_only.table)) == {}
 
 
 KILLED = """
@@ -178,26 +219,9 @@ KILLED = """
 
 
 @pytest.mark.horovod
-def test_a_table_that_may_only_be_read_is_trained_on_with_a_warning(trained, table, monkeypatch, caplog):
-    make = Path.mkdir
-
-    def mkdir(path, *more, **arguments):
-        # Permission bits do not stop root, as whom tests may run.
-        if path.is_relative_to(table):
-            raise PermissionError(13, "Permission denied", str(path))
-        make(path, *more, **arguments)
-
-    monkeypatch.setattr(Path, "mkdir", mkdir)
-    result = trained(epochs=1)
-    assert (result.version, result.epochs) == (0, 1)
-    assert f"{table} cannot be written ([Errno 13] Permission denied" in caplog.text
-    assert pins.tracked(str(table)) == {}
-
-
-@pytest.mark.horovod
 def test_rank_0_killed_while_it_writes_a_checkpoint_leaves_the_last_whole_one(trained, table, tmp_path):
     with pytest.raises(RankFailedError, match="SIGKILL"):
-        trained("Killed", KILLED, np=-2, epochs=3)
+        trained("Killed", KILLED)
     run = only_run(tmp_path)
     assert run.info.status == "FAILED"
     assert "SIGKILL" in run.data.tags[FAILURE_TAG]
@@ -211,7 +235,7 @@ def test_rank_0_killed_while_it_writes_a_checkpoint_leaves_the_last_whole_one(tr
 @pytest.mark.horovod
 def test_a_misspelt_hyperparameter_is_the_callers_error_and_the_run_says_so(trained, table, tmp_path):
     with pytest.raises(TrialError, match="'lerning_rate'; did you mean 'learning_rate'"):
-        trained(np=-2, hyperparameters={"lerning_rate": 0.1})
+        trained(hyperparameters={"lerning_rate": 0.1})
     run = only_run(tmp_path)
     assert run.info.status == "FAILED"
     assert run.data.tags[FAILURE_TAG].startswith("TrialError: the Trial never asks for hyperparameter 'lerning_rate'")
@@ -229,9 +253,10 @@ RAISING = """
 
 
 @pytest.mark.horovod
-def test_what_a_trial_raises_on_one_rank_is_shown_and_recorded(trained, tmp_path):
+def test_what_a_trial_raises_on_one_rank_is_shown_recorded_and_blamed_on_it_though_the_other_waits(trained, tmp_path):
     with pytest.raises(RankFailedError, match="the user's own mistake") as caught:
         trained("Raising", RAISING, np=-2)
+    assert (caught.value.rank, caught.value.reason) == (1, "raised")
     assert "tiny.py" in str(caught.value)
     run = only_run(tmp_path)
     assert run.info.status == "FAILED"
