@@ -59,85 +59,90 @@ def store(tmp_path_factory) -> str:
     return f"sqlite:///{tmp_path_factory.mktemp('store')}/mlflow.db"
 
 
+def run_in(folder: Path, table: Path, store: str, trial: type[Trial], /, **changes) -> RankOutcome:
+    """Runs a job of one rank as the driver would, and gives its outcome."""
+    feed = DeltaFeed(table, 0, "train", 1)
+    with tracked_run(store, "ranks") as reference:
+        (folder / PROBE_FILE).write_text(reference.run_id)
+        settings = {
+            "entrypoint": EntryPoint.parse(trial),
+            "training_feed": feed,
+            "validation_feed": DeltaFeed(table, 0, "validation", shuffle=False),
+            "hyperparameters": {},
+            "class_names": feed.class_names,
+            "image_size": feed.stored_size,
+            "batch_size": 16,
+            "epochs": 2,
+            "seed": 1,
+            "goal": Goal.of("val_loss"),
+            "patience": None,
+            "folder": folder,
+            "run": reference,
+        }
+        return run_rank(TrainingJob(**(settings | changes)))
+
+
 @pytest.fixture
 def rank(table, store, tmp_path):
-    """Runs a job of one rank as the driver would, and gives its outcome."""
-
     def run(trial: type[Trial] = Tiny, **changes) -> RankOutcome:
-        feed = DeltaFeed(table, 0, "train", 1)
-        with tracked_run(store, "ranks") as reference:
-            (tmp_path / PROBE_FILE).write_text(reference.run_id)
-            settings = {
-                "entrypoint": EntryPoint.parse(trial),
-                "training_feed": feed,
-                "validation_feed": DeltaFeed(table, 0, "validation", shuffle=False),
-                "hyperparameters": {},
-                "class_names": feed.class_names,
-                "image_size": feed.stored_size,
-                "batch_size": 16,
-                "epochs": 2,
-                "seed": 1,
-                "goal": Goal.of("val_loss"),
-                "patience": None,
-                "folder": tmp_path,
-                "run": reference,
-            }
-            return run_rank(TrainingJob(**(settings | changes)))
+        return run_in(tmp_path, table, store, trial, **changes)
 
     return run
 
 
-def test_a_rank_trains_and_keeps_the_best_epoch(rank, table, tmp_path):
-    outcome = rank(epochs=3)
+@pytest.fixture(scope="module")
+def usual(table, store, tmp_path_factory) -> RankOutcome:
+    """Two epochs of the trial as it is."""
+    outcome = run_in(tmp_path_factory.mktemp("usual"), table, store, Tiny)
     outcome.raise_failure()
-    assert (outcome.epochs, outcome.ranks) == (3, 1)
-    kept = open_checkpoint(outcome.checkpoint)
-    assert kept.digest == outcome.digest
-    assert [checkpoint.digest for checkpoint in list_checkpoints(tmp_path)] == [kept.digest]
+    return outcome
+
+
+def test_a_rank_trains_and_keeps_the_best_epoch(usual, table):
+    assert (usual.epochs, usual.ranks) == (2, 1)
+    kept = open_checkpoint(usual.checkpoint)
+    assert kept.digest == usual.digest
+    assert [checkpoint.digest for checkpoint in list_checkpoints(Path(usual.checkpoint).parent)] == [kept.digest]
     told = kept.metadata
-    assert (told["table"], told["version"], told["epoch"]) == (str(table), 0, outcome.best_epoch)
+    assert (told["table"], told["version"], told["epoch"]) == (str(table), 0, usual.best_epoch)
     assert told["labels"] == {"0": "blue", "1": "green", "2": "red"}
     assert told["input"] == {"height": SIDE, "width": SIDE, "channels": 3}
     assert told["hyperparameters"] == {"learning_rate": 0.1}
-    assert told["metrics"] == pytest.approx(outcome.metrics)
+    assert told["metrics"] == pytest.approx(usual.metrics)
 
 
-def test_validation_measures_the_real_rows_only_and_the_saved_model(rank, table):
-    outcome = rank()
-    outcome.raise_failure()
+def test_validation_measures_the_real_rows_only_and_the_saved_model(usual, table):
     feed = DeltaFeed(table, 0, "validation", shuffle=False)
     batches = [[np.asarray(part) for part in batch] for batch in feed.as_dataset(16, 0, 1)]
     images, labels, weights = (np.concatenate(parts) for parts in zip(*batches, strict=True))
     assert (len(labels), int((weights > 0).sum())) == (32, 21)
-    model = open_checkpoint(outcome.checkpoint).load_model(compile=True)
+    model = open_checkpoint(usual.checkpoint).load_model(compile=True)
     real = weights > 0
     loss, accuracy = model.evaluate(images[real], labels[real], verbose=0)
-    assert outcome.metrics["val_loss"] == pytest.approx(loss, rel=1e-4)
-    assert outcome.metrics["val_accuracy"] == pytest.approx(accuracy, rel=1e-6)
+    assert usual.metrics["val_loss"] == pytest.approx(loss, rel=1e-4)
+    assert usual.metrics["val_accuracy"] == pytest.approx(accuracy, rel=1e-6)
 
 
-def test_state_says_where_the_feed_goes_on(rank, table):
-    outcome = rank(epochs=2, hyperparameters={"learning_rate": 0.01})
-    checkpoint = open_checkpoint(outcome.checkpoint)
+def test_state_says_where_the_feed_goes_on(usual, table):
+    checkpoint = open_checkpoint(usual.checkpoint)
     state = checkpoint.state()
     feed = DeltaFeed(table, 0, "train", 1)
     assert state["epoch"] == checkpoint.metadata["epoch"]
     assert state["position"] == feed.position(state["epoch"] * feed.steps_per_epoch(16), 16)
 
 
-def test_what_a_run_holds_after_training(rank, store):
-    outcome = rank(epochs=2)
-    run_id = open_checkpoint(outcome.checkpoint).metadata["run_id"]
+def test_what_a_run_holds_after_training(usual, store):
+    run_id = open_checkpoint(usual.checkpoint).metadata["run_id"]
     client = open_client(store)
     run = client.get_run(run_id)
     assert [point.step for point in client.get_metric_history(run_id, "val_loss")] == [1, 2]
-    assert run.data.metrics["best_val_loss"] == pytest.approx(outcome.metrics["val_loss"])
+    assert run.data.metrics["best_val_loss"] == pytest.approx(usual.metrics["val_loss"])
     assert run.data.params["hyperparameters.learning_rate"] == "0.1"
-    assert run.data.tags["lakelens.checkpoint_digest"] == outcome.digest
+    assert run.data.tags["lakelens.checkpoint_digest"] == usual.digest
     files = {Path(file.path).name for file in client.list_artifacts(run_id, "checkpoint")}
     assert files == {"model.keras", "state.json", "manifest.json"}
     folder = Path(client.download_artifacts(run_id, "checkpoint"))
-    assert open_checkpoint(folder).digest == outcome.digest
+    assert open_checkpoint(folder).digest == usual.digest
 
 
 def test_training_stops_when_the_metric_no_longer_improves(rank):
@@ -165,7 +170,7 @@ def test_augmentation_sees_training_images_only(rank, table):
     assert outcome.metrics["val_loss"] != pytest.approx(outcome.metrics["loss"], abs=1e-3)
 
 
-def test_a_trial_may_bring_its_own_datasets(rank):
+def test_a_trial_may_bring_its_own_datasets(rank, usual):
     class Own(Tiny):
         def build_training_dataset(self):
             return self.context.training_feed.as_dataset(self.context.batch_size, 0, 1, self.context.epochs)
@@ -173,9 +178,9 @@ def test_a_trial_may_bring_its_own_datasets(rank):
         def build_validation_dataset(self):
             return self.context.validation_feed.as_dataset(5, 0, 1)
 
-    own, usual = rank(Own).metrics, rank(Tiny).metrics
+    own = rank(Own).metrics
     for name in ("accuracy", "val_accuracy", "val_loss"):
-        assert own[name] == pytest.approx(usual[name], rel=1e-5)
+        assert own[name] == pytest.approx(usual.metrics[name], rel=1e-5)
 
 
 # --- what is refused before the first step -------------------------------------------------------------------------
