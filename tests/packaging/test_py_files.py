@@ -59,7 +59,8 @@ def submit(borrower: Borrower, clean_environment: dict[str, str], tmp_path: Path
         }
         command = [str(home / "bin" / "spark-submit"), "--master", "local-cluster[1,1,1024]"]
         command += ["--conf", "spark.ui.enabled=false", "--conf", "spark.task.maxFailures=1"]
-        command += ["--packages", f"io.delta:delta-spark_2.12:{version('delta-spark')}"]
+        if session == "lakelens":
+            command += ["--packages", f"io.delta:delta-spark_2.12:{version('delta-spark')}"]
         done = subprocess.run(
             [*command, "--py-files", str(archive), str(job), session],
             capture_output=True,
