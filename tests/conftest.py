@@ -56,6 +56,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     Groups that start clusters come first and those of pure logic last, so that no process waits for the others.
     """
+    if "tensorflow" in sys.modules:
+        raise pytest.UsageError("a test file imports TensorFlow, which takes seconds of every process that collects it")
     weights: dict[str, int] = {}
     groups: dict[pytest.Item, str] = {}
     for item in items:
@@ -88,7 +90,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.driver.memory": "1g",
             "spark.executor.memory": "1g",
             "spark.ui.enabled": "false",
-            # Tables of tests have some ten rows: more tasks would have none.
+            # Tables of tests have some ten rows: more tasks would have none; and of an adaptive query each stage is a
+            # job. The demo, the README and what spark-submit starts have Spark's own settings.
+            "spark.sql.adaptive.enabled": "false",
             "spark.sql.shuffle.partitions": "2",
             "spark.databricks.delta.snapshotPartitions": "1",
             # Each query is described at length for a page that nobody opens.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import logging
 import shutil
+import tempfile
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,6 +65,24 @@ def settings_in(folder: Path, trial: str = "Tiny", more: str = "") -> dict[str, 
         "checkpoint_dir": folder / "checkpoints",
         "tracking_uri": store_of(folder),
     }
+
+
+@functools.cache
+def empty_store() -> bytes:
+    """MLflow migrates each new store through its whole history, which takes seconds."""
+    with tempfile.TemporaryDirectory() as folder:
+        open_client(store_of(Path(folder)))
+        return Path(folder, "mlflow.db").read_bytes()
+
+
+def put_store(folder: Path) -> None:
+    """Puts an empty store where `settings_in` says that it is."""
+    (folder / "mlflow.db").write_bytes(empty_store())
+
+
+@pytest.fixture
+def store(tmp_path) -> None:
+    put_store(tmp_path)
 
 
 @pytest.fixture
@@ -175,6 +195,7 @@ def read_only(grown, tmp_path_factory) -> ReadOnly:
     log = io.StringIO()
     logger, handler = logging.getLogger("lakelens"), logging.StreamHandler(log)
     logger.addHandler(handler)
+    put_store(folder)
     settings = settings_in(folder) | {"hyperparameters": {"learning_rate": 0.05}}
     try:
         with pytest.MonkeyPatch.context() as patch:
@@ -218,6 +239,7 @@ KILLED = """
 """
 
 
+@pytest.mark.usefixtures("store")
 @pytest.mark.horovod
 def test_rank_0_killed_while_it_writes_a_checkpoint_leaves_the_last_whole_one(trained, table, tmp_path):
     with pytest.raises(RankFailedError, match="SIGKILL"):
@@ -232,6 +254,7 @@ def test_rank_0_killed_while_it_writes_a_checkpoint_leaves_the_last_whole_one(tr
     assert pins.tracked(str(table)) == {}
 
 
+@pytest.mark.usefixtures("store")
 @pytest.mark.horovod
 def test_a_misspelt_hyperparameter_is_the_callers_error_and_the_run_says_so(trained, table, tmp_path):
     with pytest.raises(TrialError, match="'lerning_rate'; did you mean 'learning_rate'"):
@@ -252,6 +275,7 @@ RAISING = """
 """
 
 
+@pytest.mark.usefixtures("store")
 @pytest.mark.horovod
 def test_what_a_trial_raises_on_one_rank_is_shown_recorded_and_blamed_on_it_though_the_other_waits(trained, tmp_path):
     with pytest.raises(RankFailedError, match="the user's own mistake") as caught:
@@ -334,6 +358,7 @@ def test_a_table_without_class_names_needs_them(tmp_path):
         train(tmp_path / "plain", validation_split=None)
 
 
+@pytest.mark.usefixtures("store")
 @pytest.mark.unit
 def test_a_checkpoint_folder_that_cannot_be_made_fails_the_run_with_the_reason(trained, tmp_path):
     (tmp_path / "file").write_text("in the way")

@@ -8,16 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-import cloudpickle
 import numpy as np
 import pytest
-import strategies_script
 from feed_tables import flat, write_layout
 
 from lakelens import DeltaFeed
 from lakelens.training.runner import HorovodRunner
 
-SCRIPT = Path(strategies_script.__file__)
+SCRIPT = Path(__file__).with_name("strategies_script.py")
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
 
 
@@ -66,10 +64,15 @@ def test_one_two_and_four_ranks_train_the_same_model(trained, size):
 def test_ranks_of_horovod_find_their_share_by_themselves_and_train_the_same_model(table, trained):
     feed = DeltaFeed(table, seed=3)
 
-    def main():
+    def main(folder):
+        import sys
+
         import keras
 
         import lakelens.training.distributed as hvd
+
+        sys.path.insert(0, folder)
+        import strategies_script
 
         hvd.init()
         model = strategies_script.small_model()
@@ -79,10 +82,6 @@ def test_ranks_of_horovod_find_their_share_by_themselves_and_train_the_same_mode
         )
         return hvd.rank(), hvd.size(), strategies_script.fit(feed, model)
 
-    cloudpickle.register_pickle_by_value(strategies_script)
-    try:
-        rank, size, weights = HorovodRunner(np=-2, env=QUIET).run(main)
-    finally:
-        cloudpickle.unregister_pickle_by_value(strategies_script)
+    rank, size, weights = HorovodRunner(np=-2, env=QUIET).run(main, folder=str(SCRIPT.parent))
     assert (rank, size) == (0, 2)
     assert_same_model(trained["fit"], weights)
