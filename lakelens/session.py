@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from .errors import InvalidArgumentError, MissingDependencyError, SessionError
 from .java import find_java
+from .maven import delta_package, fetching
 from .shipping import ship_wheel
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def require_delta(spark: SparkSession) -> None:
     if not _has_delta_jars(spark):
         raise SessionError(
             "the active Spark session is configured for Delta Lake and lacks its JARs; a running JVM cannot take them. "
-            f"Start it with them: spark-submit --packages {_delta_package()} ..."
+            f"Start it with them: spark-submit --packages {delta_package()} ..."
         )
 
 
@@ -137,12 +138,14 @@ def _start(master: str | None, app_name: str, conf: dict[str, str]) -> SparkSess
     builder = SparkSession.builder.master(master).appName(app_name)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    packages = [p for p in (settings.get("spark.jars.packages", ""), given.get("spark.jars.packages", "") or "") if p]
+    asked = (settings.get("spark.jars.packages", ""), given.get("spark.jars.packages", "") or "")
+    packages = [package.strip() for given_list in asked for package in given_list.split(",") if package.strip()]
     if not any("delta-spark" in p for p in packages) and not _delta_jar_present():
-        packages.append(_delta_package())
+        packages.append(delta_package())
     if packages:
         builder = builder.config("spark.jars.packages", ",".join(packages))
-    spark = _started(builder, master)
+    with fetching(packages, settings.get("spark.jars.ivy")):
+        spark = _started(builder, master)
     # Without this, executors outlive the driver by a moment and fill the terminal with errors about its death.
     atexit.register(_stop, spark, spark.sparkContext.applicationId, master)
     require_delta(spark)
@@ -190,16 +193,3 @@ def _spark_home() -> Path:
 def _delta_jar_present() -> bool:
     """Tells whether Spark's own jars/ folder already holds Delta, as images for clusters without internet have it."""
     return any((_spark_home() / "jars").glob("delta-spark*.jar"))
-
-
-def _delta_package() -> str:
-    """Names the Maven artifact of Delta that belongs to the installed delta-spark."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    import pyspark
-
-    scala = "2.13" if pyspark.__version__.startswith("4.") else "2.12"
-    try:
-        return f"io.delta:delta-spark_{scala}:{version('delta-spark')}"
-    except PackageNotFoundError as error:
-        raise MissingDependencyError("delta-spark is missing; pip install 'lakelens[spark]'") from error

@@ -20,7 +20,7 @@ def spark_submit(job: str, *flags: str, folder: Path) -> tuple[int, dict]:
     import pyspark
 
     from lakelens.java import find_java
-    from lakelens.session import _delta_package
+    from lakelens.maven import delta_package
 
     settings = {
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -29,7 +29,7 @@ def spark_submit(job: str, *flags: str, folder: Path) -> tuple[int, dict]:
         "spark.sql.shuffle.partitions": "3",
     }
     command = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", "local[2]"]
-    command += ["--packages", _delta_package()]
+    command += ["--packages", delta_package()]
     for key, value in settings.items():
         command += ["--conf", f"{key}={value}"]
     environment = os.environ | {"JAVA_HOME": str(find_java().home), "PYSPARK_PYTHON": sys.executable}
