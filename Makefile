@@ -24,8 +24,8 @@ demo: setup ## images to a scored Delta table, on a real two-executor Spark; set
 test: setup ## all tests: a real two-executor Spark, real Horovod ranks
 	@"$(VENV)/bin/python" -m pytest -n 3 --dist loadgroup --no-loadscope-reorder $(ARGS)
 
-test-unit: packages ## the tests that need neither a JVM nor ranks that train: one to three minutes, and no compiler
-	@"$(VENV)/bin/python" -m pytest -m unit -n 2 --dist loadgroup $(ARGS)
+test-unit: packages ## the tests of pure logic: seconds, and no compiler
+	@"$(VENV)/bin/python" -m pytest -m unit -n 2 --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 lint: packages ## ruff, formatting, and mypy --strict on what the wheel holds
 	@"$(VENV)/bin/ruff" check .

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from class_archive import use_class_archive
+
+from lakelens.java import SHORT_LIVED
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,7 +27,7 @@ os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 # So does compiling each query, which is half of what an ingest of ten rows costs. The demo runs with what users have.
 os.environ.setdefault(
     "JAVA_TOOL_OPTIONS",
-    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:MetaspaceSize=256m -Dspark.ui.enabled=false "
+    f"{SHORT_LIVED} -XX:MetaspaceSize=256m -Dspark.ui.enabled=false "
     "-Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN",
 )
 # Hundreds of Python processes start: each would compile our modules anew.
@@ -35,19 +37,28 @@ os.environ.pop("SPARK_HOME", None)
 
 
 # The first of these that a test is marked with says how much it starts.
-_HEAVY_FIRST = ("spark", "horovod", "tensorflow", "unit")
+_HEAVY_FIRST = ("spark", "horovod", "tensorflow", "system", "unit")
 
 
-# The tests that use the `spark` fixture share two sessions. Those of these files are the longest work of all and start
-# at once; the others wait until what starts clusters of its own is under way, for three stand in each other's light.
-_FIRST_SESSION = ("test_annotations_spark", "test_commit", "test_ingest")
-_SHARED_SESSIONS = {"spark, first": -1, "spark": 1}
+# The tests that use the `spark` fixture share one session: they are the longest work of all and start at once.
+_SHARED_SESSION = "spark"
 
 
 def _group_of(item: pytest.Item) -> str:
-    if "spark" not in getattr(item, "fixturenames", ()):
-        return item.path.name
-    return "spark, first" if item.path.name.startswith(_FIRST_SESSION) else "spark"
+    return _SHARED_SESSION if "spark" in getattr(item, "fixturenames", ()) else item.path.name
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Fails the test file whose import imports TensorFlow, which takes seconds of every process that collects it."""
+    before = "tensorflow" in sys.modules
+    report = yield
+    if "tensorflow" in sys.modules and not before and isinstance(collector, pytest.Module):
+        report.outcome = "failed"
+        report.longrepr = f"{collector.path.name} imports TensorFlow when it is collected; import it in the tests"
+    return report
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at the groups
@@ -56,15 +67,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     Groups that start clusters come first and those of pure logic last, so that no process waits for the others.
     """
-    if "tensorflow" in sys.modules:
-        raise pytest.UsageError("a test file imports TensorFlow, which takes seconds of every process that collects it")
     weights: dict[str, int] = {}
     groups: dict[pytest.Item, str] = {}
     for item in items:
         groups[item] = _group_of(item)
         item.add_marker(pytest.mark.xdist_group(groups[item]))
         marked = (rank for rank, name in enumerate(_HEAVY_FIRST) if item.get_closest_marker(name))
-        weight = _SHARED_SESSIONS.get(groups[item], next(marked, len(_HEAVY_FIRST)))
+        weight = -1 if groups[item] == _SHARED_SESSION else next(marked, len(_HEAVY_FIRST))
         weights[groups[item]] = min(weight, weights.get(groups[item], weight))
     places = {group: (weights[group], place) for place, group in enumerate(dict.fromkeys(groups.values()))}
     items.sort(key=lambda item: places[groups[item]])
@@ -91,7 +100,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.executor.memory": "1g",
             "spark.ui.enabled": "false",
             # Tables of tests have some ten rows: more tasks would have none; and of an adaptive query each stage is a
-            # job. The demo, the README and what spark-submit starts have Spark's own settings.
+            # job. The demo, the README and what spark-submit starts have adaptive queries.
             "spark.sql.adaptive.enabled": "false",
             "spark.sql.shuffle.partitions": "2",
             "spark.databricks.delta.snapshotPartitions": "1",

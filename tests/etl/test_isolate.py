@@ -14,7 +14,7 @@ from lakelens.etl.isolate import IsolatedDecoder, Source
 from lakelens.etl.recipe import Limits, Recipe
 from lakelens.etl.store import StoredImage, make_stored_image
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.system
 
 RECIPE = Recipe(size=32)
 

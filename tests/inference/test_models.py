@@ -9,7 +9,7 @@ from lakelens.errors import CheckpointError, ModelNotFoundError, UsageError
 from lakelens.inference.models import resolve_model
 from lakelens.training.checkpoints import write_checkpoint
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.system
 
 
 def keep(folder, weights=b"weights"):

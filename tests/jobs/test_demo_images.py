@@ -111,12 +111,12 @@ def test_an_earlier_demo_stays_when_the_flags_are_wrong(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    images = write_digits(tmp_path / "demo")
+    earlier = own_images(tmp_path / "demo" / "images", {"0": 2, "1": 2})
     (tmp_path / "demo" / MARKER).touch()
     assert main(["demo", "--out", "demo", *flags]) == 2
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (found["error"], words in found["message"]) == (error, True)
-    assert len(files_of(images.source)) == images.files
+    assert len(files_of(earlier)) == 4
 
 
 def test_the_home_folder_of_images_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

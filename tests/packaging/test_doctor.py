@@ -39,7 +39,7 @@ def shadow(folder: Path, package: str, code: str) -> dict[str, str]:
     return {"PYTHONPATH": str(folder)}
 
 
-@pytest.mark.unit
+@pytest.mark.system
 def test_a_part_that_fails_at_import_is_named_with_its_place_and_the_way_out(checkout: Path, tmp_path: Path) -> None:
     broken = shadow(tmp_path, "petastorm", "raise ImportError('legacy dataset is gone')\n")
     code, lines, said = doctor(checkout, "--part", "python", "--part", "petastorm", **broken)
@@ -52,7 +52,7 @@ def test_a_part_that_fails_at_import_is_named_with_its_place_and_the_way_out(che
     assert "BROKEN" in lines[1]
 
 
-@pytest.mark.unit
+@pytest.mark.system
 def test_a_part_that_crashes_its_process_does_not_take_the_doctor_with_it(checkout: Path, tmp_path: Path) -> None:
     broken = shadow(tmp_path, "mlflow", "import os; os.abort()\n")
     code, _, said = doctor(checkout, "--part", "mlflow", **broken)
@@ -60,7 +60,7 @@ def test_a_part_that_crashes_its_process_does_not_take_the_doctor_with_it(checko
     assert "SIGABRT" in said["parts"][0]["detail"]
 
 
-@pytest.mark.unit
+@pytest.mark.system
 def test_a_part_that_hangs_is_ended(checkout: Path, tmp_path: Path) -> None:
     broken = shadow(tmp_path, "petastorm", "import time; time.sleep(600)\n")
     code, _, said = doctor(checkout, "--part", "petastorm", "--timeout-s", "3", **broken)
@@ -68,7 +68,7 @@ def test_a_part_that_hangs_is_ended(checkout: Path, tmp_path: Path) -> None:
     assert "no answer within 3 s" in said["parts"][0]["detail"]
 
 
-@pytest.mark.unit
+@pytest.mark.system
 def test_a_doctor_that_is_terminated_leaves_no_check_and_no_folder(checkout: Path, tmp_path: Path) -> None:
     started = tmp_path / "started"
     hangs = f"import os, pathlib, time; pathlib.Path({str(started)!r}).write_text(str(os.getpid())); time.sleep(600)\n"
@@ -85,7 +85,7 @@ def test_a_doctor_that_is_terminated_leaves_no_check_and_no_folder(checkout: Pat
     assert list(tmp_path.glob("lakelens-doctor-*")) == []
 
 
-@pytest.mark.unit
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("error", "detail"),
     [
@@ -106,14 +106,14 @@ def test_an_error_of_many_lines_is_one_line_of_the_doctor(
     assert run_check("horovod").detail == detail
 
 
-@pytest.mark.unit
+@pytest.mark.system
 def test_an_unusable_java_is_named(checkout: Path, tmp_path: Path) -> None:
     code, _, said = doctor(checkout, "--part", "java", JAVA_HOME=str(tmp_path))
     assert code == 1
     assert f"JAVA_HOME={tmp_path}" in said["parts"][0]["detail"]
 
 
-@pytest.mark.unit
+@pytest.mark.system
 def test_a_store_that_does_not_answer_is_named(checkout: Path, tmp_path: Path) -> None:
     (tmp_path / "store.db").write_text("this is no database")
     code, _, said = doctor(checkout, "--part", "mlflow", MLFLOW_TRACKING_URI=f"sqlite:///{tmp_path}/store.db")
@@ -121,7 +121,7 @@ def test_a_store_that_does_not_answer_is_named(checkout: Path, tmp_path: Path) -
     assert "MLFLOW_TRACKING_URI" in said["parts"][0]["detail"]
 
 
-@pytest.mark.unit
+@pytest.mark.system
 def test_a_store_with_a_relative_path_is_looked_for_where_the_user_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,7 +133,7 @@ def test_a_store_with_a_relative_path_is_looked_for_where_the_user_is(
     assert (found.ok, "not a database" in found.detail) == (False, True)
 
 
-@pytest.mark.unit
+@pytest.mark.system
 def test_json_prints_one_line_only(checkout: Path) -> None:
     code, lines, said = doctor(checkout, "--json", "--part", "python")
     assert (code, lines, said["ok"]) == (0, [], True)

@@ -16,7 +16,7 @@ import pytest
 
 from lakelens.errors import MissingDependencyError
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.system
 
 
 @pytest.fixture

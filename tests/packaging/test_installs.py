@@ -16,7 +16,7 @@ import pytest
 if TYPE_CHECKING:
     from conftest import Borrower
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.system
 
 FOLDERS = ("lakelens", "etl", "training", "search", "inference", "jobs")
 

@@ -7,13 +7,12 @@ import pytest
 
 from lakelens.training.buffers import ALIGNMENT, BatchBuffers
 
-pytestmark = pytest.mark.unit
-
 
 def address(array: np.ndarray) -> int:
     return array.__array_interface__["data"][0]
 
 
+@pytest.mark.unit
 def test_memory_comes_back_when_the_array_has_gone():
     buffers = BatchBuffers((4, 3, 5, 3), "float32")
     first = buffers.take()
@@ -27,6 +26,7 @@ def test_memory_comes_back_when_the_array_has_gone():
     assert address(buffers.take()) == used
 
 
+@pytest.mark.unit
 def test_memory_is_kept_from_others_while_a_view_of_it_lives():
     buffers = BatchBuffers((8, 2), "uint8")
     array = buffers.take()

@@ -29,7 +29,7 @@ from lakelens.errors import (
 )
 from lakelens.training.planning import make_plan, open_version
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.system
 
 
 def batches(feed: DeltaFeed, batch_size: int = 5, rank: int = 0, size: int = 1, **options) -> Iterator[list[int]]:

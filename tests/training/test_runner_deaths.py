@@ -14,7 +14,7 @@ from leftovers import Watch, leaves_nothing
 
 from lakelens.training import keeper
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.system
 
 DRIVER = """
 import os, signal, sys

@@ -21,7 +21,7 @@ from lakelens.training.rendezvous import LoopbackStore
 from lakelens.training.runner import HorovodRunner
 from lakelens.training.supervise import Supervisor
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.system
 
 
 @pytest.fixture

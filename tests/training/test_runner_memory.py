@@ -18,7 +18,7 @@ from lakelens.errors import RankFailedError
 from lakelens.training import keeper
 from lakelens.training.runner import HorovodRunner
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.system
 
 LIMIT_BYTES = 400 << 20
 

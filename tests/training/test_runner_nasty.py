@@ -15,7 +15,7 @@ from leftovers import Watch, leaves_nothing
 from lakelens.errors import LaunchError, RankFailedError
 from lakelens.training.runner import HorovodRunner
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.system
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from lakelens.etl.snapshot import open_snapshot
 from lakelens.training.planning import check, open_version
 
 pytestmark = [
-    pytest.mark.unit,
+    pytest.mark.system,
     pytest.mark.skipif(bool(MISSING), reason=f"{', '.join(MISSING)} not installed: pip install 'lakelens[dev]'"),
 ]
 

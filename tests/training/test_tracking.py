@@ -28,7 +28,7 @@ from lakelens.tracking import (
     without_password,
 )
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.system
 
 
 @pytest.fixture(scope="module")
