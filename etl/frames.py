@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import io
 from collections.abc import Iterable, Iterator
@@ -57,7 +58,8 @@ def list_frame(spark: SparkSession, frame: DataFrame, images: str | None) -> Lis
     is_listing = {"length", "modificationTime"} <= set(kinds)
     reader = _PathRows(images, is_listing)
     rows = frame.drop("length", "modificationTime").mapInArrow(reader.read, ANNOTATIONS_DDL)
-    return list_annotated_paths(spark, NAME, merged_by_path(rows, has_order=False), images)
+    merged = merged_by_path(rows, has_order=False).persist()  # looked at twice, and the query may be a long one
+    return dataclasses.replace(list_annotated_paths(spark, NAME, merged, images), cached=(merged,))
 
 
 def _list_contents(frame: DataFrame) -> Listing:

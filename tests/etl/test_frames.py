@@ -93,3 +93,24 @@ def test_rows_without_a_path_are_of_no_file_system(spark, tmp_path):
     finally:
         settings.unset(link)
     assert sorted((reasons(row), row.source_length) for row in found) == local
+
+
+def test_the_query_behind_a_frame_of_paths_runs_once(spark, tmp_path):
+    names = ("1.jpg", "2.jpg", "2.jpg", "gone.jpg")
+    for name in set(names) - {"gone.jpg"}:
+        (tmp_path / name).write_bytes(b"bytes")
+    read = spark.sparkContext.accumulator(0)
+
+    def counted(batches):
+        for batch in batches:
+            read.add(batch.num_rows)
+            yield batch
+
+    frame = spark.createDataFrame([(str(tmp_path / name),) for name in names], "path STRING")
+    listing = list_frame(spark, frame.mapInArrow(counted, frame.schema), None)
+    try:
+        listed = listing.files.collect()
+    finally:
+        listing.release()
+    assert sorted(reasons(row) for row in listed) == [[], [], [IMAGE_MISSING]]
+    assert read.value == len(names)
