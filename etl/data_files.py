@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from ..errors import VersionFilesMissingError
 from ..parquet import open_parquet_file
-from ..stores import file_system, local_form
+from ..stores import file_system, local_form, remove_file
 from .snapshot import Snapshot, locate
 
 _NAMED = 3
@@ -82,20 +82,30 @@ def exists(location: str, storage_options: Mapping[str, str] | None = None) -> b
     if local is not None:
         return Path(local).is_file()
     system, path = file_system(location, storage_options or {})
+    system.invalidate_cache(path.rpartition("/")[0])  # what others have taken since it was listed
     return bool(system.exists(path))
 
 
-def remove_files(locations: Iterable[str], storage_options: Mapping[str, str] | None = None) -> None:
-    """Removes files by their absolute paths or URIs; those that are gone already do not matter."""
+def remove_files(
+    locations: Iterable[str],
+    storage_options: Mapping[str, str] | None = None,
+    *,
+    before_each: Callable[[], None],
+) -> None:
+    """Removes files by their absolute paths or URIs; those that are gone already do not matter.
+
+    Args:
+        locations: The files.
+        storage_options: Access to an object store.
+        before_each: Called before each is removed; may raise.
+    """
     for location in locations:
+        before_each()
+        with contextlib.suppress(FileNotFoundError):
+            remove_file(location, storage_options or {})
         local = local_form(location)
-        if local is None:
-            system, path = file_system(location, storage_options or {})
-            with contextlib.suppress(FileNotFoundError):
-                system.rm_file(path)
-            continue
-        Path(local).unlink(missing_ok=True)
-        Path(local).with_name(f".{Path(local).name}.crc").unlink(missing_ok=True)  # Hadoop's checksum of it
+        if local is not None:
+            Path(local).with_name(f".{Path(local).name}.crc").unlink(missing_ok=True)  # Hadoop's checksum of it
 
 
 def ranges_of(numbers: Sequence[int]) -> str:

@@ -46,7 +46,9 @@ def log_of(place: str, *, whole: bool = False) -> Iterator[str]:
         yield folder
 
 
-def as_version(place: str, version: int | str | datetime | None) -> int | datetime | None:
+def as_version(
+    place: str, version: int | str | datetime | None, storage_options: Mapping[str, str] | None = None
+) -> int | datetime | None:
     """Turns what a user may call a version into a number, a time or None for the latest.
 
     Raises:
@@ -65,7 +67,7 @@ def as_version(place: str, version: int | str | datetime | None) -> int | dateti
         return None
     if text.isascii() and text.isdecimal():
         return int(text)
-    pinned = _pinned_version(place, text)
+    pinned = _pinned_version(place, text, storage_options)
     if pinned is not None:
         return pinned
     try:
@@ -75,21 +77,21 @@ def as_version(place: str, version: int | str | datetime | None) -> int | dateti
             raise _no_table(place, "it has no _delta_log/") from None
         raise VersionNotFoundError(
             f"{place}: {version!r} is no version number, no time (ISO 8601) and no pin of this table"
-            f"{_known_pins(place)}; give one of these or 'latest'"
+            f"{_known_pins(place, storage_options)}; give one of these or 'latest'"
         ) from None
 
 
-def _pinned_version(place: str, name: str) -> int | None:
+def _pinned_version(place: str, name: str, storage_options: Mapping[str, str] | None) -> int | None:
     from .pins import version_of_pin
 
-    found: int | None = version_of_pin(place, name)
+    found: int | None = version_of_pin(place, name, storage_options)
     return found
 
 
-def _known_pins(place: str) -> str:
+def _known_pins(place: str, storage_options: Mapping[str, str] | None) -> str:
     from .pins import pins
 
-    known = pins(place)
+    known = pins(place, storage_options)
     return f" (its pins: {', '.join(sorted(known))})" if known else " (it has no pins)"
 
 

@@ -1,124 +1,136 @@
 """Pins and tracked versions: small JSON files in the table's own folder, which no VACUUM and no version touches.
 
 A pin is a name for a version. A tracked version is one that a run has trained on or scored. Both protect the version's
-files from `ImageTable.vacuum`.
+files from `ImageTable.vacuum`, wherever the table is: on a disk or in an object store.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import logging
-import os
 import re
-import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from ..errors import InvalidArgumentError, TableError, VersionNotFoundError
-from ..locations import absolute, has_scheme
+from ..errors import InvalidArgumentError, LakelensError, MissingDependencyError, TableError, VersionNotFoundError
+from ..locations import absolute
+from ..stores import local_form, names_in, read_bytes, remove_file, write_bytes
+from .table_lock import table_lock
 
 logger = logging.getLogger(__name__)
 
 _FOLDER = "_lakelens"
+_PINS, _TRACKED = "pins", "tracked"
+
+Options = Mapping[str, str] | None
 _NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_.-]{0,99}\Z")
+_RECORD = re.compile(r"^[^.].*\.json\Z")
 _RESERVED = ("latest",)
 
 
-def pin(location: str, name: str, version: int, *, replace: bool = False) -> None:
+def pin(location: str, name: str, version: int, *, replace: bool = False, storage_options: Options = None) -> None:
     """Names a version.
 
     Args:
-        location: The table's path.
+        location: The table's path or URI.
         name: Letters, digits, `_`, `.` and `-`, starting with a letter, so that it is never taken for a number.
-        version: The version's number; the caller has made sure that it exists.
+        version: The version's number; the caller holds `no_vacuum` and has made sure that its files are there.
         replace: Whether a pin of that name may move.
+        storage_options: Access to an object store.
 
     Raises:
         InvalidArgumentError: If the name is unfit, or already names another version.
     """
     check_pin_name(name)
-    with no_vacuum(location):
-        known = version_of_pin(location, name)
-        if known is not None and known != version and not replace:
-            raise InvalidArgumentError(
-                f"pin {name!r} of {location} already names version {known}; unpin it first, or choose another name"
-            )
-        _write(location, "pins", name, {"name": name, "version": version, "created": _now()})
+    known = version_of_pin(location, name, storage_options)
+    if known is not None and known != version and not replace:
+        raise InvalidArgumentError(
+            f"pin {name!r} of {location} already names version {known}; unpin it first, or choose another name"
+        )
+    _write(location, _PINS, name, {"name": name, "version": version, "created": _now()}, storage_options)
 
 
-def unpin(location: str, name: str) -> None:
+def unpin(location: str, name: str, storage_options: Options = None) -> None:
     """Removes a pin.
 
     Raises:
         VersionNotFoundError: If there is none of that name.
     """
     check_pin_name(name)
-    file = _folder(location) / "pins" / f"{name}.json"
-    if not file.exists():
-        names = ", ".join(sorted(pins(location))) or "none"
+    known = pins(location, storage_options)
+    if name not in known:
+        names = ", ".join(sorted(known)) or "none"
         raise VersionNotFoundError(f"{location} has no pin {name!r}; its pins: {names}")
-    with writing_to(location):
-        file.unlink(missing_ok=True)
+    with writing_to(location), contextlib.suppress(FileNotFoundError):
+        remove_file(f"{_folder(location)}/{_PINS}/{name}.json", storage_options or {})
 
 
-def pins(location: str) -> dict[str, int]:
+def pins(location: str, storage_options: Options = None) -> dict[str, int]:
     """Versions by the names that pin them."""
-    return {record["name"]: int(record["version"]) for record in _read_all(location, "pins")}
+    return {record["name"]: int(record["version"]) for record in _read_all(location, _PINS, storage_options).values()}
 
 
-def version_of_pin(location: str, name: str) -> int | None:
+def version_of_pin(location: str, name: str, storage_options: Options = None) -> int | None:
     """The version that a pin names, or None when there is no such pin."""
     if not _NAME.match(name):
         return None
-    return pins(location).get(name)
+    return pins(location, storage_options).get(name)
 
 
-def track(location: str, version: int, run_id: str) -> None:
+def track(location: str, version: int, run_id: str, storage_options: Options = None) -> None:
     """Notes that a run has read a version."""
     name = re.sub(r"[^A-Za-z0-9_.-]", "_", f"{version}-{run_id}")
-    with no_vacuum(location):
-        _write(location, "tracked", name, {"version": version, "run_id": run_id, "created": _now()})
+    with no_vacuum(location, storage_options):
+        record = {"version": version, "run_id": run_id, "created": _now()}
+        _write(location, _TRACKED, name, record, storage_options)
 
 
-def untrack(location: str, run_id: str) -> int:
+def untrack(location: str, run_id: str, storage_options: Options = None) -> int:
     """Forgets every version that a run has read; returns how many there were."""
-    folder = _folder(location) / "tracked"
     forgotten = 0
-    for path in sorted(folder.glob("*.json")) if folder.is_dir() else []:
-        with contextlib.suppress(FileNotFoundError):  # taken away between listing and reading
-            if _record_of(path)["run_id"] == run_id:
-                path.unlink()
+    for file, record in _read_all(location, _TRACKED, storage_options).items():
+        if record["run_id"] == run_id:
+            with contextlib.suppress(FileNotFoundError):  # taken away between listing and removing
+                remove_file(file, storage_options or {})
                 forgotten += 1
     return forgotten
 
 
-def tracked(location: str) -> dict[int, list[str]]:
+def tracked(location: str, storage_options: Options = None) -> dict[int, list[str]]:
     """Run ids by the version that they have read."""
     runs: dict[int, list[str]] = {}
-    for record in _read_all(location, "tracked"):
+    for record in _read_all(location, _TRACKED, storage_options).values():
         runs.setdefault(int(record["version"]), []).append(str(record["run_id"]))
     return runs
 
 
 @contextlib.contextmanager
-def tracking(location: str, version: int, run_id: str, *, kept_as: str | None = None) -> Iterator[None]:
+def tracking(
+    location: str, version: int, run_id: str, *, kept_as: str | None = None, storage_options: Options = None
+) -> Iterator[None]:
     """Tracks a version while a run reads it and after that; no longer if the body raises.
 
     A table that can only be read here is read all the same, with a warning.
 
     Args:
-        location: The table's path.
+        location: The table's path or URI.
         version: The version's number.
         run_id: The run.
-        kept_as: Name to track the version under once the run has succeeded; its own by default.
+        kept_as: Name to track the version under once the run has succeeded; its own by default. A version that is
+            tracked under it already is left as it is.
+        storage_options: Access to an object store.
     """
     try:
-        track(location, version, run_id)
-    except OSError as error:
+        with _reached(location):
+            if kept_as is not None and kept_as in tracked(location, storage_options).get(version, ()):
+                kept = True
+            else:
+                kept = False
+                track(location, version, run_id, storage_options)
+    except (OSError, MissingDependencyError) as error:
         logger.warning(
             "%s cannot be written (%s), so VACUUM may remove files of version %d while they are read; its owner can "
             "pin it",
@@ -126,30 +138,36 @@ def tracking(location: str, version: int, run_id: str, *, kept_as: str | None = 
             error,
             version,
         )
+        kept = True
+    if kept:
         yield
         return
     try:
         yield
     except BaseException:
-        untrack(location, run_id)
+        untrack(location, run_id, storage_options)
         raise
     if kept_as is not None:
-        with contextlib.suppress(OSError):  # the version is tracked already, if under another name
-            track(location, version, kept_as)
-            untrack(location, run_id)
+        with contextlib.suppress(OSError), _reached(location):  # the version is tracked already, if under another name
+            track(location, version, kept_as, storage_options)
+            untrack(location, run_id, storage_options)
 
 
 @contextlib.contextmanager
-def no_new_pins(location: str) -> Iterator[None]:
-    """Keeps pins and tracked versions as they are while a VACUUM looks at them and removes files."""
-    with _lock(location, exclusive=True):
-        yield
+def no_new_pins(location: str, storage_options: Options = None) -> Iterator[Callable[[], None]]:
+    """Keeps pins and tracked versions as they are while a VACUUM looks at them and removes files.
+
+    Yields:
+        A function that raises `TableConflictError` once they could change again; to be called before each removal.
+    """
+    with table_lock(_folder(location), storage_options, exclusive=True) as require:
+        yield require
 
 
 @contextlib.contextmanager
-def no_vacuum(location: str) -> Iterator[None]:
+def no_vacuum(location: str, storage_options: Options = None) -> Iterator[None]:
     """Waits until no VACUUM is at work, and keeps a new one waiting."""
-    with _lock(location, exclusive=False):
+    with table_lock(_folder(location), storage_options, exclusive=False):
         yield
 
 
@@ -166,84 +184,80 @@ def check_pin_name(name: str) -> None:
         )
 
 
-def _folder(location: str) -> Path:
-    place = absolute(location)
-    if has_scheme(place):
-        raise InvalidArgumentError(
-            f"pins live in the table's folder, and {location} is not a path that can be written here"
-        )
-    return Path(place) / _FOLDER
+def _folder(location: str) -> str:
+    return f"{absolute(location).rstrip('/')}/{_FOLDER}"
 
 
 @contextlib.contextmanager
-def _lock(location: str, *, exclusive: bool) -> Iterator[None]:
-    """Holds the lock of a table's pins; the kernel lets go of it when a process dies.
-
-    Tables in an object store have no pins, and some file systems no locks.
-    """
-    if has_scheme(absolute(location)):
+def _reached(location: str) -> Iterator[None]:
+    """Turns what the client of an object store raises into an OSError, as a disk would."""
+    try:
         yield
-        return
-    folder = _folder(location)
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("a") as file:
-        with contextlib.suppress(OSError):
-            fcntl.flock(file, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
-        yield
+    except (OSError, LakelensError):
+        raise
+    except Exception as error:  # each store's client has exceptions of its own
+        if local_form(absolute(location)) is not None:
+            raise
+        raise OSError(f"{type(error).__name__}: {error}") from error
 
 
 @contextlib.contextmanager
 def writing_to(location: str) -> Iterator[None]:
-    """Turns the operating system's refusal to write in a table's folder into a typed error.
+    """Turns the refusal to write in a table's folder into a typed error.
 
     Raises:
         InvalidArgumentError: If the folder cannot be written.
     """
     try:
-        yield
+        with _reached(location):
+            yield
     except OSError as error:
+        where = "" if error.filename is None else f" ({error.filename})"
         raise InvalidArgumentError(
-            f"{location} cannot be written: {error.strerror or error} ({error.filename}); its owner can give you the "
-            "right to, or copy the table"
+            f"{location} cannot be written: {error.strerror or error}{where}; its owner can give you the right to, or "
+            "copy the table"
         ) from error
 
 
-def _write(location: str, kind: str, name: str, record: dict[str, Any]) -> None:
-    folder = _folder(location) / kind
-    folder.mkdir(parents=True, exist_ok=True)
-    # A reader sees the whole file or none.
-    temporary = folder / f".{name}.{uuid.uuid4().hex}"
+def _write(location: str, kind: str, name: str, record: dict[str, Any], storage_options: Options) -> None:
+    folder = f"{_folder(location)}/{kind}"
+    local = local_form(folder)
+    if local is not None:  # the table's own folder is there, or the table is gone
+        Path(local).parent.mkdir(exist_ok=True)
+        Path(local).mkdir(exist_ok=True)
+    write_bytes(f"{folder}/{name}.json", json.dumps(record).encode(), storage_options or {})
+
+
+def _read_all(location: str, kind: str, storage_options: Options) -> dict[str, dict[str, Any]]:
+    """Reads the records of a kind, by their files.
+
+    Raises:
+        TableError: If one is damaged, or the store does not give them: what they protect cannot be told then.
+    """
+    folder = f"{_folder(location)}/{kind}"
+    options = storage_options or {}
+    records = {}
     try:
-        with temporary.open("w", encoding="utf-8") as file:
-            json.dump(record, file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(folder / f"{name}.json")
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            temporary.unlink()
-
-
-def _read_all(location: str, kind: str) -> list[dict[str, Any]]:
-    if has_scheme(absolute(location)):
-        return []
-    folder = _folder(location) / kind
-    if not folder.is_dir():
-        return []
-    records = []
-    for path in sorted(folder.glob("*.json")):
-        with contextlib.suppress(FileNotFoundError):  # taken away between listing and reading
-            records.append(_record_of(path))
+        with _reached(location):
+            for name in sorted(name for name in names_in(folder, options) if _RECORD.match(name)):
+                with contextlib.suppress(FileNotFoundError):  # taken away between listing and reading
+                    file = f"{folder}/{name}"
+                    records[file] = _record_of(file, kind, read_bytes(file, options))
+    except OSError as error:
+        raise TableError(
+            f"{folder} cannot be read ({error}), so that nobody can tell which versions are protected; give access to "
+            "it, in storage_options or the environment"
+        ) from error
     return records
 
 
-def _record_of(path: Path) -> dict[str, Any]:
+def _record_of(file: str, kind: str, content: bytes) -> dict[str, Any]:
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-        int(record["version"]), record["name" if path.parent.name == "pins" else "run_id"]
+        record = json.loads(content)
+        int(record["version"]), record["name" if kind == _PINS else "run_id"]
     except (ValueError, KeyError, TypeError) as error:
         raise TableError(
-            f"{path} is not the pin or tracked version that lakelens wrote ({error!r}); what it protects cannot be "
+            f"{file} is not the pin or tracked version that lakelens wrote ({error!r}); what it protects cannot be "
             "told. Delete the file, and pin the version again"
         ) from error
     return dict(record)

@@ -11,12 +11,12 @@ from .data_files import require_files
 from .snapshot import open_snapshot
 
 
-def protected_versions(location: str) -> dict[int, tuple[str, ...]]:
+def protected_versions(location: str, storage_options: Mapping[str, str] | None = None) -> dict[int, tuple[str, ...]]:
     """Names what protects each version: `pin <name>` and `run <id>`."""
     reasons: dict[int, list[str]] = {}
-    for name, version in sorted(pins.pins(location).items()):
+    for name, version in sorted(pins.pins(location, storage_options).items()):
         reasons.setdefault(version, []).append(f"pin {name}")
-    for version, runs in sorted(pins.tracked(location).items()):
+    for version, runs in sorted(pins.tracked(location, storage_options).items()):
         reasons.setdefault(version, []).extend(f"run {run}" for run in runs)
     return {version: tuple(reasons[version]) for version in sorted(reasons)}
 
@@ -34,7 +34,7 @@ def pin_version(
     Waits while a VACUUM of lakelens is at work, so that the files which it finds are there to stay.
 
     Args:
-        location: Path of the table.
+        location: Path or URI of the table.
         name: Letters, digits, `_`, `.` and `-`, starting with a letter or `_`.
         version: Number, time or another pin; None is the latest.
         replace: Whether a pin of that name may move.
@@ -48,7 +48,7 @@ def pin_version(
     """
     pins.check_pin_name(name)
     snapshot = open_snapshot(location, version, storage_options)
-    with pins.writing_to(snapshot.location), pins.no_vacuum(snapshot.location):
+    with pins.writing_to(snapshot.location), pins.no_vacuum(snapshot.location, storage_options):
         require_files(snapshot, storage_options)
-        pins.pin(snapshot.location, name, snapshot.version, replace=replace)
+        pins.pin(snapshot.location, name, snapshot.version, replace=replace, storage_options=storage_options)
     return snapshot.version

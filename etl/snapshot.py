@@ -221,7 +221,7 @@ def _opened(
         raise NotADeltaTableError(
             f"{place} is a catalog name; give the table's path, as `ImageTable(spark, {place!r}).location` prints it"
         )
-    wanted = as_version(place, version)
+    wanted = as_version(place, version, storage_options)
     options = delta_options(storage_options)
     with log_of(place) as log:
         table = open_log(place, log, wanted, options)

@@ -262,15 +262,15 @@ class ImageTable:
 
     def unpin(self, name: str) -> None:
         """Takes a pin away."""
-        pin_files.unpin(self.snapshot().location, name)
+        pin_files.unpin(self.snapshot().location, name, self._options)
 
     def untrack(self, run_id: str) -> int:
         """Forgets that a run has read versions of this table, so that it protects none; returns how many it did."""
-        return pin_files.untrack(self.snapshot().location, run_id)
+        return pin_files.untrack(self.snapshot().location, run_id, self._options)
 
     def pins(self) -> dict[str, int]:
         """The pins: versions by name."""
-        return pin_files.pins(self.snapshot().location)
+        return pin_files.pins(self.snapshot().location, self._options)
 
     def history(self, limit: int | None = None) -> list[VersionInfo]:
         """The versions that the log still knows, the newest first, with rows, classes, batch and user.

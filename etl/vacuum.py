@@ -64,14 +64,16 @@ def vacuum(
         InvalidArgumentError: If `retention_hours` is negative, or short without `allow_short_retention`.
         VersionProtectedError: If files of a protected version would go; names the versions and what protects them.
         NotADeltaTableError: If there is no table.
+        TableConflictError: If the object store could not be reached for so long that the lock on the pins was lost.
     """
     _check_retention(retention_hours, allow_short_retention)
     latest = open_snapshot(location, None, storage_options)
     with contextlib.ExitStack() as writing:
+        require_lock = None
         if not dry_run:
             writing.enter_context(pins.writing_to(latest.location))
-            writing.enter_context(pins.no_new_pins(latest.location))
-        protected = protected_versions(latest.location)
+            require_lock = writing.enter_context(pins.no_new_pins(latest.location, storage_options))
+        protected = protected_versions(latest.location, storage_options)
         held = {version: _files_of(latest.location, version, storage_options) for version in protected}
         doomed = _doomed(latest, retention_hours, storage_options)
         endangered = {version: protected[version] for version, files in held.items() if files and files & doomed.keys()}
@@ -83,8 +85,8 @@ def vacuum(
             )
         kept = {place for version in endangered for place in held[version] or ()}
         files = {place: path for place, path in doomed.items() if place not in kept}
-        if not dry_run:
-            remove_files(files, storage_options)
+        if require_lock is not None:
+            remove_files(files, storage_options, before_each=require_lock)
     unreadable = {version: protected[version] for version, places in held.items() if places is None}
     return VacuumResult(tuple(sorted(files.values())), dry_run, endangered, unreadable)
 

@@ -16,7 +16,7 @@ from ..errors import InvalidArgumentError, NotADeltaTableError, NotAnImageTableE
 from ..etl import pins, schema
 from ..etl.catalog import is_delta_table, path_of, read_table, sql_name
 from ..etl.snapshot import DataFiles, Snapshot, open_snapshot
-from ..locations import absolute, has_scheme
+from ..locations import absolute
 from .predictions import PASSED_DDL
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ class ScoredTable:
         split: The split, or None for all rows.
         files: The data files that hold the rows; None when only Spark can tell.
         columns: Names of the columns where they are not lakelens's own.
+        storage_options: Access to an object store without Spark.
     """
 
     spark: SparkSession
@@ -54,6 +55,7 @@ class ScoredTable:
     split: str | None
     files: DataFiles | None
     columns: SourceColumns = field(default_factory=SourceColumns)
+    storage_options: Mapping[str, str] | None = None
 
     @property
     def name(self) -> str:
@@ -94,11 +96,9 @@ class ScoredTable:
         not take away. Those that succeed leave one name for all; a killed one leaves its own, until it is untracked.
         """
         scored = f"score-{digest[:12]}-{self.version}"
-        if has_scheme(self.location) or scored in pins.tracked(self.location).get(self.version, ()):
-            yield
-            return
         running = f"{scored}-{uuid.uuid4().hex[:12]}"
-        with pins.tracking(self.location, self.version, running, kept_as=scored):
+        options = self.storage_options
+        with pins.tracking(self.location, self.version, running, kept_as=scored, storage_options=options):
             yield
 
     def check(self) -> None:
@@ -165,11 +165,10 @@ def open_scored_table(
         snapshot = open_snapshot(location, version, storage_options)
     except UnsupportedTableFeatureError:
         # Spark reads what the log's files alone do not show; only sizes and row counts stay unknown.
-        source = ScoredTable(spark, location, _version_by_spark(spark, location, version), split, None)
+        number, files = _version_by_spark(spark, location, version, storage_options), None
     else:
-        source = ScoredTable(spark, location, snapshot.version, split, _files_of_split(snapshot, split))
-    if columns is not None:
-        source = ScoredTable(spark, source.location, source.version, split, source.files, columns)
+        number, files = snapshot.version, _files_of_split(snapshot, split)
+    source = ScoredTable(spark, location, number, split, files, columns or SourceColumns(), storage_options)
     source.check()
     _check_split(source)
     return source
@@ -200,7 +199,12 @@ def _check_split(source: ScoredTable) -> None:
         )
 
 
-def _version_by_spark(spark: SparkSession, location: str, version: int | str | datetime | None) -> int:
+def _version_by_spark(
+    spark: SparkSession,
+    location: str,
+    version: int | str | datetime | None,
+    storage_options: Mapping[str, str] | None,
+) -> int:
     """Resolves a number or the latest version where the log cannot be read without Spark."""
     if isinstance(version, int):
         return version
@@ -208,7 +212,8 @@ def _version_by_spark(spark: SparkSession, location: str, version: int | str | d
         return int(spark.sql(f"DESCRIBE HISTORY {sql_name(location)} LIMIT 1").collect()[0]["version"])
     if isinstance(version, str) and version.strip().isdigit():
         return int(version)
-    if isinstance(version, str) and (pinned := pins.version_of_pin(location, version.strip())) is not None:
+    pinned = pins.version_of_pin(location, version.strip(), storage_options) if isinstance(version, str) else None
+    if pinned is not None:
         return pinned
     raise UnsupportedTableFeatureError(
         f"{location}: version {version!r} of a table with deletion vectors or column mapping; give the version's number"

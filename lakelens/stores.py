@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -181,6 +182,44 @@ def read_bytes(location: str, storage_options: Mapping[str, str], end: int | Non
     return bytes(system.cat_file(path, end=end))
 
 
+def write_bytes(location: str, data: bytes, storage_options: Mapping[str, str]) -> None:
+    """Writes a whole small file: a reader sees the old one or all of the new one, also where the writer dies.
+
+    Args:
+        location: Path or URI; on a disk its folder is there.
+        data: What the file holds.
+        storage_options: Access to an object store.
+    """
+    path = local_form(location)
+    if path is None:
+        system, key = file_system(location, storage_options)
+        system.pipe_file(key, data)
+        return
+    temporary = Path(path).with_name(f".{Path(path).name}.{uuid.uuid4().hex}")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def remove_file(location: str, storage_options: Mapping[str, str]) -> None:
+    """Removes a file.
+
+    Raises:
+        FileNotFoundError: If there is no such file; stores that do not tell say nothing.
+    """
+    path = local_form(location)
+    if path is not None:
+        Path(path).unlink()
+        return
+    system, key = file_system(location, storage_options)
+    system.rm_file(key)
+
+
 def by_folder(locations: Iterable[str]) -> dict[str, list[str]]:
     """Groups files by the folder that holds them, so that folders are listed rather than files looked up."""
     folders: dict[str, list[str]] = defaultdict(list)
@@ -197,6 +236,7 @@ def names_in(folder: str, storage_options: Mapping[str, str]) -> set[str]:
         if path is not None:
             return {entry.name for entry in Path(path).iterdir()}
         system, path = file_system(folder, storage_options)
-        return {PurePosixPath(name).name for name in system.ls(path, detail=False, refresh=True)}
+        system.invalidate_cache(path)  # what others have written since
+        return {PurePosixPath(name).name for name in system.ls(path, detail=False)}
     except (FileNotFoundError, NotADirectoryError):
         return set()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,7 +38,6 @@ from .trial import Trial
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-logger = logging.getLogger(__name__)
 
 DEFAULT_CHECKPOINT_DIR = "lakelens-checkpoints"
 
@@ -165,7 +163,9 @@ def train(
     uri = resolve_tracking_uri(tracking_uri)
     read = _recorded(feed, validation)
     with _recorded_run(uri, experiment_name, run_name, entry, goal, read, params) as run:
-        with _run_folder(root, run) as folder, _version_in_use(feed, run):
+        # VACUUM stays off the version while it is read, and after that as long as the run that read it matters.
+        in_use = pins.tracking(feed.location, feed.version, run.run_id, storage_options=feed.plan.storage_options)
+        with _run_folder(root, run) as folder, in_use:
             job = TrainingJob(
                 entrypoint=entry,
                 training_feed=feed,
@@ -325,17 +325,6 @@ def _run_folder(root: Path, run: RunReference) -> Iterator[Path]:
         sweep(folder)
         with contextlib.suppress(OSError):  # not empty: it holds checkpoints
             folder.rmdir()
-
-
-@contextlib.contextmanager
-def _version_in_use(feed: DeltaFeed, run: RunReference) -> Iterator[None]:
-    """Keeps VACUUM off the version while it is read, and after that as long as the run that read it matters."""
-    if has_scheme(feed.location):
-        logger.warning("%s is no local path: version %d is not protected from VACUUM", feed.location, feed.version)
-        yield
-        return
-    with pins.tracking(feed.location, feed.version, run.run_id):
-        yield
 
 
 def _require_arrived(outcome: RankOutcome, run: RunReference) -> None:

@@ -1,41 +1,98 @@
+"""Names of versions and notes of who has read them, beside tables on disks and in S3."""
+
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
+from s3_server import BUCKET, MISSING, S3Server, s3_server
 
-from lakelens.errors import InvalidArgumentError, VersionNotFoundError
-from lakelens.etl.pins import pin, pins, track, tracked, unpin, untrack, version_of_pin
+from lakelens.errors import InvalidArgumentError, TableError, VersionNotFoundError
+from lakelens.etl import pins
 
-pytestmark = pytest.mark.unit
-
-
-def test_a_pin_names_a_version_until_it_is_taken_away(tmp_path):
-    table = str(tmp_path)
-    assert pins(table) == {}
-    pin(table, "before-relabel", 3)
-    pin(table, "v1.0", 0)
-    assert pins(table) == {"before-relabel": 3, "v1.0": 0}
-    assert version_of_pin(table, "v1.0") == 0
-    assert version_of_pin(table, "nothing") is None
-    unpin(table, "v1.0")
-    assert pins(table) == {"before-relabel": 3}
+pytestmark = pytest.mark.system
 
 
-def test_a_pin_does_not_move_unless_asked(tmp_path):
-    pin(str(tmp_path), "gold", 1)
-    pin(str(tmp_path), "gold", 1)
+@dataclass(frozen=True)
+class Table:
+    """Where a table is, and how to get there."""
+
+    location: str
+    storage_options: dict[str, str] = field(default_factory=dict)
+
+    def pin(self, name: str, version: int, *, replace: bool = False) -> None:
+        pins.pin(self.location, name, version, replace=replace, storage_options=self.storage_options)
+
+    def unpin(self, name: str) -> None:
+        pins.unpin(self.location, name, self.storage_options)
+
+    def pins(self) -> dict[str, int]:
+        return pins.pins(self.location, self.storage_options)
+
+    def track(self, version: int, run: str) -> None:
+        pins.track(self.location, version, run, self.storage_options)
+
+    def untrack(self, run: str) -> int:
+        return pins.untrack(self.location, run, self.storage_options)
+
+    def tracked(self) -> dict[int, list[str]]:
+        found = pins.tracked(self.location, self.storage_options)
+        return {version: sorted(runs) for version, runs in found.items()}
+
+    def tracking(self, version: int, run: str, kept_as: str | None = None):
+        options = self.storage_options
+        return pins.tracking(self.location, version, run, kept_as=kept_as, storage_options=options)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    if MISSING:
+        pytest.skip(f"{', '.join(MISSING)} not installed: pip install 'lakelens[dev]'")
+    with s3_server() as server:
+        yield server
+
+
+@pytest.fixture(params=["disk", "S3"])
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
+    if request.param == "disk":
+        return Table(str(tmp_path))
+    server = request.getfixturevalue("server")
+    return Table(f"s3a://{BUCKET}/tables/{tmp_path.name}", server.storage_options)
+
+
+def test_a_pin_names_a_version_until_it_is_taken_away(table):
+    assert table.pins() == {}
+    table.pin("before-relabel", 3)
+    table.pin("v1.0", 0)
+    assert table.pins() == {"before-relabel": 3, "v1.0": 0}
+    assert pins.version_of_pin(*_at(table, "v1.0")) == 0
+    assert pins.version_of_pin(*_at(table, "nothing")) is None
+    table.unpin("v1.0")
+    assert table.pins() == {"before-relabel": 3}
+
+
+def _at(table: Table, name: str) -> tuple[str, str, dict[str, str]]:
+    return table.location, name, table.storage_options
+
+
+def test_a_pin_does_not_move_unless_asked(table):
+    table.pin("gold", 1)
+    table.pin("gold", 1)
     with pytest.raises(InvalidArgumentError, match=r"'gold'.*version 1.*unpin"):
-        pin(str(tmp_path), "gold", 2)
-    pin(str(tmp_path), "gold", 2, replace=True)
-    assert pins(str(tmp_path)) == {"gold": 2}
+        table.pin("gold", 2)
+    table.pin("gold", 2, replace=True)
+    assert table.pins() == {"gold": 2}
 
 
-def test_unpinning_what_is_not_pinned_names_what_is(tmp_path):
-    pin(str(tmp_path), "gold", 1)
+def test_unpinning_what_is_not_pinned_names_what_is(table):
+    table.pin("gold", 1)
     with pytest.raises(VersionNotFoundError, match=r"'silver'.*gold"):
-        unpin(str(tmp_path), "silver")
+        table.unpin("silver")
 
 
 @pytest.mark.parametrize(
@@ -43,45 +100,76 @@ def test_unpinning_what_is_not_pinned_names_what_is(tmp_path):
 )
 def test_a_name_that_could_be_something_else_is_refused(tmp_path, name):
     with pytest.raises(InvalidArgumentError, match="pin's name"):
-        pin(str(tmp_path), name, 1)
+        Table(str(tmp_path)).pin(name, 1)
     assert not list(tmp_path.rglob("*.json"))
 
 
-def test_tracked_versions_know_their_runs(tmp_path):
-    table = str(tmp_path)
-    track(table, 1, "run/a")
-    track(table, 1, "run/a")
-    track(table, 1, "b")
-    track(table, 2, "b")
-    assert {version: sorted(runs) for version, runs in tracked(table).items()} == {1: ["b", "run/a"], 2: ["b"]}
-    assert untrack(table, "b") == 2
-    assert tracked(table) == {1: ["run/a"]}
+def test_tracked_versions_know_their_runs(table):
+    table.track(1, "run/a")
+    table.track(1, "run/a")
+    table.track(1, "b")
+    table.track(2, "b")
+    assert table.tracked() == {1: ["b", "run/a"], 2: ["b"]}
+    assert table.untrack("b") == 2
+    assert table.tracked() == {1: ["run/a"]}
+
+
+def test_a_version_is_tracked_while_it_is_read_and_after_that_unless_reading_failed(table):
+    with table.tracking(0, "run"):
+        assert table.tracked() == {0: ["run"]}
+    with contextlib.suppress(ValueError), table.tracking(1, "another"):
+        assert table.tracked() == {0: ["run"], 1: ["another"]}
+        raise ValueError("diverged")
+    assert table.tracked() == {0: ["run"]}
+    for _ in range(2):
+        with table.tracking(2, "call", kept_as="model"):
+            assert table.tracked()[2] in (["call"], ["model"])
+    assert table.tracked() == {0: ["run"], 2: ["model"]}
 
 
 def test_pins_at_once_are_all_kept_and_readers_never_see_half_a_file(tmp_path):
-    table, seen = str(tmp_path), []
+    table, seen = Table(str(tmp_path)), []
     stop = threading.Event()
 
     def read():
         while not stop.is_set():
-            seen.append(pins(table))
+            seen.append(table.pins())
 
     reader = threading.Thread(target=read)
     reader.start()
-    writers = [threading.Thread(target=pin, args=(table, f"p{n}", n)) for n in range(30)]
+    writers = [threading.Thread(target=table.pin, args=(f"p{n}", n)) for n in range(30)]
     for thread in writers:
         thread.start()
     for thread in writers:
         thread.join()
     stop.set()
     reader.join()
-    assert pins(table) == {f"p{n}": n for n in range(30)}
-    assert not [
-        path for path in tmp_path.rglob("*") if path.is_file() and path.name != "lock" and path.suffix != ".json"
-    ]
+    assert table.pins() == {f"p{n}": n for n in range(30)}
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".json"]
 
 
 def test_a_pin_is_a_plain_json_file_beside_the_data(tmp_path):
-    pin(str(tmp_path), "gold", 4)
+    Table(str(tmp_path)).pin("gold", 4)
     record = json.loads((tmp_path / "_lakelens" / "pins" / "gold.json").read_text())
     assert (record["name"], record["version"]) == ("gold", 4)
+
+
+@pytest.fixture
+def unreachable(server, monkeypatch) -> Table:
+    """A table in a store that does not answer, and is not asked again."""
+    import s3fs
+
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    monkeypatch.setattr(s3fs.S3FileSystem, "retries", 1)
+    return Table(f"s3a://{BUCKET}/tables/far", {**server.storage_options, "aws_endpoint_url": "http://127.0.0.1:9"})
+
+
+def test_a_table_that_cannot_be_written_is_read_all_the_same_with_a_warning(unreachable, caplog):
+    with unreachable.tracking(3, "run"):
+        pass
+    assert "VACUUM may remove files of version 3 while they are read" in caplog.text
+
+
+def test_protection_that_cannot_be_read_is_an_error_and_not_none(unreachable):
+    with pytest.raises(TableError, match=r"tables/far/_lakelens/pins cannot be read.*storage_options"):
+        unreachable.pins()
