@@ -96,8 +96,8 @@ def test_rows_without_a_path_are_of_no_file_system(spark, tmp_path):
 
 
 def test_the_query_behind_a_frame_of_paths_runs_once(spark, tmp_path):
-    names = ("1.jpg", "2.jpg", "2.jpg", "gone.jpg")
-    for name in set(names) - {"gone.jpg"}:
+    names = ("1.jpg", "2.jpg", "gone.jpg")
+    for name in names[:2]:
         (tmp_path / name).write_bytes(b"bytes")
     read = spark.sparkContext.accumulator(0)
 

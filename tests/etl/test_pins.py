@@ -11,8 +11,16 @@ from pathlib import Path
 
 import pytest
 from s3_server import BUCKET, MISSING, S3Server, s3_server
+from version_tables import three_versions
 
-from lakelens.errors import InvalidArgumentError, TableError, VersionNotFoundError
+from lakelens import ImageTable
+from lakelens.errors import (
+    InvalidArgumentError,
+    TableError,
+    VersionFilesMissingError,
+    VersionNotFoundError,
+    VersionProtectedError,
+)
 from lakelens.etl import pins
 
 pytestmark = pytest.mark.system
@@ -173,3 +181,17 @@ def test_a_table_that_cannot_be_written_is_read_all_the_same_with_a_warning(unre
 def test_protection_that_cannot_be_read_is_an_error_and_not_none(unreachable):
     with pytest.raises(TableError, match=r"tables/far/_lakelens/pins cannot be read.*storage_options"):
         unreachable.pins()
+
+
+def test_vacuum_in_a_bucket_spares_a_pinned_version_until_it_is_unpinned(server, tmp_path):
+    location = server.upload(three_versions(tmp_path), "tables/versions")
+    table = ImageTable(None, location, storage_options=server.storage_options)
+    assert table.pin("golden", 1) == 1
+    with pytest.raises(VersionProtectedError, match=r"version 1 \(pin golden\)"):
+        table.vacuum(0, allow_short_retention=True)
+    assert table.class_counts("golden") == table.class_counts(1)
+    table.unpin("golden")
+    assert table.vacuum(0, allow_short_retention=True).files
+    with pytest.raises(VersionFilesMissingError):
+        table.pin("late", 1)
+    assert table.pins() == {}
