@@ -130,7 +130,7 @@ def tracking(
             else:
                 kept = False
                 track(location, version, run_id, storage_options)
-    except (OSError, MissingDependencyError) as error:
+    except (OSError, MissingDependencyError, InvalidArgumentError) as error:  # the last where the store is none we know
         logger.warning(
             "%s cannot be written (%s), so VACUUM may remove files of version %d while they are read; its owner can "
             "pin it",

@@ -178,6 +178,15 @@ def test_a_table_that_cannot_be_written_is_read_all_the_same_with_a_warning(unre
     assert "VACUUM may remove files of version 3 while they are read" in caplog.text
 
 
+def test_a_table_in_a_store_that_only_spark_knows_is_read_all_the_same_and_has_no_pins(caplog):
+    table = Table("hdfs://namenode/table")
+    with table.tracking(3, "run", kept_as="model"):
+        pass
+    assert "hdfs://namenode/table cannot be written" in caplog.text
+    with pytest.raises(InvalidArgumentError, match="no store of scheme 'hdfs'"):
+        table.pins()
+
+
 def test_protection_that_cannot_be_read_is_an_error_and_not_none(unreachable):
     with pytest.raises(TableError, match=r"tables/far/_lakelens/pins cannot be read.*storage_options"):
         unreachable.pins()
