@@ -1,13 +1,15 @@
 """Sources that only Spark can open: a URI of a file system that is not the local one, with any name in it.
 
-Hadoop's viewfs is such a file system without a server: it mounts a local folder under another scheme.
+Hadoop's viewfs is such a file system without a server: it mounts a local folder below any scheme's URIs.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import uuid
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,16 +32,34 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 NAMES = ["a b.jpg", "100%.jpg", "%41.jpg", "ü犬.jpg", "a[1]{x}.jpg", "a#b?.jpg", "'q'.jpg", "a+b&c=d.jpg"]
 
 
+@contextlib.contextmanager
+def mount(spark, scheme: str, authority: str, folder: Path) -> Iterator[str]:
+    """Mounts a local folder where a store's URIs lead; gives its URI there."""
+    settings = spark.sparkContext._jsc.hadoopConfiguration()
+    viewfs = "org.apache.hadoop.fs.viewfs.ViewFileSystemOverloadScheme"
+    made = {
+        f"fs.{scheme}.impl": viewfs,
+        f"fs.viewfs.mounttable.{authority or 'default'}.link./mount": f"file://{folder}",
+        "fs.viewfs.overload.scheme.target.file.impl": "org.apache.hadoop.fs.LocalFileSystem",
+    }
+    for name, value in made.items():
+        settings.set(name, value)
+    yield f"{scheme}://{authority}/mount" if authority else f"{scheme}:/mount"
+    for name in made:
+        settings.unset(name)
+
+
+def account() -> str:
+    """A name that no other test has: Hadoop keeps file systems by name for as long as the JVM lives."""
+    return f"lake{uuid.uuid4().hex}"
+
+
 @pytest.fixture(scope="module")
 def mounted(spark, tmp_path_factory):
-    """A local folder and the URI that it has in another file system."""
+    """A local folder and the URI that it has in Azure's file system."""
     root = tmp_path_factory.mktemp("mounted")
-    settings = spark.sparkContext._jsc.hadoopConfiguration()
-    name = f"lake{uuid.uuid4().hex}"  # Hadoop keeps file systems by name for as long as the JVM lives
-    link = f"fs.viewfs.mounttable.{name}.link./mount"
-    settings.set(link, f"file://{root}")
-    yield root, f"viewfs://{name}/mount"
-    settings.unset(link)
+    with mount(spark, "abfss", f"images@{account()}.dfs.core.windows.net", root) as uri:
+        yield root, uri
 
 
 @pytest.fixture(scope="module")
@@ -120,6 +140,18 @@ def test_changed_and_mended_files_of_another_file_system_are_taken_again_and_tou
     later, table = story["later"], story["table"]
     assert (later.stored, later.skipped, later.changed) == (2, len(NAMES), 2)
     assert table.quarantine().files == ()
+
+
+@pytest.mark.parametrize("scheme", ["gs", "dbfs"])
+def test_images_are_found_and_read_below_other_schemes(spark, tmp_path, scheme):
+    data = {name: write_image(tmp_path / "pets" / "001.cat é" / name, seed=seed) for seed, name in enumerate(NAMES)}
+    with mount(spark, scheme, "" if scheme == "dbfs" else account(), tmp_path) as uri:
+        listing = list_source(writing_session(spark), Source(f"{uri}/pets"))
+        read = {row.path: row for row in listing.read_contents(listing.files, 10).collect()}
+    assert {path: bytes(row.content) for path, row in read.items()} == {
+        f"{uri}/pets/001.cat é/{name}": content for name, content in data.items()
+    }
+    assert {row.label_name for row in read.values()} == {"cat é"}
 
 
 def test_the_root_of_a_bucket_names_its_classes_like_any_folder(spark, monkeypatch):
