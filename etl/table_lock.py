@@ -97,7 +97,10 @@ class _Marker:
             self._over.set()
             if renewing.is_alive():
                 renewing.join()
-            self._withdraw()
+            try:
+                self._withdraw()
+            except Exception as error:  # noqa: BLE001  what the lock was for is done, or has its own error
+                logger.warning("the lock %s/%s stays for a minute: %s", self._folder, self._name, error)
 
     def require(self) -> None:
         """Raises if others may have taken the lock."""
