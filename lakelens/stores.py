@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from . import azure
 from .errors import InvalidArgumentError, MissingDependencyError
 from .locations import has_scheme
 
@@ -27,31 +28,71 @@ PROTOCOLS = {
     "abfss": ("abfs", "adlfs"),
     "az": ("abfs", "adlfs"),
 }
-# delta-rs' names of storage options, which users already have, -> fsspec's; a dot leads into a nested mapping.
-_OPTIONS = {
+# delta-rs' names of storage options, which users already have, -> fsspec's; a dot leads into a nested mapping. All
+# spellings of object_store 0.13.2 (`AmazonS3ConfigKey`), which deltalake 1.6.6 is built with; of several that are
+# given, the first counts.
+_OPTIONS: dict[str, Mapping[str, str]] = {
     "s3": {
         "aws_access_key_id": "key",
+        "access_key_id": "key",
         "aws_secret_access_key": "secret",
+        "secret_access_key": "secret",
         "aws_session_token": "token",
+        "aws_token": "token",
+        "session_token": "token",
+        "token": "token",
+        "aws_profile": "profile",
+        "aws_endpoint_url_s3": "endpoint_url",
         "aws_endpoint_url": "endpoint_url",
         "aws_endpoint": "endpoint_url",
+        "endpoint_url": "endpoint_url",
+        "endpoint": "endpoint_url",
         "aws_region": "client_kwargs.region_name",
+        "region": "client_kwargs.region_name",
         "aws_default_region": "client_kwargs.region_name",
+        "default_region": "client_kwargs.region_name",
         "aws_skip_signature": "anon",
+        "skip_signature": "anon",
+        "aws_request_payer": "requester_pays",
+        "request_payer": "requester_pays",
     },
     "gcs": {
         "google_service_account": "token",
         "google_service_account_path": "token",
         "google_application_credentials": "token",
     },
-    "abfs": {
-        "azure_storage_account_name": "account_name",
-        "azure_storage_account_key": "account_key",
-        "azure_storage_sas_token": "sas_token",
-        "azure_storage_client_id": "client_id",
-        "azure_storage_client_secret": "client_secret",
-        "azure_storage_tenant_id": "tenant_id",
+    "abfs": azure.OPTIONS,
+}
+_AWS_ENVIRONMENT = "set the environment variable {} instead, which delta-rs and s3fs both read"
+# What delta-rs takes, and decides who is let in or how the store is reached, but fsspec's file system has no argument
+# for; and what to do instead.
+_UNTRANSLATED: dict[str, Mapping[str, str]] = {
+    "s3": {
+        **{
+            prefix + name: _AWS_ENVIRONMENT.format(f"AWS_{name.upper()}")
+            for prefix in ("aws_", "")
+            for name in (
+                "role_arn",
+                "web_identity_token_file",
+                "container_credentials_relative_uri",
+                "container_credentials_full_uri",
+                "container_authorization_token_file",
+                "endpoint_url_sts",
+            )
+        },
+        "aws_iam_role_arn": "name a profile that assumes the role (aws_profile)",
+        "aws_s3_assume_role_arn": "name a profile that assumes the role (aws_profile)",
+        "aws_proxy_url": _AWS_ENVIRONMENT.format("HTTPS_PROXY"),
+        "proxy_url": _AWS_ENVIRONMENT.format("HTTPS_PROXY"),
+        "aws_sse_customer_key_base64": "let S3 keep the key (SSE-S3 or SSE-KMS)",
+        "sse_customer_key_base64": "let S3 keep the key (SSE-S3 or SSE-KMS)",
     },
+    "abfs": azure.UNTRANSLATED,
+}
+_FLAGS = frozenset({"anon", "requester_pays", "use_emulator", "use_fabric_endpoint"})
+_BOOLEANS = {
+    **dict.fromkeys(("1", "true", "on", "yes", "y"), True),
+    **dict.fromkeys(("0", "false", "off", "no", "n"), False),
 }
 # Options with this prefix are for fsspec alone, under its own names.
 FSSPEC_PREFIX = "fsspec."
@@ -97,21 +138,43 @@ def delta_options(storage_options: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def fsspec_options(protocol: str, storage_options: Mapping[str, str]) -> dict[str, Any]:
-    """Translates storage options into the arguments of fsspec's file system for `protocol`."""
+    """Translates storage options into the arguments of fsspec's file system for `protocol`.
+
+    Raises:
+        InvalidArgumentError: If an option that decides about access has no counterpart there, or a flag is none.
+    """
+    given = resolved(storage_options)
+    named = {key.lower(): value for key, value in given.items() if not key.startswith(FSSPEC_PREFIX)}
+    own = {key[len(FSSPEC_PREFIX) :]: value for key, value in given.items() if key.startswith(FSSPEC_PREFIX)}
+    if not own:  # else the user has said what fsspec is to do
+        _refuse_untranslated(protocol, named)
+    if protocol == "abfs":
+        named = {**azure.from_environment(named), **named}
     options: dict[str, Any] = {}
-    for key, value in resolved(storage_options).items():
-        if key.startswith(FSSPEC_PREFIX):
-            _put(options, key[len(FSSPEC_PREFIX) :], value)
-            continue
-        name = _OPTIONS.get(protocol, {}).get(key.lower()) or _OPTIONS.get(protocol, {}).get(f"aws_{key.lower()}")
-        if name == "anon":
-            options["anon"] = value.lower() == "true"
-        elif name is not None:
-            _put(options, name, value)
+    for key, name in reversed(list(_OPTIONS.get(protocol, {}).items())):
+        if key in named:
+            _put(options, name, _flag(key, named[key]) if name in _FLAGS else named[key])
+    for name, value in own.items():
+        _put(options, name, _BOOLEANS[value.lower()] if value.lower() in ("true", "false") else value)
     return options
 
 
-def _put(options: dict[str, Any], name: str, value: str) -> None:
+def _refuse_untranslated(protocol: str, named: Mapping[str, str]) -> None:
+    for key, instead in _UNTRANSLATED.get(protocol, {}).items():
+        if key in named:
+            raise InvalidArgumentError(
+                f"storage_options: {key} is for delta-rs alone; data files are read through fsspec, which has no such "
+                f"option for {protocol}. Do without it: {instead}; or give fsspec's own options as {FSSPEC_PREFIX}NAME"
+            )
+
+
+def _flag(key: str, value: str) -> bool:
+    if value.lower() not in _BOOLEANS:
+        raise InvalidArgumentError(f"storage_options: {key} is {value!r}; it must be true or false")
+    return _BOOLEANS[value.lower()]
+
+
+def _put(options: dict[str, Any], name: str, value: Any) -> None:
     *parents, last = name.split(".")
     for parent in parents:
         options = options.setdefault(parent, {})
@@ -122,7 +185,7 @@ def file_system(location: str, storage_options: Mapping[str, str]) -> tuple[Any,
     """Gives fsspec's file system for a location in an object store, and the location's path in it.
 
     Raises:
-        InvalidArgumentError: If the scheme is of no store that lakelens reads.
+        InvalidArgumentError: If the scheme is of no store that lakelens reads, or the options do not say how to.
         MissingDependencyError: If the package for the store is not installed.
     """
     import fsspec
@@ -135,7 +198,10 @@ def file_system(location: str, storage_options: Mapping[str, str]) -> tuple[Any,
         )
     protocol, package = PROTOCOLS[scheme]
     try:
-        system = fsspec.filesystem(protocol, **fsspec_options(protocol, storage_options))
+        options = fsspec_options(protocol, storage_options)
+        if protocol == "abfs":
+            options = azure.arguments(location, options)
+        system = fsspec.filesystem(protocol, **options)
     except ImportError as error:
         raise MissingDependencyError(
             f"{location}: reading {scheme}:// needs {package}: pip install {package}"

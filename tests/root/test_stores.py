@@ -66,6 +66,16 @@ def test_a_scheme_that_no_store_has_is_refused_with_those_that_are_known():
             {"aws_access_key_id": "K", "AWS_SECRET_ACCESS_KEY": "S", "aws_session_token": "T", "region": "eu-west-1"},
             {"key": "K", "secret": "S", "token": "T", "client_kwargs": {"region_name": "eu-west-1"}},
         ),
+        (
+            "s3",
+            {"Access_Key_Id": "K", "secret_access_key": "S", "aws_token": "T"},
+            {"key": "K", "secret": "S", "token": "T"},
+        ),
+        ("s3", {"token": "T", "default_region": "r"}, {"token": "T", "client_kwargs": {"region_name": "r"}}),
+        ("s3", {"default_region": "old", "region": "new"}, {"client_kwargs": {"region_name": "new"}}),
+        ("s3", {"endpoint": "http://h:1", "skip_signature": "yes"}, {"endpoint_url": "http://h:1", "anon": True}),
+        ("s3", {"aws_request_payer": "true", "aws_profile": "P"}, {"requester_pays": True, "profile": "P"}),
+        ("s3", {"aws_role_arn": "R", "fsspec.anon": "false"}, {"anon": False}),
         ("s3", {"aws_endpoint_url": "http://h:1", "aws_allow_http": "true"}, {"endpoint_url": "http://h:1"}),
         ("s3", {"aws_skip_signature": "true"}, {"anon": True}),
         ("s3", {"fsspec.config_kwargs.max_pool_connections": "50"}, {"config_kwargs": {"max_pool_connections": "50"}}),
@@ -76,6 +86,8 @@ def test_a_scheme_that_no_store_has_is_refused_with_those_that_are_known():
             {"account_name": "A", "account_key": "K", "tenant_id": "T"},
         ),
         ("abfs", {"azure_storage_sas_token": "S"}, {"sas_token": "S"}),
+        ("abfs", {"AZURE_STORAGE_ACCESS_KEY": "K", "endpoint": "E"}, {"account_key": "K", "endpoint": "E"}),
+        ("abfs", {"authority_id": "T", "azure_client_id": "C"}, {"tenant_id": "T", "client_id": "C"}),
     ],
 )
 def test_storage_options_of_delta_rs_are_translated_for_fsspec(protocol, given, wanted):
@@ -100,3 +112,19 @@ def test_files_are_grouped_by_the_folder_that_is_listed(tmp_path):
     assert names_in(str(tmp_path / "a"), {}) == {"x"}
     assert names_in(str(tmp_path / "gone"), {}) == names_in(str(tmp_path / "a" / "x"), {}) == set()
     assert read_bytes(str(tmp_path / "a" / "x"), {}) == b"1"
+
+
+@pytest.mark.parametrize(
+    ("protocol", "given", "words"),
+    [
+        ("s3", {"aws_role_arn": "R"}, r"aws_role_arn is for delta-rs alone; .* environment variable AWS_ROLE_ARN"),
+        ("s3", {"AWS_IAM_ROLE_ARN": "R"}, r"aws_iam_role_arn .*aws_profile.*; or give .* as fsspec\.NAME"),
+        ("s3", {"proxy_url": "http://p"}, r"proxy_url .*HTTPS_PROXY"),
+        ("s3", {"aws_skip_signature": "maybe"}, r"aws_skip_signature is 'maybe'; it must be true or false"),
+        ("abfs", {"bearer_token": "T"}, r"bearer_token .*give an account key, a SAS token or a service principal"),
+        ("abfs", {"azure_federated_token_file": "/t"}, r"AZURE_FEDERATED_TOKEN_FILE instead"),
+    ],
+)
+def test_an_option_that_decides_about_access_and_that_fsspec_lacks_is_refused(protocol, given, words):
+    with pytest.raises(InvalidArgumentError, match=words):
+        fsspec_options(protocol, given)
