@@ -26,7 +26,7 @@ def commit_times(latest: DeltaTable, log: str, storage_options: Mapping[str, str
     Args:
         latest: The table at its latest version: of an earlier one, delta-rs numbers the commits wrongly.
         log: Where its log is.
-        storage_options: Access to an object store, as delta-rs takes it.
+        storage_options: Access to an object store.
 
     Returns:
         Time of each commit that tells one, by version.
@@ -47,7 +47,7 @@ def commit_time(version: int, log: str, storage_options: Mapping[str, str]) -> d
     Args:
         version: Number of the version.
         log: Where the table's log is.
-        storage_options: Access to an object store, as delta-rs takes it.
+        storage_options: Access to an object store.
     """
     commit = f"{log.rstrip('/')}/_delta_log/{version:0{_COMMIT_DIGITS}d}.json"
     try:

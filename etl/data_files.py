@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from ..errors import VersionFilesMissingError
 from ..parquet import open_parquet_file
-from ..stores import file_system, local_form, remove_file
+from ..stores import file_system, local_form, reaching, remove_file
 from .snapshot import Snapshot, locate
 
 _NAMED = 3
@@ -83,7 +83,8 @@ def exists(location: str, storage_options: Mapping[str, str] | None = None) -> b
         return Path(local).is_file()
     system, path = file_system(location, storage_options or {})
     system.invalidate_cache(path.rpartition("/")[0])  # what others have taken since it was listed
-    return bool(system.exists(path))
+    with reaching(location):
+        return bool(system.exists(path))
 
 
 def remove_files(

@@ -18,6 +18,7 @@ from ..errors import (
     VersionNotFoundError,
 )
 from ..locations import has_scheme
+from ..stores import delta_options, store_error, unknown_store
 from .commit_times import commit_times
 
 if TYPE_CHECKING:
@@ -95,17 +96,21 @@ def _known_pins(place: str, storage_options: Mapping[str, str] | None) -> str:
     return f" (its pins: {', '.join(sorted(known))})" if known else " (it has no pins)"
 
 
-def open_log(place: str, log: str, version: int | datetime | None, options: dict[str, str]) -> DeltaTable:
+def open_log(
+    place: str, log: str, version: int | datetime | None, storage_options: Mapping[str, str] | None
+) -> DeltaTable:
     """Opens a table at a version.
 
     Args:
         place: The table, as messages call it.
         log: Where delta-rs finds it: what `log_of` gives.
         version: A number; a time, which means the last version at or before it; or None for the latest.
-        options: Access to an object store.
+        storage_options: Access to an object store.
 
     Raises:
         NotADeltaTableError: If there is no table.
+        InvalidArgumentError: If no store is known for the location's scheme.
+        StoreError: If the object store cannot be reached or refuses.
         VersionNotFoundError: If it has no such version; says which it has.
         VersionFilesMissingError: If its log cannot be read.
         UnsupportedTableFeatureError: If delta-rs does not know one of its features.
@@ -114,27 +119,35 @@ def open_log(place: str, log: str, version: int | datetime | None, options: dict
     from deltalake.exceptions import DeltaError, DeltaProtocolError, TableNotFoundError
 
     number = version if isinstance(version, int) else None
-    if number is not None and (number < 0 or (number > _LIKELY_NUMBER and number > _latest(place, log, options))):
-        raise VersionNotFoundError(f"{place}: version {number} does not exist{_existing(log, options)}")
+    if number is not None and (
+        number < 0 or (number > _LIKELY_NUMBER and number > _latest(place, log, storage_options))
+    ):
+        raise VersionNotFoundError(f"{place}: version {number} does not exist{_existing(log, storage_options)}")
     try:
-        table = DeltaTable(log, version=number, storage_options=options or None)
+        table = DeltaTable(log, version=number, storage_options=delta_options(storage_options) or None)
     except DeltaProtocolError as error:
         raise UnsupportedTableFeatureError(unsupported(place, number, str(error))) from error
     except (TableNotFoundError, DeltaError, OSError) as error:
-        raise _explain(place, log, number, options, error) from error
+        if isinstance(error, OSError) and has_scheme(log):
+            raise store_error(place, error) from error
+        if "Unknown scheme" in str(error):
+            raise unknown_store(place) from error
+        raise _explain(place, log, number, storage_options, error) from error
     if isinstance(version, datetime):
-        return _at_time(place, log, table, version, options)
+        return _at_time(place, log, table, version, storage_options)
     return table
 
 
-def _latest(place: str, log: str, options: dict[str, str]) -> int:
-    return int(open_log(place, log, None, options).version())
+def _latest(place: str, log: str, storage_options: Mapping[str, str] | None) -> int:
+    return int(open_log(place, log, None, storage_options).version())
 
 
-def _explain(place: str, log: str, number: int | None, options: dict[str, str], error: Exception) -> TableError:
+def _explain(
+    place: str, log: str, number: int | None, storage_options: Mapping[str, str] | None, error: Exception
+) -> TableError:
     """Finds which of our errors a failure to open a table is."""
     text = str(error)
-    existing = _existing(log, options)
+    existing = _existing(log, storage_options)
     if existing and number is not None:
         return VersionNotFoundError(f"{place}: version {number} does not exist or can no longer be rebuilt{existing}")
     if any(word in text.lower() for word in ("unsupported", "unknown feature", "not supported")):
@@ -148,22 +161,24 @@ def _no_table(place: str, why: str) -> NotADeltaTableError:
     return NotADeltaTableError(f"{place} holds no Delta table ({why}); give the folder that contains _delta_log/")
 
 
-def _existing(log: str, options: dict[str, str]) -> str:
+def _existing(log: str, storage_options: Mapping[str, str] | None) -> str:
     """Says which versions a table has, or nothing when it is no table."""
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 
     try:
-        latest = DeltaTable(log, storage_options=options or None)
+        latest = DeltaTable(log, storage_options=delta_options(storage_options) or None)
     except (DeltaError, OSError):
         return ""
-    first = min(commit_times(latest, log, options), default=latest.version())
+    first = min(commit_times(latest, log, storage_options or {}), default=latest.version())
     return (
         f"; it has versions {first} to {latest.version()}" if first < latest.version() else f"; it has version {first}"
     )
 
 
-def _at_time(place: str, log: str, table: DeltaTable, moment: datetime, options: Mapping[str, str]) -> DeltaTable:
+def _at_time(
+    place: str, log: str, table: DeltaTable, moment: datetime, storage_options: Mapping[str, str] | None
+) -> DeltaTable:
     """Loads the last version committed at or before a time.
 
     delta-rs answers a time before the first commit with the first version and one after the last with the last; like
@@ -171,7 +186,7 @@ def _at_time(place: str, log: str, table: DeltaTable, moment: datetime, options:
     """
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=timezone.utc)
-    commits = commit_times(table, log, options)
+    commits = commit_times(table, log, storage_options or {})
     eligible = [version for version, committed in commits.items() if committed <= moment]
     latest = commits.get(table.version())
     if not eligible or (latest is not None and moment > latest and moment > datetime.now(timezone.utc)):

@@ -15,7 +15,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from ..errors import InvalidArgumentError, LakelensError, MissingDependencyError, TableError, VersionNotFoundError
+from ..errors import InvalidArgumentError, MissingDependencyError, TableError, VersionNotFoundError
 from ..locations import absolute
 from ..stores import local_form, names_in, read_bytes, remove_file, write_bytes
 from .table_lock import table_lock
@@ -124,12 +124,11 @@ def tracking(
         storage_options: Access to an object store.
     """
     try:
-        with _reached(location):
-            if kept_as is not None and kept_as in tracked(location, storage_options).get(version, ()):
-                kept = True
-            else:
-                kept = False
-                track(location, version, run_id, storage_options)
+        if kept_as is not None and kept_as in tracked(location, storage_options).get(version, ()):
+            kept = True
+        else:
+            kept = False
+            track(location, version, run_id, storage_options)
     except (OSError, MissingDependencyError, InvalidArgumentError) as error:  # the last where the store is none we know
         logger.warning(
             "%s cannot be written (%s), so VACUUM may remove files of version %d while they are read; its owner can "
@@ -148,7 +147,7 @@ def tracking(
         untrack(location, run_id, storage_options)
         raise
     if kept_as is not None:
-        with contextlib.suppress(OSError), _reached(location):  # the version is tracked already, if under another name
+        with contextlib.suppress(OSError):  # the version is tracked already, if under another name
             track(location, version, kept_as, storage_options)
             untrack(location, run_id, storage_options)
 
@@ -189,19 +188,6 @@ def _folder(location: str) -> str:
 
 
 @contextlib.contextmanager
-def _reached(location: str) -> Iterator[None]:
-    """Turns what the client of an object store raises into an OSError, as a disk would."""
-    try:
-        yield
-    except (OSError, LakelensError):
-        raise
-    except Exception as error:  # each store's client has exceptions of its own
-        if local_form(absolute(location)) is not None:
-            raise
-        raise OSError(f"{type(error).__name__}: {error}") from error
-
-
-@contextlib.contextmanager
 def writing_to(location: str) -> Iterator[None]:
     """Turns the refusal to write in a table's folder into a typed error.
 
@@ -209,8 +195,7 @@ def writing_to(location: str) -> Iterator[None]:
         InvalidArgumentError: If the folder cannot be written.
     """
     try:
-        with _reached(location):
-            yield
+        yield
     except OSError as error:
         where = "" if error.filename is None else f" ({error.filename})"
         raise InvalidArgumentError(
@@ -238,11 +223,10 @@ def _read_all(location: str, kind: str, storage_options: Options) -> dict[str, d
     options = storage_options or {}
     records = {}
     try:
-        with _reached(location):
-            for name in sorted(name for name in names_in(folder, options) if _RECORD.match(name)):
-                with contextlib.suppress(FileNotFoundError):  # taken away between listing and reading
-                    file = f"{folder}/{name}"
-                    records[file] = _record_of(file, kind, read_bytes(file, options))
+        for name in sorted(name for name in names_in(folder, options) if _RECORD.match(name)):
+            with contextlib.suppress(FileNotFoundError):  # taken away between listing and reading
+                file = f"{folder}/{name}"
+                records[file] = _record_of(file, kind, read_bytes(file, options))
     except OSError as error:
         raise TableError(
             f"{folder} cannot be read ({error}), so that nobody can tell which versions are protected; give access to "

@@ -21,7 +21,6 @@ import numpy.typing as npt
 
 from ..errors import NotADeltaTableError, UnsupportedTableFeatureError
 from ..locations import absolute, has_scheme, is_table_name
-from ..stores import delta_options
 from .commit_times import commit_time
 from .opening import as_version, log_of, open_log, unsupported
 
@@ -182,6 +181,7 @@ def open_snapshot(
 
     Raises:
         NotADeltaTableError: If there is no Delta table at `location`.
+        StoreError: If the object store cannot be reached or refuses.
         VersionNotFoundError: If the table has no such version; the message says which it has.
         UnsupportedTableFeatureError: If reading its Parquet files would give wrong rows; names the feature.
     """
@@ -222,16 +222,15 @@ def _opened(
             f"{place} is a catalog name; give the table's path, as `ImageTable(spark, {place!r}).location` prints it"
         )
     wanted = as_version(place, version, storage_options)
-    options = delta_options(storage_options)
     with log_of(place) as log:
-        table = open_log(place, log, wanted, options)
+        table = open_log(place, log, wanted, storage_options)
         metadata = table.metadata()
         yield (
             VersionIdentity(
                 location=place.rstrip("/") if place != "/" else place,
                 version=table.version(),
                 table_id=str(metadata.id),
-                timestamp=commit_time(table.version(), log, options),
+                timestamp=commit_time(table.version(), log, storage_options or {}),
                 configuration=dict(metadata.configuration),
                 partition_columns=tuple(metadata.partition_columns),
             ),

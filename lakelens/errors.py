@@ -96,6 +96,10 @@ class VersionFilesMissingError(TableError):
     """Raised when a version is in the log but VACUUM or a hand has removed its data files."""
 
 
+class StoreError(LakelensError, OSError):
+    """Raised when an object store cannot be reached, or refuses a request; names the location."""
+
+
 class DataFileError(TableError):
     """Raised when a data file is no whole Parquet file, or one that cannot be read; names the file."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import uuid
 from collections import defaultdict
@@ -14,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from . import azure
-from .errors import InvalidArgumentError, MissingDependencyError
+from .errors import InvalidArgumentError, LakelensError, MissingDependencyError, StoreError
 from .locations import has_scheme
 
 # Hadoop's names of a store -> fsspec's, and the package that brings it.
@@ -94,6 +95,10 @@ _BOOLEANS = {
     **dict.fromkeys(("1", "true", "on", "yes", "y"), True),
     **dict.fromkeys(("0", "false", "off", "no", "n"), False),
 }
+# What clients quote of a store's answer: colours, arrows and XML; and a shared access signature, which is a secret.
+_MARKUP = re.compile(r"\x1b\[[0-9;]*m|↳|<[^<>]*>")
+_SIGNATURE = re.compile(r"(\bsig(?:nature)?=)[^&\s'\"]+", re.I)
+_SAID = 500
 # Options with this prefix are for fsspec alone, under its own names.
 FSSPEC_PREFIX = "fsspec."
 # A value with this prefix is the name of an environment variable: the secret itself travels with no plan or pickle.
@@ -192,21 +197,71 @@ def file_system(location: str, storage_options: Mapping[str, str]) -> tuple[Any,
 
     scheme = location.split(":", 1)[0].lower()
     if scheme not in PROTOCOLS:
-        known = ", ".join(sorted(PROTOCOLS))
-        raise InvalidArgumentError(
-            f"{location}: no store of scheme {scheme!r} is known; lakelens reads {known} and disks"
-        )
+        raise unknown_store(location)
     protocol, package = PROTOCOLS[scheme]
     try:
         options = fsspec_options(protocol, storage_options)
         if protocol == "abfs":
             options = azure.arguments(location, options)
-        system = fsspec.filesystem(protocol, **options)
+        with reaching(location):
+            system = fsspec.filesystem(protocol, **options)
     except ImportError as error:
         raise MissingDependencyError(
             f"{location}: reading {scheme}:// needs {package}: pip install {package}"
         ) from error
     return system, system._strip_protocol(f"{protocol}:{location.split(':', 1)[1]}")
+
+
+def unknown_store(location: str) -> InvalidArgumentError:
+    """Makes the error about a location whose scheme is of no store that lakelens reads."""
+    scheme = location.split(":", 1)[0].lower()
+    known = ", ".join(sorted(PROTOCOLS))
+    instead = "; write abfss://container@account.dfs.core.windows.net/... for the same files"
+    return InvalidArgumentError(
+        f"{location}: no store of scheme {scheme!r} is known; lakelens reads {known} and disks"
+        f"{instead if scheme in ('wasb', 'wasbs') else ''}"
+    )
+
+
+@contextmanager
+def reaching(location: str) -> Iterator[None]:
+    """Turns what the client of an object store raises into an error of ours; that a file is not there stays as it is.
+
+    Raises:
+        StoreError: In place of any other error, which is its cause.
+    """
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError, ImportError, LakelensError):
+        raise
+    except Exception as error:  # each store's client has exceptions of its own
+        raise store_error(location, error) from error
+
+
+def store_error(location: str, error: Exception) -> StoreError:
+    """Makes the error about a store that cannot be reached or refuses, from what its client says."""
+    said = _MARKUP.sub(" ", _SIGNATURE.sub(r"\1...", f"{type(error).__name__}: {error}"))
+    said = " ".join(said.split()).removeprefix("OSError: ").partition(" RequestId:")[0]  # Azure repeats itself there
+    said = said if len(said) <= _SAID else f"{said[:_SAID]}..."
+    return StoreError(
+        f"{location} cannot be reached in its store: {said}. Check the location, the network, and the access in "
+        "storage_options or the environment"
+    )
+
+
+class _Reached:
+    """A file in an object store, whose errors are ours."""
+
+    def __init__(self, file: Any, location: str) -> None:
+        self._file = file
+        self._location = location
+
+    def read(self, size: int = -1) -> bytes:
+        with reaching(self._location):
+            return bytes(self._file.read(size))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
 
 
 @contextmanager
@@ -224,9 +279,11 @@ def open_location(location: str, storage_options: Mapping[str, str], size: int |
             yield source
         return
     system, path = file_system(location, storage_options)
-    # pyarrow asks for whole column chunks; a cache would only read further ahead and copy.
-    with system.open(path, "rb", size=size, cache_type="none") as source:
-        yield source
+    with reaching(location):
+        # pyarrow asks for whole column chunks; a cache would only read further ahead and copy.
+        file = system.open(path, "rb", size=size, cache_type="none")
+    with file as source:
+        yield _Reached(source, location)
 
 
 def read_bytes(location: str, storage_options: Mapping[str, str], end: int | None = None) -> bytes:
@@ -239,13 +296,15 @@ def read_bytes(location: str, storage_options: Mapping[str, str], end: int | Non
 
     Raises:
         FileNotFoundError: If there is no such file.
+        StoreError: If the store cannot be reached or refuses.
     """
     path = local_form(location)
     if path is not None:
         with Path(path).open("rb") as file:
             return file.read(-1 if end is None else end)
     system, path = file_system(location, storage_options)
-    return bytes(system.cat_file(path, end=end))
+    with reaching(location):
+        return bytes(system.cat_file(path, end=end))
 
 
 def write_bytes(location: str, data: bytes, storage_options: Mapping[str, str]) -> None:
@@ -259,7 +318,8 @@ def write_bytes(location: str, data: bytes, storage_options: Mapping[str, str]) 
     path = local_form(location)
     if path is None:
         system, key = file_system(location, storage_options)
-        system.pipe_file(key, data)
+        with reaching(location):
+            system.pipe_file(key, data)
         return
     temporary = Path(path).with_name(f".{Path(path).name}.{uuid.uuid4().hex}")
     try:
@@ -277,13 +337,15 @@ def remove_file(location: str, storage_options: Mapping[str, str]) -> None:
 
     Raises:
         FileNotFoundError: If there is no such file; stores that do not tell say nothing.
+        StoreError: If the store cannot be reached or refuses.
     """
     path = local_form(location)
     if path is not None:
         Path(path).unlink()
         return
     system, key = file_system(location, storage_options)
-    system.rm_file(key)
+    with reaching(location):
+        system.rm_file(key)
 
 
 def by_folder(locations: Iterable[str]) -> dict[str, list[str]]:
@@ -303,6 +365,7 @@ def names_in(folder: str, storage_options: Mapping[str, str]) -> set[str]:
             return {entry.name for entry in Path(path).iterdir()}
         system, path = file_system(folder, storage_options)
         system.invalidate_cache(path)  # what others have written since
-        return {PurePosixPath(name).name for name in system.ls(path, detail=False)}
+        with reaching(folder):
+            return {PurePosixPath(name).name for name in system.ls(path, detail=False)}
     except (FileNotFoundError, NotADirectoryError):
         return set()

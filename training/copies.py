@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import CopyError
 from ..etl.snapshot import Snapshot, VersionIdentity, identify, locate, open_snapshot
 from ..locations import absolute
-from ..stores import file_system, local_form, names_in, read_bytes
+from ..stores import file_system, local_form, names_in, reaching, read_bytes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -284,8 +284,9 @@ def _remove(location: str, storage_options: Mapping[str, str] | None) -> None:
     path = local_form(location)
     if path is None:
         system, path = file_system(location, storage_options or {})
-        if system.exists(path):
-            system.rm(path, recursive=True)
+        with reaching(location):
+            if system.exists(path):
+                system.rm(path, recursive=True)
     elif Path(path).is_dir():
         shutil.rmtree(path)
     else:

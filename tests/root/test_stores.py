@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lakelens.errors import InvalidArgumentError
+from lakelens.errors import InvalidArgumentError, StoreError
+from lakelens.etl.snapshot import open_snapshot
 from lakelens.stores import (
     PROTOCOLS,
     by_folder,
@@ -13,6 +14,7 @@ from lakelens.stores import (
     fsspec_options,
     local_form,
     names_in,
+    reaching,
     read_bytes,
 )
 
@@ -56,6 +58,38 @@ def test_a_scheme_that_no_store_has_is_refused_with_those_that_are_known():
         InvalidArgumentError, match=r"no store of scheme 'hdfs' is known; lakelens reads abfs, abfss, .*s3a"
     ):
         file_system("hdfs://name/t", {})
+    for locate in (lambda place: file_system(place, {}), open_snapshot):
+        with pytest.raises(InvalidArgumentError, match=r"'wasbs' is known; .*; write abfss://container@account\.dfs"):
+            locate("wasbs://images@lake.blob.core.windows.net/t")
+
+
+def test_what_a_stores_client_raises_becomes_an_error_that_names_the_location_and_no_secret():
+    said = (
+        "Error\n \x1b[31m↳\x1b[0m GET http://h/t?sv=1&sig=s3cr3t&x=1\n<Error><Code>AuthorizationFailure</Code></Error>"
+    )
+    with pytest.raises(StoreError) as raised, reaching("az://c/t"):
+        raise RuntimeError(said)
+    assert str(raised.value).startswith(
+        "az://c/t cannot be reached in its store: RuntimeError: Error GET http://h/t?sv=1&sig=...&x=1 "
+        "AuthorizationFailure. Check the location"
+    )
+    assert isinstance(raised.value, OSError)
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError(2, "gone"), InvalidArgumentError("ours")])
+def test_a_file_that_is_gone_and_an_error_of_ours_stay_what_they_are(error):
+    with pytest.raises(type(error)) as raised, reaching("az://c/t"):
+        raise error
+    assert raised.value is error
+
+
+@pytest.mark.parametrize("location", ["s3://bucket/t", "az://c/t", "abfss://c@lake.dfs.core.windows.net/t"])
+def test_a_store_that_cannot_be_reached_is_not_taken_for_one_without_the_table(location):
+    names = ("aws_endpoint", "azure_endpoint", "allow_http", "aws_region", "aws_access_key_id", "aws_secret_access_key")
+    values = ("http://127.0.0.1:9", "http://127.0.0.1:9", "true", "r", "K", "S")
+    access = {**dict(zip(names, values, strict=True)), "account_name": "a", "account_key": "Szhi", "max_retries": "0"}
+    with pytest.raises(StoreError, match=rf"{location} cannot be reached in its store: .*Connection refused"):
+        open_snapshot(location, None, access)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from lakelens.errors import (
     FeedStalledError,
     InvalidArgumentError,
     NotADeltaTableError,
+    StoreError,
     VersionFilesMissingError,
 )
 from lakelens.etl.snapshot import open_snapshot
@@ -108,6 +109,29 @@ def test_the_environment_alone_is_enough(server, table):
 def test_a_place_without_a_table_is_refused_by_its_uri(server, table):
     with pytest.raises(NotADeltaTableError, match="holds no Delta table"):
         DeltaFeed(f"s3://{BUCKET}/nothing", storage_options=server.storage_options)
+
+
+def test_a_bucket_that_is_not_there_is_an_error_of_the_store(server):
+    location = f"s3://{BUCKET}-gone/t"
+    with pytest.raises(StoreError, match=rf"{location} cannot be reached in its store: .*NoSuchBucket"):
+        DeltaFeed(location, storage_options=server.storage_options)
+
+
+def test_a_store_that_goes_away_while_rows_are_read_is_an_error_that_names_the_file(server, table, monkeypatch):
+    import s3fs
+
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    monkeypatch.setattr(s3fs.S3FileSystem, "retries", 1)
+    monkeypatch.setenv("LAKE_ENDPOINT", server.endpoint)
+    feed = DeltaFeed(table, storage_options={**server.storage_options, "aws_endpoint_url": "env:LAKE_ENDPOINT"})
+    monkeypatch.setenv("LAKE_ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(StoreError, match=r"\.parquet cannot be reached in its store: .*storage_options"):
+        labels(feed)
+
+
+def test_options_for_fsspec_alone_count_for_the_log_too(server, local, table):
+    options = {**server.storage_options, "aws_role_arn": "arn:x", "fsspec.anon": "false"}
+    assert open_snapshot(table, 1, options).timestamp == open_snapshot(local, 1).timestamp
 
 
 def test_objects_that_are_gone_are_an_error_before_the_first_step_that_names_them(server, local):
