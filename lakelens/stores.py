@@ -241,7 +241,8 @@ def reaching(location: str) -> Iterator[None]:
 def store_error(location: str, error: Exception) -> StoreError:
     """Makes the error about a store that cannot be reached or refuses, from what its client says."""
     said = _MARKUP.sub(" ", _SIGNATURE.sub(r"\1...", f"{type(error).__name__}: {error}"))
-    said = " ".join(said.split()).removeprefix("OSError: ").partition(" RequestId:")[0]  # Azure repeats itself there
+    # Azure tells everything again behind the request's id.
+    said = " ".join(said.split()).removeprefix("OSError: ").partition(" RequestId:")[0].rstrip(".")
     said = said if len(said) <= _SAID else f"{said[:_SAID]}..."
     return StoreError(
         f"{location} cannot be reached in its store: {said}. Check the location, the network, and the access in "
