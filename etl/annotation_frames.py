@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from ..errors import AnnotationFileError, SourceNotFoundError
+from ..errors import AnnotationFileError, SessionError, SourceNotFoundError
 from ..locations import absolute, has_scheme
 from .annotations import (
     ANNOTATION_MISSING,
@@ -265,6 +265,7 @@ def _check_exists(spark: SparkSession, location: str) -> None:
 
     Raises:
         SourceNotFoundError: If it does not, or cannot be looked at.
+        SessionError: If Spark has no file system for it.
     """
     place = absolute(location)
     if not has_scheme(place):
@@ -274,6 +275,8 @@ def _check_exists(spark: SparkSession, location: str) -> None:
     try:
         path, file_system = _hadoop(spark, place)
         exists = bool(file_system.exists(path))
+    except SessionError:
+        raise
     except Exception as error:  # py4j wraps every Hadoop exception in one type
         raise SourceNotFoundError(f"{place} cannot be read through Spark: {str(error).splitlines()[0]}") from error
     if not exists:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from ..errors import SessionError
 from ..locations import is_table_name
 
 if TYPE_CHECKING:
@@ -15,6 +18,36 @@ if TYPE_CHECKING:
 # Above this line `DESCRIBE` lists the table's own columns, one of which may be called Location.
 _DETAILS = "# Detailed Table Information"
 _BUCKET = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/]+")
+_NO_DRIVER = re.compile(r"No FileSystem for scheme|ClassNotFoundException: Class \S*FileSystem\S* not found")
+_DRIVERS = {
+    "s3a": "org.apache.hadoop:hadoop-aws",
+    "abfs": "org.apache.hadoop:hadoop-azure",
+    "abfss": "org.apache.hadoop:hadoop-azure",
+    "wasb": "org.apache.hadoop:hadoop-azure",
+    "wasbs": "org.apache.hadoop:hadoop-azure",
+    "gs": "com.google.cloud.bigdataoss:gcs-connector",
+}
+
+
+@contextmanager
+def naming_driver(location: str) -> Iterator[None]:
+    """Turns Hadoop's word for a scheme that it has no file system for into an error that names the package.
+
+    Raises:
+        SessionError: If Spark lacks the package.
+    """
+    try:
+        yield
+    except Exception as error:  # py4j wraps every Hadoop exception in one type
+        if not _NO_DRIVER.search(str(getattr(error, "java_exception", None) or error)):
+            raise
+        scheme = location.split(":", 1)[0].lower()
+        known = ", ".join(f"{name} ({package})" for name, package in _DRIVERS.items())
+        package = _DRIVERS.get(scheme, f"of that store; known are {known}")
+        raise SessionError(
+            f"{location}: Spark has no file system for {scheme}://. Start the session with the package {package}, for "
+            "hadoop-* in the version of Spark's own Hadoop, in spark.jars.packages"
+        ) from error
 
 
 def sql_name(location: str) -> str:
@@ -26,12 +59,17 @@ def sql_name(location: str) -> str:
 
 
 def is_delta_table(spark: SparkSession, location: str) -> bool:
-    """Whether a Delta table is at `location`."""
+    """Whether a Delta table is at `location`.
+
+    Raises:
+        SessionError: If Spark has no file system for the location.
+    """
     from delta.tables import DeltaTable
 
     if is_table_name(location):
         return bool(spark.catalog.tableExists(location))
-    return bool(DeltaTable.isDeltaTable(spark, location))
+    with naming_driver(location):
+        return bool(DeltaTable.isDeltaTable(spark, location))
 
 
 def delta_table(spark: SparkSession, location: str) -> DeltaTable:
@@ -70,11 +108,16 @@ def path_of(spark: SparkSession, location: str) -> str:
 
 
 def hadoop_path(spark: SparkSession, location: str) -> tuple[Any, Any]:
-    """Gives a location as a path of Hadoop's, and the file system that it is in."""
+    """Gives a location as a path of Hadoop's, and the file system that it is in.
+
+    Raises:
+        SessionError: If Hadoop has none for it.
+    """
     jvm: Any = spark._jvm
     # Hadoop takes a bucket without a slash for a path that is not absolute.
     path = jvm.org.apache.hadoop.fs.Path(f"{location}/" if _BUCKET.fullmatch(location) else location)
-    return path, path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    with naming_driver(location):
+        return path, path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
 
 
 def is_local_to_spark(spark: SparkSession, path: str) -> bool:
@@ -88,5 +131,10 @@ def is_local_to_spark(spark: SparkSession, path: str) -> bool:
     try:
         found, file_system = hadoop_path(spark, path)
         return str(file_system.makeQualified(found).toUri().getScheme()) == "file"
-    except (Py4JError, PySparkException, TypeError):  # no such file system, or a runtime that lets nobody ask
+    except (
+        Py4JError,
+        PySparkException,
+        SessionError,
+        TypeError,
+    ):  # no such file system, or a runtime that lets nobody ask
         return False

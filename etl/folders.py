@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..errors import SourceNotFoundError
+from ..errors import SessionError, SourceNotFoundError
 from . import schema
 from .catalog import hadoop_path
 from .class_folders import TopLevel, Wanted, list_below, list_top
@@ -71,6 +71,7 @@ def list_folder_by_spark(spark: SparkSession, root: str, wanted: Wanted) -> tupl
 
     Raises:
         SourceNotFoundError: If Hadoop finds no folder there.
+        SessionError: If Spark has no file system for it.
     """
     from pyspark.sql import functions as F
 
@@ -122,11 +123,14 @@ def qualified_folder(spark: SparkSession, root: str, layout: str) -> str:
 
     Raises:
         SourceNotFoundError: If Hadoop finds no folder there.
+        SessionError: If Spark has no file system for it.
     """
     try:
         path, file_system = hadoop_path(spark, root)
         qualified = file_system.makeQualified(path)
         status = file_system.getFileStatus(qualified)
+    except SessionError:
+        raise
     except Exception as error:  # py4j wraps every Hadoop exception in one type, whose text says which it was
         text = str(getattr(error, "java_exception", None) or error)
         raise SourceNotFoundError(f"{root} cannot be listed through Spark: {text.splitlines()[0]}") from error

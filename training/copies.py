@@ -193,13 +193,15 @@ def active_session() -> SparkSession | None:
 
 def _write(spark: SparkSession, identity: VersionIdentity, location: str) -> int:
     """Writes the version's rows as one commit; gives their number as Spark counts them in the original."""
+    from ..etl.catalog import naming_driver
     from ..etl.writing import writing_session
 
     session = writing_session(spark)
     # Delta looks for the session of the thread, and a thread of the user's own has none.
     session.sparkContext._jvm.SparkSession.setActiveSession(session._jsparkSession)
     try:
-        frame = session.read.format("delta").option("versionAsOf", identity.version).load(identity.location)
+        with naming_driver(identity.location):
+            frame = session.read.format("delta").option("versionAsOf", identity.version).load(identity.location)
         rows = frame.count()
         note = {
             "lakelens": _MARK,
@@ -212,7 +214,8 @@ def _write(spark: SparkSession, identity: VersionIdentity, location: str) -> int
         writer = (
             frame.write.format("delta").mode("errorifexists").partitionBy(*identity.partition_columns).options(**_PLAIN)
         )
-        writer.option("userMetadata", json.dumps(note)).save(location)
+        with naming_driver(location):
+            writer.option("userMetadata", json.dumps(note)).save(location)
     finally:
         spark.sparkContext._jvm.SparkSession.setActiveSession(spark._jsparkSession)
     return int(rows)

@@ -18,7 +18,7 @@ from etl_pictures import encoded, picture, write_image
 from stored_rows import stored_rows
 
 from lakelens import ImageTable
-from lakelens.errors import SourceNotFoundError
+from lakelens.errors import SessionError, SourceNotFoundError
 from lakelens.etl import folders
 from lakelens.etl.class_folders import Wanted
 from lakelens.etl.ingest import run_prepared
@@ -196,3 +196,23 @@ def test_annotations_in_another_file_system_find_their_images(spark, mounted, tm
     assert (there.source_length, missing.content) == (len(data), None)
     assert [problem.reason for problem in missing.problems] == ["image_missing"]
     assert (root / "labels.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("location", "words"),
+    [
+        ("abfss://c@lake.dfs.core.windows.net/t", r"abfss://\. Start .*package org\.apache\.hadoop:hadoop-azure"),
+        ("gs://bucket/t", r"gs://\. Start .*package com\.google\.cloud\.bigdataoss:gcs-connector"),
+        ("nope://bucket/t", r"nope://\. Start .*known are s3a \(org\.apache\.hadoop:hadoop-aws\)"),
+    ],
+)
+def test_a_store_that_spark_has_no_file_system_for_is_refused_with_the_package(spark, tmp_path, location, words):
+    refused = pytest.raises(SessionError, match=rf"^{location}.*: Spark has no file system for {words}")
+    with refused:
+        ImageTable(spark, location).ingest(str(tmp_path))
+    with refused:
+        ImageTable(spark, str(tmp_path / "t")).ingest(location)
+    with refused:
+        ImageTable(spark, str(tmp_path / "t")).ingest(f"{location}.csv", layout="manifest")
+    with refused:
+        ImageTable(spark, location).read(0)
