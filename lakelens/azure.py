@@ -70,6 +70,8 @@ UNTRANSLATED = {
     "fabric_token_service_url": _OTHER_CREDENTIAL,
     "azure_fabric_session_token": _OTHER_CREDENTIAL,
     "fabric_session_token": _OTHER_CREDENTIAL,
+    "azure_allow_invalid_certificates": "trust the issuer of the certificate (SSL_CERT_FILE)",
+    "allow_invalid_certificates": "trust the issuer of the certificate (SSL_CERT_FILE)",
     "azure_proxy_url": _IN_ENVIRONMENT.format("HTTPS_PROXY"),
     "proxy_url": _IN_ENVIRONMENT.format("HTTPS_PROXY"),
 }

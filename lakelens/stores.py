@@ -56,6 +56,10 @@ _OPTIONS: dict[str, Mapping[str, str]] = {
         "skip_signature": "anon",
         "aws_request_payer": "requester_pays",
         "request_payer": "requester_pays",
+        "aws_virtual_hosted_style_request": "config_kwargs.s3.addressing_style",
+        "virtual_hosted_style_request": "config_kwargs.s3.addressing_style",
+        "aws_allow_invalid_certificates": "client_kwargs.verify",
+        "allow_invalid_certificates": "client_kwargs.verify",
     },
     "gcs": {
         "google_service_account": "token",
@@ -90,7 +94,15 @@ _UNTRANSLATED: dict[str, Mapping[str, str]] = {
     },
     "abfs": azure.UNTRANSLATED,
 }
-_FLAGS = frozenset({"anon", "requester_pays", "use_emulator", "use_fabric_endpoint"})
+# Options that are true or false to delta-rs, with what they are to fsspec.
+_FLAGS: dict[str, dict[bool, Any]] = {
+    "anon": {True: True, False: False},
+    "requester_pays": {True: True, False: False},
+    "use_emulator": {True: True, False: False},
+    "use_fabric_endpoint": {True: True, False: False},
+    "config_kwargs.s3.addressing_style": {True: "virtual", False: "path"},
+    "client_kwargs.verify": {True: False, False: True},
+}
 _BOOLEANS = {
     **dict.fromkeys(("1", "true", "on", "yes", "y"), True),
     **dict.fromkeys(("0", "false", "off", "no", "n"), False),
@@ -158,7 +170,7 @@ def fsspec_options(protocol: str, storage_options: Mapping[str, str]) -> dict[st
     options: dict[str, Any] = {}
     for key, name in reversed(list(_OPTIONS.get(protocol, {}).items())):
         if key in named:
-            _put(options, name, _flag(key, named[key]) if name in _FLAGS else named[key])
+            _put(options, name, _FLAGS[name][_flag(key, named[key])] if name in _FLAGS else named[key])
     for name, value in own.items():
         _put(options, name, _BOOLEANS[value.lower()] if value.lower() in ("true", "false") else value)
     return options

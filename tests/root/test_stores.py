@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from lakelens.errors import InvalidArgumentError, StoreError
@@ -110,6 +112,9 @@ def test_a_store_that_cannot_be_reached_is_not_taken_for_one_without_the_table(l
         ("s3", {"endpoint": "http://h:1", "skip_signature": "yes"}, {"endpoint_url": "http://h:1", "anon": True}),
         ("s3", {"aws_request_payer": "true", "aws_profile": "P"}, {"requester_pays": True, "profile": "P"}),
         ("s3", {"aws_role_arn": "R", "fsspec.anon": "false"}, {"anon": False}),
+        ("s3", {"virtual_hosted_style_request": "1"}, {"config_kwargs": {"s3": {"addressing_style": "virtual"}}}),
+        ("s3", {"aws_virtual_hosted_style_request": "no"}, {"config_kwargs": {"s3": {"addressing_style": "path"}}}),
+        ("s3", {"allow_invalid_certificates": "true"}, {"client_kwargs": {"verify": False}}),
         ("s3", {"aws_endpoint_url": "http://h:1", "aws_allow_http": "true"}, {"endpoint_url": "http://h:1"}),
         ("s3", {"aws_skip_signature": "true"}, {"anon": True}),
         ("s3", {"fsspec.config_kwargs.max_pool_connections": "50"}, {"config_kwargs": {"max_pool_connections": "50"}}),
@@ -124,7 +129,9 @@ def test_a_store_that_cannot_be_reached_is_not_taken_for_one_without_the_table(l
         ("abfs", {"authority_id": "T", "azure_client_id": "C"}, {"tenant_id": "T", "client_id": "C"}),
     ],
 )
-def test_storage_options_of_delta_rs_are_translated_for_fsspec(protocol, given, wanted):
+def test_storage_options_of_delta_rs_are_translated_for_fsspec(protocol, given, wanted, monkeypatch):
+    for name in [name for name in os.environ if name.startswith("AZURE_")]:
+        monkeypatch.delenv(name)
     assert fsspec_options(protocol, given) == wanted
 
 
