@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from . import azure
+from . import azure, google
 from .errors import InvalidArgumentError, LakelensError, MissingDependencyError, StoreError
 from .locations import has_scheme
 
@@ -61,11 +61,7 @@ _OPTIONS: dict[str, Mapping[str, str]] = {
         "aws_allow_invalid_certificates": "client_kwargs.verify",
         "allow_invalid_certificates": "client_kwargs.verify",
     },
-    "gcs": {
-        "google_service_account": "token",
-        "google_service_account_path": "token",
-        "google_application_credentials": "token",
-    },
+    "gcs": google.OPTIONS,
     "abfs": azure.OPTIONS,
 }
 _AWS_ENVIRONMENT = "set the environment variable {} instead, which delta-rs and s3fs both read"
@@ -92,8 +88,11 @@ _UNTRANSLATED: dict[str, Mapping[str, str]] = {
         "aws_sse_customer_key_base64": "let S3 keep the key (SSE-S3 or SSE-KMS)",
         "sse_customer_key_base64": "let S3 keep the key (SSE-S3 or SSE-KMS)",
     },
+    "gcs": google.UNTRANSLATED,
     "abfs": azure.UNTRANSLATED,
 }
+# Stores whose options alone do not make the arguments of fsspec's file system.
+_BY_STORE = {"gcs": google, "abfs": azure}
 # Options that are true or false to delta-rs, with what they are to fsspec.
 _FLAGS: dict[str, dict[bool, Any]] = {
     "anon": {True: True, False: False},
@@ -165,8 +164,8 @@ def fsspec_options(protocol: str, storage_options: Mapping[str, str]) -> dict[st
     own = {key[len(FSSPEC_PREFIX) :]: value for key, value in given.items() if key.startswith(FSSPEC_PREFIX)}
     if not own:  # else the user has said what fsspec is to do
         _refuse_untranslated(protocol, named)
-    if protocol == "abfs":
-        named = {**azure.from_environment(named), **named}
+    if protocol in _BY_STORE:
+        named = {**_BY_STORE[protocol].from_environment(named), **named}
     options: dict[str, Any] = {}
     for key, name in reversed(list(_OPTIONS.get(protocol, {}).items())):
         if key in named:
@@ -213,8 +212,8 @@ def file_system(location: str, storage_options: Mapping[str, str]) -> tuple[Any,
     protocol, package = PROTOCOLS[scheme]
     try:
         options = fsspec_options(protocol, storage_options)
-        if protocol == "abfs":
-            options = azure.arguments(location, options)
+        if protocol in _BY_STORE:
+            options = _BY_STORE[protocol].arguments(location, options)
         with reaching(location):
             system = fsspec.filesystem(protocol, **options)
     except ImportError as error:

@@ -118,7 +118,7 @@ def test_a_store_that_cannot_be_reached_is_not_taken_for_one_without_the_table(l
         ("s3", {"aws_endpoint_url": "http://h:1", "aws_allow_http": "true"}, {"endpoint_url": "http://h:1"}),
         ("s3", {"aws_skip_signature": "true"}, {"anon": True}),
         ("s3", {"fsspec.config_kwargs.max_pool_connections": "50"}, {"config_kwargs": {"max_pool_connections": "50"}}),
-        ("gcs", {"google_service_account": "/key.json"}, {"token": "/key.json"}),
+        ("gcs", {"google_service_account": "/key.json"}, {"file": "/key.json"}),
         (
             "abfs",
             {"azure_storage_account_name": "A", "azure_storage_account_key": "K", "azure_storage_tenant_id": "T"},
