@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from ..errors import (
     VersionNotFoundError,
 )
 from ..locations import has_scheme
-from ..stores import delta_options, store_error, unknown_store
+from ..stores import delta_options, local_form, store_error, unknown_store
 from .commit_times import commit_times
 
 if TYPE_CHECKING:
@@ -28,23 +29,42 @@ if TYPE_CHECKING:
 _LIKELY_NUMBER = 100_000
 
 
+# Letters of a name to Spark and fsspec; to delta-rs an escape, a query or a fragment, as in any URL.
+_OF_A_URL = re.compile(r"%[0-9A-Fa-f]{2}|[?#]")
+
+
 @contextmanager
 def log_of(place: str, *, whole: bool = False) -> Iterator[str]:
     """Gives the place at which delta-rs finds the log: dbfs:/ where Databricks mounts it, and a detour for one fault.
 
     delta-rs decodes a percent sign in a table's path twice and then misses the folder, so such a table is opened
     through a folder that holds links to its log and, if asked for, to everything beside it. Nothing is written there.
+
+    Raises:
+        InvalidArgumentError: If the place is in an object store and delta-rs would find another one there.
     """
-    if place.startswith("dbfs:"):
-        yield "/dbfs/" + place[len("dbfs:") :].lstrip("/")
+    path = local_form(place)
+    if path is None:
+        yield _uri_for_delta_rs(place)
         return
-    if has_scheme(place) or "%" not in place or not (Path(place) / "_delta_log").is_dir():
-        yield place
+    if "%" not in path or not (Path(path) / "_delta_log").is_dir():
+        yield path
         return
     with tempfile.TemporaryDirectory(prefix="lakelens-log-") as folder:
-        for entry in Path(place).iterdir() if whole else [Path(place) / "_delta_log"]:
+        for entry in Path(path).iterdir() if whole else [Path(path) / "_delta_log"]:
             (Path(folder) / entry.name).symlink_to(entry, target_is_directory=entry.is_dir())
         yield folder
+
+
+def _uri_for_delta_rs(uri: str) -> str:
+    found = _OF_A_URL.search(uri)
+    if found:
+        raise InvalidArgumentError(
+            f"{uri}: without Spark, {found[0]!r} in the path of a table in an object store would be read as a part of "
+            "a URL, and another table opened; write the name without escapes, or move the table to a folder without it"
+        )
+    # Its gcs:// is another client, which takes none of the options.
+    return f"gs:{uri.partition(':')[2]}" if uri.lower().startswith("gcs:") else uri
 
 
 def as_version(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from lakelens.errors import InvalidArgumentError, UnsupportedTableFeatureError, VersionNotFoundError
+from lakelens.etl.opening import log_of
 from lakelens.etl.snapshot import locate, open_snapshot
 
 pytestmark = pytest.mark.unit
@@ -54,6 +56,26 @@ def test_paths_with_spaces_percent_signs_and_other_letters(tmp_path, name):
     assert snapshot.location == str(tmp_path / name)
     assert Path(snapshot.file_location(0)).is_file()
     assert snapshot.files.partitions["split"].at(0) == "50% é/x"
+
+
+@pytest.mark.parametrize("name", ["a#b", "a?b", "a%20b", "a%2Fb"])
+@pytest.mark.parametrize("scheme", ["s3", "gs", "abfss"])
+def test_a_table_in_a_store_whose_name_delta_rs_would_take_for_another_is_refused(scheme, name):
+    with pytest.raises(InvalidArgumentError, match=rf"{re.escape(name)}: .* another table opened; write"):
+        open_snapshot(f"{scheme}://images/{name}")
+
+
+@pytest.mark.parametrize(
+    ("location", "wanted"),
+    [
+        ("gs://images/50% of é+&", "gs://images/50% of é+&"),
+        ("gcs://images/t", "gs://images/t"),
+        ("s3a://images/t", "s3a://images/t"),
+    ],
+)
+def test_delta_rs_is_given_the_uri_of_a_table_in_a_store_and_the_scheme_that_takes_options(location, wanted):
+    with log_of(location) as place:
+        assert place == wanted
 
 
 def test_absolute_paths_of_shallow_clones_stand_for_themselves():
