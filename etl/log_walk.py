@@ -17,7 +17,7 @@ from urllib.parse import unquote
 
 from ..errors import TableError
 from ..locations import absolute, has_scheme
-from ..stores import delta_options
+from ..store_options import delta_options
 from .opening import log_of
 from .snapshot import ROWS_UNKNOWN, Snapshot, open_snapshot
 

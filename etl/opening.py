@@ -19,7 +19,8 @@ from ..errors import (
     VersionNotFoundError,
 )
 from ..locations import has_scheme
-from ..stores import delta_options, local_form, store_error, unknown_store
+from ..store_options import delta_options
+from ..stores import local_form, store_error, unknown_store
 from .commit_times import commit_times
 
 if TYPE_CHECKING:

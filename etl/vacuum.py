@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from ..errors import InvalidArgumentError, VersionNotFoundError, VersionProtectedError
-from ..stores import delta_options
+from ..store_options import delta_options
 from . import pins
 from .data_files import exists, remove_files
 from .opening import log_of

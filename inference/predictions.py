@@ -19,7 +19,7 @@ from ..etl.catalog import is_delta_table, path_of, read_table, sql_name
 from ..etl.opening import log_of
 from ..etl.snapshot import open_snapshot
 from ..locations import absolute, has_scheme, is_table_name
-from ..stores import delta_options
+from ..store_options import delta_options
 from .arrow import PREDICTION_DDL
 
 if TYPE_CHECKING:

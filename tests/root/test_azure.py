@@ -8,7 +8,7 @@ import pytest
 
 from lakelens import azure
 from lakelens.errors import InvalidArgumentError
-from lakelens.stores import fsspec_options
+from lakelens.store_options import fsspec_options
 
 pytestmark = pytest.mark.unit
 

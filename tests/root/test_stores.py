@@ -8,17 +8,8 @@ import pytest
 
 from lakelens.errors import InvalidArgumentError, StoreError
 from lakelens.etl.snapshot import open_snapshot
-from lakelens.stores import (
-    PROTOCOLS,
-    by_folder,
-    delta_options,
-    file_system,
-    fsspec_options,
-    local_form,
-    names_in,
-    reaching,
-    read_bytes,
-)
+from lakelens.store_options import delta_options, fsspec_options
+from lakelens.stores import PROTOCOLS, by_folder, file_system, local_form, names_in, reaching, read_bytes
 
 pytestmark = pytest.mark.unit
 
