@@ -34,6 +34,9 @@ _PROXY = (
 # What delta-rs takes and gcsfs has no argument for, and what to do instead.
 UNTRANSLATED = {"google_proxy_url": _PROXY, "proxy_url": _PROXY}
 _ANONYMOUS = "anon"  # to gcsfs
+# Arguments of gcsfs' writes: otherwise Google's caches may give an hour-old version of an object that everybody may
+# read (https://cloud.google.com/storage/docs/caching), and a living lock would look dead.
+UNCACHED = {"fixed_key_metadata": {"cache_control": "no-store"}}
 _CREDENTIALS = {"key", "file", "anon"}
 
 

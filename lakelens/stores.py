@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from . import google
 from .errors import InvalidArgumentError, LakelensError, MissingDependencyError, StoreError
 from .locations import has_scheme
 from .store_options import file_system_arguments
@@ -28,6 +29,8 @@ PROTOCOLS = {
     "abfss": ("abfs", "adlfs"),
     "az": ("abfs", "adlfs"),
 }
+# Arguments of fsspec's writes of small files, which others are to see at once.
+_WRITING = {"gcs": google.UNCACHED}
 # What clients quote of a store's answer: colours, arrows and XML; and a shared access signature, which is a secret.
 _MARKUP = re.compile(r"\x1b\[[0-9;]*m|↳|<[^<>]*>")
 _SIGNATURE = re.compile(r"(\bsig(?:nature)?=)[^&\s'\"]+", re.I)
@@ -176,7 +179,7 @@ def write_bytes(location: str, data: bytes, storage_options: Mapping[str, str]) 
     if path is None:
         system, key = file_system(location, storage_options)
         with reaching(location):
-            system.pipe_file(key, data)
+            system.pipe_file(key, data, **_WRITING.get(PROTOCOLS[location.split(":", 1)[0].lower()][0], {}))
         return
     temporary = Path(path).with_name(f".{Path(path).name}.{uuid.uuid4().hex}")
     try:
