@@ -27,6 +27,11 @@ _DRIVERS = {
     "wasbs": "org.apache.hadoop:hadoop-azure",
     "gs": "com.google.cloud.bigdataoss:gcs-connector",
 }
+# As a package it brings another Guava than Spark's, and fails on it; and Hadoop does not find it among spark.jars.
+_GOOGLE = (
+    "the JAR gcs-connector-hadoop3-<version>-shaded of com.google.cloud.bigdataoss:gcs-connector in spark.jars, and "
+    "with spark.hadoop.fs.gs.impl=com.google.cloud.hadoop.fs.gcs.GoogleHadoopFileSystem"
+)
 
 
 @contextmanager
@@ -44,9 +49,10 @@ def naming_driver(location: str) -> Iterator[None]:
         scheme = location.split(":", 1)[0].lower()
         known = ", ".join(f"{name} ({package})" for name, package in _DRIVERS.items())
         package = _DRIVERS.get(scheme, f"of that store; known are {known}")
+        way = f"the package {package}, for hadoop-* in the version of Spark's own Hadoop, in spark.jars.packages"
         raise SessionError(
-            f"{location}: Spark has no file system for {scheme}://. Start the session with the package {package}, for "
-            "hadoop-* in the version of Spark's own Hadoop, in spark.jars.packages"
+            f"{location}: Spark has no file system for {scheme}://. Start the session with "
+            f"{_GOOGLE if scheme == 'gs' else way}"
         ) from error
 
 

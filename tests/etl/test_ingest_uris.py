@@ -202,7 +202,10 @@ def test_annotations_in_another_file_system_find_their_images(spark, mounted, tm
     ("location", "words"),
     [
         ("abfss://c@lake.dfs.core.windows.net/t", r"abfss://\. Start .*package org\.apache\.hadoop:hadoop-azure"),
-        ("gs://bucket/t", r"gs://\. Start .*package com\.google\.cloud\.bigdataoss:gcs-connector"),
+        (
+            "gs://bucket/t",
+            r"gs://\. Start .*-shaded of com\.google\.cloud\.bigdataoss:gcs-connector in spark\.jars, .*gs\.impl=",
+        ),
         ("nope://bucket/t", r"nope://\. Start .*known are s3a \(org\.apache\.hadoop:hadoop-aws\)"),
     ],
 )
