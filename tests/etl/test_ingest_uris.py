@@ -58,7 +58,8 @@ def account() -> str:
 def mounted(spark, tmp_path_factory):
     """A local folder and the URI that it has in Azure's file system."""
     root = tmp_path_factory.mktemp("mounted")
-    with mount(spark, "abfss", f"images@{account()}.dfs.core.windows.net", root) as uri:
+    # Not abfss, which has no driver in another test.
+    with mount(spark, "abfs", f"images@{account()}.dfs.core.windows.net", root) as uri:
         yield root, uri
 
 
