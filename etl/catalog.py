@@ -137,10 +137,5 @@ def is_local_to_spark(spark: SparkSession, path: str) -> bool:
     try:
         found, file_system = hadoop_path(spark, path)
         return str(file_system.makeQualified(found).toUri().getScheme()) == "file"
-    except (
-        Py4JError,
-        PySparkException,
-        SessionError,
-        TypeError,
-    ):  # no such file system, or a runtime that lets nobody ask
-        return False
+    except (Py4JError, PySparkException, SessionError, TypeError):
+        return False  # no such file system, or a runtime that lets nobody ask

@@ -124,10 +124,8 @@ def tracking(
         storage_options: Access to an object store.
     """
     try:
-        if kept_as is not None and kept_as in tracked(location, storage_options).get(version, ()):
-            kept = True
-        else:
-            kept = False
+        kept = kept_as is not None and _is_tracked(location, version, kept_as, storage_options)
+        if not kept:
             track(location, version, run_id, storage_options)
     except (OSError, MissingDependencyError, InvalidArgumentError) as error:  # the last where the store is none we know
         logger.warning(
@@ -144,12 +142,18 @@ def tracking(
     try:
         yield
     except BaseException:
-        untrack(location, run_id, storage_options)
+        with contextlib.suppress(OSError, TableError):  # the body's error is what matters
+            untrack(location, run_id, storage_options)
         raise
     if kept_as is not None:
-        with contextlib.suppress(OSError):  # the version is tracked already, if under another name
+        with contextlib.suppress(OSError, TableError):  # the version is tracked already, if under another name
             track(location, version, kept_as, storage_options)
             untrack(location, run_id, storage_options)
+
+
+def _is_tracked(location: str, version: int, run_id: str, storage_options: Options) -> bool:
+    records = _records(location, _TRACKED, storage_options).values()
+    return any(record["version"] == version and record["run_id"] == run_id for record in records)
 
 
 @contextlib.contextmanager
@@ -219,19 +223,22 @@ def _read_all(location: str, kind: str, storage_options: Options) -> dict[str, d
     Raises:
         TableError: If one is damaged, or the store does not give them: what they protect cannot be told then.
     """
-    folder = f"{_folder(location)}/{kind}"
-    options = storage_options or {}
-    records = {}
     try:
-        for name in sorted(name for name in names_in(folder, options) if _RECORD.match(name)):
-            with contextlib.suppress(FileNotFoundError):  # taken away between listing and reading
-                file = f"{folder}/{name}"
-                records[file] = _record_of(file, kind, read_bytes(file, options))
+        return _records(location, kind, storage_options)
     except OSError as error:
         raise TableError(
-            f"{folder} cannot be read ({error}), so that nobody can tell which versions are protected; give access to "
-            "it, in storage_options or the environment"
+            f"{_folder(location)}/{kind} cannot be read ({error}), so that nobody can tell which versions are "
+            "protected; give access to it, in storage_options or the environment"
         ) from error
+
+
+def _records(location: str, kind: str, storage_options: Options) -> dict[str, dict[str, Any]]:
+    folder = f"{_folder(location)}/{kind}"
+    records = {}
+    for name in sorted(name for name in names_in(folder, storage_options or {}) if _RECORD.match(name)):
+        with contextlib.suppress(FileNotFoundError):  # taken away between listing and reading
+            file = f"{folder}/{name}"
+            records[file] = _record_of(file, kind, read_bytes(file, storage_options or {}))
     return records
 
 

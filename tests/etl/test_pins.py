@@ -172,8 +172,9 @@ def unreachable(server, monkeypatch) -> Table:
     return Table(f"s3a://{BUCKET}/tables/far", {**server.storage_options, "aws_endpoint_url": "http://127.0.0.1:9"})
 
 
-def test_a_table_that_cannot_be_written_is_read_all_the_same_with_a_warning(unreachable, caplog):
-    with unreachable.tracking(3, "run"):
+@pytest.mark.parametrize("kept_as", [None, "model"])
+def test_a_table_that_cannot_be_written_is_read_all_the_same_with_a_warning(unreachable, caplog, kept_as):
+    with unreachable.tracking(3, "run", kept_as):
         pass
     assert "VACUUM may remove files of version 3 while they are read" in caplog.text
 
@@ -185,6 +186,19 @@ def test_a_table_in_a_store_that_only_spark_knows_is_read_all_the_same_and_has_n
     assert "hdfs://namenode/table cannot be written" in caplog.text
     with pytest.raises(InvalidArgumentError, match="no store of scheme 'hdfs'"):
         table.pins()
+
+
+def test_the_error_of_a_reader_is_told_where_its_note_cannot_be_taken_back(table, monkeypatch):
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "read-only")
+
+    def read() -> None:
+        with table.tracking(0, "run"):
+            monkeypatch.setattr(pins, "remove_file", refuse)
+            raise ValueError("diverged")
+
+    with pytest.raises(ValueError, match="diverged"):
+        read()
 
 
 def test_protection_that_cannot_be_read_is_an_error_and_not_none(unreachable):
