@@ -43,7 +43,8 @@ _CREDENTIALS = {"key", "file", "anon"}
 def from_environment(given: Mapping[str, str]) -> dict[str, str]:
     """Lists those options that delta-rs would take from the environment beside the ones that are given.
 
-    gcsfs knows GOOGLE_APPLICATION_CREDENTIALS alone. Credentials are taken only if none is given.
+    GOOGLE_APPLICATION_CREDENTIALS is left to gcsfs, which reads every kind of credentials from it. Credentials are
+    taken only if none is given.
 
     Args:
         given: Storage options under delta-rs' names in lower case.
@@ -53,7 +54,10 @@ def from_environment(given: Mapping[str, str]) -> dict[str, str]:
     return {
         alias: os.environ[alias.upper()]
         for alias, name in OPTIONS.items()
-        if alias.startswith("google_") and alias.upper() in os.environ and name not in taken
+        if alias.startswith("google_")
+        and alias != "google_application_credentials"
+        and alias.upper() in os.environ
+        and name not in taken
     }
 
 

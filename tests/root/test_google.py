@@ -77,6 +77,12 @@ def test_what_delta_rs_takes_from_the_environment_counts_for_data_files_too(monk
     assert arguments(google_skip_signature="true") == {"token": "anon"}
 
 
+def test_googles_own_variable_is_left_to_gcsfs_which_reads_every_kind_of_credentials(monkeypatch, tmp_path):
+    (tmp_path / "federated.json").write_text('{"type": "external_account"}')
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "federated.json"))
+    assert arguments() == {}
+
+
 def test_a_key_that_is_none_is_refused_without_showing_it():
     with pytest.raises(
         InvalidArgumentError, match=r"gs://images/t: google_service_account_key is not the JSON"
