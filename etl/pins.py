@@ -83,9 +83,10 @@ def version_of_pin(location: str, name: str, storage_options: Options = None) ->
 def track(location: str, version: int, run_id: str, storage_options: Options = None) -> None:
     """Notes that a run has read a version."""
     name = re.sub(r"[^A-Za-z0-9_.-]", "_", f"{version}-{run_id}")
-    with no_vacuum(location, storage_options):
+    with no_vacuum(location, storage_options) as require:
         record = {"version": version, "run_id": run_id, "created": _now()}
         _write(location, _TRACKED, name, record, storage_options)
+        require()
 
 
 def untrack(location: str, run_id: str, storage_options: Options = None) -> int:
@@ -168,10 +169,14 @@ def no_new_pins(location: str, storage_options: Options = None) -> Iterator[Call
 
 
 @contextlib.contextmanager
-def no_vacuum(location: str, storage_options: Options = None) -> Iterator[None]:
-    """Waits until no VACUUM is at work, and keeps a new one waiting."""
-    with table_lock(_folder(location), storage_options, exclusive=False):
-        yield
+def no_vacuum(location: str, storage_options: Options = None) -> Iterator[Callable[[], None]]:
+    """Waits until no VACUUM is at work, and keeps a new one waiting.
+
+    Yields:
+        A function that raises `TableConflictError` if one could have begun; to be called at the end.
+    """
+    with table_lock(_folder(location), storage_options, exclusive=False) as require:
+        yield require
 
 
 def check_pin_name(name: str) -> None:

@@ -45,10 +45,12 @@ def pin_version(
             written.
         VersionNotFoundError: If the table has no such version.
         VersionFilesMissingError: If files of the version are gone: a pin could not bring them back.
+        TableConflictError: If the object store could not be reached for so long that a VACUUM may have begun.
     """
     pins.check_pin_name(name)
     snapshot = open_snapshot(location, version, storage_options)
-    with pins.writing_to(snapshot.location), pins.no_vacuum(snapshot.location, storage_options):
+    with pins.writing_to(snapshot.location), pins.no_vacuum(snapshot.location, storage_options) as require:
         require_files(snapshot, storage_options)
         pins.pin(snapshot.location, name, snapshot.version, replace=replace, storage_options=storage_options)
+        require()
     return snapshot.version

@@ -112,8 +112,9 @@ def test_the_lock_of_a_killed_process_is_taken_away_and_said(lock, server, caplo
     assert f"removing the lock of vacuum of process {holder.pid}" in caplog.text
 
 
-def test_a_holder_that_the_store_did_not_hear_of_for_too_long_has_lost_the_lock_for_good(lock, server):
-    with lock(exclusive=True) as require:
+@pytest.mark.parametrize("exclusive", [True, False])
+def test_a_holder_that_the_store_did_not_hear_of_for_too_long_has_lost_the_lock_for_good(lock, server, exclusive):
+    with lock(exclusive=exclusive) as require:
         require()
         with server.hanging():
             time.sleep(module.DEAD_S)
