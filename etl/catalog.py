@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ..errors import SessionError
-from ..locations import is_table_name
+from ..locations import is_table_name, scheme_of
 
 if TYPE_CHECKING:
     from delta.tables import DeltaTable
@@ -46,7 +46,7 @@ def naming_driver(location: str) -> Iterator[None]:
     except Exception as error:  # py4j wraps every Hadoop exception in one type
         if not _NO_DRIVER.search(str(getattr(error, "java_exception", None) or error)):
             raise
-        scheme = location.split(":", 1)[0].lower()
+        scheme = scheme_of(location)
         known = ", ".join(f"{name} ({package})" for name, package in _DRIVERS.items())
         package = _DRIVERS.get(scheme, f"of that store; known are {known}")
         way = f"the package {package}, for hadoop-* in the version of Spark's own Hadoop, in spark.jars.packages"

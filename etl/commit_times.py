@@ -20,7 +20,7 @@ _COMMIT_DIGITS = 20
 _FIRST_BYTES = 1 << 16
 
 
-def commit_times(latest: DeltaTable, log: str, storage_options: Mapping[str, str]) -> dict[int, datetime]:
+def commit_times(latest: DeltaTable, log: str, storage_options: Mapping[str, str] | None) -> dict[int, datetime]:
     """Lists the commits that the log still holds.
 
     Args:
@@ -41,7 +41,7 @@ def commit_times(latest: DeltaTable, log: str, storage_options: Mapping[str, str
     return {int(c["version"]): _utc(c["timestamp"]) for c in commits if "timestamp" in c and "version" in c}
 
 
-def commit_time(version: int, log: str, storage_options: Mapping[str, str]) -> datetime | None:
+def commit_time(version: int, log: str, storage_options: Mapping[str, str] | None) -> datetime | None:
     """Reads when one version was committed; None if the log no longer says, or cannot be read here.
 
     Args:
@@ -62,7 +62,7 @@ def commit_time(version: int, log: str, storage_options: Mapping[str, str]) -> d
         return None
 
 
-def _from_files(log: str, storage_options: Mapping[str, str]) -> dict[int, datetime]:
+def _from_files(log: str, storage_options: Mapping[str, str] | None) -> dict[int, datetime]:
     versions = sorted(
         int(name[:_COMMIT_DIGITS])
         for name in names_in(f"{log.rstrip('/')}/_delta_log", storage_options)

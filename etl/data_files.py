@@ -81,7 +81,7 @@ def exists(location: str, storage_options: Mapping[str, str] | None = None) -> b
     local = local_form(location)
     if local is not None:
         return Path(local).is_file()
-    system, path = file_system(location, storage_options or {})
+    system, path = file_system(location, storage_options)
     system.invalidate_cache(path.rpartition("/")[0])  # what others have taken since it was listed
     with reaching(location):
         return bool(system.exists(path))
@@ -103,7 +103,7 @@ def remove_files(
     for location in locations:
         before_each()
         with contextlib.suppress(FileNotFoundError):
-            remove_file(location, storage_options or {})
+            remove_file(location, storage_options)
         local = local_form(location)
         if local is not None:
             Path(local).with_name(f".{Path(local).name}.crc").unlink(missing_ok=True)  # Hadoop's checksum of it

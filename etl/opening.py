@@ -191,7 +191,7 @@ def _existing(log: str, storage_options: Mapping[str, str] | None) -> str:
         latest = DeltaTable(log, storage_options=delta_options(storage_options) or None)
     except (DeltaError, OSError):
         return ""
-    first = min(commit_times(latest, log, storage_options or {}), default=latest.version())
+    first = min(commit_times(latest, log, storage_options), default=latest.version())
     return (
         f"; it has versions {first} to {latest.version()}" if first < latest.version() else f"; it has version {first}"
     )
@@ -207,7 +207,7 @@ def _at_time(
     """
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=timezone.utc)
-    commits = commit_times(table, log, storage_options or {})
+    commits = commit_times(table, log, storage_options)
     eligible = [version for version, committed in commits.items() if committed <= moment]
     latest = commits.get(table.version())
     if not eligible or (latest is not None and moment > latest and moment > datetime.now(timezone.utc)):

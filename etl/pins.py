@@ -65,7 +65,7 @@ def unpin(location: str, name: str, storage_options: Options = None) -> None:
         names = ", ".join(sorted(known)) or "none"
         raise VersionNotFoundError(f"{location} has no pin {name!r}; its pins: {names}")
     with writing_to(location), contextlib.suppress(FileNotFoundError):
-        remove_file(f"{_folder(location)}/{_PINS}/{name}.json", storage_options or {})
+        remove_file(f"{_folder(location)}/{_PINS}/{name}.json", storage_options)
 
 
 def pins(location: str, storage_options: Options = None) -> dict[str, int]:
@@ -95,7 +95,7 @@ def untrack(location: str, run_id: str, storage_options: Options = None) -> int:
     for file, record in _read_all(location, _TRACKED, storage_options).items():
         if record["run_id"] == run_id:
             with contextlib.suppress(FileNotFoundError):  # taken away between listing and removing
-                remove_file(file, storage_options or {})
+                remove_file(file, storage_options)
                 forgotten += 1
     return forgotten
 
@@ -219,7 +219,7 @@ def _write(location: str, kind: str, name: str, record: dict[str, Any], storage_
     if local is not None:  # the table's own folder is there, or the table is gone
         Path(local).parent.mkdir(exist_ok=True)
         Path(local).mkdir(exist_ok=True)
-    write_bytes(f"{folder}/{name}.json", json.dumps(record).encode(), storage_options or {})
+    write_bytes(f"{folder}/{name}.json", json.dumps(record).encode(), storage_options)
 
 
 def _read_all(location: str, kind: str, storage_options: Options) -> dict[str, dict[str, Any]]:
@@ -240,10 +240,10 @@ def _read_all(location: str, kind: str, storage_options: Options) -> dict[str, d
 def _records(location: str, kind: str, storage_options: Options) -> dict[str, dict[str, Any]]:
     folder = f"{_folder(location)}/{kind}"
     records = {}
-    for name in sorted(name for name in names_in(folder, storage_options or {}) if _RECORD.match(name)):
+    for name in sorted(name for name in names_in(folder, storage_options) if _RECORD.match(name)):
         with contextlib.suppress(FileNotFoundError):  # taken away between listing and reading
             file = f"{folder}/{name}"
-            records[file] = _record_of(file, kind, read_bytes(file, storage_options or {}))
+            records[file] = _record_of(file, kind, read_bytes(file, storage_options))
     return records
 
 

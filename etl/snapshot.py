@@ -230,7 +230,7 @@ def _opened(
                 location=place.rstrip("/") if place != "/" else place,
                 version=table.version(),
                 table_id=str(metadata.id),
-                timestamp=commit_time(table.version(), log, storage_options or {}),
+                timestamp=commit_time(table.version(), log, storage_options),
                 configuration=dict(metadata.configuration),
                 partition_columns=tuple(metadata.partition_columns),
             ),

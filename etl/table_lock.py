@@ -53,7 +53,7 @@ def table_lock(
         with _kernel_lock(Path(local), exclusive=exclusive):
             yield _keep
         return
-    marker = _Marker(f"{folder}/locks", storage_options or {}, exclusive=exclusive)
+    marker = _Marker(f"{folder}/locks", storage_options, exclusive=exclusive)
     with marker.held():
         yield marker.require
 
@@ -74,7 +74,7 @@ def _kernel_lock(folder: Path, *, exclusive: bool) -> Iterator[None]:
 class _Marker:
     """This process's marker among those of the others."""
 
-    def __init__(self, folder: str, storage_options: Mapping[str, str], *, exclusive: bool) -> None:
+    def __init__(self, folder: str, storage_options: Mapping[str, str] | None, *, exclusive: bool) -> None:
         self._folder = folder
         self._options = storage_options
         self._exclusive = exclusive

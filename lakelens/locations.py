@@ -23,6 +23,11 @@ def has_scheme(location: str) -> bool:
     return _SCHEME.match(location) is not None
 
 
+def scheme_of(location: str) -> str:
+    """The scheme of a URI, such as `s3a`, in lower case; of a path, what stands before its first colon."""
+    return location.split(":", 1)[0].lower()
+
+
 def absolute(location: str | Path) -> str:
     """Makes a local path absolute and leaves URIs and table names as they are.
 

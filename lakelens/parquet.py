@@ -38,7 +38,7 @@ def open_parquet_file(
         InvalidArgumentError: If no store is known for the location's scheme.
         MissingDependencyError: If the package for the store is not installed.
     """
-    with naming(location), open_location(location, storage_options or {}, size) as source:
+    with naming(location), open_location(location, storage_options, size) as source:
         yield parquet_of(source)
 
 

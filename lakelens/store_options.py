@@ -120,13 +120,13 @@ def delta_options(storage_options: Mapping[str, str] | None) -> dict[str, str]:
     return resolved({key: value for key, value in given.items() if not key.startswith(FSSPEC_PREFIX)})
 
 
-def fsspec_options(protocol: str, storage_options: Mapping[str, str]) -> dict[str, Any]:
+def fsspec_options(protocol: str, storage_options: Mapping[str, str] | None) -> dict[str, Any]:
     """Translates storage options into the arguments of fsspec's file system for `protocol`.
 
     Raises:
         InvalidArgumentError: If an option that decides about access has no counterpart there, or a flag is none.
     """
-    given = resolved(storage_options)
+    given = resolved(storage_options or {})
     named = {key.lower(): value for key, value in given.items() if not key.startswith(FSSPEC_PREFIX)}
     own = {key[len(FSSPEC_PREFIX) :]: value for key, value in given.items() if key.startswith(FSSPEC_PREFIX)}
     if not own:  # else the user has said what fsspec is to do
@@ -142,7 +142,7 @@ def fsspec_options(protocol: str, storage_options: Mapping[str, str]) -> dict[st
     return options
 
 
-def file_system_arguments(protocol: str, location: str, storage_options: Mapping[str, str]) -> dict[str, Any]:
+def file_system_arguments(protocol: str, location: str, storage_options: Mapping[str, str] | None) -> dict[str, Any]:
     """Gives the arguments of fsspec's file system for a location.
 
     Raises:

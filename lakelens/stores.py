@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from . import google
 from .errors import InvalidArgumentError, LakelensError, MissingDependencyError, StoreError
-from .locations import has_scheme
+from .locations import has_scheme, scheme_of
 from .store_options import file_system_arguments
 
 # Hadoop's names of a store -> fsspec's, and the package that brings it.
@@ -47,7 +47,7 @@ def local_form(location: str) -> str | None:
     return None if has_scheme(location) else location
 
 
-def file_system(location: str, storage_options: Mapping[str, str]) -> tuple[Any, str]:
+def file_system(location: str, storage_options: Mapping[str, str] | None) -> tuple[Any, str]:
     """Gives fsspec's file system for a location in an object store, and the location's path in it.
 
     Raises:
@@ -56,7 +56,7 @@ def file_system(location: str, storage_options: Mapping[str, str]) -> tuple[Any,
     """
     import fsspec
 
-    scheme = location.split(":", 1)[0].lower()
+    scheme = scheme_of(location)
     if scheme not in PROTOCOLS:
         raise unknown_store(location)
     protocol, package = PROTOCOLS[scheme]
@@ -73,7 +73,7 @@ def file_system(location: str, storage_options: Mapping[str, str]) -> tuple[Any,
 
 def unknown_store(location: str) -> InvalidArgumentError:
     """Makes the error about a location whose scheme is of no store that lakelens reads."""
-    scheme = location.split(":", 1)[0].lower()
+    scheme = scheme_of(location)
     known = ", ".join(sorted(PROTOCOLS))
     instead = "; write abfss://container@account.dfs.core.windows.net/... for the same files"
     return InvalidArgumentError(
@@ -125,7 +125,7 @@ class _Reached:
 
 
 @contextmanager
-def open_location(location: str, storage_options: Mapping[str, str], size: int | None = None) -> Iterator[Any]:
+def open_location(location: str, storage_options: Mapping[str, str] | None, size: int | None = None) -> Iterator[Any]:
     """Opens a data file for pyarrow's Parquet reader.
 
     Args:
@@ -146,7 +146,7 @@ def open_location(location: str, storage_options: Mapping[str, str], size: int |
         yield _Reached(source, location)
 
 
-def read_bytes(location: str, storage_options: Mapping[str, str], end: int | None = None) -> bytes:
+def read_bytes(location: str, storage_options: Mapping[str, str] | None, end: int | None = None) -> bytes:
     """Reads a whole small file, or its first bytes.
 
     Args:
@@ -167,7 +167,7 @@ def read_bytes(location: str, storage_options: Mapping[str, str], end: int | Non
         return bytes(system.cat_file(path, end=end))
 
 
-def write_bytes(location: str, data: bytes, storage_options: Mapping[str, str]) -> None:
+def write_bytes(location: str, data: bytes, storage_options: Mapping[str, str] | None) -> None:
     """Writes a whole small file: a reader sees the old one or all of the new one, also where the writer dies.
 
     Args:
@@ -179,7 +179,7 @@ def write_bytes(location: str, data: bytes, storage_options: Mapping[str, str]) 
     if path is None:
         system, key = file_system(location, storage_options)
         with reaching(location):
-            system.pipe_file(key, data, **_WRITING.get(PROTOCOLS[location.split(":", 1)[0].lower()][0], {}))
+            system.pipe_file(key, data, **_WRITING.get(PROTOCOLS[scheme_of(location)][0], {}))
         return
     temporary = Path(path).with_name(f".{Path(path).name}.{uuid.uuid4().hex}")
     try:
@@ -192,7 +192,7 @@ def write_bytes(location: str, data: bytes, storage_options: Mapping[str, str]) 
         temporary.unlink(missing_ok=True)
 
 
-def remove_file(location: str, storage_options: Mapping[str, str]) -> None:
+def remove_file(location: str, storage_options: Mapping[str, str] | None) -> None:
     """Removes a file.
 
     Raises:
@@ -217,7 +217,7 @@ def by_folder(locations: Iterable[str]) -> dict[str, list[str]]:
     return dict(folders)
 
 
-def names_in(folder: str, storage_options: Mapping[str, str]) -> set[str]:
+def names_in(folder: str, storage_options: Mapping[str, str] | None) -> set[str]:
     """Lists the names in a folder; none when there is no such folder."""
     path = local_form(folder)
     try:

@@ -119,7 +119,7 @@ def find_copy(
     of_table = _join(absolute(folder), identity.table_id)
     made = [
         copy
-        for name in names_in(of_table, storage_options or {})
+        for name in names_in(of_table, storage_options)
         if name.startswith(f"{identity.version}-")
         and (copy := _copy_at(_join(of_table, name), storage_options)) is not None
     ]
@@ -131,8 +131,8 @@ def copies(folder: str | Path, storage_options: Mapping[str, str] | None = None)
     place = absolute(folder)
     found = [
         copy
-        for table in sorted(names_in(place, storage_options or {}))
-        for name in sorted(names_in(_join(place, table), storage_options or {}))
+        for table in sorted(names_in(place, storage_options))
+        for name in sorted(names_in(_join(place, table), storage_options))
         if (copy := _copy_at(_join(place, table, name), storage_options)) is not None
     ]
     return sorted(found, key=lambda copy: copy.made)
@@ -253,7 +253,7 @@ def _require_room(
 def _copy_at(location: str, storage_options: Mapping[str, str] | None) -> TableCopy | None:
     """Reads what a copy's commit says; None for what is no copy, or not whole yet."""
     try:
-        commit = read_bytes(_join(location, _COMMIT), storage_options or {})
+        commit = read_bytes(_join(location, _COMMIT), storage_options)
     except (FileNotFoundError, NotADirectoryError):
         return None
     for line in commit.splitlines():
@@ -286,7 +286,7 @@ def _remove_abandoned(of_table: str, storage_options: Mapping[str, str] | None) 
 def _remove(location: str, storage_options: Mapping[str, str] | None) -> None:
     path = local_form(location)
     if path is None:
-        system, path = file_system(location, storage_options or {})
+        system, path = file_system(location, storage_options)
         with reaching(location):
             if system.exists(path):
                 system.rm(path, recursive=True)
