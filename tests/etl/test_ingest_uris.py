@@ -44,9 +44,11 @@ def mount(spark, scheme: str, authority: str, folder: Path) -> Iterator[str]:
     }
     for name, value in made.items():
         settings.set(name, value)
-    yield f"{scheme}://{authority}/mount" if authority else f"{scheme}:/mount"
-    for name in made:
-        settings.unset(name)
+    try:
+        yield f"{scheme}://{authority}/mount" if authority else f"{scheme}:/mount"
+    finally:
+        for name in made:
+            settings.unset(name)
 
 
 def account() -> str:

@@ -42,6 +42,9 @@ class Table:
     def pins(self) -> dict[str, int]:
         return pins.pins(self.location, self.storage_options)
 
+    def version_of(self, name: str) -> int | None:
+        return pins.version_of_pin(self.location, name, self.storage_options)
+
     def track(self, version: int, run: str) -> None:
         pins.track(self.location, version, run, self.storage_options)
 
@@ -78,14 +81,10 @@ def test_a_pin_names_a_version_until_it_is_taken_away(table):
     table.pin("before-relabel", 3)
     table.pin("v1.0", 0)
     assert table.pins() == {"before-relabel": 3, "v1.0": 0}
-    assert pins.version_of_pin(*_at(table, "v1.0")) == 0
-    assert pins.version_of_pin(*_at(table, "nothing")) is None
+    assert table.version_of("v1.0") == 0
+    assert table.version_of("nothing") is None
     table.unpin("v1.0")
     assert table.pins() == {"before-relabel": 3}
-
-
-def _at(table: Table, name: str) -> tuple[str, str, dict[str, str]]:
-    return table.location, name, table.storage_options
 
 
 def test_a_pin_does_not_move_unless_asked(table):
