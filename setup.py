@@ -34,6 +34,7 @@ DEVELOPMENT = [
     "flask-cors",  # moto's server needs it, and its [server] extra brings much more
     "grpcio-status>=1.56,<1.72",  # Spark Connect's client; 1.72 needs protobuf 6, and TensorFlow 2.18 takes 5
     "hypothesis>=6.100",
+    "import-linter>=2.3",
     "moto>=5",
     "mypy>=1.10",
     "pytest>=8,<9",  # pytest-xdist 3.8 does not see groups in pytest 9.2
@@ -41,7 +42,6 @@ DEVELOPMENT = [
     "pytest-xdist>=3.6",
     "ruff>=0.6",
     "types-psutil",
-    "types-pyyaml",
     "types-tqdm",
 ]
 
@@ -90,7 +90,7 @@ setup(
         "psutil>=5.9",
         "pyarrow>=14.0.1,<15",  # 15 removed what Petastorm reads with; below 14.0.1 is CVE-2023-47248
         "pydantic>=2.6,<3",
-        "pyyaml>=6",
+        "ruamel.yaml>=0.18",  # YAML 1.2, in which 1e-3 is a number, with the line of every key
         "tqdm>=4.66",
     ],
     extras_require={

@@ -4,26 +4,15 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import re
 import sys
 from collections.abc import Sequence
 from typing import Any
-
-import yaml
 
 from lakelens.errors import InvalidArgumentError
 from lakelens.jobs.command import add_session_arguments, key_values, main_of, session_of, version_value
 from lakelens.locations import is_table_name
 
 DESCRIPTION = "Train a model on one pinned version of an image table."
-
-
-class _Values(yaml.SafeLoader):
-    """Reads one YAML value as YAML 1.2 does: PyYAML takes 1e-3, which is how learning rates are written, for a text."""
-
-
-_EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
-_Values.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -82,20 +71,11 @@ def hyperparameters(pairs: Sequence[str]) -> dict[str, Any]:
     """Reads `NAME=VALUE` flags, each value as YAML.
 
     Raises:
-        InvalidArgumentError: If a value is not YAML.
+        ConfigurationError: If a value is not YAML.
     """
-    return {name: _value(name, text) for name, text in key_values(pairs, "--hparam").items()}
+    from lakelens.training.configuration.yaml_file import parse_value
 
-
-def _value(name: str, text: str) -> Any:
-    try:
-        return _Values(text).get_single_data()
-    except (yaml.YAMLError, ValueError) as error:  # the second for 2026-13-45
-        why = " ".join(str(error).split())
-        raise InvalidArgumentError(
-            f"--hparam {name}={text!r} is no YAML value ({why}); write a number, a list as in [16, 32], or a text, "
-            "in quotes of its own if it has signs"
-        ) from None
+    return {name: parse_value(text, f"--hparam {name}") for name, text in key_values(pairs, "--hparam").items()}
 
 
 def main() -> int:

@@ -1,0 +1,200 @@
+"""The experiment file: what it takes, what it refuses, and the words that a user sees."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakelens.errors import ConfigurationError
+from lakelens.training.configuration.experiment import ExperimentConfig, require_single
+from lakelens.training.configuration.hyperparameters import constants
+from lakelens.training.configuration.lengths import Length
+from lakelens.training.configuration.reference import json_schema, markdown_tables
+from lakelens.training.configuration.yaml_file import parse_value
+
+pytestmark = pytest.mark.unit
+
+WHOLE = """\
+name: digits
+description: scanned digits
+labels: [demo]
+entrypoint: model.py:Digits
+data:
+  table: tables/digits
+  version: 3
+  filters: {source: scanner}
+hyperparameters:
+  global_batch_size: 32
+  learning_rate: 1e-3
+  optimizer: {name: sgd, momentum: {type: const, val: 0.9}}
+searcher: {name: single, metric: val_accuracy, max_length: {epochs: 9}}
+resources: {slots_per_trial: 2, strategy: horovod_local}
+max_restarts: 2
+early_stopping: {patience: 3}
+"""
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "experiment.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def config(**keys: Any) -> ExperimentConfig:
+    return ExperimentConfig.read({"data": {"table": "t"}, **keys})
+
+
+def test_a_whole_file_is_read(tmp_path: Path) -> None:
+    read = ExperimentConfig.read(write(tmp_path, WHOLE))
+    assert (read.data.table, read.data.version, read.searcher.max_length) == ("tables/digits", 3, Length(epochs=9))
+    assert read.goal.mode == "max"
+    assert constants(read.hyperparameters) == {
+        "global_batch_size": 32,
+        "learning_rate": 0.001,
+        "optimizer": {"name": "sgd", "momentum": 0.9},
+    }
+    assert ExperimentConfig.read(read.model_dump()) == read
+    assert ExperimentConfig.read(read) == read
+
+
+def test_a_table_alone_is_an_experiment() -> None:
+    read = config()
+    assert read.goal.metric == "val_loss"
+    assert read.global_batch_size == 64
+    assert (read.data.version, read.searcher.max_length.amount, read.max_restarts) == ("latest", 10, 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("1e-3", 0.001), ("1.5E2", 150.0), ("yes", "yes"), ("012", 12), ("1:30", "1:30"), ("true", True)],
+)
+def test_values_are_those_of_yaml_1_2(text: str, value: Any) -> None:
+    assert parse_value(text, "test") == value
+    assert type(parse_value(text, "test")) is type(value)
+
+
+def test_overrides_are_applied_in_their_order(tmp_path: Path) -> None:
+    path = write(tmp_path, WHOLE)
+    overrides = [
+        "hyperparameters.learning_rate=1e-2",
+        "data.version=4",
+        "data.version=5",
+        "tracking.uri=sqlite:///m.db",
+    ]
+    read = ExperimentConfig.read(path, overrides)
+    assert read.hyperparameters["learning_rate"] == 0.01
+    assert (read.data.version, read.tracking.uri) == (5, "sqlite:///m.db")
+
+
+REJECTED: list[tuple[dict[str, Any], str]] = [
+    ({"dta": 1}, "dta is 1: is not a key here; did you mean data?"),
+    ({"data": {"tabel": "t"}}, "data.table is missing"),
+    ({"data": {"table": "t", "split": "a"}}, "data.split is 'a': is not a key here; did you mean"),
+    ({"data": {"table": "t", "version": -1}}, "data.version is -1: versions count from 0"),
+    ({"data": {"table": "t", "image_size": 0}}, "data.image_size is 0: give one side or [height, width]"),
+    ({"max_restarts": "2"}, "max_restarts is '2': must be a whole number"),
+    ({"max_restarts": -1}, "max_restarts is -1: must be at least 0"),
+    ({"searcher": {"name": "asha"}}, "searcher.name is 'asha': must be one of 'single', 'random', 'grid'"),
+    ({"searcher": {"max_length": {"epochs": 1, "batches": 2}}}, "give exactly one of epochs, batches and records"),
+    ({"searcher": {"max_length": {}}}, "give exactly one of epochs, batches and records; none given"),
+    ({"searcher": {"name": "random"}}, "searcher random needs max_trials"),
+    ({"searcher": {"max_trials": 3}}, "max_trials does not go with searcher single"),
+    ({"searcher": {"metric": "wow"}}, "does not tell whether smaller is better; set searcher.smaller_is_better"),
+    ({"searcher": {"max_time": 3}}, "has no meaning here: use searcher.max_length"),
+    ({"min_validation_period": {"epochs": 11}}, "min_validation_period (11 epochs) is longer than searcher.max_length"),
+    ({"resources": {"strategy": "single", "slots_per_trial": 2}}, "strategy single is one process"),
+    ({"resources": {"max_slots": 1, "slots_per_trial": 2}}, "max_slots 1 is less than slots_per_trial 2"),
+    ({"resources": {"resource_pool": "gpu"}}, "is a key of Determined that has no meaning here: a Spark session"),
+    ({"resource_pool": "gpu"}, "is a key of Determined that has no meaning here: a Spark session"),
+    ({"bind_mounts": []}, "mount folders on the machines"),
+    ({"hyperparameters": {"global_batch_size": 0}}, "global_batch_size is 0: the global batch size is a whole number"),
+    ({"hyperparameters": {"lr": {"type": "log", "minval": 1}}}, "hyperparameters.lr.maxval is missing"),
+    ({"hyperparameters": {"a": {"b": {"type": "int", "minval": 3, "maxval": 1}}}}, "a.b: minval 3 is above maxval 1"),
+    ({"hyperparameters": {"lr": {"type": "doble"}}}, "hyperparameters.lr: type must be one of 'const', 'categorical'"),
+    (
+        {"hyperparameters": {"lr": {"type": "int", "minval": 1, "maxval": 2, "cout": 2}}},
+        "hyperparameters.lr.cout: is not a key here; did you mean count?",
+    ),
+    (
+        {"hyperparameters": {"lr": {"type": "double", "minval": 0, "maxval": 1}}},
+        "hyperparameters.lr is a space, and searcher single trains once",
+    ),
+    ({"hyperparameters": {"a.b": 1}}, "the name 'a.b' is empty or has a dot"),
+    ({"continue_from": "r", "warm_start": "m"}, "give one of them"),
+    ({"early_stopping": {}}, "early_stopping.patience is missing"),
+]
+
+
+@pytest.mark.parametrize(("keys", "words"), REJECTED)
+def test_a_rejected_key_is_named_with_its_rule(keys: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        config(**keys)
+    assert words in str(caught.value)
+
+
+def test_a_metric_of_the_validation_needs_a_validation_split() -> None:
+    with pytest.raises(ConfigurationError, match=r"metric is val_loss and data\.validation_split is null"):
+        config(data={"table": "t", "validation_split": None}, searcher={"metric": "val_loss"})
+
+
+def test_every_problem_of_a_file_has_its_line(tmp_path: Path) -> None:
+    path = write(tmp_path, "data:\n  table: t\n  tabel: 3\nsearcher:\n  max_lenght: {epochs: 3}\n")
+    with pytest.raises(ConfigurationError) as caught:
+        ExperimentConfig.read(path, ["max_restarts=-1"])
+    assert str(caught.value).splitlines() == [
+        f"{path}: 3 problems",
+        "  line 3, data.tabel is 3: is not a key here; did you mean table?",
+        "  line 5, searcher.max_lenght: is not a key here; did you mean max_length?",
+        "  --set max_restarts, max_restarts is -1: must be at least 0",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("name: [1", "line 1"),
+        ("name: a\nname: b\n", "duplicate key"),
+        ("- a\n", "holds a list at its top level"),
+        ("", "holds nothing at its top level"),
+    ],
+)
+def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        ExperimentConfig.read(write(tmp_path, text))
+
+
+def test_a_file_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"absent\.yaml cannot be read"):
+        ExperimentConfig.read(tmp_path / "absent.yaml")
+
+
+@pytest.mark.parametrize("override", ["abc", "=1", "a..b=1", "name.x=1"])
+def test_an_override_that_leads_nowhere_is_refused(tmp_path: Path, override: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"--set"):
+        ExperimentConfig.read(write(tmp_path, WHOLE), [override])
+
+
+def test_a_search_is_not_a_single_training() -> None:
+    read = config(searcher={"name": "random", "max_trials": 3})
+    with pytest.raises(ConfigurationError, match=r"lakelens search experiment\.yaml"):
+        require_single(read, "experiment.yaml")
+
+
+@pytest.mark.parametrize(
+    ("length", "steps"), [({"epochs": 2}, 20), ({"batches": 7}, 7), ({"records": 65}, 3), ({"records": 64}, 2)]
+)
+def test_lengths_become_steps(length: dict[str, int], steps: int) -> None:
+    assert Length(**length).steps(batch_size=32, steps_per_epoch=10) == steps
+
+
+def test_the_reference_has_every_key() -> None:
+    text = markdown_tables()
+    for key in ("`entrypoint`", "`save_experiment_best`", "`patience`", "`slots_per_trial`", "`minval`", "`epochs`"):
+        assert key in text
+    assert set(json_schema()["properties"]) == set(ExperimentConfig.model_fields)
+
+
+def test_every_key_has_a_description() -> None:
+    assert "|  |" not in markdown_tables()

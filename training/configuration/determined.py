@@ -1,0 +1,61 @@
+"""Keys of Determined's experiment files that have no meaning here, each with what to use instead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_PATH = "checkpoints go to the folder checkpoint_storage.path"
+_SPARK = "Spark's own settings decide that (spark-submit --conf)"
+_INSTEAD: Mapping[str, str] = {
+    "bind_mounts": "nothing runs in a container of ours; mount folders on the machines",
+    "environment": "nothing runs in a container of ours; environment variables go to resources.env",
+    "integrations": "tracking goes to MLflow: see tracking",
+    "internal": "it was for Determined itself; remove it",
+    "log_policies": "a failed rank's log is in the error; restarts are max_restarts",
+    "pbs": _SPARK,
+    "preemption_timeout": "a pause takes seconds: `lakelens experiments pause RUN`",
+    "profiling": "MLflow's system metrics are recorded with each run",
+    "project": "use tracking.experiment",
+    "records_per_epoch": "the table's version knows its number of rows",
+    "retention_policy": "MLflow keeps the logs; checkpoints are kept by checkpoint_storage.save_*",
+    "scheduling_unit": "a request to pause is agreed on every few steps",
+    "security": "nothing listens beyond the interface that it needs: see docs/security.md",
+    "slurm": _SPARK,
+    "tensorboard_storage": "TensorBoard logs are artifacts of the MLflow run",
+    "workspace": "use tracking.experiment",
+    "min_checkpoint_period_s": "use min_checkpoint_period",
+    "checkpoint_storage.type": _PATH,
+    "checkpoint_storage.host_path": _PATH,
+    "checkpoint_storage.storage_path": _PATH,
+    "checkpoint_storage.container_path": _PATH,
+    "checkpoint_storage.propagation": _PATH,
+    "checkpoint_storage.bucket": "checkpoints go to a mounted folder; the run's artifacts may lie in a bucket",
+    "checkpoint_storage.prefix": _PATH,
+    "checkpoint_storage.access_key": "give credentials in the environment, not in a file",
+    "checkpoint_storage.secret_key": "give credentials in the environment, not in a file",
+    "checkpoint_storage.endpoint_url": _PATH,
+    "optimizations.average_aggregated_gradients": "aggregated gradients are always averaged",
+    "optimizations.average_training_metrics": "metrics are always those over all ranks",
+    "optimizations.auto_tune_tensor_fusion": "gradients travel in groups by themselves",
+    "optimizations.tensor_fusion_threshold": "set HOROVOD_FUSION_THRESHOLD in resources.env",
+    "optimizations.tensor_fusion_cycle_time": "set HOROVOD_CYCLE_TIME in resources.env",
+    "optimizations.grad_updates_size_file": "gradients travel in groups by themselves",
+    "resources.resource_pool": "a Spark session is on one cluster; choose it with --master",
+    "resources.agent_label": _SPARK,
+    "resources.devices": _SPARK,
+    "resources.is_single_node": "use resources.strategy: mirrored or horovod_local",
+    "resources.native_parallel": "use resources.strategy",
+    "resources.shm_size": "nothing runs in a container of ours; remove it",
+    "resources.weight": "searches share slots fairly; use resources.priority",
+    "searcher.max_time": "use searcher.max_length, as in {epochs: 9}",
+    "searcher.time_metric": "lengths are counted by lakelens: use searcher.max_length",
+    "searcher.source_trial_id": "use warm_start (weights only) or continue_from (the whole state)",
+    "searcher.source_checkpoint_uuid": "use warm_start (weights only) or continue_from (the whole state)",
+}
+
+
+def instead_of(path: tuple[str | int, ...]) -> str | None:
+    """Gives the sentence on what to use instead of a key of Determined; None for any other key."""
+    dotted = ".".join(str(part) for part in path)
+    said = _INSTEAD.get(dotted) or _INSTEAD.get(f"resources.{dotted}")
+    return f"is a key of Determined that has no meaning here: {said}" if said else None

@@ -1,0 +1,353 @@
+"""The experiment file as pydantic models: every key, its type, its default, its meaning.
+
+The vocabulary is Determined's where it has one (https://docs.determined.ai, "Experiment Configuration Reference").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from ...errors import ConfigurationError, InvalidArgumentError
+from ..entrypoint import DEFAULT_ENTRYPOINT
+from ..metrics import Goal
+from .hyperparameters import DEFAULT_BATCH_SIZE, GLOBAL_BATCH_SIZE, check_leaves, constants, is_space, leaves
+from .lengths import Length
+from .problems import configuration_error
+from .yaml_file import Document, read_yaml, with_overrides
+
+SINGLE: Final = "single"
+STRATEGIES = ("auto", "single", "mirrored", "horovod_local", "horovod_cluster")
+# Which keys of `searcher` go with which name; `name`, `metric`, `smaller_is_better` and `max_length` go with all.
+_KEYS_OF_SEARCHER: Mapping[str, frozenset[str]] = {
+    SINGLE: frozenset(),
+    "random": frozenset({"max_trials", "max_concurrent_trials"}),
+    "grid": frozenset({"max_concurrent_trials"}),
+    "adaptive_asha": frozenset(
+        {"max_trials", "max_concurrent_trials", "mode", "divisor", "max_rungs", "bracket_rungs", "stop_once"}
+    ),
+}
+_NEEDS_MAX_TRIALS = ("random", "adaptive_asha")
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Columns(_Section):
+    """Names of the table's columns, for tables that lakelens did not write."""
+
+    image: str = Field("image", description="Image bytes.")
+    label: str = Field("label", description="Class numbers.")
+    split: str = Field("split", description="Split names.")
+    format: str = Field("format", description="`jpeg`, `png` or `raw_rgb`; need not exist.")
+    boxes: str = Field("annotations", description="Boxes; need not exist.")
+
+
+class Data(_Section):
+    """Which rows of which table."""
+
+    table: str = Field(min_length=1, description="Path, URI or catalog.schema.table.")
+    version: int | str = Field(
+        "latest",
+        description="Version number, `latest`, a time or a pin. The number that was read is always recorded.",
+    )
+    train_split: str | None = Field("train", description="Split to train on; null is the whole table.")
+    validation_split: str | None = Field("validation", description="Split to validate on; null for no validation.")
+    filters: dict[str, Any] | None = Field(None, description="Values of columns that rows must have, in both splits.")
+    columns: Columns = Field(default_factory=Columns, description="Column names.")
+    image_size: int | list[int] | None = Field(
+        None, description="Side, or [height, width], that images are resized to; null keeps the stored size."
+    )
+    class_names: list[str] | None = Field(None, description="Names by label number, for tables that have none.")
+    storage_options: dict[str, str] = Field(
+        default_factory=dict, description="Access to an object store, under delta-rs' names; values may be `env:NAME`."
+    )
+    materialize: str | None = Field(
+        None, description="Folder for a plain copy of a version that Parquet readers would get wrong."
+    )
+
+    @field_validator("version")
+    @classmethod
+    def _is_no_negative_number(cls, version: int | str) -> int | str:
+        if isinstance(version, int) and version < 0:
+            raise ValueError("versions count from 0; `latest` is the newest")
+        return int(version) if isinstance(version, str) and version.isdigit() else version
+
+    @field_validator("image_size")
+    @classmethod
+    def _is_a_size(cls, size: int | list[int] | None) -> int | list[int] | None:
+        sides = [size] if isinstance(size, int) else size
+        if sides is not None and (len(sides) not in (1, 2) or any(side < 1 for side in sides)):
+            raise ValueError("give one side or [height, width], in pixels above 0")
+        return size
+
+
+class Searcher(_Section):
+    """Which trials to run, for how long, and which metric decides."""
+
+    name: Literal["single", "random", "grid", "adaptive_asha"] = Field(
+        SINGLE, description="`single` trains once; the others are run by `lakelens search`."
+    )
+    metric: str | None = Field(None, description="What decides: `val_loss` with validation, else `loss`.")
+    smaller_is_better: bool | None = Field(
+        None, description="Direction of the metric; null reads it from the metric's name (loss, accuracy, auc, ...)."
+    )
+    max_length: Length = Field(
+        default_factory=lambda: Length(epochs=10), description="How long a trial trains at the most."
+    )
+    max_trials: int | None = Field(None, ge=1, description="Trials at the most (random, adaptive_asha).")
+    max_concurrent_trials: int | None = Field(
+        None, ge=0, description="Trials at the same time at the most: 16 by default; 0 derives it from the brackets."
+    )
+    mode: Literal["aggressive", "standard", "conservative"] | None = Field(
+        None, description="How early trials are stopped (adaptive_asha): `standard` by default."
+    )
+    divisor: float | None = Field(None, gt=1, description="Share of trials that go on from each rung is 1/divisor: 4.")
+    max_rungs: int | None = Field(None, ge=1, description="Rungs at the most (adaptive_asha): 5.")
+    bracket_rungs: list[int] | None = Field(None, description="Rungs of each bracket; overrides `mode`.")
+    stop_once: bool | None = Field(
+        None, description="true stops trials for good; false (default) pauses and promotes them (adaptive_asha)."
+    )
+
+    @model_validator(mode="after")
+    def _has_the_keys_of_its_name(self) -> Searcher:
+        every = frozenset().union(*_KEYS_OF_SEARCHER.values())
+        extra = [key for key in sorted(every - _KEYS_OF_SEARCHER[self.name]) if getattr(self, key) is not None]
+        if extra:
+            allowed = ", ".join(sorted(_KEYS_OF_SEARCHER[self.name])) or "none of them"
+            raise ValueError(f"{extra[0]} does not go with searcher {self.name} (which takes {allowed}); remove it")
+        if self.name in _NEEDS_MAX_TRIALS and self.max_trials is None:
+            raise ValueError(f"searcher {self.name} needs max_trials: how many trials it may run")
+        return self
+
+
+class Resources(_Section):
+    """Where and on how many slots a trial runs."""
+
+    slots_per_trial: int = Field(1, ge=1, description="Ranks of a trial: processes, GPUs or Spark slots.")
+    max_slots: int | None = Field(None, ge=1, description="Slots that all trials of a search may use together.")
+    priority: int | None = Field(
+        None, ge=1, le=99, description="Of a search among others in one Spark application; 1 is first."
+    )
+    strategy: Literal["auto", "single", "mirrored", "horovod_local", "horovod_cluster"] = Field(
+        "auto",
+        description="`single`: one process. `mirrored`: tf.distribute over this machine's GPUs. `horovod_local`: "
+        "processes on the driver. `horovod_cluster`: a Spark barrier stage. `auto` chooses, and says why.",
+    )
+    use_gpu: bool | None = Field(None, description="One GPU per rank; null uses GPUs where there are any.")
+    env: dict[str, str] = Field(default_factory=dict, description="Environment variables of the ranks.")
+    slots_wait_s: float = Field(60.0, ge=0, description="Seconds to wait for free slots.")
+    stall_timeout_s: float = Field(60.0, gt=0, description="Seconds without progress after which a rank fails the job.")
+    driver_port: int | None = Field(
+        None, ge=1, le=65535, description="Port of the driver that tasks connect to; null takes a free one."
+    )
+
+    @model_validator(mode="after")
+    def _is_possible(self) -> Resources:
+        if self.strategy == "single" and self.slots_per_trial > 1:
+            raise ValueError(
+                f"strategy single is one process and slots_per_trial is {self.slots_per_trial}; "
+                "choose mirrored, horovod_local, horovod_cluster or auto"
+            )
+        if self.max_slots is not None and self.max_slots < self.slots_per_trial:
+            raise ValueError(f"max_slots {self.max_slots} is less than slots_per_trial {self.slots_per_trial}")
+        return self
+
+
+class CheckpointStorage(_Section):
+    """Where checkpoints are, and which are kept: the union of the three rules."""
+
+    path: str = Field("lakelens-checkpoints", min_length=1, description="Folder that the driver and rank 0 share.")
+    save_experiment_best: int = Field(0, ge=0, description="Best checkpoints kept over the whole experiment.")
+    save_trial_best: int = Field(1, ge=0, description="Best checkpoints kept of each trial.")
+    save_trial_latest: int = Field(1, ge=0, description="Latest checkpoints kept of each trial.")
+
+
+class Reproducibility(_Section):
+    """What makes a training repeatable."""
+
+    experiment_seed: int = Field(
+        0, ge=0, lt=2**31, description="Seed of weights, row order, augmentation and searches."
+    )
+
+
+class Optimizations(_Section):
+    """How gradients are computed and combined."""
+
+    mixed_precision: Literal["float16", "bfloat16"] | None = Field(None, description="Keras' mixed precision policy.")
+    aggregation_frequency: int = Field(1, ge=1, description="Batches whose gradients are added up before one update.")
+    gradient_compression: Literal["none", "fp16"] = Field("none", description="How gradients travel between ranks.")
+    learning_rate_scaling: Literal["none", "linear", "sqrt"] = Field(
+        "none", description="Factor on the learning rate by the number of ranks: 1, n or the square root of n."
+    )
+    warmup_epochs: float = Field(
+        0.0, ge=0, description="Epochs over which the learning rate rises to its scaled value."
+    )
+
+
+class EarlyStopping(_Section):
+    """When to stop before `max_length`."""
+
+    patience: int = Field(ge=1, description="Validations without improvement after which training stops.")
+    min_delta: float = Field(0.0, ge=0, description="Smallest change of the metric that counts as one.")
+    restore_best_weights: bool = Field(False, description="Put the best weights back when training ends.")
+
+
+class Tracking(_Section):
+    """Where the record goes."""
+
+    uri: str | None = Field(None, description="MLflow store; null takes MLFLOW_TRACKING_URI, or Databricks' own.")
+    experiment: str = Field("lakelens", min_length=1, description="MLflow experiment; made when missing.")
+    register_as: str | None = Field(None, description="Registers the best model under this name.")
+
+
+class ExperimentConfig(_Section):
+    """One experiment: what is trained on which rows, how long, where, and what is kept."""
+
+    name: str | None = Field(None, description="Name of the run; the entry point's name when null.")
+    description: str = Field("", description="For readers.")
+    labels: list[str] = Field(default_factory=list, description="For readers, kept as tags of the run.")
+    entrypoint: str = Field(
+        DEFAULT_ENTRYPOINT, min_length=1, description="The Trial: `module:Class` or `file.py:Class`."
+    )
+    data: Data = Field(description="Which rows of which table.")
+    hyperparameters: dict[str, Any] = Field(
+        default_factory=dict,
+        description="Read by `context.get_hparam`. Plain values, or spaces for a search; `global_batch_size` is 64 "
+        "unless it is given.",
+    )
+    searcher: Searcher = Field(default_factory=Searcher, description="Which trials, how long, which metric decides.")
+    resources: Resources = Field(default_factory=Resources, description="Where and on how many slots.")
+    max_restarts: int = Field(0, ge=0, description="Restarts from the last checkpoint after a rank failed, per trial.")
+    continue_from: str | None = Field(
+        None, description="Id of a finished run that is trained further, with its whole state, to a larger max_length."
+    )
+    warm_start: str | None = Field(
+        None, description="Weights to begin with: `runs:/ID`, `models:/NAME@ALIAS` or a checkpoint's folder."
+    )
+    checkpoint_policy: Literal["best", "all", "none"] = Field(
+        "best", description="At which validations a checkpoint is written: better ones, all, or none but the last."
+    )
+    checkpoint_storage: CheckpointStorage = Field(
+        default_factory=CheckpointStorage, description="Where checkpoints are."
+    )
+    min_validation_period: Length = Field(
+        default_factory=lambda: Length(epochs=1), description="Length between validations."
+    )
+    min_checkpoint_period: Length | None = Field(
+        None,
+        description="Length between checkpoints for restarts, besides those of `checkpoint_policy`; null for none.",
+    )
+    perform_initial_validation: bool = Field(False, description="Validate before the first step too.")
+    reproducibility: Reproducibility = Field(default_factory=Reproducibility, description="Seeds.")
+    optimizations: Optimizations = Field(default_factory=Optimizations, description="Gradients and learning rate.")
+    early_stopping: EarlyStopping | None = Field(None, description="When to stop early; null trains to the end.")
+    tracking: Tracking = Field(default_factory=Tracking, description="Where the record goes.")
+
+    @classmethod
+    def read(
+        cls,
+        source: str | Path | Mapping[str, Any] | ExperimentConfig,
+        overrides: Iterable[str] = (),
+    ) -> ExperimentConfig:
+        """Reads an experiment from a YAML file, a dict or another config.
+
+        Args:
+            source: Path of the file, the keys as a mapping, or a config.
+            overrides: `a.b=VALUE`, applied in order; the values are YAML.
+
+        Raises:
+            ConfigurationError: If a key is unknown, missing or contradicts another; gives for each problem the path of
+                the key, its line, the value, the rule and the nearest known key.
+        """
+        if isinstance(source, ExperimentConfig):
+            document = Document("config", source.model_dump(exclude_unset=True))
+        elif isinstance(source, Mapping):
+            document = Document("config", dict(source))
+        else:
+            document = read_yaml(source)
+        document = with_overrides(document, overrides)
+        try:
+            return cls.model_validate(document.values)
+        except ValidationError as error:
+            raise configuration_error(cls, document, error) from None
+
+    @field_validator("hyperparameters")
+    @classmethod
+    def _are_values_or_spaces(cls, values: dict[str, Any]) -> dict[str, Any]:
+        check_leaves(values)
+        return values
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> ExperimentConfig:
+        metric = self.searcher.metric
+        if metric is not None and metric.startswith("val_") and self.data.validation_split is None:
+            raise ValueError(
+                f"searcher.metric is {metric} and data.validation_split is null; give a split, or a training metric"
+            )
+        longest = self.searcher.max_length
+        for name in ("min_validation_period", "min_checkpoint_period"):
+            period: Length | None = getattr(self, name)
+            if period is not None and period.unit == longest.unit and period.amount > longest.amount:
+                raise ValueError(
+                    f"{name} ({period}) is longer than searcher.max_length ({longest}); it would never be reached"
+                )
+        if self.searcher.name == SINGLE:
+            drawn = [
+                ".".join(path)
+                for path, value in leaves(self.hyperparameters)
+                if is_space(value) and value.get("type") != "const"
+            ]
+            if drawn:
+                raise ValueError(
+                    f"hyperparameters.{drawn[0]} is a space, and searcher single trains once: give it a value, or "
+                    "choose random, grid or adaptive_asha and run `lakelens search`"
+                )
+        if self.continue_from is not None and self.warm_start is not None:
+            raise ValueError(
+                "continue_from takes the whole state of a run and warm_start its weights alone; give one of them"
+            )
+        self.goal  # noqa: B018  # checked here, so that a metric without a direction is found before anything runs
+        return self
+
+    @property
+    def goal(self) -> Goal:
+        """The metric that decides, and its direction.
+
+        Raises:
+            ValueError: If its name does not tell the direction and `smaller_is_better` is absent.
+        """
+        metric = self.searcher.metric or ("val_loss" if self.data.validation_split is not None else "loss")
+        smaller = self.searcher.smaller_is_better
+        try:
+            return Goal.of(metric, None if smaller is None else "min" if smaller else "max")
+        except InvalidArgumentError:
+            raise ValueError(
+                f"searcher.metric {metric} does not tell whether smaller is better; set searcher.smaller_is_better"
+            ) from None
+
+    @property
+    def global_batch_size(self) -> int:
+        """Images per step over all ranks of a single training.
+
+        Raises:
+            ValueError: If it is a space to draw from.
+        """
+        return int(constants(self.hyperparameters).get(GLOBAL_BATCH_SIZE, DEFAULT_BATCH_SIZE))
+
+
+def require_single(config: ExperimentConfig, name: str) -> None:
+    """Checks that a config describes one training.
+
+    Raises:
+        ConfigurationError: If its searcher runs many; names the command that does.
+    """
+    if config.searcher.name != SINGLE:
+        raise ConfigurationError(
+            f"{name}: searcher.name is {config.searcher.name}, which runs many trainings: lakelens search {name}. "
+            f"For one training: --set searcher.name={SINGLE}"
+        )

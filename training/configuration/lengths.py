@@ -1,0 +1,51 @@
+"""Lengths of training, in one of three units."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Unit = Literal["epochs", "batches", "records"]
+
+
+class Length(BaseModel):
+    """How long to train: exactly one of the units, as in `{epochs: 9}`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    epochs: int | None = Field(None, ge=1, description="Passes over the training split.")
+    batches: int | None = Field(None, ge=1, description="Steps of `global_batch_size` images over all ranks.")
+    records: int | None = Field(None, ge=1, description="Images over all ranks.")
+
+    @model_validator(mode="after")
+    def _has_one_unit(self) -> Length:
+        given = [name for name in ("epochs", "batches", "records") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(f"give exactly one of epochs, batches and records; {' and '.join(given) or 'none'} given")
+        return self
+
+    @property
+    def unit(self) -> Unit:
+        """The unit that was given."""
+        return "epochs" if self.epochs is not None else "batches" if self.batches is not None else "records"
+
+    @property
+    def amount(self) -> int:
+        """The number of units."""
+        return int(getattr(self, self.unit))
+
+    def steps(self, *, batch_size: int, steps_per_epoch: int) -> int:
+        """Converts the length to training steps, rounded up.
+
+        Args:
+            batch_size: Images per step over all ranks.
+            steps_per_epoch: Steps of one pass over the training split.
+        """
+        if self.epochs is not None:
+            return self.epochs * steps_per_epoch
+        return self.batches if self.batches is not None else math.ceil((self.records or 0) / batch_size)
+
+    def __str__(self) -> str:
+        return f"{self.amount} {self.unit}"

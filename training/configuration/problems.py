@@ -1,0 +1,68 @@
+"""Turns pydantic's findings about an experiment file into one error with the path, line, value and rule of each."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from ...errors import ConfigurationError
+from .determined import instead_of
+from .hyperparameters import HyperparameterError
+from .rules import MISSING, rule_of
+from .yaml_file import Document, KeyPath
+
+_LONGEST_VALUE = 80
+
+
+def configuration_error(model: type[BaseModel], document: Document, error: ValidationError) -> ConfigurationError:
+    """Makes the error that a user sees: a line for each problem, in the order of the file."""
+    lines: dict[str, None] = {}
+    for found in error.errors():
+        lines.setdefault(_line(model, document, dict(found)))
+    problems = list(lines)
+    head = f"{document.name}: " if len(problems) == 1 else f"{document.name}: {len(problems)} problems\n  "
+    return ConfigurationError(head + "\n  ".join(problems))
+
+
+def _line(model: type[BaseModel], document: Document, found: dict[str, Any]) -> str:
+    path: KeyPath = tuple(part for part in found["loc"] if _is_key(document, found["loc"], part))
+    cause = found.get("ctx", {}).get("error")
+    value = found["input"]
+    if isinstance(cause, HyperparameterError):
+        path, value = (*path, *cause.path), cause.value
+    known = _fields_at(model, path[:-1])
+    rule = rule_of(found, known)
+    if found["type"] == "extra_forbidden":
+        rule = instead_of(path) or rule
+    dotted = ".".join(str(part) for part in path)
+    if not dotted:  # keys that contradict each other: the rule names them
+        return rule
+    place = document.place_of(path)
+    subject = f"{place}, {dotted}" if place else dotted
+    if found["type"] == "missing" or rule == MISSING:
+        return f"{subject} {MISSING}"
+    return f"{subject}: {rule}" if isinstance(value, dict) else f"{subject} is {_shown(value)}: {rule}"
+
+
+def _is_key(document: Document, location: tuple[Any, ...], part: Any) -> bool:
+    """Tells keys from the names of union members, which pydantic puts into a location too."""
+    return not (isinstance(part, str) and part in ("int", "str", "list[int]") and part == location[-1])
+
+
+def _fields_at(model: type[BaseModel], path: KeyPath) -> list[str]:
+    current: type[BaseModel] | None = model
+    for part in path:
+        field = current.model_fields.get(str(part)) if current is not None else None
+        if field is None:
+            return []
+        options = [field.annotation, *get_args(field.annotation)]
+        current = next(
+            (option for option in options if isinstance(option, type) and issubclass(option, BaseModel)), None
+        )
+    return list(current.model_fields) if current is not None else []
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."

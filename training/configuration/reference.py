@@ -1,0 +1,90 @@
+"""The reference of the experiment file, generated from its models so that it cannot drift; and the JSON schema."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, get_args
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from .experiment import ExperimentConfig
+from .hyperparameters import KINDS
+from .lengths import Length
+
+
+def json_schema() -> dict[str, Any]:
+    """Gives the JSON schema of the experiment file, for editors (`lakelens schema`)."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **ExperimentConfig.model_json_schema()}
+
+
+def markdown_tables() -> str:
+    """Gives one table per section: key, type, default, meaning."""
+    tables = ["## Top level\n\n" + _table(ExperimentConfig)]
+    for name, section in _sections(ExperimentConfig):
+        tables.append(f"## {name}\n\n{(section.__doc__ or '').strip()}\n\n{_table(section)}")
+    tables.append(f"## Lengths\n\n{(Length.__doc__ or '').strip()}\n\n{_table(Length)}")
+    for kind, model in KINDS.items():
+        tables.append(f"## Hyperparameters of type {kind}\n\n{(model.__doc__ or '').strip()}\n\n{_table(model)}")
+    return "\n\n".join(tables) + "\n"
+
+
+def _sections(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
+    for name, field in model.model_fields.items():
+        nested = _model_of(field.annotation)
+        if nested is not None and nested is not Length:
+            yield f"{prefix}{name}", nested
+            yield from _sections(nested, f"{prefix}{name}.")
+
+
+def _table(model: type[BaseModel]) -> str:
+    rows = [
+        f"| `{name}` | {_type(field)} | {_default(field)} | {field.description or ''} |"
+        for name, field in model.model_fields.items()
+    ]
+    return "\n".join(["| key | type | default | meaning |", "|---|---|---|---|", *rows])
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    value = field.get_default(call_default_factory=True, validated_data={})
+    if isinstance(value, Length):
+        return f"`{{{value.unit}: {value.amount}}}`"
+    if isinstance(value, BaseModel):
+        return "see below"
+    return (
+        "null"
+        if value is None
+        else f"`{str(value).lower() if isinstance(value, bool) else value}`"
+        if value != ""
+        else "empty"
+    )
+
+
+def _type(field: FieldInfo) -> str:
+    return _name_of(field.annotation)
+
+
+def _name_of(annotation: Any) -> str:
+    nested = _model_of(annotation)
+    if nested is not None:
+        return "length" if nested is Length else "section"
+    options = get_args(annotation)
+    origin = getattr(annotation, "__origin__", None)
+    if origin is list:
+        return f"list of {_name_of(options[0])}"
+    if origin is dict:
+        return "mapping"
+    if options and origin is None:
+        return " or ".join(_name_of(option) for option in options if option is not type(None))
+    if options:
+        return ", ".join(f"`{option}`" for option in options)
+    return {int: "whole number", float: "number", str: "text", bool: "true or false"}.get(annotation, "value")
+
+
+def _model_of(annotation: Any) -> type[BaseModel] | None:
+    for option in (annotation, *get_args(annotation)):
+        if isinstance(option, type) and issubclass(option, BaseModel):
+            return option
+    return None

@@ -1,0 +1,162 @@
+"""Reads YAML 1.2 into plain values and remembers the line of each key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
+from ...errors import ConfigurationError
+
+KeyPath = tuple[str | int, ...]
+
+
+@dataclass
+class Document:
+    """A mapping as it was written, with where each of its keys stands.
+
+    Attributes:
+        name: How messages call it: the file's path, or what the values were given as.
+        values: Plain Python values: dict, list, str, int, float, bool, None.
+        places: By key path, where the key stands: `line 7`, or the override that set it.
+    """
+
+    name: str
+    values: dict[str, Any]
+    places: dict[KeyPath, str] = field(default_factory=dict)
+
+    def place_of(self, path: KeyPath) -> str | None:
+        """Finds where `path` stands; an absent key stands where its nearest parent does."""
+        for length in range(len(path), 0, -1):
+            found = self.places.get(path[:length])
+            if found is not None:
+                return found
+        return None
+
+
+def read_yaml(path: str | Path) -> Document:
+    """Reads a YAML file whose top level is a mapping.
+
+    Raises:
+        ConfigurationError: If the file cannot be read, is not YAML 1.2, repeats a key, or is not a mapping.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path} cannot be read as a text file: {error}") from error
+    return parse_yaml(text, str(path))
+
+
+def parse_yaml(text: str, name: str) -> Document:
+    """Parses the text of a YAML file; see `read_yaml`."""
+    loaded = _load(text, name)
+    if not isinstance(loaded, Mapping):
+        raise ConfigurationError(
+            f"{name} holds {_kind(loaded)} at its top level; an experiment file is a mapping, as in `name: digits`"
+        )
+    places: dict[KeyPath, str] = {}
+    values = _plain(loaded, (), places)
+    return Document(name, values, places)
+
+
+def parse_value(text: str, name: str) -> Any:
+    """Parses one YAML value, as in `--set key=VALUE`: `1e-3` is a number, `[16, 32]` a list, `abc` a text.
+
+    Raises:
+        ConfigurationError: If it is not YAML.
+    """
+    try:
+        return _plain(_load(text, name), (), {})
+    except ConfigurationError as error:
+        raise ConfigurationError(
+            f"{name}={text!r} is no YAML value ({error}); write a number, a list as in [16, 32], or a text, in quotes of "
+            "its own if it has signs"
+        ) from None
+
+
+def with_overrides(document: Document, overrides: Iterable[str]) -> Document:
+    """Applies overrides `a.b.c=VALUE`, later ones last; the value is YAML, and missing mappings are added.
+
+    Raises:
+        ConfigurationError: If an override has no `=`, or leads through a value that is not a mapping.
+    """
+    values, places = _copy(document.values), dict(document.places)
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        names = key.strip().split(".")
+        if not equals or not all(names):
+            raise ConfigurationError(
+                f"--set {override!r} is not KEY=VALUE, as in --set hyperparameters.learning_rate=0.01"
+            )
+        target = values
+        for depth, name in enumerate(names[:-1], start=1):
+            nested = target.setdefault(name, {})
+            if not isinstance(nested, dict):
+                raise ConfigurationError(
+                    f"--set {override!r}: {'.'.join(names[:depth])} is {nested!r} in {document.name}, not a mapping"
+                )
+            target = nested
+        target[names[-1]] = parse_value(text, f"--set {key}")
+        path = tuple(names)
+        places = {known: place for known, place in places.items() if known[: len(path)] != path}
+        places[path] = f"--set {key}"
+    return Document(document.name, values, places)
+
+
+def _load(text: str, name: str) -> Any:
+    reader = YAML(typ="rt", pure=True)  # "rt" keeps the lines; "safe" does not
+    try:
+        return reader.load(text)
+    except MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f", line {mark.line + 1}" if mark is not None else ""
+        raise ConfigurationError(f"{name}{where}: {' '.join(str(error.problem or error.context).split())}") from None
+    except (YAMLError, ValueError) as error:
+        raise ConfigurationError(f"{name} is not YAML: {' '.join(str(error).split())}") from None
+
+
+def _plain(value: Any, path: KeyPath, places: dict[KeyPath, str]) -> Any:
+    if isinstance(value, Mapping):
+        plain: dict[Any, Any] = {}
+        for key, nested in value.items():
+            name = key if isinstance(key, str) else str(key)
+            here = (*path, name)
+            _note_line(value, key, here, places)
+            plain[name] = _plain(nested, here, places)
+        return plain
+    if isinstance(value, (list, tuple)):
+        for index in range(len(value)):
+            here = (*path, index)
+            _note_line(value, index, here, places)
+        return [_plain(nested, (*path, index), places) for index, nested in enumerate(value)]
+    if value is None or isinstance(value, bool):
+        return value
+    for kind in (int, float, str):
+        if isinstance(value, kind):
+            return kind(value)
+    if isinstance(value, (date, datetime)):
+        return value.isoformat()
+    raise ConfigurationError(
+        f"{'.'.join(map(str, path)) or 'the value'} has a tag ({value}); only plain values are read"
+    )
+
+
+def _note_line(container: Any, key: Any, path: KeyPath, places: dict[KeyPath, str]) -> None:
+    lines = getattr(container, "lc", None)
+    if lines is not None and key in (lines.data or {}):
+        places[path] = f"line {lines.data[key][0] + 1}"
+
+
+def _copy(values: Any) -> Any:
+    if isinstance(values, dict):
+        return {key: _copy(value) for key, value in values.items()}
+    return [_copy(value) for value in values] if isinstance(values, list) else values
+
+
+def _kind(value: Any) -> str:
+    return "nothing" if value is None else "a list" if isinstance(value, list) else f"the single value {value!r}"
