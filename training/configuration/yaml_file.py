@@ -74,8 +74,8 @@ def parse_value(text: str, name: str) -> Any:
         return _plain(_load(text, name), (), {})
     except ConfigurationError as error:
         raise ConfigurationError(
-            f"{name}={text!r} is no YAML value ({error}); write a number, a list as in [16, 32], or a text, in quotes of "
-            "its own if it has signs"
+            f"{name}={text!r} is no YAML value ({error}); write a number, a list as in [16, 32], or a text, in "
+            "quotes of its own if it has signs"
         ) from None
 
 
