@@ -18,6 +18,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from ..errors import ConfigurationError
@@ -133,8 +134,13 @@ def read_space(config: Any, path: str = "hyperparameters") -> Space:
 
 
 def _draw(seed: int, trial: int, path: KeyPath) -> int:
-    text = json.dumps([seed, trial, path], separators=(",", ":"))
+    text = f"[{seed},{trial},{_as_json(path)}]"
     return int.from_bytes(hashlib.sha256(text.encode("ascii")).digest()[:8], "big")
+
+
+@lru_cache(maxsize=1024)
+def _as_json(path: KeyPath) -> str:
+    return json.dumps(path, separators=(",", ":"))
 
 
 def _share(draw: int) -> float:
@@ -143,7 +149,7 @@ def _share(draw: int) -> float:
 
 def _build(tree: Mapping[str, Any], above: KeyPath, value_of: Callable[[KeyPath, Leaf], Any]) -> dict[str, Any]:
     return {
-        name: _build(node, (*above, name), value_of) if isinstance(node, Mapping) else value_of((*above, name), node)
+        name: _build(node, (*above, name), value_of) if isinstance(node, dict) else value_of((*above, name), node)
         for name, node in tree.items()
     }
 
@@ -151,7 +157,7 @@ def _build(tree: Mapping[str, Any], above: KeyPath, value_of: Callable[[KeyPath,
 def _leaves(tree: Mapping[str, Any], above: KeyPath) -> Iterator[tuple[KeyPath, Leaf]]:
     for name in sorted(tree):
         node = tree[name]
-        if isinstance(node, Mapping):
+        if isinstance(node, dict):
             yield from _leaves(node, (*above, name))
         else:
             yield (*above, name), node
