@@ -77,7 +77,7 @@ class PromotionHalving(Halving[PromotionRung]):
         if self._counted < self.bracket.trials:
             return
         for index in range(len(self.rungs) - 1):
-            if self._training[index] or self._promotable(index) is not None:
+            if self._training[index]:
                 return
             for trial in self.rungs[index].take_waiting():
                 if not self.ledger.trials[trial].failed:

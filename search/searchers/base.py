@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
@@ -124,6 +124,20 @@ class Searcher(ABC):
     def pending(self) -> list[Create | Continue]:
         """The operations that wait for an answer, oldest first; after a restore they have to be carried out again."""
         return self._ledger.pending
+
+    def next_trial(self, waiting: Collection[int]) -> int:
+        """Chooses the trial that gets the next free slot: the oldest of the bracket that has trained least.
+
+        Brackets are meant to train for the same time each. Where fewer slots are free than operations wait, the oldest
+        operation first would give most of it to brackets with long rungs.
+
+        Args:
+            waiting: Trials whose operations are pending and have not been begun.
+
+        Raises:
+            SearcherEventError: If no operation of theirs is pending.
+        """
+        return self._ledger.next_of(waiting)
 
     @property
     def states(self) -> dict[int, str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,6 +53,7 @@ class Ledger:
         self._hyperparameters = hyperparameters
         self._max_length = max_length
         self._running: dict[int, None] = {}  # in the order in which they were asked
+        self._trained: Counter[int] = Counter()  # by bracket, up to the last validations
         self._issued: list[Operation] = []
 
     @property
@@ -97,8 +99,25 @@ class Ledger:
         del self._running[trial]
         found.state = state
         if reached is not None:
+            self._trained[found.bracket] += reached - found.reached
             found.reached = reached
         return found
+
+    def next_of(self, waiting: Collection[int]) -> int:
+        """Of the trials that wait for a slot, the oldest of the bracket that has trained least.
+
+        Raises:
+            SearcherEventError: If none of them runs.
+        """
+        trained = self._trained.copy()
+        for number in self._running:
+            if number not in waiting:
+                trial = self.trials[number]
+                trained[trial.bracket] += trial.asked - trial.reached
+        candidates = [number for number in self._running if number in waiting]
+        if not candidates:
+            raise SearcherEventError(f"no operation of the trials {sorted(waiting)} waits for its answer")
+        return min(candidates, key=lambda number: trained[self.trials[number].bracket])
 
     def take(self) -> list[Operation]:
         """Returns the operations since the last call."""
@@ -116,6 +135,8 @@ class Ledger:
         """Takes the state of a snapshot."""
         self.trials = [Trial(*values) for values in state["trials"]]
         self._running = dict.fromkeys(state["running"])
+        for trial in self.trials:
+            self._trained[trial.bracket] += trial.reached
 
     def _ask(self, trial: int) -> None:
         self._running[trial] = None

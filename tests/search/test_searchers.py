@@ -93,6 +93,19 @@ def test_pending_are_the_operations_without_an_answer_also_after_a_restore():
     assert through_json(searcher).pending == expected
 
 
+def test_the_next_free_slot_goes_to_the_bracket_that_has_trained_least():
+    searcher = make("adaptive_asha", max_length={"epochs": 100}, max_trials=10, max_concurrent_trials=4)
+    assert [(o.trial, o.length) for o in searcher.start()] == [(0, 25), (1, 25), (2, 100), (3, 100)]
+    assert searcher.next_trial({0, 1, 2, 3}) == 0
+    assert searcher.next_trial({1, 2, 3}) == 2  # 25 epochs of the first bracket are under way
+    assert searcher.next_trial([1, 3]) == 1
+    searcher.validated(0, 25, 0.5)
+    searcher.validated(2, 100, 0.5)
+    assert through_json(searcher).next_trial([1, 3, 4, 5]) == searcher.next_trial([1, 3, 4, 5]) == 1
+    with pytest.raises(SearcherEventError, match=r"no operation of the trials \[0, 2\]"):
+        searcher.next_trial([2, 0])
+
+
 def test_what_a_runner_does_to_its_hyperparameters_does_not_reach_the_searcher():
     searcher = make("single", {"layers": [1, 2]})
     searcher.start()[0].hyperparameters["layers"].append(3)
