@@ -14,8 +14,8 @@ its `HyperbandPruner` and `SuccessiveHalvingPruner`, which stop trials and conti
 The limit is that of successive halving with k + 1 rungs: eta^k / (k + 1) times fewer epochs than random search, as the
 mean over the brackets.
 
-A decision is one validation and what the searcher answers, in a search of that many trials with one bracket; its time is
-that of the processor.
+A decision is one validation and what the searcher answers, in a search of that many trials with one bracket; its time
+is that of the processor.
 """
 
 from __future__ import annotations
