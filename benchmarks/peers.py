@@ -2,8 +2,8 @@
 
     python -m benchmarks.peers torch --folder KEPT
 
-TorchDistributor needs PyTorch; PyPI's wheel of it brings CUDA's libraries along, 6 GB in all. horovod.spark.run and
-Petastorm's converter run in lakelens's own environment.
+TorchDistributor needs PyTorch; PyPI's wheel of it brings CUDA's libraries along, 6 GB in all. optuna brings SQLAlchemy,
+which searches have no use for. horovod.spark.run and Petastorm's converter run in lakelens's own environment.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ import venv
 from pathlib import Path
 
 # TorchDistributor runs its ranks through pandas and pyarrow, which PySpark itself does not require.
-PACKAGES = {"torch": ("torch==2.15.0", "pyspark==3.5.9", "numpy<2", "pandas<2.3", "pyarrow==14.0.2")}
+PACKAGES = {
+    "optuna": ("optuna==5.0.0",),
+    "torch": ("torch==2.15.0", "pyspark==3.5.9", "numpy<2", "pandas<2.3", "pyarrow==14.0.2"),
+}
 _READY = "ready"
 
 

@@ -19,7 +19,18 @@ from .marked import write_between
 BEGIN = "<!-- measured: python -m benchmarks.summary -->"
 END = "<!-- end of measured -->"
 _CHECKOUT = Path(__file__).resolve().parent.parent
-_ORDER = ("etl", "planning", "feed_planning", "feed", "first_batch", "launch", "scaling", "quality", "scoring")
+_ORDER = (
+    "etl",
+    "planning",
+    "feed_planning",
+    "feed",
+    "first_batch",
+    "launch",
+    "scaling",
+    "search",
+    "quality",
+    "scoring",
+)
 
 
 def summary(results: Mapping[str, Mapping[str, Any]]) -> str:

@@ -27,6 +27,13 @@ class InvalidArgumentError(UsageError, ValueError):
     """Raised when an argument is outside what its rule allows."""
 
 
+class ConfigurationError(InvalidArgumentError):
+    """Raised when a key of a configuration is unknown, missing or breaks its rule.
+
+    The message gives the key's path in the YAML file, its value, the rule, and the nearest key that exists.
+    """
+
+
 class MissingDependencyError(UsageError, ImportError):
     """Raised when a package or program that this call needs is absent or unusable; gives the line that installs it."""
 
@@ -222,6 +229,13 @@ class TrialError(UsageError):
 
 class TrackingError(LakelensError):
     """Raised when the MLflow store cannot be reached, or refuses what is recorded."""
+
+
+# --- search ---------------------------------------------------------------------------------------------------------
+
+
+class SearcherEventError(LakelensError, ValueError):
+    """Raised when a searcher is told what cannot be: a trial that does not run, a length below the one asked for."""
 
 
 # --- inference ------------------------------------------------------------------------------------------------------

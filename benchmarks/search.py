@@ -1,0 +1,261 @@
+"""Searches without training: epochs until a target is reached, and decisions per second.
+
+    python -m benchmarks.search [--seeds 30] [--slots 1] [--trials 10000] [--repeats 5] [--json]
+
+Two synthetic trainings (`learning_curves`) of 81 epochs; the target is the loss that four whole trials in a thousand
+reach. Trials run on simulated slots, and what counts is slots times epochs until a whole trial is at the target. Every
+contender gets the same hyperparameters for the same trial number, and those that end trials early do so at 1, 3, 9 and
+27 epochs, so that nothing but the decisions differs. Beside lakelens are random search and, where optuna is installed,
+its `HyperbandPruner` and `SuccessiveHalvingPruner`, which stop trials and continue none:
+
+    python -m benchmarks.peers optuna --folder KEPT
+    KEPT/peer-optuna/bin/python -m benchmarks.search
+
+The limit is that of successive halving with k + 1 rungs: eta^k / (k + 1) times fewer epochs than random search, as the
+mean over the brackets.
+
+A decision is one validation and what the searcher answers, in a search of that many trials with one bracket; its time
+is that of the processor.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import statistics
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from typing import Any
+
+from . import learning_curves as curves
+from .harness import Aim, Report, interleave, parser, positive, rounded, tell
+
+_DIVISOR = 3
+_TARGET_SHARE = 0.004
+_MOST_TRIALS = 4000
+_LENGTHS = (1, 3, 9, 27, 81)
+_METHODS: dict[str, dict[str, Any]] = {
+    "standard": {},
+    "aggressive": {"mode": "aggressive"},
+    "conservative": {"mode": "conservative"},
+    "aggressive, stop_once": {"mode": "aggressive", "stop_once": True},
+}
+_DECISIONS_AT_LEAST = 10_000
+
+# What a free slot does next: epochs to train, and what happens then, which says whether the target has been reached.
+Work = tuple[int, Callable[[], bool]]
+
+
+def config(name: str, max_trials: int, slots: int, **keys: Any) -> dict[str, Any]:
+    """A searcher section for these trainings."""
+    adaptive = {"divisor": _DIVISOR, **keys} if name == "adaptive_asha" else {}
+    length = {"epochs": curves.MAX_LENGTH}
+    common = {"metric": "loss", "max_length": length, "max_trials": max_trials, "max_concurrent_trials": slots}
+    return {"name": name, **common, **adaptive}
+
+
+def epochs_to_target(work: Iterator[Work | None], slots: int) -> float:
+    """Runs work on simulated slots until the target is reached; returns slots times epochs.
+
+    Args:
+        work: Gives what a free slot does next; None while all work waits for other slots.
+        slots: How many there are.
+    """
+    clock, order = 0, itertools.count()
+    busy: list[tuple[int, int, Callable[[], bool]]] = []
+    while True:
+        while len(busy) < slots:
+            found = next(work)
+            if found is None:
+                break
+            heapq.heappush(busy, (clock + found[0], next(order), found[1]))
+        if not busy:
+            raise ValueError(f"the target was not reached in {_MOST_TRIALS} trials")
+        clock, _, done = heapq.heappop(busy)
+        if done():
+            return float(clock * slots)
+
+
+def lakelens_work(curve: str, goal: float, seed: int, settings: dict[str, Any]) -> Iterator[Work | None]:
+    """Work as a lakelens searcher asks for it."""
+    from lakelens.search import Create, Stop, create_searcher
+
+    searcher = create_searcher(settings, curves.SPACE, seed)
+    waiting: dict[int, int] = {}
+    values: dict[int, dict[str, Any]] = {}
+    reached: dict[int, int] = {}
+
+    def take(operations: list[Any]) -> None:
+        for operation in operations:
+            if isinstance(operation, Create):
+                values[operation.trial], reached[operation.trial] = operation.hyperparameters, 0
+            if not isinstance(operation, Stop):
+                waiting[operation.trial] = operation.length
+
+    def finish(trial: int, length: int) -> bool:
+        reached[trial] = length
+        take(searcher.validated(trial, length, curves.measured(curve, values[trial], length)))
+        return length == curves.MAX_LENGTH and curves.loss(curve, values[trial], length) <= goal
+
+    take(searcher.start())
+    while True:
+        if not waiting:
+            yield None
+            continue
+        trial = searcher.next_trial(waiting)
+        length = waiting.pop(trial)
+        yield length - reached[trial], lambda t=trial, n=length: finish(t, n)
+
+
+def optuna_work(curve: str, goal: float, seed: int, pruner: Any) -> Iterator[Work | None]:
+    """Work as optuna has it: a slot trains one trial until it ends or is pruned."""
+    import optuna
+
+    from lakelens.search import create_searcher
+
+    draws = create_searcher(config("random", _MOST_TRIALS, 0), curves.SPACE, seed)
+    # The name decides which trial goes to which bracket of Hyperband.
+    study = optuna.create_study(pruner=pruner, study_name=str(seed), sampler=optuna.samplers.RandomSampler(seed=seed))
+    going_on: deque[tuple[Any, int]] = deque()
+
+    def finish(trial: Any, rung: int) -> bool:
+        values, length = draws.hyperparameters(trial.number), _LENGTHS[rung]
+        trial.report(curves.measured(curve, values, length), length)
+        if length == curves.MAX_LENGTH:
+            study.tell(trial, curves.measured(curve, values, length))
+        elif trial.should_prune():
+            study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+        else:
+            going_on.append((trial, rung + 1))
+        return length == curves.MAX_LENGTH and curves.loss(curve, values, length) <= goal
+
+    for count in itertools.count():
+        if going_on:
+            trial, rung = going_on.popleft()
+        elif count < _MOST_TRIALS * len(_LENGTHS):
+            trial, rung = study.ask(), 0
+        else:
+            yield None
+            continue
+        yield _LENGTHS[rung] - (_LENGTHS[rung - 1] if rung else 0), lambda t=trial, r=rung: finish(t, r)
+
+
+def contenders(slots: int) -> dict[str, Callable[[str, float, int], Iterator[Work | None]]]:
+    """Every contender by name: a function of curve, target and seed."""
+    found: dict[str, Callable[[str, float, int], Iterator[Work | None]]] = {}
+
+    def ours(settings: dict[str, Any]) -> Callable[[str, float, int], Iterator[Work | None]]:
+        return lambda curve, goal, seed: lakelens_work(curve, goal, seed, settings)
+
+    found["random"] = ours(config("random", _MOST_TRIALS, slots))
+    for name, keys in _METHODS.items():
+        found[f"lakelens {name}"] = ours(config("adaptive_asha", _MOST_TRIALS, slots, **keys))
+    try:
+        import optuna
+    except ImportError:
+        tell("optuna is not installed: lakelens is compared with random search alone")
+        return found
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    prune = optuna.pruners
+    found["optuna SuccessiveHalvingPruner"] = lambda curve, goal, seed: optuna_work(
+        curve, goal, seed, prune.SuccessiveHalvingPruner(min_resource=1, reduction_factor=_DIVISOR)
+    )
+    found["optuna HyperbandPruner"] = lambda curve, goal, seed: optuna_work(
+        curve,
+        goal,
+        seed,
+        prune.HyperbandPruner(min_resource=1, max_resource=curves.MAX_LENGTH, reduction_factor=_DIVISOR),
+    )
+    return found
+
+
+def limit(**keys: Any) -> float:
+    """How many times fewer epochs than random search: the mean over the brackets of eta^k / (k + 1)."""
+    from lakelens.search.brackets import plan_brackets
+    from lakelens.search.settings import read_settings
+
+    plan = plan_brackets(read_settings(config("adaptive_asha", _MOST_TRIALS, 16, **keys)))
+    return statistics.mean(_DIVISOR ** (len(bracket.lengths) - 1) / len(bracket.lengths) for bracket in plan)
+
+
+def decisions_per_second(trials: int, stop_once: bool, slots: int) -> dict[str, float]:
+    """Runs a whole search of so many trials without training; the time of losses is not counted."""
+    from lakelens.search import Stop, create_searcher
+
+    keys = {"mode": "aggressive", "stop_once": stop_once}
+    searcher = create_searcher(config("adaptive_asha", trials, slots, **keys), curves.SPACE)
+    losses = [(trial * 7919) % 10_007 / 10_007 for trial in range(trials)]
+    decisions = 0
+    started = time.process_time()
+    waiting = deque(searcher.start())
+    while waiting:
+        operation = waiting.popleft()
+        if not isinstance(operation, Stop):
+            waiting.extend(searcher.validated(operation.trial, operation.length, losses[operation.trial]))
+            decisions += 1
+    return {"decisions/s": decisions / (time.process_time() - started)}
+
+
+def run(arguments: Any) -> Report:
+    """Runs the benchmark."""
+    settings = {"seeds": arguments.seeds, "slots": arguments.slots, "trials": arguments.trials}
+    report = Report("search", {**settings, "epochs": curves.MAX_LENGTH, "divisor": _DIVISOR, "target": _TARGET_SHARE})
+    _decisions(report, arguments.trials, arguments.repeats)
+    searches = contenders(arguments.slots)
+    for curve in curves.NAMES:
+        goal = curves.target(curve, _TARGET_SHARE)
+        for name, work in searches.items():
+            values = [epochs_to_target(work(curve, goal, seed), arguments.slots) for seed in range(arguments.seeds)]
+            report.add(f"{curve}: {name}", "epochs", values)
+            tell(f"{curve}: {name}: {rounded(statistics.median(values)):g} epochs in the median of {len(values)} seeds")
+        _compare(report, curve)
+    if "optuna HyperbandPruner" in searches:
+        report.facts["optuna"] = metadata.version("optuna")
+    return report
+
+
+def _decisions(report: Report, trials: int, repeats: int) -> None:
+    measures = {
+        f"{name}, {slots} at one time": lambda _, stop=stop, slots=slots: decisions_per_second(trials, stop, slots)
+        for name, stop in (("promotion", False), ("stop_once", True))
+        for slots in (16, trials)
+    }
+    for name, values in interleave(repeats, measures, tell).items():
+        report.add(name, "decisions/s", values["decisions/s"])
+        median = report.series[name].median
+        report.aims.append(Aim(f"{name}: decisions/s", median, at_least=_DECISIONS_AT_LEAST))
+
+
+def _compare(report: Report, curve: str) -> None:
+    for name, keys in _METHODS.items():
+        saving = report.compare(f"{curve}: random", f"{curve}: lakelens {name}")
+        report.facts[f"{curve}: limit of {name}"] = rounded(limit(**keys))
+        if not keys.get("stop_once"):
+            report.aims.append(Aim(f"{curve}: saving of {name} / its limit", saving / limit(**keys), at_least=0.8))
+    hyperband = report.series.get(f"{curve}: optuna HyperbandPruner")
+    if hyperband is not None:
+        report.compare(f"{curve}: random", f"{curve}: optuna SuccessiveHalvingPruner")
+        report.compare(f"{curve}: random", f"{curve}: optuna HyperbandPruner")
+        ours = report.series[f"{curve}: lakelens standard"]
+        behind = ours.median / hyperband.median
+        report.aims.append(Aim(f"{curve}: median epochs, standard / optuna Hyperband", behind, at_most=1))
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs the command."""
+    flags = parser(
+        "Searches without training: epochs until a target is reached, and decisions per second.", folder=False
+    )
+    flags.add_argument("--seeds", type=positive, default=30, help="how many searches of each contender")
+    flags.add_argument("--slots", type=positive, default=1, help="how many trials run at the same time")
+    flags.add_argument("--trials", type=positive, default=10_000, help="trials of the search whose decisions are timed")
+    arguments = flags.parse_args(argv)
+    run(arguments).show(arguments.json)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

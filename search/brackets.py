@@ -1,0 +1,94 @@
+"""How an adaptive search divides its trials among brackets, in whole numbers.
+
+Determined computes these with logarithms in floating point; docs/decisions/search-brackets.md says where that differs.
+A divisor is a `Fraction`: 3.3 is 33/10.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from .settings import SearcherSettings
+
+
+@dataclass(frozen=True)
+class Bracket:
+    """One run of successive halving.
+
+    Attributes:
+        lengths: Length of each rung, cumulative, in the searcher's unit; the last one is that of a whole trial.
+        trials: Trials that it counts.
+        concurrent: Trials that it asks for at the same time.
+        divisor: One in so many trials gets on to the next rung.
+    """
+
+    lengths: tuple[int, ...]
+    trials: int
+    concurrent: int
+    divisor: Fraction
+
+    def kept(self, trials: int) -> int:
+        """The whole number of trials among so many in a rung that get on: `floor(trials / divisor)`."""
+        return trials * self.divisor.denominator // self.divisor.numerator
+
+
+def plan_brackets(settings: SearcherSettings) -> list[Bracket]:
+    """Plans the brackets of an adaptive search, the one with the most rungs first."""
+    divisor = settings.divisor
+    rungs = list(settings.bracket_rungs) or rungs_of_mode(
+        settings.mode, most_rungs(settings.max_rungs, divisor, settings.max_length, settings.max_trials)
+    )
+    rungs = sorted(rungs, reverse=True)[: settings.max_trials]  # each bracket has one trial at least
+    trials = divide_trials(settings.max_trials, divisor, rungs)
+    concurrent = divide_concurrency(settings.max_concurrent_trials, divisor, trials)
+    return [
+        Bracket(rung_lengths(count, divisor, settings.max_length), share, at_once, divisor)
+        for count, share, at_once in zip(rungs, trials, concurrent, strict=True)
+    ]
+
+
+def most_rungs(max_rungs: int, divisor: Fraction, max_length: int, max_trials: int) -> int:
+    """The largest r up to `max_rungs` with `divisor^(r-1)` at most `max_length` and at most `max_trials`."""
+    rungs = 1
+    while rungs < max_rungs and divisor**rungs <= min(max_length, max_trials):
+        rungs += 1
+    return rungs
+
+
+def rungs_of_mode(mode: str, rungs: int) -> list[int]:
+    """The rungs of each bracket: from 1 (`conservative`), from about half (`standard`), or the most only."""
+    first = {"aggressive": rungs, "standard": (rungs - 1) // 2 + 1, "conservative": 1}[mode]
+    return list(range(first, rungs + 1))
+
+
+def rung_lengths(rungs: int, divisor: Fraction, max_length: int) -> tuple[int, ...]:
+    """Lengths of the rungs: `max_length / divisor^k`, cut to a whole number, and at least 1."""
+    return tuple(max(int(max_length / divisor**k), 1) for k in range(rungs - 1, -1, -1))
+
+
+def divide_trials(max_trials: int, divisor: Fraction, rungs: Sequence[int]) -> list[int]:
+    """Divides trials among brackets so that each trains for about the same time in all.
+
+    A bracket of r rungs has the weight `divisor^(r-1) / r`, and gets at least one trial. Trials that rounding leaves go
+    to the first bracket; where the least of one would make too many, the largest brackets get fewer.
+    """
+    weights = [divisor ** (count - 1) / count for count in rungs]
+    whole = sum(weights)
+    trials = [max(int(weight * max_trials / whole), 1) for weight in weights]
+    trials[0] += max(max_trials - sum(trials), 0)
+    while sum(trials) > max_trials:
+        trials[trials.index(max(trials))] -= 1
+    return trials
+
+
+def divide_concurrency(max_concurrent: int, divisor: Fraction, trials: Sequence[int]) -> list[int]:
+    """Divides the trials at one time among brackets, each of which gets one at least.
+
+    With 0 every bracket gets as many as the last one has trials, and at least `divisor`.
+    """
+    if max_concurrent == 0:
+        return [max(trials[-1], int(divisor))] * len(trials)
+    each, more = divmod(max(max_concurrent, len(trials)), len(trials))
+    return [each + 1 if index < more else each for index in range(len(trials))]

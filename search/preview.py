@@ -1,0 +1,55 @@
+"""What a search will do, before anything runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from ..errors import ConfigurationError
+from .brackets import Bracket, plan_brackets
+from .grid import Grid
+from .settings import read_settings
+from .space import read_space
+
+
+def preview(searcher_config: Any, hyperparameters: Any = None) -> dict[int, int]:
+    """Computes how many trials end at which length, if none fails.
+
+    For `adaptive_asha` these are the numbers of a synchronous search; an asynchronous one promotes a few more trials
+    when good ones come late.
+
+    Args:
+        searcher_config: The `searcher` section.
+        hyperparameters: The `hyperparameters` section; a grid needs it.
+
+    Returns:
+        Number of trials by length in the searcher's unit, shortest first.
+
+    Raises:
+        ConfigurationError: If a key is unknown, missing or breaks its rule.
+    """
+    settings = read_settings(searcher_config)
+    space = None if hyperparameters is None else read_space(hyperparameters)
+    if settings.name == "grid":
+        if space is None:
+            raise ConfigurationError(
+                "hyperparameters: missing; the size of a grid is that of its hyperparameters' values"
+            )
+        return {settings.max_length: Grid(space).size}
+    if settings.name != "adaptive_asha":
+        return {settings.max_length: settings.max_trials}
+    ends: Counter[int] = Counter()
+    for bracket in plan_brackets(settings):
+        ends += _ends(bracket)
+    return dict(sorted(ends.items()))
+
+
+def _ends(bracket: Bracket) -> Counter[int]:
+    ends: Counter[int] = Counter()
+    running = bracket.trials
+    for length in bracket.lengths[:-1]:
+        kept = max(bracket.kept(running), 1)
+        ends[length] += running - kept
+        running = kept
+    ends[bracket.lengths[-1]] += running
+    return ends

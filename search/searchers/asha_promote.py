@@ -1,0 +1,84 @@
+"""Asynchronous successive halving by promotion (`stop_once: false`): trials pause, and continue when they are promoted.
+
+Rules: Determined 0.37, master/pkg/searcher/asha.go; L. Li et al., A System for Massively Parallel Hyperparameter
+Tuning, MLSys 2020, algorithm 2.
+"""
+
+from __future__ import annotations
+
+from ..brackets import Bracket
+from .halving import WORST, Halving
+from .ledger import Ledger
+from .rung import PromotionRung
+
+
+class PromotionHalving(Halving[PromotionRung]):
+    """Promotes trials that are among the best of their rung, also late; of equals the first one is the better."""
+
+    def __init__(self, index: int, bracket: Bracket, ledger: Ledger) -> None:
+        rungs = [PromotionRung(length) for length in bracket.lengths]
+        super().__init__(index, bracket, rungs, ledger)
+
+    def validated(self, trial: int, loss: float) -> None:
+        """Ranks the trial, then promotes, creates and closes."""
+        self._rank(trial, self._leave(trial), loss)
+        self.fill()
+        self._close()
+
+    def failed(self, trial: int) -> None:
+        """Ranks the trial as the worst of the rung that it trained for, and of those to which it is still promoted."""
+        self._ended += 1
+        self._rank(trial, self._leave(trial), WORST)
+        self.fill()
+        self._close()
+
+    def fill(self) -> None:
+        """Promotes trials while fewer run than may; creates trials when none is to be promoted."""
+        while len(self._rung_of) < self.limit and self._promote():
+            pass
+        super().fill()
+
+    def _rank(self, trial: int, index: int, loss: float) -> None:
+        rung = self.rungs[index]
+        rung.insert(trial, loss)
+        if index == len(self.rungs) - 1:
+            rung.take_waiting()
+            if not self.ledger.trials[trial].failed:
+                self._stop(trial)
+
+    def _promote(self) -> bool:
+        """Promotes one trial, from the highest rung that has one to promote."""
+        for index in range(len(self.rungs) - 2, -1, -1):
+            trial = self._promotable(index)
+            if trial is not None:
+                self.rungs[index].promote_best()
+                self._advance(trial, index)
+                return True
+        return False
+
+    def _promotable(self, index: int) -> int | None:
+        """The best trial of a rung that waits, if it is among those that get on."""
+        rung = self.rungs[index]
+        trial = rung.best_waiting()
+        if trial is None or rung.place(trial) >= self.bracket.kept(len(rung)):
+            return None
+        return trial
+
+    def _advance(self, trial: int, index: int) -> None:
+        """Trains a promoted trial on, or ranks it at once if it has failed or has already reached the next rung."""
+        found = self.ledger.trials[trial]
+        if found.failed or found.reached >= self.rungs[index + 1].length:
+            self._rank(trial, index + 1, self.rungs[index].loss(trial))
+        else:
+            self._continue(trial, index + 1)
+
+    def _close(self) -> None:
+        """Stops what waits in rungs that nothing can reach any more."""
+        if self._counted < self.bracket.trials:
+            return
+        for index in range(len(self.rungs) - 1):
+            if self._training[index]:
+                return
+            for trial in self.rungs[index].take_waiting():
+                if not self.ledger.trials[trial].failed:
+                    self._stop(trial)

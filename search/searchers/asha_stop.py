@@ -1,0 +1,39 @@
+"""Asynchronous successive halving by stopping (`stop_once: true`): a trial is continued at once or never.
+
+Rules: Determined 0.38, master/pkg/searcher/asha_stopping.go.
+"""
+
+from __future__ import annotations
+
+from ..brackets import Bracket
+from .halving import WORST, Halving
+from .ledger import Ledger
+from .rung import Rung
+
+
+class StoppingHalving(Halving[Rung]):
+    """Stops a trial that is not among the best of its rung when it arrives; of equals the last one is the better."""
+
+    def __init__(self, index: int, bracket: Bracket, ledger: Ledger) -> None:
+        rungs = [Rung(length, newest_first=True) for length in bracket.lengths]
+        super().__init__(index, bracket, rungs, ledger)
+
+    def validated(self, trial: int, loss: float) -> None:
+        """Passes the trial through every rung that it has reached and is good enough for."""
+        reached = self.ledger.trials[trial].reached
+        for index in range(self._leave(trial), len(self.rungs)):
+            rung = self.rungs[index]
+            if reached < rung.length:
+                self._continue(trial, index)
+                return
+            place = rung.insert(trial, loss)
+            if place >= max(self.bracket.kept(len(rung)), 1):
+                break
+        self._stop(trial)
+        self.fill()
+
+    def failed(self, trial: int) -> None:
+        """Counts the trial as the worst of the rung that it trained for."""
+        self.rungs[self._leave(trial)].insert(trial, WORST)
+        self._ended += 1
+        self.fill()

@@ -1,0 +1,211 @@
+"""What all searchers share: events in, operations out, snapshots."""
+
+from __future__ import annotations
+
+import copy
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any
+
+from ...errors import InvalidArgumentError, SearcherEventError
+from ..checks import shown
+from ..operations import Continue, Create, Operation
+from ..settings import SearcherSettings, read_settings
+from ..space import Space, read_space
+from .ledger import ERROR, INVALID, PAUSED, Ledger
+
+SNAPSHOT_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Definition:
+    """What a search is made from.
+
+    Attributes:
+        settings: The `searcher` section, read.
+        space: The `hyperparameters` section, read.
+        seed: Of the draws.
+        searcher_config: The `searcher` section as it was given.
+        hyperparameters: The `hyperparameters` section as it was given, as JSON text; NaN and infinities stay such.
+    """
+
+    settings: SearcherSettings
+    space: Space
+    seed: int
+    searcher_config: dict[str, Any]
+    hyperparameters: str
+
+    @classmethod
+    def read(cls, searcher_config: Any, hyperparameters: Any, seed: int) -> Definition:
+        """Reads and checks both sections.
+
+        Raises:
+            ConfigurationError: If a key is unknown, missing or breaks its rule.
+        """
+        settings = read_settings(searcher_config)
+        space = read_space(hyperparameters)
+        text = json.dumps({} if hyperparameters is None else hyperparameters, default=dict)
+        return cls(settings, space, seed, json.loads(json.dumps(searcher_config, default=dict)), text)
+
+
+class Searcher(ABC):
+    """Decides which trials to start, to continue and to stop.
+
+    Call `start` once, then carry out the operations and tell `validated` or `exited` what happened to each trial. A
+    trial whose validation brings no operation for it is paused.
+    """
+
+    def __init__(self, definition: Definition) -> None:
+        self.definition = definition
+        self.settings = definition.settings
+        self._ledger = Ledger(self.hyperparameters, self.settings.max_length)
+
+    def start(self) -> list[Operation]:
+        """Begins the search.
+
+        Raises:
+            SearcherEventError: If it has begun.
+        """
+        if self._ledger.trials:
+            raise SearcherEventError(
+                "start: the search has begun; `pending` holds the operations that wait for an answer"
+            )
+        self._start()
+        return self._ledger.take()
+
+    def validated(self, trial: int, length: int, metric: float) -> list[Operation]:
+        """Takes the metric of a trial that has reached the length that it was asked for.
+
+        Args:
+            trial: Its number.
+            length: What it has reached, counted from its beginning, in the searcher's unit; may be more than was asked.
+            metric: Its validation metric. NaN and infinities rank behind every finite one, in order of arrival.
+
+        Raises:
+            SearcherEventError: If the trial does not run, or has reached less than was asked.
+            InvalidArgumentError: If the metric is no number or the length no whole number.
+        """
+        trial, length = _whole("trial", trial), _whole("length", length)
+        loss = _number("metric", metric) if self.settings.smaller_is_better else -_number("metric", metric)
+        asked = self._ledger.running(trial).asked
+        if length < asked:
+            raise SearcherEventError(
+                f"trial {trial}: validated at length {length}; it was asked to reach {asked}, and is validated there"
+            )
+        self._ledger.answer(trial, PAUSED, length)
+        self._validated(trial, loss)
+        return self._ledger.take()
+
+    def exited(self, trial: int, reason: str) -> list[Operation]:
+        """Takes the end of a trial that has not reached the length that it was asked for.
+
+        Args:
+            trial: Its number.
+            reason: `error` counts as the worst metric; a trial with `invalid_hyperparameters` is not counted.
+
+        Raises:
+            SearcherEventError: If the trial does not run.
+            InvalidArgumentError: If the reason is another.
+        """
+        if reason not in (ERROR, INVALID):
+            raise InvalidArgumentError(f"reason={shown(reason)} of trial {trial}: it must be {ERROR} or {INVALID}")
+        trial = _whole("trial", trial)
+        self._ledger.answer(trial, reason)
+        if reason == ERROR:
+            self._failed(trial)
+        else:
+            self._invalid(trial)
+        return self._ledger.take()
+
+    @property
+    def pending(self) -> list[Create | Continue]:
+        """The operations that wait for an answer, oldest first; after a restore they have to be carried out again."""
+        return self._ledger.pending
+
+    def next_trial(self, waiting: Collection[int]) -> int:
+        """Chooses the trial that gets the next free slot: the oldest of the bracket that has trained least.
+
+        Brackets are meant to train for the same time each. Where fewer slots are free than operations wait, the oldest
+        operation first would give most of it to brackets with long rungs.
+
+        Args:
+            waiting: Trials whose operations are pending and have not been begun.
+
+        Raises:
+            SearcherEventError: If no operation of theirs is pending.
+        """
+        return self._ledger.next_of(waiting)
+
+    @property
+    def states(self) -> dict[int, str]:
+        """State of every trial.
+
+        One of `running` (an operation waits for its answer), `paused`, `stopped`, `completed` (validated at the whole
+        length), `error` and `invalid_hyperparameters`.
+        """
+        return {number: trial.state for number, trial in enumerate(self._ledger.trials)}
+
+    def hyperparameters(self, trial: int) -> dict[str, Any]:
+        """The hyperparameters of a trial; a function of the seed and its number."""
+        return self.definition.space.draw(self.definition.seed, trial)
+
+    @property
+    @abstractmethod
+    def progress(self) -> float:
+        """How much is done, from 0 to 1; an estimate."""
+
+    @property
+    @abstractmethod
+    def finished(self) -> bool:
+        """Whether no trial runs and none will be asked for."""
+
+    def snapshot(self) -> dict[str, Any]:
+        """The whole state as one JSON object, for `restore_searcher`."""
+        return {
+            "format": SNAPSHOT_FORMAT,
+            "searcher": copy.deepcopy(self.definition.searcher_config),
+            "hyperparameters": self.definition.hyperparameters,
+            "seed": self.definition.seed,
+            **self._ledger.snapshot(),
+            "method": self._snapshot(),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Takes the state of a snapshot; called once, by `restore_searcher`."""
+        self._ledger.restore(state)
+        self._restore(state["method"])
+
+    @abstractmethod
+    def _start(self) -> None: ...
+
+    @abstractmethod
+    def _validated(self, trial: int, loss: float) -> None:
+        """Decides after a validation; a smaller loss is better."""
+
+    @abstractmethod
+    def _failed(self, trial: int) -> None: ...
+
+    @abstractmethod
+    def _invalid(self, trial: int) -> None: ...
+
+    @abstractmethod
+    def _snapshot(self) -> Any: ...
+
+    @abstractmethod
+    def _restore(self, state: Any) -> None: ...
+
+
+def _whole(name: str, value: Any) -> int:
+    """Returns a whole number as Python's own, also one of NumPy's."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise InvalidArgumentError(f"{name}={shown(value)}: it must be a whole number")
+    return int(value)
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise InvalidArgumentError(f"{name}={shown(value)}: it must be a number")
+    return float(value)

@@ -1,0 +1,68 @@
+"""Searches whose trials all train to the whole length."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .base import Definition, Searcher
+
+
+class FixedLengthSearcher(Searcher):
+    """Creates a number of trials, so many at a time, and trains each to the end.
+
+    Attributes:
+        total: Trials that are counted.
+        replaces_invalid: Whether a trial with invalid hyperparameters is not counted.
+    """
+
+    replaces_invalid = False
+
+    def __init__(self, definition: Definition, total: int) -> None:
+        super().__init__(definition)
+        self.total = total
+        self._at_once = self.settings.max_concurrent_trials or total
+        self._running = 0
+        self._ended = 0
+
+    @property
+    def progress(self) -> float:
+        """The share of trials that have ended."""
+        return self._ended / self.total
+
+    @property
+    def finished(self) -> bool:
+        """Whether all trials have ended."""
+        return self._ended == self.total
+
+    def _start(self) -> None:
+        self._fill()
+
+    def _validated(self, trial: int, loss: float) -> None:
+        self._ledger.stop(trial)
+        self._end()
+
+    def _failed(self, trial: int) -> None:
+        self._end()
+
+    def _invalid(self, trial: int) -> None:
+        if self.replaces_invalid:
+            self._running -= 1
+            self._fill()
+        else:
+            self._end()
+
+    def _end(self) -> None:
+        self._running -= 1
+        self._ended += 1
+        self._fill()
+
+    def _fill(self) -> None:
+        while self._running < self._at_once and self._running + self._ended < self.total:
+            self._ledger.create(0, self.settings.max_length)
+            self._running += 1
+
+    def _snapshot(self) -> Any:
+        return {"running": self._running, "ended": self._ended}
+
+    def _restore(self, state: Any) -> None:
+        self._running, self._ended = state["running"], state["ended"]

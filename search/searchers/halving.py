@@ -1,0 +1,114 @@
+"""What both variants of asynchronous successive halving share."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, Generic, TypeVar
+
+from ..brackets import Bracket
+from .ledger import Ledger
+from .rung import Rung
+
+WORST = math.nan  # ranks behind every finite loss
+_EXPECTED_OVERHEAD = 1.2  # trials of the first rung are not the whole work
+
+R = TypeVar("R", bound=Rung)
+
+
+class Halving(ABC, Generic[R]):
+    """One bracket at work.
+
+    Args:
+        index: Its number among the brackets.
+        bracket: Its plan.
+        rungs: Its rungs, the shortest first.
+        ledger: Where trials are created, continued and stopped.
+    """
+
+    def __init__(self, index: int, bracket: Bracket, rungs: list[R], ledger: Ledger) -> None:
+        self.index = index
+        self.bracket = bracket
+        self.rungs = rungs
+        self.ledger = ledger
+        self.limit = min(bracket.concurrent, bracket.trials)
+        self._rung_of: dict[int, int] = {}  # of the trials that run: the rung that they train for
+        self._training = [0] * len(rungs)  # the number of these, by rung
+        self._counted = 0
+        self._ended = 0
+
+    @property
+    def progress(self) -> float:
+        """How much is done, from 0 to 1."""
+        progress = len(self.rungs[0]) / (_EXPECTED_OVERHEAD * self.bracket.trials)
+        if len(self.rungs[0]) == self.bracket.trials:
+            progress = max(progress, self._ended / self.bracket.trials)
+        return progress
+
+    @property
+    def finished(self) -> bool:
+        """Whether no trial runs and none will be asked for."""
+        return self._counted == self.bracket.trials and not self._rung_of
+
+    @abstractmethod
+    def validated(self, trial: int, loss: float) -> None:
+        """Decides after a validation; a smaller loss is better."""
+
+    @abstractmethod
+    def failed(self, trial: int) -> None:
+        """Counts a trial that ended with an error as the worst of its rung."""
+
+    def invalid(self, trial: int) -> None:
+        """Forgets a trial with invalid hyperparameters and creates another in its place."""
+        self._leave(trial)
+        for rung in self.rungs:
+            rung.remove(trial)
+        self._counted -= 1
+        self.ledger.stop(trial)
+        self._create()
+        self.fill()
+
+    def fill(self) -> None:
+        """Asks for trials while fewer run than may."""
+        while len(self._rung_of) < self.limit and self._counted < self.bracket.trials:
+            self._create()
+
+    def snapshot(self) -> dict[str, Any]:
+        """The state as JSON."""
+        return {
+            "rungs": [rung.snapshot() for rung in self.rungs],
+            "running": [[trial, rung] for trial, rung in self._rung_of.items()],
+            "counted": self._counted,
+            "ended": self._ended,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Takes the state of a snapshot."""
+        for rung, found in zip(self.rungs, state["rungs"], strict=True):
+            rung.restore(found)
+        for trial, index in state["running"]:
+            self._enter(trial, index)
+        self._counted, self._ended = state["counted"], state["ended"]
+
+    def _create(self) -> None:
+        trial = self.ledger.create(self.index, self.rungs[0].length)
+        self._enter(trial, 0)
+        self._counted += 1
+
+    def _continue(self, trial: int, rung: int) -> None:
+        self._enter(trial, rung)
+        self.ledger.proceed(trial, self.rungs[rung].length)
+
+    def _enter(self, trial: int, rung: int) -> None:
+        self._rung_of[trial] = rung
+        self._training[rung] += 1
+
+    def _leave(self, trial: int) -> int:
+        rung = self._rung_of.pop(trial)
+        self._training[rung] -= 1
+        return rung
+
+    def _stop(self, trial: int) -> None:
+        self.ledger.stop(trial)
+        self._ended += 1

@@ -1,0 +1,149 @@
+"""The trials of a search: their numbers, their states, and the operations that wait for an answer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ...errors import SearcherEventError
+from ..operations import Continue, Create, Operation, Stop
+
+RUNNING = "running"
+PAUSED = "paused"
+STOPPED = "stopped"
+COMPLETED = "completed"
+ERROR = "error"
+INVALID = "invalid_hyperparameters"
+
+
+@dataclass
+class Trial:
+    """One trial.
+
+    Attributes:
+        bracket: Which bracket of the search it belongs to.
+        state: `running` while an operation waits for its answer, else what became of it.
+        reached: Length at its last validation.
+        asked: Length that it was asked to reach last.
+    """
+
+    bracket: int
+    state: str
+    reached: int
+    asked: int
+
+    @property
+    def failed(self) -> bool:
+        """Whether it ended with an error."""
+        return self.state == ERROR
+
+
+class Ledger:
+    """Numbers trials in the order of their creation and keeps which of them run.
+
+    Args:
+        hyperparameters: Gives a trial's values by its number.
+        max_length: Length of a whole trial.
+    """
+
+    def __init__(self, hyperparameters: Callable[[int], dict[str, Any]], max_length: int) -> None:
+        self.trials: list[Trial] = []
+        self._hyperparameters = hyperparameters
+        self._max_length = max_length
+        self._running: dict[int, None] = {}  # in the order in which they were asked
+        self._trained: Counter[int] = Counter()  # by bracket, up to the last validations
+        self._issued: list[Operation] = []
+
+    @property
+    def pending(self) -> list[Create | Continue]:
+        """The operations that have not been answered, oldest first."""
+        return [self._operation(trial) for trial in self._running]
+
+    def create(self, bracket: int, length: int) -> int:
+        """Asks for a new trial and returns its number."""
+        number = len(self.trials)
+        self.trials.append(Trial(bracket, RUNNING, 0, length))
+        self._ask(number)
+        return number
+
+    def proceed(self, trial: int, length: int) -> None:
+        """Asks to continue a trial."""
+        self.trials[trial].state = RUNNING
+        self.trials[trial].asked = length
+        self._ask(trial)
+
+    def stop(self, trial: int) -> None:
+        """Gives a trial up."""
+        found = self.trials[trial]
+        if found.state == PAUSED:
+            found.state = COMPLETED if found.reached >= self._max_length else STOPPED
+        self._issued.append(Stop(trial))
+
+    def running(self, trial: int) -> Trial:
+        """Finds a trial that an answer is expected from.
+
+        Raises:
+            SearcherEventError: If there is none.
+        """
+        if trial not in self._running:
+            exists = isinstance(trial, int) and 0 <= trial < len(self.trials)
+            what = f"it is {self.trials[trial].state}" if exists else f"{len(self.trials)} trials have been created"
+            raise SearcherEventError(f"trial {trial}: no operation waits for its answer; {what}")
+        return self.trials[trial]
+
+    def answer(self, trial: int, state: str, reached: int | None = None) -> Trial:
+        """Notes that a running trial has reached a length, or ended."""
+        found = self.running(trial)
+        del self._running[trial]
+        found.state = state
+        if reached is not None:
+            self._trained[found.bracket] += reached - found.reached
+            found.reached = reached
+        return found
+
+    def next_of(self, waiting: Collection[int]) -> int:
+        """Of the trials that wait for a slot, the oldest of the bracket that has trained least.
+
+        Raises:
+            SearcherEventError: If none of them runs.
+        """
+        trained = self._trained.copy()
+        for number in self._running:
+            if number not in waiting:
+                trial = self.trials[number]
+                trained[trial.bracket] += trial.asked - trial.reached
+        candidates = [number for number in self._running if number in waiting]
+        if not candidates:
+            raise SearcherEventError(f"no operation of the trials {sorted(waiting)} waits for its answer")
+        return min(candidates, key=lambda number: trained[self.trials[number].bracket])
+
+    def take(self) -> list[Operation]:
+        """Returns the operations since the last call."""
+        issued, self._issued = self._issued, []
+        return issued
+
+    def snapshot(self) -> dict[str, Any]:
+        """The state as JSON."""
+        return {
+            "trials": [[trial.bracket, trial.state, trial.reached, trial.asked] for trial in self.trials],
+            "running": list(self._running),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Takes the state of a snapshot."""
+        self.trials = [Trial(*values) for values in state["trials"]]
+        self._running = dict.fromkeys(state["running"])
+        for trial in self.trials:
+            self._trained[trial.bracket] += trial.reached
+
+    def _ask(self, trial: int) -> None:
+        self._running[trial] = None
+        self._issued.append(self._operation(trial))
+
+    def _operation(self, number: int) -> Create | Continue:
+        trial = self.trials[number]
+        if trial.reached:
+            return Continue(number, trial.asked)
+        return Create(number, self._hyperparameters(number), trial.asked)

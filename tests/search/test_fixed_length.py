@@ -1,0 +1,80 @@
+"""`single`, `random` and `grid`: every trial trains to the end."""
+
+from __future__ import annotations
+
+import pytest
+from driving import Run, make
+
+from lakelens.search import Continue, Create, Stop
+
+pytestmark = pytest.mark.unit
+
+SPACE = {"a": {"type": "int", "minval": 0, "maxval": 20, "count": 3}, "b": {"type": "int", "minval": 0, "maxval": 10, "count": 3}}  # fmt: skip  # noqa: E501
+
+
+def test_a_single_search_is_one_trial():
+    searcher = make("single", {"lr": 0.1})
+    assert searcher.start() == [Create(0, {"lr": 0.1}, 9)]
+    assert (searcher.finished, searcher.progress) == (False, 0)
+    assert searcher.validated(0, 9, 0.5) == [Stop(0)]
+    assert (searcher.finished, searcher.progress, searcher.states) == (True, 1, {0: "completed"})
+
+
+@pytest.mark.parametrize("reason", ["error", "invalid_hyperparameters"])
+def test_a_single_search_is_finished_when_its_trial_fails(reason):
+    searcher = make("single")
+    searcher.start()
+    assert searcher.exited(0, reason) == []
+    assert (searcher.finished, searcher.progress, searcher.states) == (True, 1, {0: reason})
+
+
+def test_a_random_search_asks_for_no_more_trials_at_one_time_than_it_may():
+    run = Run(make("random", SPACE, max_trials=5, max_concurrent_trials=2))
+    assert list(run.pending) == [0, 1]
+    assert [type(operation) for operation in run.report(1, 0.5)] == [Stop, Create]
+    assert list(run.pending) == [0, 2]
+    assert run.finish(lambda _: 1.0) == [9] * 5
+    assert run.stopped == [1, 0, 2, 3, 4]
+
+
+def test_without_a_limit_all_trials_are_asked_for_at_once():
+    assert len(make("random", SPACE, max_trials=50, max_concurrent_trials=0).start()) == 50
+    assert len(make("random", SPACE, max_trials=50).start()) == 16
+    assert len(make("grid", SPACE, max_concurrent_trials=0).start()) == 9
+
+
+def test_an_error_counts_and_invalid_hyperparameters_draw_a_replacement():
+    run = Run(make("random", SPACE, max_trials=3, max_concurrent_trials=1))
+    first = run.searcher.hyperparameters(0)
+    (replacement,) = run.exit(0, "invalid_hyperparameters")
+    assert (replacement.trial, replacement.length) == (1, 9)
+    assert replacement.hyperparameters != first
+    assert run.searcher.progress == 0
+    assert [operation.trial for operation in run.exit(1)] == [2]
+    assert run.searcher.progress == pytest.approx(1 / 3)
+    run.finish(lambda _: 1.0)
+    assert list(run.searcher.states.values()) == ["invalid_hyperparameters", "error", "completed", "completed"]
+
+
+def test_a_grid_trains_every_point_once_in_its_order_and_ends():
+    run = Run(make("grid", SPACE, max_concurrent_trials=2))
+    assert run.finish(lambda _: 1.0) == [9] * 9
+    points = [tuple(run.searcher.hyperparameters(trial).values()) for trial in range(9)]
+    assert points == [(a, b) for a in (0, 10, 20) for b in (0, 5, 10)]
+
+
+def test_an_invalid_point_of_a_grid_is_not_replaced():
+    run = Run(make("grid", SPACE, max_concurrent_trials=0))
+    assert run.exit(4, "invalid_hyperparameters") == []
+    assert run.exit(5) == []
+    run.finish(lambda _: 1.0)
+    assert len(run.searcher.states) == 9
+    run = Run(make("grid", SPACE, max_concurrent_trials=1))
+    (following,) = run.exit(0, "invalid_hyperparameters")
+    assert following == Create(1, {"a": 0, "b": 5}, 9)
+
+
+def test_no_trial_of_a_fixed_length_is_continued():
+    searcher = make("random", SPACE, max_trials=3)
+    operations = [*searcher.start(), *searcher.validated(0, 12, float("nan"))]
+    assert not any(isinstance(operation, Continue) for operation in operations)

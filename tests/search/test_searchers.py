@@ -1,0 +1,284 @@
+"""What holds for every searcher: events, snapshots, limits."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from driving import Run, make, one_bracket
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lakelens.errors import InvalidArgumentError, LakelensError, SearcherEventError
+from lakelens.search import Continue, Create, Stop, create_searcher, preview, restore_searcher
+
+pytestmark = pytest.mark.unit
+
+SPACE = {
+    "a": {"type": "double", "minval": 0, "maxval": 1, "count": 3},
+    "group": {"b": {"type": "categorical", "vals": [1, math.inf, "NaN"]}, "c": {"val": math.nan, "type": "const"}},
+}
+
+
+def through_json(searcher):
+    """The searcher that a snapshot gives, after it was written and read as strict JSON."""
+    return restore_searcher(json.loads(json.dumps(searcher.snapshot(), allow_nan=False)))
+
+
+def test_a_validation_below_the_length_that_was_asked_for_is_an_error_and_changes_nothing():
+    searcher = one_bracket(max_length={"batches": 900})
+    searcher.start()
+    before = searcher.snapshot()
+    with pytest.raises(ValueError, match="trial 0: validated at length 99; it was asked to reach 100") as refused:
+        searcher.validated(0, 99, 0.5)
+    assert isinstance(refused.value, SearcherEventError)
+    assert isinstance(refused.value, LakelensError)
+    assert searcher.snapshot() == before
+    searcher.validated(0, 101, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("event", "kind", "words"),
+    [
+        (
+            lambda s: s.validated(1, 1, 0.5),
+            SearcherEventError,
+            "trial 1: no operation waits for its answer; it is paused",
+        ),
+        (lambda s: s.exited(1, "error"), SearcherEventError, "it is paused"),
+        (lambda s: s.validated(99, 1, 0.5), SearcherEventError, "trial 99: .* 13 trials have been created"),
+        (lambda s: s.validated(-1, 1, 0.5), SearcherEventError, "trial -1"),
+        (lambda s: s.start(), SearcherEventError, "start: the search has begun"),
+        (lambda s: s.exited(0, "crashed"), InvalidArgumentError, "'crashed'.* error or invalid_hyperparameters"),
+        (lambda s: s.validated(0, 1, None), InvalidArgumentError, "metric=None.*number"),
+        (lambda s: s.validated(0, 1, "0.5"), InvalidArgumentError, "metric='0.5'"),
+        (lambda s: s.validated(0, 1, True), InvalidArgumentError, "metric=True"),
+        (lambda s: s.validated(0, 1.5, 0.5), InvalidArgumentError, "length=1.5"),
+        (lambda s: s.validated("0", 1, 0.5), InvalidArgumentError, "trial='0'"),
+        (lambda s: s.exited([0], "error"), InvalidArgumentError, r"trial=\[0\]"),
+    ],
+)
+def test_an_event_that_cannot_be_is_an_error_and_changes_nothing(event, kind, words):
+    searcher = one_bracket(max_trials=20, max_concurrent_trials=12)
+    searcher.start()
+    searcher.validated(1, 1, 0.5)
+    before = searcher.snapshot()
+    with pytest.raises(kind, match=words):
+        event(searcher)
+    assert searcher.snapshot() == before
+
+
+def test_numbers_of_numpy_are_taken():
+    searcher = one_bracket()
+    searcher.start()
+    searcher.validated(np.int64(0), np.int32(1), np.float32(0.5))
+    json.dumps(searcher.snapshot())
+
+
+def test_pending_are_the_operations_without_an_answer_also_after_a_restore():
+    searcher = one_bracket(max_concurrent_trials=3)
+    assert searcher.pending == []
+    assert searcher.start() == searcher.pending == [Create(0, {}, 1), Create(1, {}, 1), Create(2, {}, 1)]
+    searcher.validated(1, 1, 0.1)
+    assert searcher.validated(0, 1, 0.2) == [Create(4, {}, 1)]
+    searcher.validated(2, 1, 0.3)
+    expected = [Create(3, {}, 1), Create(4, {}, 1), Continue(1, 3)]
+    assert searcher.pending == expected
+    assert through_json(searcher).pending == expected
+
+
+def test_the_next_free_slot_goes_to_the_bracket_that_has_trained_least():
+    searcher = make("adaptive_asha", max_length={"epochs": 100}, max_trials=10, max_concurrent_trials=4)
+    assert [(o.trial, o.length) for o in searcher.start()] == [(0, 25), (1, 25), (2, 100), (3, 100)]
+    assert searcher.next_trial({0, 1, 2, 3}) == 0
+    assert searcher.next_trial({1, 2, 3}) == 2  # 25 epochs of the first bracket are under way
+    assert searcher.next_trial([1, 3]) == 1
+    searcher.validated(0, 25, 0.5)
+    searcher.validated(2, 100, 0.5)
+    assert through_json(searcher).next_trial([1, 3, 4, 5]) == searcher.next_trial([1, 3, 4, 5]) == 1
+    with pytest.raises(SearcherEventError, match=r"no operation of the trials \[0, 2\]"):
+        searcher.next_trial([2, 0])
+
+
+def test_what_a_runner_does_to_its_hyperparameters_does_not_reach_the_searcher():
+    searcher = make("single", {"layers": [1, 2]})
+    searcher.start()[0].hyperparameters["layers"].append(3)
+    assert searcher.pending == [Create(0, {"layers": [1, 2]}, 9)]
+
+
+def test_what_a_caller_does_to_its_configuration_does_not_reach_the_searcher():
+    config = {"name": "random", "metric": "loss", "max_length": {"epochs": 9}, "max_trials": 2}
+    space = copy.deepcopy(SPACE)
+    searcher = create_searcher(config, space)
+    before = json.dumps(searcher.snapshot())
+    config["max_length"]["epochs"] = 1
+    space["group"]["b"]["vals"].clear()
+    state = searcher.snapshot()
+    assert json.dumps(state) == before
+    state["searcher"]["max_length"]["epochs"] = 1
+    assert json.dumps(searcher.snapshot()) == before
+    assert searcher.start() == create_searcher({**config, "max_length": {"epochs": 9}}, SPACE).start()[:2]
+
+
+@pytest.mark.parametrize("name", ["single", "random", "grid", "adaptive_asha"])
+def test_a_snapshot_before_the_start_starts_alike(name):
+    keys = {"max_trials": 4} if name in ("random", "adaptive_asha") else {}
+    first, second = (make(name, {"a": SPACE["a"]}, seed=3, **keys) for _ in range(2))
+    assert through_json(first).start() == second.start()
+
+
+@pytest.mark.parametrize("state", [None, {}, {"format": 2}, [1], "text"])
+def test_what_is_no_snapshot_is_refused(state):
+    with pytest.raises(InvalidArgumentError, match="snapshot of format 1"):
+        restore_searcher(state)
+
+
+def test_a_snapshot_writes_metrics_that_are_not_finite_as_text():
+    searcher = one_bracket(max_concurrent_trials=3, smaller_is_better=False)
+    searcher.start()
+    for trial, metric in enumerate([math.nan, math.inf, -math.inf]):
+        searcher.validated(trial, 1, metric)
+    text = json.dumps(searcher.snapshot(), allow_nan=False)
+    assert all(word in text for word in ('"NaN"', '"Infinity"', '"-Infinity"'))
+
+
+SEARCHERS = st.one_of(
+    st.fixed_dictionaries({"name": st.just("single")}),
+    st.fixed_dictionaries({"name": st.just("grid"), "max_concurrent_trials": st.integers(0, 4)}),
+    st.fixed_dictionaries(
+        {"name": st.just("random"), "max_trials": st.integers(1, 12), "max_concurrent_trials": st.integers(0, 5)}
+    ),
+    st.fixed_dictionaries(
+        {
+            "name": st.just("adaptive_asha"),
+            "max_trials": st.integers(1, 25),
+            "max_concurrent_trials": st.integers(0, 7),
+            "mode": st.sampled_from(["aggressive", "standard", "conservative"]),
+            "divisor": st.sampled_from([1.5, 2, 3, 4]),
+            "max_rungs": st.integers(1, 5),
+            "stop_once": st.booleans(),
+            "smaller_is_better": st.booleans(),
+        },
+        optional={"bracket_rungs": st.lists(st.integers(1, 4), min_size=1, max_size=4)},
+    ),
+)
+METRICS = st.sampled_from([0.0, 1.0, -2.0, 0.5, 3.25, -0.0, math.nan, math.inf, -math.inf])
+
+
+class Watched(Run):
+    """Checks every operation against what was promised; after each event a twin is restored from a snapshot."""
+
+    def __init__(self, config, seed):
+        self.config = config
+        self.over = set()
+        super().__init__(create_searcher({"metric": "loss", "max_length": {"epochs": 30}, **config}, SPACE, seed))
+
+    def tell(self, trial, event):
+        twin = through_json(self.searcher)
+        assert twin.snapshot() == self.searcher.snapshot()
+        operations = event(self.searcher)
+        assert repr(event(twin)) == repr(operations)  # by their text, since NaN is not equal to itself
+        assert repr(twin.pending) == repr(self.searcher.pending)
+        assert (twin.finished, twin.progress) == (self.searcher.finished, self.searcher.progress)
+        self.take(operations)
+
+    def take(self, operations):
+        created = len(self.reached)
+        for operation in operations:
+            assert operation.trial not in self.over
+            if isinstance(operation, Create):
+                assert operation.trial == created
+                self.reached[operation.trial] = 0
+                created += 1
+            elif isinstance(operation, Continue):
+                assert operation.length > self.reached[operation.trial] > 0
+            else:
+                self.over.add(operation.trial)
+        super().take(operations)
+        self.check()
+        return operations
+
+    def check(self):
+        config, searcher = self.config, self.searcher
+        states = list(searcher.states.values())
+        assert [(o.trial, o.length) for o in searcher.pending] == [*self.pending.items()]
+        assert states.count("running") == len(self.pending)
+        counted = len(states) - (0 if config["name"] in ("single", "grid") else states.count("invalid_hyperparameters"))
+        assert counted <= {"single": 1, "grid": 9}.get(config["name"], config.get("max_trials"))
+        brackets = len(searcher.snapshot()["method"]) if config["name"] == "adaptive_asha" else 1
+        if config.get("max_concurrent_trials"):
+            assert len(self.pending) <= max(config["max_concurrent_trials"], brackets)
+        assert searcher.finished == (not self.pending)
+        assert 0 <= searcher.progress <= 1
+        if searcher.finished:
+            assert searcher.progress == 1
+            assert "paused" not in states
+            assert counted == {"single": 1, "grid": 9}.get(config["name"], config.get("max_trials"))
+
+
+@settings(max_examples=200)
+@given(st.data(), SEARCHERS, st.integers(0, 3))
+def test_any_order_of_events_keeps_the_limits_and_every_snapshot_goes_on_exactly(data, config, seed):
+    run = Watched(config, seed)
+    lengths_asked = set(run.pending.values())
+    for step in itertools.count():
+        if not run.pending:
+            break
+        trial = data.draw(st.sampled_from(sorted(run.pending)))
+        asked = run.pending.pop(trial)
+        lengths_asked.add(asked)
+        what = data.draw(st.sampled_from(["validated"] * 6 + ["error", "invalid_hyperparameters"] * (step < 60)))
+        if what == "validated":
+            metric, length = data.draw(METRICS), asked + data.draw(st.sampled_from([0, 0, 0, 1, 9]))
+            run.reached[trial] = length
+            run.tell(trial, lambda s, t=trial, n=length, m=metric: s.validated(t, n, m))
+        else:
+            run.over.update([trial] if what == "error" else [])
+            run.tell(trial, lambda s, t=trial, r=what: s.exited(t, r))
+    if config["name"] == "adaptive_asha":
+        plan = preview({"metric": "loss", "max_length": {"epochs": 30}, **config})
+        assert max(plan) == max(lengths_asked | {30}) == 30
+
+
+@settings(max_examples=60)
+@given(st.data(), st.integers(2, 4), st.integers(2, 4), st.integers(1, 30), st.integers(1, 8), st.booleans())
+def test_rungs_have_the_right_sizes(data, rungs, divisor, trials, concurrent, stop_once):
+    keys = {"divisor": divisor, "max_concurrent_trials": concurrent, "stop_once": stop_once}
+    length = divisor ** (rungs - 1)
+    run = Run(make("adaptive_asha", bracket_rungs=[rungs], max_trials=trials, max_length={"epochs": length}, **keys))
+    metrics = {divisor**index: {} for index in range(rungs)}
+    while run.pending:
+        trial = data.draw(st.sampled_from(sorted(run.pending)))
+        at, metric = run.pending[trial], data.draw(st.integers(0, 9))
+        metrics[at][trial] = metric
+        for operation in run.report(trial, metric):
+            if isinstance(operation, Continue):
+                below = metrics[operation.length // divisor]
+                better = sum(other < below[operation.trial] for other in below.values())
+                assert better < max(len(below) // divisor, 1 if stop_once else 0)
+    sizes = [len(metrics[divisor**index]) for index in range(rungs)]
+    assert sizes[0] == trials
+    for below, above in itertools.pairwise(sizes):
+        assert above >= (min(below, 1) if stop_once else below // divisor)
+        assert above <= below
+
+
+def test_a_search_imports_neither_numpy_nor_spark_nor_tensorflow():
+    code = "import lakelens.search, sys; print({'numpy', 'pyspark', 'tensorflow'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
+
+
+def test_ten_thousand_trials_end_as_they_should():
+    for stop_once in (False, True):
+        keys = {"max_length": {"epochs": 256}, "max_trials": 10_000, "divisor": 4, "stop_once": stop_once}
+        run = Run(make("adaptive_asha", bracket_rungs=[5], **keys))
+        run.finish(lambda trial: (trial * 7919) % 10_007)
+        assert len(run.searcher.states) == len(run.stopped) == 10_000
+        assert isinstance(run.searcher.pending, list)
+        assert Stop(0) in map(Stop, run.stopped)
