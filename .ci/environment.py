@@ -25,7 +25,7 @@ from pathlib import Path
 CHECKOUT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(CHECKOUT))
 
-from lakelens import horovod_build  # noqa: E402
+from lakelens import horovod_build, horovod_patch  # noqa: E402
 from lakelens.errors import BuildError, LakelensError, MissingDependencyError, UsageError  # noqa: E402
 from lakelens.java import find_java  # noqa: E402
 from lakelens.logged import last_lines, run_logged, say  # noqa: E402
@@ -94,7 +94,8 @@ def packages_are_current(environment: Environment) -> bool:
 
 def horovod_is_current(environment: Environment) -> bool:
     """Tells whether Horovod was compiled and tried against the packages that are installed."""
-    return environment.done("horovod").get("fingerprint") == fingerprint()
+    notes = environment.done("horovod")
+    return notes.get("fingerprint") == fingerprint() and notes.get("change") == horovod_patch.MARK
 
 
 def set_up(environment: Environment, *, horovod: bool) -> None:
@@ -197,7 +198,7 @@ def _install_horovod(environment: Environment) -> None:
             process.wait()
     if code != 0:
         raise BuildError(f"Horovod could not be installed; again, alone: {' '.join(command)}")
-    environment.note("horovod", {"fingerprint": fingerprint()})
+    environment.note("horovod", {"fingerprint": fingerprint(), "change": horovod_patch.MARK})
 
 
 def _pip(environment: Environment, lock: int, title: str, arguments: list[str]) -> None:

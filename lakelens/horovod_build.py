@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 
+from . import horovod_patch
 from .errors import BuildError, LakelensError, MissingDependencyError, UsageError
 from .logged import last_lines, run_logged, say
 
@@ -130,6 +131,14 @@ def problem() -> str | None:
     return None
 
 
+def is_changed() -> bool:
+    """Tells whether the installed Horovod was compiled here, with the change of `horovod_patch`."""
+    try:
+        return horovod_patch.is_applied(version("horovod"))
+    except PackageNotFoundError:
+        return False
+
+
 def cache_root(environ: Mapping[str, str] = os.environ) -> Path:
     """Gives the folder of kept wheels: `$XDG_CACHE_HOME/lakelens/wheels`, or the same below `~/.cache`."""
     named = environ.get("XDG_CACHE_HOME", "")
@@ -142,7 +151,7 @@ def wheel_key(tensorflow: str, *, gpu: bool = False) -> str:
     """Names everything that a compiled Horovod depends on; a folder of the cache has this name."""
     library, release = platform.libc_ver()
     parts = (
-        f"horovod-{HOROVOD}",
+        f"horovod-{HOROVOD}+{horovod_patch.MARK}",
         f"tensorflow-{tensorflow}",
         f"cp{sys.version_info.major}{sys.version_info.minor}",
         sysconfig.get_platform(),
@@ -179,7 +188,7 @@ def ensure(*, gpu: bool = False, force: bool = False) -> str:
         raise MissingDependencyError("TensorFlow has to be installed before Horovod: pip install 'lakelens[training]'")
     if importlib.util.find_spec("pip") is None:
         raise MissingDependencyError(f"{sys.executable} has no pip; {sys.executable} -m ensurepip brings it")
-    if not force and not gpu and problem() is None and _self_test() is None:
+    if not force and not gpu and problem() is None and is_changed() and _self_test() is None:
         return f"Horovod {HOROVOD} for TensorFlow {tensorflow} is there"
     key = wheel_key(tensorflow, gpu=gpu)
     with _locked(key) as folder:
@@ -261,10 +270,11 @@ def _compile(folder: Path, tensorflow: str, *, gpu: bool) -> Path:
     log = folder / "build.log"
     with tempfile.TemporaryDirectory(prefix="lakelens-horovod-") as workspace:
         environment = _build_environment(Path(workspace), gpu=gpu)
+        source = _source(Path(workspace), environment)
         wheels = Path(workspace) / "wheels"
         command = [sys.executable, "-m", "pip", "wheel", "--verbose", "--no-deps", "--no-build-isolation"]
         # pip keeps what it builds by its source alone: its cache would hand out a wheel for another TensorFlow.
-        command += ["--no-cache-dir", "--no-binary", "horovod", "--wheel-dir", str(wheels), f"horovod=={HOROVOD}"]
+        command += ["--no-cache-dir", "--wheel-dir", str(wheels), str(source)]
         say(f"compiling Horovod {HOROVOD} for TensorFlow {tensorflow}: about 3 minutes on 2 cores; log: {log}")
         code = run_logged(command, log, "compiling Horovod", _percent, environment)
         built = next(iter(wheels.glob("horovod-*.whl")), None)
@@ -279,6 +289,21 @@ def _compile(folder: Path, tensorflow: str, *, gpu: bool) -> Path:
         finally:
             arriving.unlink(missing_ok=True)
         return kept
+
+
+def _source(workspace: Path, environment: Mapping[str, str]) -> Path:
+    """Downloads Horovod's source and changes it (see `horovod_patch`)."""
+    archives = workspace / "archives"
+    options = ["--no-deps", "--no-build-isolation", "--no-binary", "horovod", "--dest", str(archives)]
+    _pip(
+        ["download", "--quiet", "--no-cache-dir", *options, f"horovod=={HOROVOD}"],
+        environment,
+        f"the source of Horovod {HOROVOD} could not be downloaded",
+    )
+    shutil.unpack_archive(next(archives.glob("horovod-*.tar.gz")), workspace)
+    source = workspace / f"horovod-{HOROVOD}"
+    horovod_patch.apply(source)
+    return source
 
 
 def _build_environment(workspace: Path, *, gpu: bool) -> dict[str, str]:

@@ -39,6 +39,22 @@ def interface_addresses(family: socket.AddressFamily = socket.AF_INET) -> dict[s
     }
 
 
+def host_name_is_on(interface: str) -> bool:
+    """Tells whether this machine's host name resolves to an address of `interface`."""
+    try:
+        resolved = {entry[4][0] for entry in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)}
+    except OSError:
+        return False
+    addresses = interface_addresses().get(interface, [])
+    own = [ipaddress.ip_address(address) for address in addresses]
+    # Debian's 127.0.1.1 is on the loopback interface too, which answers for all of 127.0.0.0/8.
+    return any(
+        ipaddress.ip_address(found) in own
+        or (ipaddress.ip_address(found).is_loopback and any(a.is_loopback for a in own))
+        for found in map(str, resolved)
+    )
+
+
 def loopback_interface() -> str:
     """Names the loopback interface, `lo` on Linux.
 

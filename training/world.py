@@ -6,6 +6,7 @@ In a world of one process nothing here imports Horovod.
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -47,9 +48,7 @@ def init() -> None:
             link.send(Kind.JOINING)
             _World.horovod = _import_horovod()
             if link.launched:
-                from .gloo_interface import listen_on
-
-                listen_on(os.environ["HOROVOD_GLOO_IFACE"])
+                _require_interface(os.environ["HOROVOD_GLOO_IFACE"])
             _World.horovod.init()
             link.send(Kind.JOINED)
             from .stall import CollectiveCounter
@@ -69,6 +68,24 @@ def _import_horovod() -> Any:
             problem() or f"Horovod cannot be imported ({error}); compile it again: {COMMAND} --force"
         ) from error
     return horovod
+
+
+def _require_interface(interface: str) -> None:
+    """Checks that all of Gloo will listen on `interface`.
+
+    Raises:
+        LaunchError: If this Horovod would listen elsewhere: one that was not compiled by lakelens, on a machine whose
+            host name resolves to the address of another interface.
+    """
+    from ..horovod_build import COMMAND, is_changed
+    from .hosts import host_name_is_on
+
+    if not is_changed() and not host_name_is_on(interface):
+        raise LaunchError(
+            f"this Horovod was not compiled by lakelens: it listens where the host name {socket.gethostname()!r} "
+            f"resolves to, which is not on the interface {interface}. Compile it (3 minutes, once): {COMMAND}; or "
+            "let the host name resolve to an address of that interface"
+        )
 
 
 def _use_own_gpu() -> None:

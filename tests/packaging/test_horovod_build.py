@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lakelens import horovod_build
-from lakelens.errors import MissingDependencyError
+from lakelens import horovod_build, horovod_patch
+from lakelens.errors import BuildError, MissingDependencyError
 
 if TYPE_CHECKING:
     from conftest import Borrower
@@ -57,7 +57,7 @@ def problem_with(site: Path, checkout: Path, borrower: Borrower) -> str:
 
 def test_the_key_names_all_that_a_compiled_horovod_depends_on() -> None:
     key = horovod_build.wheel_key("2.18.1")
-    assert key.startswith("horovod-0.28.1_tensorflow-2.18.1_")
+    assert key.startswith("horovod-0.28.1+lakelens1_tensorflow-2.18.1_")
     assert f"_cp{sys.version_info.major}{sys.version_info.minor}_" in key
     others = {horovod_build.wheel_key("2.17.1"), horovod_build.wheel_key("2.18.1", gpu=True)}
     assert len(others | {key}) == 3
@@ -158,3 +158,45 @@ def test_a_compilation_under_make_uses_every_core(tmp_path: Path, monkeypatch: p
     assert flags["MAKEFLAGS"].startswith("-j")
     assert flags["HOROVOD_GPU_OPERATIONS"] == "NCCL"
     assert "HOROVOD_GPU_OPERATIONS" not in horovod_build._build_environment(tmp_path, gpu=False)
+
+
+# As the release has it.
+GLOO_SOURCE = """\
+void GlooContext::Initialize(const std::string& gloo_iface) {
+  device_attr.iface = gloo_iface_;
+}
+void GlooContext::InitializeForProcessSet(const GlooContext& global_context,
+                                          const std::vector<int>& registered_ranks) {
+  device_attr.iface = gloo_iface_;
+}
+"""
+
+
+def horovod_source(folder: Path, gloo: str = GLOO_SOURCE) -> Path:
+    (folder / "horovod/common/gloo").mkdir(parents=True)
+    (folder / "horovod/common/gloo/gloo_context.cc").write_text(gloo)
+    (folder / "horovod/__init__.py").write_text("from horovod.runner import run\n\n__version__ = '0.28.1'\n")
+    return folder
+
+
+def test_process_sets_get_the_interface_and_the_build_a_mark(tmp_path: Path) -> None:
+    source = horovod_source(tmp_path)
+    horovod_patch.apply(source)
+    first, second = (source / "horovod/common/gloo/gloo_context.cc").read_text().split("InitializeForProcessSet")
+    assert "global_context.gloo_iface_" not in first
+    assert "gloo_iface_ = global_context.gloo_iface_;\n  device_attr.iface = gloo_iface_;" in second
+    assert f"'0.28.1+{horovod_patch.MARK}'" in (source / "horovod/__init__.py").read_text()
+
+
+def test_another_source_than_the_known_one_is_refused(tmp_path: Path) -> None:
+    source = horovod_source(tmp_path, GLOO_SOURCE.replace("InitializeForProcessSet", "InitializeSets"))
+    with pytest.raises(BuildError, match="not the release that is known"):
+        horovod_patch.apply(source)
+
+
+@pytest.mark.parametrize(
+    ("version", "changed"),
+    [("0.28.1+lakelens1", True), ("0.28.1", False), ("0.28.1+cpu", False), ("0.28.1+db2", False)],
+)
+def test_a_build_from_elsewhere_is_told_by_its_version(version: str, changed: bool) -> None:
+    assert horovod_patch.is_applied(version) is changed

@@ -12,7 +12,6 @@ import pytest
 from lakelens.errors import ClusterConfigurationError, LaunchError, RankFailedError
 from lakelens.training import hosts
 from lakelens.training.executors import check_executors, explained, listening_address
-from lakelens.training.gloo_interface import relocation_offsets
 from lakelens.training.gpus import driver_gpus, executor_gpus, group_by_machine, through_index_map, visible_to_rank
 from lakelens.training.hosts import interface_of
 from lakelens.training.launch import Job, assignment, horovod_environment, place, rank_environment
@@ -285,14 +284,18 @@ def test_a_task_that_speaks_of_something_cancelled_has_not_been_cancelled():
 # --- Gloo's interface -------------------------------------------------------------------------------------------------
 
 
-def test_imports_of_a_library_are_found_in_its_file():
-    import sys
-    from pathlib import Path
-
-    image = Path(sys.executable).read_bytes()
-    assert relocation_offsets(image, "no_such_function") == []
-    assert relocation_offsets(b"#!/bin/sh", "gethostname") == []
-    assert relocation_offsets(b"\x7fELF\x01\x01" + bytes(100), "gethostname") == []
-    library = next(Path(sys.prefix).rglob("*.so"))
-    names = ("malloc", "PyErr_SetString", "memcpy", "Py_DecRef", "free", "PyModule_Create2", "PyModuleDef_Init")
-    assert any(relocation_offsets(library.read_bytes(), name) for name in names)
+@pytest.mark.parametrize(
+    ("resolved", "interface", "is_on"),
+    [
+        ("127.0.0.1", "lo", True),
+        ("127.0.1.1", "lo", True),
+        ("127.0.1.1", "eth0", False),
+        ("10.0.0.5", "eth0", True),
+        ("10.0.0.5", "lo", False),
+        ("10.0.0.5", "eth1", False),
+    ],
+)
+def test_a_host_name_is_on_the_interface_that_has_its_address(monkeypatch, resolved, interface, is_on):
+    monkeypatch.setattr(hosts, "interface_addresses", lambda *_: {"lo": ["127.0.0.1"], "eth0": ["10.0.0.5"]})
+    monkeypatch.setattr(hosts.socket, "getaddrinfo", lambda *_: [(0, 0, 0, "", (resolved, 0))])
+    assert hosts.host_name_is_on(interface) is is_on
