@@ -219,10 +219,6 @@ class CheckpointNotFoundError(CheckpointError, UsageError):
     """Raised when a path holds no checkpoint."""
 
 
-class ConfigurationError(InvalidArgumentError):
-    """Raised when an experiment file is not what it must be; gives each key's path, line, value and rule."""
-
-
 class TrialError(UsageError):
     """Raised when an entry point is not a Trial, or a Trial breaks its contract."""
 
