@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from ..errors import VersionFilesMissingError
 from ..parquet import open_parquet_file
 from ..stores import file_system, local_form, reaching, remove_file
+from .log_files import ranges_of
 from .snapshot import Snapshot, locate
 
 _NAMED = 3
@@ -107,14 +108,3 @@ def remove_files(
         local = local_form(location)
         if local is not None:
             Path(local).with_name(f".{Path(local).name}.crc").unlink(missing_ok=True)  # Hadoop's checksum of it
-
-
-def ranges_of(numbers: Sequence[int]) -> str:
-    """Writes sorted numbers as people do: `0, 3 to 7`."""
-    spans: list[list[int]] = []
-    for number in numbers:
-        if spans and number == spans[-1][1] + 1:
-            spans[-1][1] = number
-        else:
-            spans.append([number, number])
-    return ", ".join(f"{first}" if first == last else f"{first} to {last}" for first, last in spans)

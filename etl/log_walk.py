@@ -8,7 +8,6 @@ protocol is opened by delta-rs again, so that everything that it refuses is refu
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,13 +15,9 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from ..errors import TableError
-from ..locations import absolute, has_scheme
-from ..store_options import delta_options
+from .log_files import LogFiles
 from .opening import log_of
 from .snapshot import ROWS_UNKNOWN, Snapshot, open_snapshot
-
-_COMMIT = re.compile(r"^(\d{20})\.json$")
-_CHECKPOINT = re.compile(r"^(\d{20})\.checkpoint\..*(parquet|json)$")
 
 
 class LoggedFile(NamedTuple):
@@ -76,7 +71,7 @@ def walk_log(
     """
     latest = open_snapshot(location, None, storage_options)
     with log_of(latest.location) as place:
-        log = _LogFiles(place, storage_options)
+        log = LogFiles(place, storage_options)
         commits = [number for number in log.commits if number <= latest.version]
         state = LogState()
         for number in commits[-limit:] if limit is not None else commits:
@@ -112,7 +107,7 @@ def _logged(add: Mapping[str, Any]) -> LoggedFile:
     return LoggedFile(int(statistics.get("numRecords", ROWS_UNKNOWN)), add.get("partitionValues") or {})
 
 
-def _reopen(state: LogState, location: str, log: _LogFiles, storage_options: Mapping[str, str] | None) -> None:
+def _reopen(state: LogState, location: str, log: LogFiles, storage_options: Mapping[str, str] | None) -> None:
     before = state.files or {}
     state.files = None
     if log.can_rebuild(state.version):
@@ -132,43 +127,3 @@ def _files_of(snapshot: Snapshot) -> dict[str, LoggedFile]:
         path: LoggedFile(int(files.rows[i]), {name: column.at(i) for name, column in columns.items()})
         for i, path in enumerate(files.paths)
     }
-
-
-class _LogFiles:
-    """The entries of a table's log: on a disk by their paths, in an object store through delta-rs."""
-
-    def __init__(self, place: str, storage_options: Mapping[str, str] | None) -> None:
-        self._folder: Any = Path(absolute(place)) / "_delta_log"
-        self._system: Any = None
-        if has_scheme(absolute(place)):
-            import pyarrow.fs
-            from deltalake.fs import DeltaStorageHandler
-
-            self._system = pyarrow.fs.PyFileSystem(DeltaStorageHandler(place, delta_options(storage_options)))
-        names = self._names()
-        self.commits = sorted(int(found[1]) for name in names if (found := _COMMIT.match(name)))
-        self._committed = set(self.commits)
-        self._checkpoints = sorted({int(found[1]) for name in names if (found := _CHECKPOINT.match(name))})
-
-    def read(self, version: int) -> list[dict[str, Any]]:
-        name = f"{version:020d}.json"
-        if self._system is None:
-            text = (self._folder / name).read_text(encoding="utf-8")
-        else:
-            with self._system.open_input_stream(f"_delta_log/{name}") as stream:
-                text = stream.read().decode("utf-8")
-        # Not splitlines(): Spark writes U+2028 and its like into its JSON as they are.
-        return [json.loads(line) for line in text.split("\n") if line.strip()]
-
-    def can_rebuild(self, version: int) -> bool:
-        """Whether the log still holds what a version is made of."""
-        start = max((number for number in self._checkpoints if number <= version), default=-1)
-        return all(number in self._committed for number in range(start + 1, version + 1))
-
-    def _names(self) -> list[str]:
-        if self._system is None:
-            return [path.name for path in self._folder.iterdir()]
-        import pyarrow.fs
-
-        found = self._system.get_file_info(pyarrow.fs.FileSelector("_delta_log"))
-        return [entry.base_name for entry in found if entry.is_file]

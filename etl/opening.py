@@ -13,15 +13,17 @@ from typing import TYPE_CHECKING
 from ..errors import (
     InvalidArgumentError,
     NotADeltaTableError,
+    StoreError,
     TableError,
     UnsupportedTableFeatureError,
-    VersionFilesMissingError,
     VersionNotFoundError,
+    VersionUnreadableError,
 )
-from ..locations import has_scheme
+from ..locations import absolute, has_scheme, is_table_name
 from ..store_options import delta_options
 from ..stores import local_form, store_error, unknown_store
 from .commit_times import commit_times
+from .log_files import LogFiles, ranges_of
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -117,6 +119,20 @@ def _known_pins(place: str, storage_options: Mapping[str, str] | None) -> str:
     return f" (its pins: {', '.join(sorted(known))})" if known else " (it has no pins)"
 
 
+def location_of(location: str | Path) -> str:
+    """Gives a table's absolute path or URI, without a slash at its end.
+
+    Raises:
+        NotADeltaTableError: If it is a catalog name, which only Spark can resolve.
+    """
+    place = absolute(location)
+    if is_table_name(place):
+        raise NotADeltaTableError(
+            f"{place} is a catalog name; give the table's path, as `ImageTable(spark, {place!r}).location` prints it"
+        )
+    return place.rstrip("/") or "/"
+
+
 def open_log(
     place: str, log: str, version: int | datetime | None, storage_options: Mapping[str, str] | None
 ) -> DeltaTable:
@@ -133,17 +149,15 @@ def open_log(
         InvalidArgumentError: If no store is known for the location's scheme.
         StoreError: If the object store cannot be reached or refuses.
         VersionNotFoundError: If it has no such version; says which it has.
-        VersionFilesMissingError: If its log cannot be read.
+        VersionUnreadableError: If the log has the version's entries, and they cannot be read.
         UnsupportedTableFeatureError: If delta-rs does not know one of its features.
     """
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError, DeltaProtocolError, TableNotFoundError
 
     number = version if isinstance(version, int) else None
-    if number is not None and (
-        number < 0 or (number > _LIKELY_NUMBER and number > _latest(place, log, storage_options))
-    ):
-        raise VersionNotFoundError(f"{place}: version {number} does not exist{_existing(log, storage_options)}")
+    if number is not None and not 0 <= number <= _LIKELY_NUMBER:
+        _require_entries(place, log, number, storage_options)
     try:
         table = DeltaTable(log, version=number, storage_options=delta_options(storage_options) or None)
     except DeltaProtocolError as error:
@@ -153,48 +167,59 @@ def open_log(
             raise store_error(place, error) from error
         if "Unknown scheme" in str(error):
             raise unknown_store(place) from error
-        raise _explain(place, log, number, storage_options, error) from error
+        _require_entries(place, log, number, storage_options)
+        raise _unreadable(place, number, error) from error
     if isinstance(version, datetime):
         return _at_time(place, log, table, version, storage_options)
     return table
 
 
-def _latest(place: str, log: str, storage_options: Mapping[str, str] | None) -> int:
-    return int(open_log(place, log, None, storage_options).version())
+def place_of(location: str | Path, storage_options: Mapping[str, str] | None = None) -> str:
+    """Gives the place of a table whatever its versions use, and whether or not they can be read.
+
+    Raises:
+        NotADeltaTableError: If there is no table.
+        InvalidArgumentError: If no store is known for the location's scheme.
+        StoreError: If the object store cannot be reached or refuses.
+        VersionUnreadableError: If a disk does not list the log.
+    """
+    place = location_of(location)
+    with log_of(place) as log:
+        _require_entries(place, log, None, storage_options)
+    return place
 
 
-def _explain(
-    place: str, log: str, number: int | None, storage_options: Mapping[str, str] | None, error: Exception
-) -> TableError:
-    """Finds which of our errors a failure to open a table is."""
+def _require_entries(place: str, log: str, number: int | None, storage_options: Mapping[str, str] | None) -> None:
+    """Lists the log: only that can tell a version which is not there from one that cannot be read now."""
+    try:
+        entries = LogFiles(log, storage_options)
+    except StoreError:
+        raise
+    except OSError as error:
+        raise _unreadable(place, number, error) from error
+    if not entries.versions:
+        raise _no_table(place, "it has no _delta_log/ with a commit")
+    if number is not None and (number < 0 or not entries.can_rebuild(number)):
+        whole = ranges_of([version for version in entries.versions if entries.can_rebuild(version)])
+        raise VersionNotFoundError(
+            f"{place}: version {number} does not exist or can no longer be rebuilt; it has versions {whole or 'none'}"
+        )
+
+
+def _unreadable(place: str, number: int | None, error: Exception) -> TableError:
+    """Makes the error about a table or version that the log has entries of and that does not open."""
     text = str(error)
-    existing = _existing(log, storage_options)
-    if existing and number is not None:
-        return VersionNotFoundError(f"{place}: version {number} does not exist or can no longer be rebuilt{existing}")
     if any(word in text.lower() for word in ("unsupported", "unknown feature", "not supported")):
         return UnsupportedTableFeatureError(unsupported(place, number, text))
-    if existing:
-        return VersionFilesMissingError(f"{place}: the log of the table cannot be read: {text}")
-    return _no_table(place, text.splitlines()[0])
+    what = "the log of the table" if number is None else f"the log of version {number}"
+    return VersionUnreadableError(
+        f"{place}: {what} is there and cannot be read: {text.splitlines()[0] if text else error!r}. Try again if the "
+        "disk or store was away; if an entry is damaged, put it back from a copy"
+    )
 
 
 def _no_table(place: str, why: str) -> NotADeltaTableError:
     return NotADeltaTableError(f"{place} holds no Delta table ({why}); give the folder that contains _delta_log/")
-
-
-def _existing(log: str, storage_options: Mapping[str, str] | None) -> str:
-    """Says which versions a table has, or nothing when it is no table."""
-    from deltalake import DeltaTable
-    from deltalake.exceptions import DeltaError
-
-    try:
-        latest = DeltaTable(log, storage_options=delta_options(storage_options) or None)
-    except (DeltaError, OSError):
-        return ""
-    first = min(commit_times(latest, log, storage_options), default=latest.version())
-    return (
-        f"; it has versions {first} to {latest.version()}" if first < latest.version() else f"; it has version {first}"
-    )
 
 
 def _at_time(

@@ -15,7 +15,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from ..errors import InvalidArgumentError, MissingDependencyError, TableError, VersionNotFoundError
+from ..errors import InvalidArgumentError, MissingDependencyError, StoreError, TableError, VersionNotFoundError
 from ..locations import absolute
 from ..stores import local_form, names_in, read_bytes, remove_file, write_bytes
 from .table_lock import table_lock
@@ -37,7 +37,7 @@ def pin(location: str, name: str, version: int, *, replace: bool = False, storag
     Args:
         location: The table's path or URI.
         name: Letters, digits, `_`, `.` and `-`, starting with a letter, so that it is never taken for a number.
-        version: The version's number; the caller holds `no_vacuum` and has made sure that its files are there.
+        version: The version's number; the caller holds `no_other_pin` and has made sure that its files are there.
         replace: Whether a pin of that name may move.
         storage_options: Access to an object store.
 
@@ -164,7 +164,7 @@ def no_new_pins(location: str, storage_options: Options = None) -> Iterator[Call
     Yields:
         A function that raises `TableConflictError` once they could change again; to be called before each removal.
     """
-    with table_lock(_folder(location), storage_options, exclusive=True) as require:
+    with table_lock(_folder(location), "vacuum", storage_options) as require:
         yield require
 
 
@@ -175,7 +175,14 @@ def no_vacuum(location: str, storage_options: Options = None) -> Iterator[Callab
     Yields:
         A function that raises `TableConflictError` if one could have begun; to be called at the end.
     """
-    with table_lock(_folder(location), storage_options, exclusive=False) as require:
+    with table_lock(_folder(location), "read", storage_options) as require:
+        yield require
+
+
+@contextlib.contextmanager
+def no_other_pin(location: str, storage_options: Options = None) -> Iterator[Callable[[], None]]:
+    """As `no_vacuum`, and keeps others from giving a name at the same time."""
+    with table_lock(_folder(location), "pin", storage_options) as require:
         yield require
 
 
@@ -202,9 +209,12 @@ def writing_to(location: str) -> Iterator[None]:
 
     Raises:
         InvalidArgumentError: If the folder cannot be written.
+        StoreError: If it is in an object store that cannot be reached or refuses.
     """
     try:
         yield
+    except StoreError:
+        raise
     except OSError as error:
         where = "" if error.filename is None else f" ({error.filename})"
         raise InvalidArgumentError(

@@ -49,7 +49,7 @@ def pin_version(
     """
     pins.check_pin_name(name)
     snapshot = open_snapshot(location, version, storage_options)
-    with pins.writing_to(snapshot.location), pins.no_vacuum(snapshot.location, storage_options) as require:
+    with pins.writing_to(snapshot.location), pins.no_other_pin(snapshot.location, storage_options) as require:
         require_files(snapshot, storage_options)
         pins.pin(snapshot.location, name, snapshot.version, replace=replace, storage_options=storage_options)
         require()

@@ -13,6 +13,7 @@ from . import quality, schema
 from .annotations import QUARANTINED
 from .annotations import REASONS as ANNOTATION_REASONS
 from .data_files import open_parquet
+from .opening import place_of
 from .snapshot import open_snapshot
 
 _BATCH_ROWS = 10_000
@@ -84,7 +85,7 @@ def list_quarantine(
         NotADeltaTableError: If there is no table.
         InvalidArgumentError: If `reason` is none that there is, or `limit` is negative.
     """
-    place = open_snapshot(location, None, storage_options).location
+    place = place_of(location, storage_options)
     return list_quarantine_at(
         quality.quarantine_location(place),
         batch_id=batch_id,

@@ -29,6 +29,7 @@ from .data_files import require_files
 from .history import RESTORE, note_of
 from .labels import LABELS_PROPERTY, labels_of, labels_property
 from .log_walk import walk_log
+from .pins import no_vacuum, writing_to
 from .recipe import Recipe
 from .snapshot import Snapshot, open_snapshot
 from .transaction import noted, set_properties, user_name
@@ -86,7 +87,8 @@ def restore(
         NotAnImageTableError: If lakelens did not create it.
         VersionNotFoundError: If it has no such version.
         VersionFilesMissingError: If data files of the version are gone; names them, and the versions that are whole.
-        TableConflictError: If other writers kept being faster.
+        TableConflictError: If other writers kept being faster, or if the object store could not be reached for so long
+            that a VACUUM may have begun meanwhile.
     """
     session = writing_session(spark)
     if not is_delta_table(session, location):
@@ -139,11 +141,16 @@ class _Restore:
         """Makes the commits that `restore` promises."""
         target, latest = self._open(version), self._open(None)
         Recipe.of({**target.configuration, **latest.configuration}, self.location)
-        require_files(target, self.storage_options)
         labels = _every_label(self.path, latest, self.storage_options)
         result = RestoreResult(latest.version, target.version, {}, {}, {}, self.user, committed=False)
-        if set(target.files.paths) != set(latest.files.paths):
-            made = self._bring_back(target)
+        with contextlib.ExitStack() as holding:
+            with writing_to(self.path):
+                require = holding.enter_context(no_vacuum(self.path, self.storage_options))
+            require_files(target, self.storage_options)
+            is_latest = set(target.files.paths) == set(latest.files.paths)
+            made = latest.version if is_latest else self._bring_back(target)
+            require()
+        if not is_latest:
             found = difference(self.path, made - 1, made, self.storage_options)
             result = RestoreResult(
                 made, target.version, found.added, found.removed, found.changed, self.user, committed=True

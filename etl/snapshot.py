@@ -19,10 +19,10 @@ from urllib.parse import unquote
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import NotADeltaTableError, UnsupportedTableFeatureError
-from ..locations import absolute, has_scheme, is_table_name
+from ..errors import UnsupportedTableFeatureError
+from ..locations import absolute, has_scheme
 from .commit_times import commit_time
-from .opening import as_version, log_of, open_log, unsupported
+from .opening import as_version, location_of, log_of, open_log, unsupported
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -183,6 +183,7 @@ def open_snapshot(
         NotADeltaTableError: If there is no Delta table at `location`.
         StoreError: If the object store cannot be reached or refuses.
         VersionNotFoundError: If the table has no such version; the message says which it has.
+        VersionUnreadableError: If the log has the version's entries, and they cannot be read now.
         UnsupportedTableFeatureError: If reading its Parquet files would give wrong rows; names the feature.
     """
     with _opened(location, version, storage_options) as (identity, table):
@@ -216,18 +217,14 @@ def identify(
 def _opened(
     location: str | Path, version: int | str | datetime | None, storage_options: Mapping[str, str] | None
 ) -> Iterator[tuple[VersionIdentity, DeltaTable]]:
-    place = absolute(location)
-    if is_table_name(place):
-        raise NotADeltaTableError(
-            f"{place} is a catalog name; give the table's path, as `ImageTable(spark, {place!r}).location` prints it"
-        )
+    place = location_of(location)
     wanted = as_version(place, version, storage_options)
     with log_of(place) as log:
         table = open_log(place, log, wanted, storage_options)
         metadata = table.metadata()
         yield (
             VersionIdentity(
-                location=place.rstrip("/") if place != "/" else place,
+                location=place,
                 version=table.version(),
                 table_id=str(metadata.id),
                 timestamp=commit_time(table.version(), log, storage_options),

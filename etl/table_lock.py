@@ -1,15 +1,17 @@
-"""Who may pin versions of a table or remove files: a readers-writer lock, of the kernel on disks, of markers in stores.
+"""Who may name, read or restore versions of a table, or remove files: a readers-writer lock.
 
-In an object store no kernel lets go of a dead process's lock. There each process that wants the lock writes a marker,
+On disks it is the kernel's. In an object store no kernel lets go of a dead process's lock, and some file systems have
+no locks (Lustre without `flock`, NFS without its lock service). There each process that wants the lock writes a marker,
 lists the others' and has the lock once no marker is in its way; what makes that safe is that a store lists an object as
-soon as it is written, as S3, Google and Azure do. Of two that meet, the one whose marker sorts later withdraws: pins
-before VACUUMs, so that a pin is made before files are chosen. A marker is renewed as long as its process lives; one
+soon as it is written, as S3, Google and Azure do. Of two that meet, the one whose marker sorts later withdraws: VACUUMs
+last, so that a pin is made before files are chosen. A marker is renewed as long as its process lives; one
 that stays the same for `DEAD_S` seconds of the observer's own clock is of a dead process and is removed.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import logging
@@ -20,7 +22,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ..errors import TableConflictError
 from ..stores import local_form, names_in, read_bytes, remove_file, write_bytes
@@ -30,31 +32,35 @@ logger = logging.getLogger(__name__)
 DEAD_S = 60.0
 _RENEW_S = 10.0
 _POLL_S = 0.5
-_SHARED, _EXCLUSIVE = "pin", "vacuum"  # in the order in which they go first
+Purpose = Literal["pin", "read", "vacuum"]
+_PURPOSES = ("pin", "read", "vacuum")  # in the order in which they go first, which is that of their markers' names
+# What file systems answer that have no locks; others are faults.
+_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}
 
 
 @contextlib.contextmanager
 def table_lock(
-    folder: str, storage_options: Mapping[str, str] | None = None, *, exclusive: bool
+    folder: str, purpose: Purpose, storage_options: Mapping[str, str] | None = None
 ) -> Iterator[Callable[[], None]]:
     """Holds the lock of a table; waits for those who hold it.
 
     Args:
         folder: Folder beside the table's data, path or URI, in which the lock lies.
+        purpose: `read` shares the lock with others who read; `pin` gives a version a name and `vacuum` removes files,
+            each of them alone.
         storage_options: Access to an object store.
-        exclusive: Alone, as a VACUUM needs it, instead of together with others who pin.
 
     Yields:
         A function that raises `TableConflictError` when the lock was lost, because the store could not be reached for
         so long that others took this process for dead; to be asked before each removal.
     """
     local = local_form(folder)
-    if local is not None:
-        with _kernel_lock(Path(local), exclusive=exclusive):
+    with contextlib.ExitStack() as holding:
+        if local is not None and _locked_by_kernel(Path(local), purpose, holding):
             yield _keep
-        return
-    marker = _Marker(f"{folder}/locks", storage_options, exclusive=exclusive)
-    with marker.held():
+            return
+        marker = _Marker(f"{folder}/locks", purpose, storage_options)
+        holding.enter_context(marker.held())
         yield marker.require
 
 
@@ -62,23 +68,36 @@ def _keep() -> None:
     """The kernel takes a lock from nobody."""
 
 
-@contextlib.contextmanager
-def _kernel_lock(folder: Path, *, exclusive: bool) -> Iterator[None]:
+def _locked_by_kernel(folder: Path, purpose: Purpose, holding: contextlib.ExitStack) -> bool:
+    """Takes the kernel's lock until `holding` ends; returns False where the file system has none."""
     folder.mkdir(exist_ok=True)
-    with (folder / "lock").open("a") as file:
-        with contextlib.suppress(OSError):  # some file systems have no locks
-            fcntl.flock(file, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
-        yield
+    # Readable too: NFS gives a shared lock only on a file that is.
+    file = holding.enter_context((folder / "lock").open("a+"))
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH if purpose == "read" else fcntl.LOCK_EX)
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        logger.warning(
+            "%s: the file system has no locks (%s), so marker files in %s/locks are used; machines that do have locks "
+            "on it do not see these. Mount it with locks (Lustre: flock; NFS: its lock service) on all or on none",
+            folder,
+            error.strerror,
+            folder,
+        )
+        (folder / "locks").mkdir(exist_ok=True)
+        return False
+    return True
 
 
 class _Marker:
     """This process's marker among those of the others."""
 
-    def __init__(self, folder: str, storage_options: Mapping[str, str] | None, *, exclusive: bool) -> None:
+    def __init__(self, folder: str, purpose: Purpose, storage_options: Mapping[str, str] | None) -> None:
         self._folder = folder
         self._options = storage_options
-        self._exclusive = exclusive
-        self._name = f"{_EXCLUSIVE if exclusive else _SHARED}-{uuid.uuid4().hex}.json"
+        self._purpose = purpose
+        self._name = ""
         self._who = {"host": socket.gethostname(), "pid": os.getpid()}
         self._beats = 0
         self._renewed = 0.0
@@ -113,26 +132,28 @@ class _Marker:
     def _acquire(self) -> None:
         seen = _Others()
         said = False
-        self._write()
-        while blocking := self._blocking(seen):
-            if not said:
+        self._announce()
+        while (blocking := self._blocking(seen)) or self._is_stale():
+            if blocking and not said:
                 logger.warning("waiting for %s, which holds the lock in %s", seen.holder(blocking[0]), self._folder)
                 said = True
-            if blocking[0] < self._name:
+            if self._is_stale() or blocking[0] < self._name:
                 self._withdraw()
                 while self._blocking(seen):
                     time.sleep(_POLL_S)
+                self._announce()
             else:
                 time.sleep(_POLL_S)
-            self._write()
+                self._write()
 
     def _blocking(self, seen: _Others) -> list[str]:
         """The markers of living processes that are in the way, in their order."""
-        names = names_in(self._folder, self._options) - {self._name}
-        if not self._exclusive:
-            names = {name for name in names if name.startswith(_EXCLUSIVE)}
+        harmless = "read" if self._purpose == "read" else None
+        names = sorted(names_in(self._folder, self._options) - {self._name})
         blocking = []
-        for name in sorted(names):
+        for name in names:
+            if name.partition("-")[0] not in _PURPOSES or name.partition("-")[0] == harmless:
+                continue
             with contextlib.suppress(FileNotFoundError):  # withdrawn between listing and reading
                 if seen.is_alive(name, read_bytes(f"{self._folder}/{name}", self._options)):
                     blocking.append(name)
@@ -151,11 +172,19 @@ class _Marker:
             with contextlib.suppress(Exception):  # each store's client has exceptions of its own; `require` tells
                 self._write()
 
+    def _announce(self) -> None:
+        # A name of its own each time: who took the last marker for dead may still be removing it.
+        self._name = f"{self._purpose}-{uuid.uuid4().hex}.json"
+        self._renewed, self._lost = time.monotonic(), False
+        self._write()
+
     def _write(self) -> None:
         started = time.monotonic()
         self._beats += 1
         record = json.dumps({**self._who, "beat": self._beats})
         write_bytes(f"{self._folder}/{self._name}", record.encode(), self._options)
+        # From the start of the last write that others have seen to the end of this one they may have seen no change.
+        self._is_stale()
         self._renewed = started
 
     def _withdraw(self) -> None:

@@ -16,6 +16,7 @@ from .history import VersionInfo, history
 from .ingest import ingest, preview
 from .labels import labels_of
 from .layouts import CLASS_FOLDERS
+from .opening import place_of
 from .options import IngestOptions, request_of
 from .protection import pin_version
 from .quality import Quarantine, quarantine_location
@@ -239,7 +240,7 @@ class ImageTable:
         Raises:
             InvalidArgumentError: If `reason` is none that there is.
         """
-        place = self._quarantine_path(self.snapshot().location)
+        place = self._quarantine_path(self._place())
         return list_quarantine_at(place, batch_id=batch_id, reason=reason, limit=limit, storage_options=self._options)
 
     def read_quarantine(self) -> DataFrame:
@@ -262,15 +263,15 @@ class ImageTable:
 
     def unpin(self, name: str) -> None:
         """Takes a pin away."""
-        pin_files.unpin(self.snapshot().location, name, self._options)
+        pin_files.unpin(self._place(), name, self._options)
 
     def untrack(self, run_id: str) -> int:
         """Forgets that a run has read versions of this table, so that it protects none; returns how many it did."""
-        return pin_files.untrack(self.snapshot().location, run_id, self._options)
+        return pin_files.untrack(self._place(), run_id, self._options)
 
     def pins(self) -> dict[str, int]:
         """The pins: versions by name."""
-        return pin_files.pins(self.snapshot().location, self._options)
+        return pin_files.pins(self._place(), self._options)
 
     def history(self, limit: int | None = None) -> list[VersionInfo]:
         """The versions that the log still knows, the newest first, with rows, classes, batch and user.
@@ -352,6 +353,7 @@ class ImageTable:
 
         Raises:
             VersionProtectedError: If files of a pinned version, or of one that a run has used, would go.
+            VersionUnreadableError: If such a version cannot be opened now, so that its files are not known.
         """
         return vacuum(
             self._path(),
@@ -367,6 +369,9 @@ class ImageTable:
             return self.location
         self._require()
         return path_of(self.spark, self.location)
+
+    def _place(self) -> str:
+        return place_of(self._path(), self._options)
 
     def _quarantine_path(self, path: str) -> str:
         if is_table_name(self.location):

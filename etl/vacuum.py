@@ -7,7 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from ..errors import InvalidArgumentError, VersionNotFoundError, VersionProtectedError
+from ..errors import (
+    InvalidArgumentError,
+    TableError,
+    VersionNotFoundError,
+    VersionProtectedError,
+    VersionUnreadableError,
+)
 from ..store_options import delta_options
 from . import pins
 from .data_files import exists, remove_files
@@ -63,6 +69,7 @@ def vacuum(
     Raises:
         InvalidArgumentError: If `retention_hours` is negative, or short without `allow_short_retention`.
         VersionProtectedError: If files of a protected version would go; names the versions and what protects them.
+        VersionUnreadableError: If a protected version cannot be opened now, so that its files are not known.
         NotADeltaTableError: If there is no table.
         TableConflictError: If the object store could not be reached for so long that the lock on the pins was lost.
     """
@@ -74,7 +81,7 @@ def vacuum(
             writing.enter_context(pins.writing_to(latest.location))
             require_lock = writing.enter_context(pins.no_new_pins(latest.location, storage_options))
         protected = protected_versions(latest.location, storage_options)
-        held = {version: _files_of(latest.location, version, storage_options) for version in protected}
+        held = {version: _files_of(latest.location, version, by, storage_options) for version, by in protected.items()}
         doomed = _doomed(latest, retention_hours, storage_options)
         endangered = {version: protected[version] for version, files in held.items() if files and files & doomed.keys()}
         if endangered and not keep_protected:
@@ -135,10 +142,18 @@ def _is_hidden(path: str, partition_columns: tuple[str, ...]) -> bool:
     )
 
 
-def _files_of(location: str, version: int, storage_options: Mapping[str, str] | None) -> set[str] | None:
-    """Where the files of a version are; None when the log cannot rebuild it any more."""
+def _files_of(
+    location: str, version: int, protected_by: tuple[str, ...], storage_options: Mapping[str, str] | None
+) -> set[str] | None:
+    """Where the files of a protected version are; None when the log has no longer the entries to rebuild it."""
     try:
         snapshot = open_snapshot(location, version, storage_options)
     except VersionNotFoundError:
         return None
+    except (TableError, OSError) as error:
+        raise VersionUnreadableError(
+            f"{location}: version {version} is protected ({', '.join(protected_by)}) and cannot be opened, so that its "
+            f"files are not known; nothing was removed. Once it can be read, start VACUUM again; or unpin or untrack "
+            f"it, which gives its files up. Why: {error}"
+        ) from error
     return {locate(location, path) for path in snapshot.files.paths}

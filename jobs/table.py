@@ -104,10 +104,10 @@ def _diff(args: argparse.Namespace) -> dict[str, Any]:
 
 def _pins(args: argparse.Namespace) -> dict[str, Any]:
     from lakelens.etl import pins
+    from lakelens.etl.opening import place_of
     from lakelens.etl.protection import protected_versions
-    from lakelens.etl.snapshot import open_snapshot
 
-    location = open_snapshot(args.table).location
+    location = place_of(args.table)
     protected = protected_versions(location)
     for version, reasons in protected.items():
         print(f"{version:>6}  {', '.join(reasons)}")
@@ -126,17 +126,17 @@ def _pin(args: argparse.Namespace) -> dict[str, Any]:
 
 def _unpin(args: argparse.Namespace) -> dict[str, Any]:
     from lakelens.etl import pins
-    from lakelens.etl.snapshot import open_snapshot
+    from lakelens.etl.opening import place_of
 
-    pins.unpin(open_snapshot(args.table).location, args.name)
+    pins.unpin(place_of(args.table), args.name)
     return {"unpinned": args.name}
 
 
 def _untrack(args: argparse.Namespace) -> dict[str, Any]:
     from lakelens.etl import pins
-    from lakelens.etl.snapshot import open_snapshot
+    from lakelens.etl.opening import place_of
 
-    return {"run": args.run_id, "versions": pins.untrack(open_snapshot(args.table).location, args.run_id)}
+    return {"run": args.run_id, "versions": pins.untrack(place_of(args.table), args.run_id)}
 
 
 def _restore(args: argparse.Namespace) -> dict[str, Any]:

@@ -103,6 +103,10 @@ class VersionFilesMissingError(TableError):
     """Raised when a version is in the log but VACUUM or a hand has removed its data files."""
 
 
+class VersionUnreadableError(TableError):
+    """Raised when the log has the entries of a version, and they cannot be read: damage, rights, a disk that fails."""
+
+
 class StoreError(LakelensError, OSError):
     """Raised when an object store cannot be reached, or refuses a request; names the location."""
 

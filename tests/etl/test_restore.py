@@ -6,6 +6,8 @@ import contextlib
 import io
 import json
 import shutil
+import threading
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -22,6 +24,7 @@ from lakelens.errors import (
     VersionFilesMissingError,
     VersionNotFoundError,
 )
+from lakelens.etl import pins
 from lakelens.etl.commit import open_transaction
 from lakelens.etl.restore import RestoreResult
 from lakelens.etl.snapshot import open_snapshot
@@ -163,6 +166,27 @@ def test_a_version_whose_files_are_gone_is_not_restored(story, spark, tmp_path):
     assert gone in str(caught.value)
     assert table.version == latest
     assert rows_of(table) == rows
+
+
+def test_a_restore_waits_for_a_vacuum_and_brings_back_nothing_that_it_took(story, spark, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(story["table"].location, copy)
+    table, (gone, *_) = ImageTable(spark, copy), open_snapshot(copy, 0).files.paths
+    latest, held = table.version, threading.Event()
+
+    def vacuum() -> None:
+        with pins.no_new_pins(str(copy)):
+            held.set()
+            time.sleep(2)
+            (copy / gone).unlink()
+
+    working = threading.Thread(target=vacuum)
+    working.start()
+    held.wait(20)
+    with pytest.raises(VersionFilesMissingError, match=r"@0: 1 of its .* are gone"):
+        table.restore(0)
+    working.join()
+    assert table.version == latest
 
 
 def test_what_cannot_be_restored_is_refused_by_name(story, spark, tmp_path, capsys):

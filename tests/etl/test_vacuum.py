@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
@@ -15,16 +16,20 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from version_tables import commit, images, set_configuration, three_versions, write
 
+from lakelens import ImageTable
 from lakelens.errors import (
     InvalidArgumentError,
     NotADeltaTableError,
     TableError,
+    UnsupportedTableFeatureError,
     VersionFilesMissingError,
     VersionNotFoundError,
     VersionProtectedError,
+    VersionUnreadableError,
 )
-from lakelens.etl import log_walk, pins, versions
+from lakelens.etl import pins, versions
 from lakelens.etl.history import history
+from lakelens.etl.log_files import LogFiles
 from lakelens.etl.protection import pin_version
 from lakelens.etl.snapshot import open_snapshot
 from lakelens.etl.vacuum import VacuumResult, vacuum
@@ -151,6 +156,80 @@ def test_a_pinned_version_that_the_log_no_longer_knows_is_told(table: Path) -> N
     assert vacuum(_without_percent(table)).unreadable == {0: ("run run-7",)}
 
 
+@pytest.mark.parametrize("damage", ["cut short", "in the way"])
+def test_a_protected_version_that_cannot_be_read_now_refuses_the_vacuum_and_loses_no_file(
+    table: Path, damage: str
+) -> None:
+    place = _without_percent(table)
+    pin_version(place, "golden", 1)
+    files = files_of(place, 1)
+    DeltaTable(place).create_checkpoint()
+    entry = place / "_delta_log" / f"{1:020d}.json"
+    whole = entry.read_text()
+    if damage == "cut short":
+        entry.write_text(whole[:30])
+    else:
+        entry.unlink()
+        entry.mkdir()
+    for options in ({}, {"dry_run": True}, {"keep_protected": True}):
+        with pytest.raises(
+            VersionUnreadableError, match=r"version 1 is protected \(pin golden\) and cannot be opened.*nothing was rem"
+        ):
+            vacuum_now(place, **options)
+    assert all(path.exists() for path in files)
+    pins.unpin(str(place), "golden")
+    assert len(vacuum_now(place).files) == 2
+
+
+def test_a_log_that_cannot_be_listed_is_not_taken_for_no_table(table: Path) -> None:
+    loop = table / "_delta_log" / f"{1:020d}.json"
+    loop.unlink()
+    loop.symlink_to(loop)
+    for act in (lambda: vacuum_now(table), lambda: open_snapshot(table, 0)):
+        with pytest.raises(VersionUnreadableError, match="is there and cannot be read"):
+            act()
+
+
+def test_a_table_with_deletion_vectors_gives_its_pins_and_takes_them_away(table: Path) -> None:
+    place = _without_percent(table)
+    pin_version(place, "golden", 1)
+    pins.track(str(place), 1, "run-7")
+    features = {"readerFeatures": ["deletionVectors"], "writerFeatures": ["deletionVectors"]}
+    vector = {"storageType": "u", "pathOrInlineDv": "x" * 20, "offset": 1, "sizeInBytes": 34, "cardinality": 1}
+    add = json.loads((place / "_delta_log" / f"{2:020d}.json").read_text().splitlines()[-1])["add"]
+    commit(
+        place,
+        {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7} | features},
+        {"add": add | {"deletionVector": vector}},
+    )
+    opened = ImageTable(None, place)
+    with pytest.raises(UnsupportedTableFeatureError, match="deletion vectors"):
+        opened.snapshot()
+    assert opened.pins() == {"golden": 1}
+    opened.unpin("golden")
+    assert (opened.pins(), opened.untrack("run-7")) == ({}, 1)
+    assert opened.quarantine().count == 0
+
+
+def test_of_two_pins_of_one_name_at_once_one_is_refused(table: Path) -> None:
+    for name in (f"p{number}" for number in range(10)):
+        refused, gate = [], threading.Barrier(3)
+
+        def pin(version: int, name: str = name, refused: list[object] = refused, gate: Any = gate) -> None:
+            gate.wait()
+            try:
+                pin_version(table, name, version)
+            except InvalidArgumentError as error:
+                refused.append(error)
+
+        threads = [threading.Thread(target=pin, args=(version,)) for version in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(refused) == 2
+
+
 def _without_percent(table: Path) -> Path:
     plain = table.with_name("plain")
     return table.rename(plain) if table.exists() else plain
@@ -262,7 +341,7 @@ def test_what_options_leave_to_the_environment_is_put_in_before_delta_rs_gets_th
     opened = len(seen)
     monkeypatch.setattr(deltalake.fs, "DeltaStorageHandler", handler)
     with pytest.raises(FileNotFoundError):
-        log_walk._LogFiles("s3://bucket/table", given)
+        LogFiles("s3://bucket/table", given)
     assert len(seen) == opened + 1
     assert seen == [{"aws_secret_access_key": "s3cr3t"}] * len(seen)
 
