@@ -87,12 +87,14 @@ def check_model(model: object, context: TrialContext) -> None:
 
 def _output_shape(model: keras.Model, taken: tuple[int | None, ...]) -> Any:
     """Gives the shape of what the model gives; None for a model that does not tell before it has seen images."""
+    import keras
+
     try:
         return model.output_shape
     except AttributeError:  # a subclassed model has none
         pass
     try:
-        return model.compute_output_shape(taken)
+        return keras.tree.map_structure(lambda given: given.shape, model.compute_output_spec(keras.KerasTensor(taken)))
     except Exception:  # noqa: BLE001 - the user's own code, which may need real images
         return None
 
