@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,11 +17,12 @@ import pytest
 
 from lakelens.errors import InvalidArgumentError, TrackingError
 from lakelens.heartbeat import HEARTBEAT_TAG, Heartbeat
-from lakelens.run_records import RECORDS_FILE, RecordFile, RunRecord
+from lakelens.run_records import RECORDS_FILE, RecordFile, RunRecord, read_records
 from lakelens.run_writer import RunWriter
 from lakelens.tracking import (
     DIGEST_TAG,
     FAILURE_TAG,
+    RunReference,
     TableVersion,
     local_store_path,
     log_table,
@@ -202,6 +204,37 @@ def test_a_server_that_does_not_answer_is_named_at_once():
             open_client(uri)
 
 
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr("lakelens.run_writer.FINISH_S", 0.0)
+
+
+@pytest.fixture
+def silent_server() -> Iterator[str]:
+    """What a server that is stopped looks like: the kernel accepts connections for it, and nobody answers."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(100)
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+
+def test_a_server_that_accepts_connections_and_never_answers_is_named(silent_server, monkeypatch):
+    monkeypatch.setattr("lakelens.tracking._ANSWER_TIMEOUT_S", 0.5)
+    with pytest.raises(TrackingError, match=rf"{silent_server} has not answered get_experiment_by_name for 0\.5 s"):
+        tracked_run(silent_server, "silent").__enter__()
+
+
+@pytest.mark.usefixtures("impatient")
+def test_what_a_silent_server_does_not_take_stays_in_its_file(silent_server, monkeypatch, tmp_path, caplog):
+    monkeypatch.setattr("lakelens.tracking._ANSWER_TIMEOUT_S", 0.5)
+    RecordFile(tmp_path).add(RunRecord({"loss": 1.0}, 1))
+    with RunWriter(RunReference(silent_server, "1", "r1", "here"), tmp_path) as writer:
+        with pytest.raises(TrackingError, match=rf"has not answered log_batch.* is in {tmp_path}/{RECORDS_FILE}"):
+            writer.finish()
+    assert [record.step for record in read_records(tmp_path)] == [1]
+    assert "it is tried again, and the training goes on" in caplog.text
+
+
 def test_a_store_in_a_folder_that_cannot_be_made_is_named():
     with pytest.raises(TrackingError, match="did not let us open the store"):
         open_client("sqlite:////dev/null/folder/mlflow.db")
@@ -211,11 +244,6 @@ def test_a_store_that_is_no_database_is_named(tmp_path):
     (tmp_path / "mlflow.db").write_text("not a database, " * 100)
     with pytest.raises(TrackingError, match=r"mlflow\.db did not let us open the store"):
         open_client(f"sqlite:///{tmp_path}/mlflow.db")
-
-
-@pytest.fixture
-def impatient(monkeypatch):
-    monkeypatch.setattr("lakelens.run_writer.FINISH_S", 0.0)
 
 
 @pytest.mark.usefixtures("impatient")
