@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CheckpointNotFoundError, ModelNotFoundError
+from ..heartbeat import end_lost_runs
 from ..locations import absolute, has_scheme
 from ..tracking import CHECKPOINT_ARTIFACT, METRIC_TAG, open_client, resolve_tracking_uri, without_password
 from ..training.checkpoints import Checkpoint, open_checkpoint
@@ -142,6 +143,7 @@ def _of_experiment(uri: str, tracking_uri: str | None) -> ModelRef:
         known = ", ".join(f"{one.experiment_id} ({one.name})" for one in client.search_experiments(max_results=20))
         store = without_password(client.tracking_uri)
         raise ModelNotFoundError(f"{uri!r}: {store} has no experiment {name!r}; it has {known or 'none'}")
+    end_lost_runs(client, experiment.experiment_id)
     run = best_run(_finished_runs(client, experiment.experiment_id))
     if run is None:
         raise ModelNotFoundError(

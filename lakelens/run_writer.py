@@ -1,145 +1,155 @@
-"""What rank 0 writes into its job's MLflow run, without training having to wait for it.
+"""What the driver writes into its job's MLflow run while the ranks train: none of them waits for the store or needs it.
 
-Importing MLflow and opening a store take seconds; both happen in a thread, while the first epoch runs.
+Importing MLflow and opening a store take seconds; both happen in a thread, while the ranks start.
 """
 
 from __future__ import annotations
 
-import queue
-import socket
+import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .errors import TrackingError
-from .tracking import (
-    TAG_LIMIT,
-    RunReference,
-    as_tracking_errors,
-    local_store_path,
-    log_params,
-    open_client,
-    without_password,
-)
+from .heartbeat import HEARTBEAT_TAG, RENEW_S, Heartbeat
+from .run_records import RECORDS_FILE, RunRecord, read_records, remove_records
+from .tracking import TAG_LIMIT, RunReference, as_tracking_errors, log_params, open_client
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-# Long enough for a checkpoint's upload at 10 MB/s, short enough that a dead store does not keep ranks and slots.
-_CLOSE_TIMEOUT_S = 300.0
+logger = logging.getLogger(__name__)
+
+# How long a store may refuse at the end of a job before the job gives up on it.
+FINISH_S = 60.0
+_POLL_S = 1.0
+_RETRY_S = 5.0
 
 
 class RunWriter:
-    """Writes into a run from a background thread, in the order of the calls.
+    """Writes records into a run as they come, in their order, and renews the run's heartbeat.
 
-    The first thing that the store refuses ends the writing; `close` raises it. Importing MLflow happens in the thread.
+    While the store does not take them they stay in their file, and are tried again. Use as a context manager: leaving
+    it ends the writing, after one more attempt where the body has failed.
 
     Args:
-        run: The run to attach to.
-
-    Attributes:
-        run: The run that is written to.
+        run: The run.
+        folder: Where the job's records come in (`run_records`).
     """
 
-    def __init__(self, run: RunReference) -> None:
-        self.run = run
-        self._tasks: queue.Queue[Callable[[MlflowClient], None] | None] = queue.Queue()
+    def __init__(self, run: RunReference, folder: Path) -> None:
+        self._run = run
+        self._folder = folder
+        self._seen = 0
+        self._tasks: deque[Callable[[MlflowClient], None]] = deque()
+        self._beat_at = time.monotonic() + RENEW_S
         self._error: Exception | None = None
-        # A daemon: a rank that dies of another error must not wait for the store.
+        self._over = threading.Event()
+        # A daemon: a call that hangs must not keep the interpreter.
         self._thread = threading.Thread(target=self._work, name="lakelens-tracking", daemon=True)
-        self._thread.start()
 
     def __enter__(self) -> RunWriter:
+        self._thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if error is None:
-            self.close()
-        else:
-            self.leave()
+        self._stop()
+        if error is not None and self._error is None:
+            self._try()
+        if not self._unwritten():
+            remove_records(self._folder)
 
-    def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
-        """Writes one value per metric for a step."""
-        from_now = int(time.time() * 1000)
-        values = {name: float(value) for name, value in metrics.items()}
-
-        def write(client: MlflowClient) -> None:
-            from mlflow.entities import Metric
-
-            client.log_batch(self.run.run_id, metrics=[Metric(name, v, from_now, step) for name, v in values.items()])
-
-        self._tasks.put(write)
-
-    def log_params(self, params: Mapping[str, Any]) -> None:
-        """Writes parameters; one that is there already must have the same value."""
-        self._tasks.put(lambda client: log_params(client, self.run.run_id, params))
+    def log(self, record: RunRecord) -> None:
+        """Writes a record of the driver's own."""
+        self._tasks.append(lambda client: _write(client, self._run.run_id, record))
 
     def set_tags(self, tags: Mapping[str, str]) -> None:
         """Writes tags."""
 
         def write(client: MlflowClient) -> None:
             for name, value in tags.items():
-                client.set_tag(self.run.run_id, name, value[:TAG_LIMIT])
+                client.set_tag(self._run.run_id, name, value[:TAG_LIMIT])
 
-        self._tasks.put(write)
+        self._tasks.append(write)
 
     def log_folder(self, folder: Path, artifact_path: str) -> None:
         """Copies the files of a folder to an artifact folder of the run."""
-        self._tasks.put(lambda client: client.log_artifacts(self.run.run_id, str(folder), artifact_path))
+        self._tasks.append(lambda client: client.log_artifacts(self._run.run_id, str(folder), artifact_path))
 
-    def close(self, timeout_s: float = _CLOSE_TIMEOUT_S) -> None:
-        """Waits until everything is written.
+    def finish(self) -> None:
+        """Waits until everything is written, for a minute at most while the store refuses.
 
         Raises:
-            TrackingError: If the store refused something, or did not answer in time.
+            TrackingError: If the store did not take it; names the file that keeps the records.
         """
-        self._tasks.put(None)
-        self._thread.join(timeout_s)
-        if self._thread.is_alive():
-            store = without_password(self.run.tracking_uri)
-            raise TrackingError(f"{store} did not take the run's values within {timeout_s:.0f} s")
-        if self._error is not None:
-            raise self._error
+        self._stop()
+        deadline = time.monotonic() + FINISH_S
+        while not self._try():
+            if time.monotonic() >= deadline:
+                raise TrackingError(f"{self._error}. {self._kept()}")
+            time.sleep(_RETRY_S)
 
-    def leave(self) -> None:
-        """Lets the thread end after what it was given, and does not wait for it; for a job that has failed."""
-        self._tasks.put(None)
+    def _kept(self) -> str:
+        return f"What the run lacks is in {self._folder / RECORDS_FILE}"
+
+    def _stop(self) -> None:
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join()  # each call to the store has an end
 
     def _work(self) -> None:
+        while not self._over.wait(_POLL_S if self._error is None else _RETRY_S):
+            self._try()
+
+    def _try(self) -> bool:
+        """Writes what there is; tells whether the store took it."""
+        known = self._error
         try:
-            with as_tracking_errors(self.run.tracking_uri, f"write into run {self.run.run_id}"):
-                client = attach(self.run)
-                while (task := self._tasks.get()) is not None:
-                    task(client)
-        except Exception as error:  # noqa: BLE001  close() raises it in the caller's thread
+            with as_tracking_errors(self._run.tracking_uri, f"write into run {self._run.run_id}"):
+                self._write_all()
+        except Exception as error:  # noqa: BLE001  artifact stores raise their own SDKs' errors; `finish` raises it
             self._error = error
+            if known is None:
+                logger.warning("%s. %s; it is tried again, and the training goes on", error, self._kept())
+            return False
+        self._error = None
+        if known is not None:
+            logger.warning("the MLflow store answers again; run %s has what it lacked", self._run.run_id)
+        return True
+
+    def _write_all(self) -> None:
+        self._take_records()
+        beats = time.monotonic() >= self._beat_at
+        if not self._tasks and not beats:
+            return
+        client = open_client(self._run.tracking_uri)
+        while self._tasks:
+            self._tasks[0](client)
+            self._tasks.popleft()
+        if beats:
+            client.set_tag(self._run.run_id, HEARTBEAT_TAG, str(Heartbeat.now()))
+            self._beat_at = time.monotonic() + RENEW_S
+
+    def _take_records(self) -> None:
+        records = read_records(self._folder)
+        for record in records[self._seen :]:
+            self.log(record)
+        self._seen = len(records)
+
+    def _unwritten(self) -> bool:
+        return bool(self._tasks) or len(read_records(self._folder)) > self._seen
 
 
-def attach(run: RunReference) -> MlflowClient:
-    """Opens the store of a run from another process and checks that the run is in it.
+def _write(client: MlflowClient, run_id: str, record: RunRecord) -> None:
+    from mlflow.entities import Metric
 
-    Raises:
-        TrackingError: If it is not, as on a machine that has not the driver's files.
-    """
-    store = local_store_path(run.tracking_uri)
-    here = socket.gethostname()
-    unreachable = TrackingError(
-        f"rank 0 on {here} finds no run {run.run_id} in {without_password(run.tracking_uri)}, which the driver on "
-        f"{run.created_on} wrote to. That store is a file on one machine: set MLFLOW_TRACKING_URI to a tracking server "
-        "that both reach, or train with np < 0."
-    )
-    if store is not None and not store.exists():
-        raise unreachable
-    client = open_client(run.tracking_uri)
-    from mlflow.exceptions import MlflowException
-
-    try:
-        client.get_run(run.run_id)
-    except MlflowException as error:
-        raise unreachable if store is not None else error from error
-    return client
+    log_params(client, run_id, record.params)
+    metrics = [Metric(name, float(value), record.time_ms, record.step) for name, value in record.metrics.items()]
+    if metrics:
+        client.log_batch(run_id, metrics=metrics, synchronous=True)

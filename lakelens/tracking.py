@@ -1,6 +1,6 @@
 """The thin MLflow layer: which store is used, one run per job, the table version as its dataset.
 
-The driver creates and ends the run, so that a job that fails is a failed run; `run_writer` is what rank 0 writes with.
+The driver creates and ends the run, so that a job that fails is a failed run; `run_writer` is what it writes with.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ import re
 import socket
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlparse
 
 from .errors import InvalidArgumentError, MissingDependencyError, TrackingError
+from .heartbeat import FAILURE_TAG, HEARTBEAT_TAG, Heartbeat, end_lost_runs
 from .locations import absolute
+from .store_client import answering, one_creator
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -29,11 +31,13 @@ VERSION_TAG = "lakelens.version"
 DIGEST_TAG = "lakelens.checkpoint_digest"
 ENTRYPOINT_TAG = "lakelens.entrypoint"
 METRIC_TAG = "lakelens.metric"
-FAILURE_TAG = "lakelens.failure"
 CHECKPOINT_ARTIFACT = "checkpoint"
 
 _LOCAL_STORE = "mlflow.db"
 _CONNECT_TIMEOUT_S = 10.0
+_ANSWER_TIMEOUT_S = 30.0
+# To end a run that has failed, perhaps because of the store itself.
+_END_TIMEOUT_S = 10.0
 # MLflow's limit for a tag's value is 8,000 characters, of some backends 5,000.
 TAG_LIMIT = 5000
 _PARAM_LIMIT = 6000
@@ -113,8 +117,13 @@ class TableVersion:
         return f"{self.location.rstrip('/').rpartition('/')[2] or self.location}@{self.version}"
 
 
-def open_client(tracking_uri: str) -> MlflowClient:
+def open_client(tracking_uri: str, answer_timeout_s: float | None = None) -> MlflowClient:
     """Opens the store.
+
+    Args:
+        tracking_uri: As `resolve_tracking_uri` gives it.
+        answer_timeout_s: Seconds after which a call to a store that is not on this machine's disk raises a
+            `TrackingError`; 30 by default. The upload or download of a folder may take 300.
 
     Raises:
         InvalidArgumentError: If the URI's port is no number.
@@ -126,12 +135,14 @@ def open_client(tracking_uri: str) -> MlflowClient:
     except ImportError as error:
         raise MissingDependencyError(f"mlflow is missing ({error}); pip install 'lakelens[training]'") from error
     _require_reachable(tracking_uri)
+    store = local_store_path(tracking_uri)
+    if store is None:
+        name = without_password(tracking_uri)
+        return answering(MlflowClient(tracking_uri=tracking_uri), name, answer_timeout_s or _ANSWER_TIMEOUT_S)
     with as_tracking_errors(tracking_uri, "open the store"), _quiet_migrations():
-        store = local_store_path(tracking_uri)
-        if store is not None:
-            store.parent.mkdir(parents=True, exist_ok=True)
-        client = MlflowClient(tracking_uri=tracking_uri)
-        if store is not None:
+        store.parent.mkdir(parents=True, exist_ok=True)
+        with one_creator(store) if tracking_uri.startswith("sqlite:") else nullcontext():
+            client = MlflowClient(tracking_uri=tracking_uri)
             client.get_experiment("0")  # opens it now: here a failure has this call's name on it
         return client
 
@@ -160,14 +171,16 @@ def tracked_run(
     client = open_client(tracking_uri)
     with as_tracking_errors(tracking_uri, f"create a run in experiment {experiment_name!r}"):
         experiment_id = _experiment_id(client, tracking_uri, experiment_name)
-        run = client.create_run(experiment_id, run_name=run_name, tags=dict(tags or {}))
+        end_lost_runs(client, experiment_id)
+        kept_by = {HEARTBEAT_TAG: str(Heartbeat.now())}
+        run = client.create_run(experiment_id, run_name=run_name, tags={**(tags or {}), **kept_by})
     run_id = str(run.info.run_id)
     try:
         log_params(client, run_id, params or {})
         yield RunReference(tracking_uri, experiment_id, run_id, socket.gethostname())
     except BaseException as error:
         status = "FAILED" if isinstance(error, Exception) else "KILLED"
-        _end_failed(client, run_id, status, f"{type(error).__name__}: {error}")
+        _end_failed(tracking_uri, run_id, status, f"{type(error).__name__}: {error}")
         raise
     with as_tracking_errors(tracking_uri, f"end run {run_id}"):
         client.set_terminated(run_id, "FINISHED")
@@ -286,8 +299,9 @@ def _artifact_location(tracking_uri: str) -> str | None:
     return (store.parent / "mlartifacts").as_uri()
 
 
-def _end_failed(client: MlflowClient, run_id: str, status: str, reason: str) -> None:
+def _end_failed(tracking_uri: str, run_id: str, status: str, reason: str) -> None:
     try:
+        client = open_client(tracking_uri, _END_TIMEOUT_S)
         client.set_tag(run_id, FAILURE_TAG, reason[:TAG_LIMIT])
         client.set_terminated(run_id, status)
     except Exception as error:  # noqa: BLE001  the job's own error is on its way to the caller and must not be replaced

@@ -75,7 +75,8 @@ class BroadcastGlobalVariablesCallback(_WorldCallback):
         optimizer = self.model.optimizer
         if not optimizer.built:
             optimizer.build(self.model.trainable_variables)
-        variables = {id(variable): variable for variable in [*self.model.variables, *optimizer.variables]}
+        # Weights alone: with the states of the seed generators every rank would draw the same noise.
+        variables = {id(variable): variable for variable in [*self.model.weights, *optimizer.variables]}
         world.broadcast_variables(list(variables.values()), self.root_rank)
 
 

@@ -68,16 +68,14 @@ def check_model(model: object, context: TrialContext) -> None:
     height, width = context.image_size
     if not model.built:
         model.build((None, height, width, 3))
-    taken = getattr(model, "input_shape", None)  # a subclassed model has none
-    if taken is None:
-        return
+    taken = getattr(model, "input_shape", (None, height, width, 3))  # a subclassed model has none
     if not isinstance(taken, tuple) or len(taken) != 4 or not _fits(taken[1:], (height, width, 3)):
         raise TrialError(
             f"the model takes {taken}, the feed gives images of {(None, height, width, 3)}; build it for "
             "context.image_size, or pass the image_size that it takes"
         )
-    given = model.output_shape
-    if not isinstance(given, tuple) or given[-1] is None or given[-1] >= context.num_classes:
+    given = _output_shape(model, (None, height, width, 3))
+    if not isinstance(given, tuple) or given[-1] is None or given[-1] == context.num_classes:
         return
     if given[-1] == 1 and context.num_classes == 2 and "categorical" not in _loss_name(model):
         return  # the second class's probability
@@ -85,6 +83,20 @@ def check_model(model: object, context: TrialContext) -> None:
         f"the model gives {given[-1]} values per image, the table has {context.num_classes} classes; build it for "
         "context.num_classes, or of two classes for one value with binary_crossentropy"
     )
+
+
+def _output_shape(model: keras.Model, taken: tuple[int | None, ...]) -> Any:
+    """Gives the shape of what the model gives; None for a model that does not tell before it has seen images."""
+    import keras
+
+    try:
+        return model.output_shape
+    except AttributeError:  # a subclassed model has none
+        pass
+    try:
+        return keras.tree.map_structure(lambda given: given.shape, model.compute_output_spec(keras.KerasTensor(taken)))
+    except Exception:  # noqa: BLE001 - the user's own code, which may need real images
+        return None
 
 
 def _loss_name(model: keras.Model) -> str:

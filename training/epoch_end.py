@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import keras
 import tensorflow as tf
 
+from ..run_records import RecordFile, RunRecord
 from . import distributed as world
 from .checkpoints import Checkpoint, remove_checkpoint
 from .metrics import Goal, RankMetrics, mean_over_ranks
 from .retention import CheckpointRecord, Retention, checkpoints_to_keep
 
-if TYPE_CHECKING:
-    from ..run_writer import RunWriter
+
+class SharedStatistics(keras.callbacks.Callback):
+    """Averages over ranks what no gradient trains, such as the moving means of batch normalisation.
+
+    Comes before whatever measures or saves the model, so that all ranks have one and the same.
+    """
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
+        """Averages."""
+        average_statistics(self.model)
 
 
 class Validation(keras.callbacks.Callback):
     """Measures the model on this rank's validation rows and adds the mean over all ranks to the logs, as `val_...`.
-
-    Before that it averages what the ranks' models learned apart from gradients (the moving means of batch
-    normalisation), so that all ranks measure one and the same model: the one that rank 0 saves.
 
     Args:
         dataset: Batches (images, labels, weights); rows of weight 0 are left out.
@@ -39,7 +45,6 @@ class Validation(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         """Validates."""
-        average_statistics(self.model)
         values: dict[str, float] = {}
         if self._dataset is not None:
             values = self.model.evaluate(self._dataset, return_dict=True, verbose=0)
@@ -107,17 +112,19 @@ class KeepBest(keras.callbacks.Callback):
 
 
 class Report(keras.callbacks.Callback):
-    """Sends each epoch's metrics to MLflow and a line to the driver, from rank 0.
+    """Records each epoch's metrics and sends a line to the driver, from rank 0.
+
+    Comes before the checkpoint of the epoch is written, so that an epoch is known from when it has been measured.
 
     Args:
         epochs: Epochs that are planned.
-        writer: The run to write into.
+        records: Where the driver reads them.
     """
 
-    def __init__(self, epochs: int, writer: RunWriter) -> None:
+    def __init__(self, epochs: int, records: RecordFile) -> None:
         super().__init__()
         self._epochs = epochs
-        self._writer = writer
+        self._records = records
         self._started = 0.0
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
@@ -128,9 +135,13 @@ class Report(keras.callbacks.Callback):
         """Reports."""
         metrics = {name: float(value) for name, value in (logs or {}).items()}
         seconds = time.perf_counter() - self._started
-        self._writer.log_metrics({**metrics, "epoch_seconds": seconds}, epoch + 1)
-        shown = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
-        world.log_to_driver(f"epoch {epoch + 1}/{self._epochs} in {seconds:.1f} s: {shown}")
+        self._records.add(RunRecord({**metrics, "epoch_seconds": seconds}, epoch + 1))
+        world.log_to_driver(f"epoch {epoch + 1}/{self._epochs} in {seconds:.1f} s: {described(metrics)}")
+
+
+def described(metrics: Mapping[str, float]) -> str:
+    """Writes metrics as a line of a log."""
+    return ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
 
 
 def average_statistics(model: keras.Model) -> None:

@@ -11,10 +11,21 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import CheckpointError, EmptyFeedError, InvalidArgumentError, NotADeltaTableError, NotAnImageTableError
+from ..errors import (
+    CheckpointError,
+    EmptyFeedError,
+    InvalidArgumentError,
+    NotADeltaTableError,
+    NotAnImageTableError,
+    TrackingError,
+)
 from ..etl import pins
 from ..locations import absolute, has_scheme, is_table_name
+from ..run_records import RunRecord
+from ..run_writer import RunWriter
 from ..tracking import (
+    CHECKPOINT_ARTIFACT,
+    DIGEST_TAG,
     ENTRYPOINT_TAG,
     METRIC_TAG,
     TABLE_TAG,
@@ -26,7 +37,7 @@ from ..tracking import (
     resolve_tracking_uri,
     tracked_run,
 )
-from .checkpoints import open_checkpoint, sweep
+from .checkpoints import Checkpoint, open_checkpoint, sweep
 from .checks import PROBE_FILE
 from .entrypoint import DEFAULT_ENTRYPOINT, EntryPoint
 from .feed import DeltaFeed
@@ -136,7 +147,8 @@ def train(
     Raises:
         UsageError: If the input or a setting must change first: no such table, version or entry point, a misspelt
             hyperparameter, a model that does not fit, a folder out of reach, more ranks than slots.
-        TrackingError: If MLflow's store cannot be reached.
+        TrackingError: If MLflow's store cannot be reached before the launch, or has not taken the records when the
+            training has ended; then it names the checkpoint and the file of the records.
         RankFailedError: If a rank raised, died or stalled.
     """
     started = time.perf_counter()
@@ -165,7 +177,7 @@ def train(
     with _recorded_run(uri, experiment_name, run_name, entry, goal, read, params) as run:
         # VACUUM stays off the version while it is read, and after that as long as the run that read it matters.
         in_use = pins.tracking(feed.location, feed.version, run.run_id, storage_options=feed.plan.storage_options)
-        with _run_folder(root, run) as folder, in_use:
+        with _run_folder(root, run) as folder, in_use, RunWriter(run, folder) as writer:
             job = TrainingJob(
                 entrypoint=entry,
                 training_feed=feed,
@@ -190,7 +202,7 @@ def train(
             )
             outcome: RankOutcome = runner.run(run_rank, job=job)
             outcome.raise_failure()
-            _require_arrived(outcome, run)
+            _record_outcome(writer, outcome, _checkpoint_of(outcome, run))
     return TrainResult(
         run_id=run.run_id,
         experiment_id=run.experiment_id,
@@ -327,10 +339,24 @@ def _run_folder(root: Path, run: RunReference) -> Iterator[Path]:
             folder.rmdir()
 
 
-def _require_arrived(outcome: RankOutcome, run: RunReference) -> None:
+def _checkpoint_of(outcome: RankOutcome, run: RunReference) -> Checkpoint:
+    """Opens the checkpoint that rank 0 has written."""
     found = open_checkpoint(outcome.checkpoint)
     if found.digest != outcome.digest:
         raise CheckpointError(
             f"{found.path} has digest {found.digest}, rank 0 of run {run.run_id} wrote {outcome.digest}: something "
             "has changed it since"
         )
+    return found
+
+
+def _record_outcome(writer: RunWriter, outcome: RankOutcome, checkpoint: Checkpoint) -> None:
+    """Writes what the run is remembered by; the digest comes last, so that it marks a whole copy."""
+    best = {f"best_{name}": value for name, value in outcome.metrics.items()}
+    writer.log(RunRecord(best, outcome.best_epoch))
+    writer.log_folder(checkpoint.path, CHECKPOINT_ARTIFACT)
+    writer.set_tags({DIGEST_TAG: checkpoint.digest})
+    try:
+        writer.finish()
+    except TrackingError as error:
+        raise TrackingError(f"{error}. The training has ended; its best checkpoint is {checkpoint.path}") from error

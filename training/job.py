@@ -1,5 +1,7 @@
 """One rank of a training job: builds the Trial, trains it on its share of the feed, and rank 0 keeps what comes of it.
 
+What is recorded goes through a file to the driver, which alone speaks to MLflow.
+
 Everything that can go wrong on every rank alike (a hyperparameter, a model that does not fit, a folder out of reach) is
 found before the first step and comes back as a value, so that the driver raises the error itself rather than a log.
 """
@@ -13,20 +15,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import errors
-from ..errors import LakelensError, TrackingError, TrialError
-from ..tracking import CHECKPOINT_ARTIFACT, DIGEST_TAG, RunReference
+from ..errors import LakelensError, TrialError
+from ..run_records import RecordFile, RunRecord
+from ..tracking import RunReference
 from .checkpoints import Checkpoint, save_checkpoint
 from .checks import cause_in_graph, check_model, require_reachable, require_savable
 from .entrypoint import EntryPoint
 from .feed import DeltaFeed
 from .metrics import Goal, batches_of_rank, rows_of_rank
+from .noise import rank_seed, separate_noise
 from .trial import Trial, TrialContext
 
 if TYPE_CHECKING:
     import keras
     import tensorflow as tf
 
-    from ..run_writer import RunWriter
     from .epoch_end import KeepBest, Validation
 
 # Validation images of one rank are kept decoded up to here; more are decoded again each epoch.
@@ -50,7 +53,7 @@ class TrainingJob:
         goal: Which epoch is the best one.
         patience: Epochs without improvement after which training ends; None trains all epochs.
         folder: Where rank 0 writes checkpoints.
-        run: The MLflow run that rank 0 writes into.
+        run: The MLflow run that the job is recorded in.
         imports: What ranks import first; the launcher looks for these names and lets ranks begin with them.
     """
 
@@ -147,6 +150,10 @@ class _Rank:
         self.model = self.trial.build_model()
         check_model(self.model, self.context)
         self.callbacks = list(self.trial.keras_callbacks() or [])
+        if rank > 0:
+            # From here on a seed is one of noise: what all ranks must have alike has been built.
+            separate_noise([self.model, *_layers_of(self.trial)], rank)
+            keras.utils.set_random_seed(rank_seed(job.seed, rank))
         self.training = self._training_dataset()
         self.validation = self._validation()
         self.context.require_all_used()
@@ -154,55 +161,43 @@ class _Rank:
             require_savable(self.model, self._metadata(0, {}))
 
     def train(self) -> RankOutcome:
-        """Trains, and on rank 0 writes checkpoints and into the run."""
+        """Trains; rank 0 writes checkpoints and records."""
         from . import distributed as world
-        from .epoch_end import KeepBest
+        from .epoch_end import KeepBest, described
 
         self.model.optimizer = world.DistributedOptimizer(self.model.optimizer)
         best = KeepBest(self.job.goal, self._save if self.rank == 0 else None)
-        writer = self._writer()
         try:
-            return self._train_and_record(best, writer)
-        finally:
-            if writer is not None:
-                writer.leave()
-
-    def _train_and_record(self, best: KeepBest, writer: RunWriter | None) -> RankOutcome:
-        try:
-            outcome = self._outcome(best, self._fit(self._all_callbacks(best, writer)))
+            outcome = self._outcome(best, self._fit(self._all_callbacks(best)))
         except TrialError as error:  # every rank meets it here alike
             return RankOutcome(failure=("TrialError", str(error)))
-        try:
-            self._record(best, writer)
-        except TrackingError as error:  # after the last step that ranks share, so none is left waiting
-            kept = f"{error}. The training itself has ended; its best checkpoint is {outcome.checkpoint}"
-            return RankOutcome(failure=("TrackingError", kept))
+        if self.rank == 0:
+            shown = described(outcome.metrics)
+            world.log_to_driver(f"best epoch by {self.job.goal.metric}: {outcome.best_epoch}/{outcome.epochs}: {shown}")
         return outcome
 
-    def _writer(self) -> RunWriter | None:
-        if self.rank != 0:
-            return None
-        from ..run_writer import RunWriter
-
-        writer = RunWriter(self.job.run)
-        writer.log_params({f"hyperparameters.{name}": value for name, value in self.context.hyperparameters.items()})
-        return writer
-
-    def _all_callbacks(self, best: KeepBest, writer: RunWriter | None) -> list[keras.callbacks.Callback]:
+    def _all_callbacks(self, best: KeepBest) -> list[keras.callbacks.Callback]:
         """Gives the callbacks in the order in which each needs what those before it have done to the logs."""
         import keras
 
         from . import distributed as world
-        from .epoch_end import Report, WholeLoss
+        from .epoch_end import Report, SharedStatistics, WholeLoss
 
-        callbacks = [world.callbacks.BroadcastGlobalVariablesCallback(0), world.callbacks.MetricAverageCallback()]
+        callbacks = [
+            world.callbacks.BroadcastGlobalVariablesCallback(0),
+            world.callbacks.MetricAverageCallback(),
+            SharedStatistics(),
+        ]
         if self.factor != 1:
             callbacks.append(WholeLoss(self.factor))
         if self.validation is not None:
             callbacks.append(self.validation)
+        if self.rank == 0:
+            records = RecordFile(self.job.folder)
+            given = self.context.hyperparameters.items()
+            records.add(RunRecord(params={f"hyperparameters.{name}": value for name, value in given}))
+            callbacks.append(Report(self.job.epochs, records))
         callbacks.append(best)
-        if writer is not None:
-            callbacks.append(Report(self.job.epochs, writer))
         callbacks += self.callbacks
         if self.job.patience is not None:
             goal = self.job.goal
@@ -228,15 +223,6 @@ class _Rank:
                 raise
             raise cause from None  # TensorFlow's own text is 15,000 characters about the graph
         return len(history.epoch)
-
-    def _record(self, best: KeepBest, writer: RunWriter | None) -> None:
-        """Writes what the run is remembered by; the digest comes last, so that it marks a whole copy."""
-        if writer is None or best.checkpoint is None:
-            return
-        writer.log_metrics({f"best_{name}": value for name, value in best.best_metrics.items()}, best.best_epoch)
-        writer.log_folder(best.checkpoint.path, CHECKPOINT_ARTIFACT)
-        writer.set_tags({DIGEST_TAG: best.checkpoint.digest})
-        writer.close()
 
     def _outcome(self, best: KeepBest, trained: int) -> RankOutcome:
         if best.best is None:
@@ -316,6 +302,13 @@ class _Rank:
             "ranks": self.size,
             "seed": self.job.seed,
         }
+
+
+def _layers_of(trial: Trial) -> list[keras.layers.Layer]:
+    """Finds the layers that a Trial holds outside its model, such as those that `preprocess` augments with."""
+    import keras
+
+    return [value for value in vars(trial).values() if isinstance(value, keras.layers.Layer)]
 
 
 def _share_cores(local_size: int) -> None:

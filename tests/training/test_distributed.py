@@ -198,6 +198,13 @@ def checks():
     )
     results["rates"] = rates
 
+    noisy = keras.Sequential([keras.Input((3,)), keras.layers.Dropout(0.5, seed=7 + rank)])
+    noisy.compile(sgd(1.0), "mse")
+    broadcast = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+    broadcast.set_model(noisy)
+    broadcast.on_train_begin()
+    results["seeds after broadcast"] = hvd.allgather_object([int(v.numpy()[0]) for v in noisy.variables])
+
     class Fixed(keras.callbacks.Callback):
         model = None
 
@@ -320,6 +327,10 @@ def test_ranks_start_from_the_roots_weights(results):
     assert results["initial weights differ"]
     first, second = results["initial weights after broadcast"]
     assert first == second
+
+
+def test_noise_stays_each_ranks_own_when_weights_are_broadcast(results):
+    assert results["seeds after broadcast"] == [[7], [8]]
 
 
 def test_metrics_and_with_them_early_stopping_agree_on_all_ranks(results):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import io
+import json
 import logging
 import shutil
 import tempfile
@@ -161,6 +162,20 @@ def test_a_table_that_grows_during_the_run_changes_nothing_and_latest_is_recorde
     _is_the_loss_over_all_validation_rows(kept, table, result.metrics["val_loss"])
 
 
+@pytest.mark.horovod
+def test_what_a_run_holds_after_training(grown):
+    client, run = open_client(store_of(grown.folder)), only_run(grown.folder)
+    run_id, result = run.info.run_id, grown.result
+    assert [point.step for point in client.get_metric_history(run_id, "val_loss")] == [1, 2]
+    assert run.data.metrics["best_val_loss"] == pytest.approx(result.metrics["val_loss"])
+    assert run.data.params["hyperparameters.learning_rate"] == "0.05"
+    assert run.data.tags["lakelens.checkpoint_digest"] == result.digest
+    files = {Path(file.path).name for file in client.list_artifacts(run_id, "checkpoint")}
+    assert files == {"model.keras", "state.json", "manifest.json"}
+    assert open_checkpoint(client.download_artifacts(run_id, "checkpoint")).digest == result.digest
+    assert [path.name for path in Path(result.checkpoint).parent.iterdir()] == [Path(result.checkpoint).name]
+
+
 def _is_the_loss_over_all_validation_rows(kept, table: Path, val_loss: float) -> None:
     feed = DeltaFeed(table, 0, "validation", shuffle=False)
     ((images, labels, weights),) = list(feed.as_dataset(21, 0, 1))
@@ -264,6 +279,119 @@ def test_a_misspelt_hyperparameter_is_the_callers_error_and_the_run_says_so(trai
     assert run.data.tags[FAILURE_TAG].startswith("TrialError: the Trial never asks for hyperparameter 'lerning_rate'")
     assert list((tmp_path / "checkpoints").iterdir()) == []
     assert pins.tracked(str(table)) == {}
+
+
+KILLED_AT_THE_END = """
+    import os, signal, keras
+
+    class Kill(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            if epoch == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    class KilledAtTheEnd(Tiny):
+        def keras_callbacks(self):
+            return [Kill()]
+"""
+
+
+@pytest.mark.usefixtures("store")
+@pytest.mark.horovod
+def test_the_last_epoch_of_a_rank_0_that_is_killed_right_after_it_is_in_the_run(trained, tmp_path):
+    with pytest.raises(RankFailedError, match="SIGKILL"):
+        trained("KilledAtTheEnd", KILLED_AT_THE_END)
+    run = only_run(tmp_path)
+    assert run.info.status == "FAILED"
+    history = open_client(store_of(tmp_path)).get_metric_history(run.info.run_id, "val_loss")
+    assert [point.step for point in history] == [1, 2]
+    assert run.data.params["hyperparameters.learning_rate"] == "0.1"
+
+
+WITH_NOISE = """
+    import json
+    from pathlib import Path
+
+    import keras
+    import tensorflow as tf
+
+    class Witness(keras.callbacks.Callback):
+        def __init__(self, trial):
+            super().__init__()
+            self.trial = trial
+
+        def on_train_begin(self, logs=None):
+            images = next(iter(self.trial.context.training_feed.as_dataset(16, 0, 1)))[0]
+            self.seen = {"weights": [float(tf.reduce_sum(weight)) for weight in self.model.trainable_weights]}
+            self.seen["dropped"] = self.model.get_layer("dropped")(tf.ones((1, 50)), training=True).numpy().tolist()
+            self.seen["shifted"] = self.trial.shift(images[:1], training=True).numpy().sum(axis=(1, 3)).tolist()
+
+        def on_epoch_end(self, epoch, logs=None):
+            context = self.trial.context
+            self.seen["mean"] = self.model.get_layer("norm").moving_mean.numpy().tolist()
+            Path(context.get_hparam("out"), f"{context.rank}.json").write_text(json.dumps(self.seen))
+
+    class WithNoise(Tiny):
+        def build_model(self):
+            self.shift = keras.layers.RandomTranslation(0.4, 0.4, fill_mode="constant", seed=self.context.seed)
+            model = keras.Sequential([
+                keras.Input((*self.context.image_size, 3)),
+                keras.layers.BatchNormalization(name="norm"),
+                keras.layers.GlobalAveragePooling2D(),
+                keras.layers.Dropout(0.5, seed=self.context.seed, name="dropped"),
+                keras.layers.Dense(self.context.num_classes, activation="softmax"),
+            ])
+            model.compile("sgd", "sparse_categorical_crossentropy")
+            return model
+
+        def preprocess(self, images, labels):
+            drawn = tf.random.uniform(())
+            if self.context.get_hparam("out"):
+                path = tf.constant(f"{self.context.get_hparam('out')}/{self.context.rank}.drawn")
+                tf.io.write_file(path, tf.strings.as_string(drawn))
+            return images, labels
+
+        def keras_callbacks(self):
+            return [Witness(self)]
+"""
+
+
+@dataclass(frozen=True)
+class Noisy:
+    """What two ranks of a training without validation have seen."""
+
+    seen: list[dict[str, Any]]
+    drawn: list[str]
+    mean_in_checkpoint: list[float]
+
+
+@pytest.fixture(scope="module")
+def noisy(tmp_path_factory) -> Noisy:
+    folder = tmp_path_factory.mktemp("noisy")
+    put_store(folder)
+    settings = settings_in(folder, "WithNoise", WITH_NOISE) | {"hyperparameters": {"out": str(folder)}, "epochs": 1}
+    result = train(coloured_table(folder / "squares"), **settings, validation_split=None, np=-2)
+    model = open_checkpoint(result.checkpoint).load_model()
+    return Noisy(
+        [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)],
+        [(folder / f"{rank}.drawn").read_text() for rank in range(2)],
+        model.get_layer("norm").moving_mean.numpy().tolist(),
+    )
+
+
+@pytest.mark.horovod
+def test_statistics_are_averaged_over_ranks_before_a_save_also_without_validation(noisy):
+    first, second = noisy.seen
+    assert first["mean"] == second["mean"] == noisy.mean_in_checkpoint
+    assert max(first["mean"]) > 1
+
+
+@pytest.mark.horovod
+def test_ranks_begin_with_the_same_weights_and_draw_noise_of_their_own(noisy):
+    first, second = noisy.seen
+    assert first["weights"] == second["weights"]
+    assert first["dropped"] != second["dropped"]
+    assert first["shifted"] != second["shifted"]
+    assert noisy.drawn[0] != noisy.drawn[1]
 
 
 RAISING = """

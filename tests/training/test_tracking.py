@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import subprocess
 import sys
 import textwrap
+import time
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from lakelens.errors import InvalidArgumentError, TrackingError
+from lakelens.heartbeat import HEARTBEAT_TAG, Heartbeat
+from lakelens.run_records import RECORDS_FILE, RecordFile, RunRecord, read_records
 from lakelens.run_writer import RunWriter
 from lakelens.tracking import (
     DIGEST_TAG,
@@ -98,16 +104,20 @@ def test_a_folder_with_any_name_is_the_store_that_its_uri_names(monkeypatch, tmp
 
 
 def test_a_run_that_ends_well_is_finished_with_what_was_recorded(store, tmp_path):
-    (tmp_path / "part.bin").write_bytes(b"x" * 10)
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "part.bin").write_bytes(b"x" * 10)
     with tracked_run(store, "ends-well", run_name="first", tags={"a": "b"}, params={"epochs": 3}) as run:
         log_table(run, TableVersion("/data/images", 1, "d1", {"train": 8, "validation": 2}))
         log_text(run, "class Mine: ...", "code/mine.py")
-        with RunWriter(run) as writer:
-            writer.log_metrics({"loss": 0.5}, step=0)
-            writer.log_metrics({"loss": 0.25}, step=1)
-            writer.log_params({"rate": 0.1, "long": "x" * 10_000})
+        (tmp_path / "records").mkdir()
+        records = RecordFile(tmp_path / "records")
+        records.add(RunRecord({"loss": 0.5}, step=0))
+        with RunWriter(run, tmp_path / "records") as writer:
+            records.add(RunRecord({"loss": 0.25}, step=1, params={"rate": 0.1, "long": "x" * 10_000}))
             writer.set_tags({DIGEST_TAG: "abc"})
-            writer.log_folder(tmp_path, "checkpoint")
+            writer.log_folder(tmp_path / "files", "checkpoint")
+            writer.finish()
+    assert list((tmp_path / "records").iterdir()) == []
     client = open_client(store)
     found = client.get_run(run.run_id)
     assert (found.info.status, found.info.run_name) == ("FINISHED", "first")
@@ -194,6 +204,37 @@ def test_a_server_that_does_not_answer_is_named_at_once():
             open_client(uri)
 
 
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr("lakelens.run_writer.FINISH_S", 0.0)
+
+
+@pytest.fixture
+def silent_server() -> Iterator[str]:
+    """What a server that is stopped looks like: the kernel accepts connections for it, and nobody answers."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(100)
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+
+def test_a_server_that_accepts_connections_and_never_answers_is_named(silent_server, monkeypatch):
+    monkeypatch.setattr("lakelens.tracking._ANSWER_TIMEOUT_S", 0.5)
+    with pytest.raises(TrackingError, match=rf"{silent_server} has not answered get_experiment_by_name for 0\.5 s"):
+        tracked_run(silent_server, "silent").__enter__()
+
+
+@pytest.mark.usefixtures("impatient")
+def test_what_a_silent_server_does_not_take_stays_in_its_file(silent_server, monkeypatch, tmp_path, caplog):
+    monkeypatch.setattr("lakelens.tracking._ANSWER_TIMEOUT_S", 0.5)
+    RecordFile(tmp_path).add(RunRecord({"loss": 1.0}, 1))
+    with RunWriter(RunReference(silent_server, "1", "r1", "here"), tmp_path) as writer:
+        with pytest.raises(TrackingError, match=rf"has not answered log_batch.* is in {tmp_path}/{RECORDS_FILE}"):
+            writer.finish()
+    assert [record.step for record in read_records(tmp_path)] == [1]
+    assert "it is tried again, and the training goes on" in caplog.text
+
+
 def test_a_store_in_a_folder_that_cannot_be_made_is_named():
     with pytest.raises(TrackingError, match="did not let us open the store"):
         open_client("sqlite:////dev/null/folder/mlflow.db")
@@ -205,26 +246,15 @@ def test_a_store_that_is_no_database_is_named(tmp_path):
         open_client(f"sqlite:///{tmp_path}/mlflow.db")
 
 
-def test_a_rank_that_has_not_the_drivers_file_learns_the_way_out(store, tmp_path):
-    elsewhere = RunReference(f"sqlite:///{tmp_path}/absent.db", "1", "r1", "driver-host")
-    writer = RunWriter(elsewhere)
-    writer.log_metrics({"loss": 1.0}, 0)
-    with pytest.raises(
-        TrackingError, match=r"the driver on driver-host .* set MLFLOW_TRACKING_URI to a tracking server"
-    ):
-        writer.close()
-    assert not (tmp_path / "absent.db").exists()
-    with pytest.raises(TrackingError, match="finds no run r2"):
-        RunWriter(RunReference(store, "1", "r2", "driver-host")).close()
-
-
-def test_what_the_store_refuses_is_raised_when_the_writer_closes(store):
+@pytest.mark.usefixtures("impatient")
+def test_what_the_store_refuses_is_raised_at_the_end_and_stays_in_its_file(store, tmp_path, caplog):
     with tracked_run(store, "refused", params={"epochs": 1}) as run:
-        writer = RunWriter(run)
-        writer.log_params({"epochs": 2})
-        writer.log_metrics({"loss": 1.0}, 0)
-        with pytest.raises(TrackingError, match=f"write into run {run.run_id}"):
-            writer.close()
+        RecordFile(tmp_path).add(RunRecord({"loss": 1.0}, params={"epochs": 2}))
+        with RunWriter(run, tmp_path) as writer:
+            with pytest.raises(TrackingError, match=rf"write into run {run.run_id}.* is in {tmp_path}/{RECORDS_FILE}"):
+                writer.finish()
+    assert (tmp_path / RECORDS_FILE).exists()
+    assert "it is tried again, and the training goes on" in caplog.text
 
 
 def test_a_deleted_experiment_is_named_with_the_way_back(store):
@@ -246,9 +276,10 @@ def test_a_registered_alias_leads_to_the_runs_checkpoint(store, tmp_path):
     (tmp_path / "manifest.json").write_text("{}")
     versions = []
     for digest in ("d1", "d2"):
-        with tracked_run(store, "registered") as run, RunWriter(run) as writer:
+        with tracked_run(store, "registered") as run, RunWriter(run, tmp_path) as writer:
             writer.log_folder(tmp_path, "checkpoint")
             writer.set_tags({DIGEST_TAG: digest})
+            writer.finish()
         versions.append(register_model(run.run_id, "digits", alias="champion", tracking_uri=store))
     assert versions == [1, 2]
     champion = open_client(store).get_model_version_by_alias("digits", "champion")
@@ -265,9 +296,91 @@ def test_a_run_without_checkpoint_is_not_registered(store):
         register_model("no-such-run", "digits", tracking_uri=store)
 
 
-def test_a_job_that_fails_leaves_no_thread_that_writes(store):
+def test_a_job_that_fails_has_its_last_records_in_the_run_and_leaves_no_thread_and_no_file(store, tmp_path):
     with tracked_run(store, "failing") as run:
-        with pytest.raises(RuntimeError, match="of the body"), RunWriter(run) as writer:
+        RecordFile(tmp_path).add(RunRecord({"loss": 0.5}, 7))
+        (tmp_path / f".{RECORDS_FILE}.0123").touch()  # as a writer leaves it that is killed
+        with pytest.raises(RuntimeError, match="of the body"), RunWriter(run, tmp_path) as writer:
             raise RuntimeError("of the body")
-        writer._thread.join(30)
         assert not writer._thread.is_alive()
+    assert [point.step for point in open_client(store).get_metric_history(run.run_id, "loss")] == [7]
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- several processes, and those that are killed -------------------------------------------------------------------
+
+OPENING = """
+    import sys, time
+    from pathlib import Path
+    from mlflow import MlflowClient
+    import mlflow.store.tracking.sqlalchemy_store
+    from lakelens.tracking import tracked_run
+    Path(sys.argv[2]).touch()
+    while not Path(sys.argv[1], "go").exists():
+        time.sleep(0.001)
+    with tracked_run(f"sqlite:///{sys.argv[1]}/new/mlflow.db", "first"):
+        pass
+    """
+
+
+def test_first_runs_of_several_processes_in_a_new_store_at_once_all_succeed(tmp_path):
+    ready = [tmp_path / f"ready-{number}" for number in range(3)]
+    command = [sys.executable, "-c", textwrap.dedent(OPENING), str(tmp_path)]
+    opening = [
+        subprocess.Popen([*command, str(file)], cwd=Path(__file__).parents[2], stderr=subprocess.PIPE, text=True)
+        for file in ready
+    ]
+    while not all(file.exists() for file in ready) and all(process.poll() is None for process in opening):
+        time.sleep(0.01)
+    (tmp_path / "go").touch()
+    said = [process.communicate(timeout=240)[1] for process in opening]
+    assert [process.returncode for process in opening] == [0, 0, 0], said
+    client = open_client(f"sqlite:///{tmp_path}/new/mlflow.db")
+    assert len(client.search_runs([client.get_experiment_by_name("first").experiment_id])) == 3
+
+
+KILLED = """
+    import os, signal, sys
+    from lakelens.tracking import tracked_run
+    with tracked_run(sys.argv[1], sys.argv[2]) as run:
+        print(run.run_id, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+
+
+def test_a_run_whose_driver_was_killed_is_marked_failed_by_the_next_one(store):
+    command = [sys.executable, "-c", textwrap.dedent(KILLED), store, "killed"]
+    done = subprocess.run(command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, text=True, timeout=240)
+    lost = done.stdout.strip()
+    client = open_client(store)
+    assert client.get_run(lost).info.status == "RUNNING"
+    with tracked_run(store, "killed") as first, tracked_run(store, "killed"):
+        found = client.get_run(lost)
+        assert found.info.status == "FAILED"
+        assert found.info.end_time >= found.info.start_time - 60_000
+        assert re.search(r"process \d+ on .*, which kept this run, is gone", found.data.tags[FAILURE_TAG])
+        assert client.get_run(first.run_id).info.status == "RUNNING"
+
+
+def test_a_run_without_a_sign_of_life_for_ten_minutes_is_marked_failed_by_the_next_one(store):
+    client = open_client(store)
+    with tracked_run(store, "silent") as run:
+        elsewhere = replace(Heartbeat.now(), machine="another", host="worker-7", time=time.time() - 660)
+        client.set_tag(run.run_id, HEARTBEAT_TAG, str(elsewhere))
+        with tracked_run(store, "silent"):
+            found = client.get_run(run.run_id)
+            assert found.info.status == "FAILED"
+            assert (
+                "on worker-7, which kept this run, has given no sign of life for 11 min" in found.data.tags[FAILURE_TAG]
+            )
+
+
+def test_the_writer_renews_the_heartbeat(store, tmp_path, monkeypatch):
+    monkeypatch.setattr("lakelens.run_writer.RENEW_S", 0.0)
+    client = open_client(store)
+    with tracked_run(store, "beating") as run, RunWriter(run, tmp_path) as writer:
+        first = Heartbeat.parse(client.get_run(run.run_id).data.tags[HEARTBEAT_TAG])
+        writer.finish()
+        now = Heartbeat.parse(client.get_run(run.run_id).data.tags[HEARTBEAT_TAG])
+        assert now.time > first.time
+        assert now.lost(time.time()) is None
