@@ -17,6 +17,7 @@ from .barrier_task import BEAT_S, TaskPlan, task_function
 from .driver_channel import DriverChannel
 from .executors import check_executors, explained, listening_address, reason_of
 from .gpus import executor_gpus, group_by_machine, visible_to_rank
+from .events import check_hello, checked_event
 from .inbox import Inbox
 from .launch import Job, Listener, assignment, horovod_environment, new_record, place
 from .outcome import Failure, RankEvent
@@ -97,7 +98,7 @@ class _BarrierRun:
     ) -> None:
         self._spark, self._job, self._listener, self._slots_wait_s = spark, job, listener, slots_wait_s
         self._record = new_record(job)
-        self._inbox: Inbox[tuple[int, Frame | RankEvent | None] | _SparkDone] = Inbox(job.size)
+        self._inbox: Inbox[tuple[int, Frame | RankEvent | str | None] | _SparkDone] = Inbox(job.size)
         self._hellos: dict[int, dict[str, Any]] = {}
         self._heard_at: list[float | None] = [None] * job.size
         self._hung_up: set[int] = set()
@@ -121,7 +122,7 @@ class _BarrierRun:
             bind,
             driver_port,
             on_frame=self._receive,
-            on_lost=lambda rank: self._inbox.put((rank, None)),
+            on_lost=lambda rank, rule: self._inbox.put((rank, rule)),
         )
         stack.callback(self._channel.close)
         self._payload = context.broadcast(job.payload)
@@ -166,22 +167,33 @@ class _BarrierRun:
         self._thread.start()
 
     def _receive(self, rank: int, frame: Frame) -> None:
-        """Takes a frame, in the channel's thread."""
+        """Takes a frame, in the channel's thread.
+
+        Raises:
+            LaunchError: If it is none that a task sends, or lacks what it needs.
+        """
         if frame.kind == Kind.EVENT:
             told = frame.json()
-            event = RankEvent(rank, told["kind"], told["data"])
+            event = checked_event(rank, told.get("kind"), told.get("data"))
             if event.kind in ("line", "message"):
                 self._inbox.put_shown(event)
             else:
                 self._inbox.put((rank, event))
-        elif frame.kind != Kind.VALUE:
+        elif frame.kind == Kind.HELLO:
+            check_hello(frame.json())
             self._inbox.put((rank, frame))
-        elif rank == 0 and self._unwritten is None:
+        elif frame.kind == Kind.VALUE and rank == 0:
+            self._keep(frame.body)
+        elif frame.kind != Kind.BEAT:
+            raise LaunchError(f"a frame of kind {frame.kind} is none that the task of rank {rank} sends")
+        self._heard_at[rank] = time.monotonic()
+
+    def _keep(self, piece: bytes) -> None:
+        if self._unwritten is None:
             try:
-                append(self._large, frame.body)
+                append(self._large, piece)
             except OSError as error:
                 self._unwritten = error
-        self._heard_at[rank] = time.monotonic()
 
     # --- waiting --------------------------------------------------------------------------------------------------
 
@@ -264,7 +276,7 @@ class _BarrierRun:
                 passed_over += 1
         self._say_dropped(passed_over)
 
-    def _take(self, item: tuple[int, Frame | RankEvent | None] | _SparkDone) -> None:
+    def _take(self, item: tuple[int, Frame | RankEvent | str | None] | _SparkDone) -> None:
         now = time.monotonic()
         if isinstance(item, _SparkDone):
             self._done, self._done_at = item, now
@@ -272,12 +284,13 @@ class _BarrierRun:
         rank, told = item
         if isinstance(told, RankEvent):
             self._hear(told, now)
-        elif told is None:
+        elif told is None or isinstance(told, str):
             self._hung_up.add(rank)
             record = self._record.ranks[rank]
             if not record.gone:
-                self._hear(RankEvent(rank, "lost", {"reason": _LOST}), now)
-        elif told.kind == Kind.HELLO:
+                reason = _LOST if told is None else f"sent what the driver does not take: {told}"
+                self._hear(RankEvent(rank, "lost", {"reason": reason}), now)
+        else:
             self._hellos[rank] = told.json()
             self._record.ranks[rank].host = self._hellos[rank]["host"]
             if len(self._hellos) == self._job.size:
