@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 from ..errors import LaunchError, NotEnoughSlotsError, RankFailedError
 from .barrier_task import BEAT_S, TaskPlan, task_function
 from .driver_channel import DriverChannel
+from .events import check_hello, checked_event
 from .executors import check_executors, explained, listening_address, reason_of
 from .gpus import executor_gpus, group_by_machine, visible_to_rank
-from .events import check_hello, checked_event
 from .inbox import Inbox
 from .launch import Job, Listener, assignment, horovod_environment, new_record, place
 from .outcome import Failure, RankEvent
+from .passed_over import PassedOver
 from .preflight import check_cluster
 from .rank_process import append, temporary_file
 from .slots import reserve
@@ -98,13 +99,15 @@ class _BarrierRun:
     ) -> None:
         self._spark, self._job, self._listener, self._slots_wait_s = spark, job, listener, slots_wait_s
         self._record = new_record(job)
-        self._inbox: Inbox[tuple[int, Frame | RankEvent | str | None] | _SparkDone] = Inbox(job.size)
+        self._passed_over = PassedOver(job.name)
+        stack.callback(self._passed_over.close)
+        self._inbox: Inbox[tuple[int, Frame | RankEvent | str | None] | _SparkDone] = Inbox(job.size, self._pass_over)
         self._hellos: dict[int, dict[str, Any]] = {}
         self._heard_at: list[float | None] = [None] * job.size
         self._hung_up: set[int] = set()
         self._done: _SparkDone | None = None
         self._done_at = 0.0
-        self._say_dropped_at = 0.0
+        self._say_passed_over_at = 0.0
         self._store_closed = False
         self._unwritten: OSError | None = None
         self._thread: threading.Thread | None = None
@@ -251,30 +254,30 @@ class _BarrierRun:
             self._hear(event, time.monotonic())
             if time.monotonic() >= deadline:
                 break
-        if deadline >= self._say_dropped_at:
-            self._say_dropped()
-            self._say_dropped_at = deadline + _SAY_AFTER_S
+        if deadline >= self._say_passed_over_at:
+            self._say_passed_over()
+            self._say_passed_over_at = deadline + _SAY_AFTER_S
 
-    def _say_dropped(self, passed_over: int = 0) -> None:
-        not_shown = self._inbox.take_dropped() + passed_over
-        if not_shown:
-            self._listener.on_notice(
-                f"{self._job.name}: {not_shown} lines and messages were not shown: ranks write faster than the "
-                f"driver prints; write less, or use driver_log_verbosity='log_callback_only'"
-            )
+    def _pass_over(self, event: RankEvent) -> None:
+        if self._listener.wants(event):
+            self._passed_over.keep(event)
+
+    def _say_passed_over(self) -> None:
+        notice = self._passed_over.take_notice()
+        if notice is not None:
+            self._listener.on_notice(notice)
 
     def _show_rest(self, seconds: float) -> None:
-        """Shows what is left of the ranks' lines; what there is no time for is kept for the error all the same."""
+        """Shows what is left of the ranks' lines; what there is no time for is in the error's log, and in a file."""
         deadline = time.monotonic() + seconds
-        passed_over = 0
         while (event := self._inbox.take_shown()) is not None:
             now = time.monotonic()
             if now < deadline:
                 self._hear(event, now)
             else:
                 self._record.record(event, now)
-                passed_over += 1
-        self._say_dropped(passed_over)
+                self._pass_over(event)
+        self._say_passed_over()
 
     def _take(self, item: tuple[int, Frame | RankEvent | str | None] | _SparkDone) -> None:
         now = time.monotonic()

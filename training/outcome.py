@@ -84,7 +84,7 @@ class RankRecord:
 
     @property
     def waited_s(self) -> float:
-        """Seconds that it is known to have waited in one collective: up to its last report, which says nothing of later."""
+        """Seconds that it is known to have waited in one collective: up to its last report, no longer."""
         return self.confirmed_at - self.progress_at if self.entered > self.left_collectives and not self.left else 0.0
 
     @property

@@ -1,8 +1,8 @@
 """Counts the collectives that this rank has entered and left, so that the driver sees who waits for whom.
 
-The operations themselves count, eagerly or in the traced graph; a thread of Python reports the counts. While a call into C
-holds the interpreter (a sort, unpickling, `sum(range(n))`) that thread cannot run, and what it has reported may no longer
-be true. A rank that waits therefore says so again with every sample, and only as long as it does is it known to wait.
+The operations themselves count, eagerly or in the traced graph; a thread of Python reports the counts. While a call
+into C holds the interpreter (a sort, unpickling, `sum(range(n))`) that thread cannot run, and what it has reported may
+no longer be true. A rank that waits therefore says so again with every sample, and is known to wait up to the last.
 
 Horovod 0.28.1 has a stall inspector of its own, but on Gloo it never finds anything: its list of ranks is reserved, not
 filled (gloo_controller.cc, `global_ranks_.reserve(size_)`), so no rank is ever missing and

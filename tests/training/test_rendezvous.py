@@ -381,7 +381,7 @@ HELLO = {
 def running() -> Iterator[tuple[Driver, _BarrierRun]]:
     """A channel whose frames go where a job on the cluster takes them."""
     run = object.__new__(_BarrierRun)
-    run._inbox, run._heard_at = Inbox(2), [None, None]
+    run._inbox, run._heard_at = Inbox(2, lambda event: None), [None, None]
     driver = Driver()
     driver.channel._on_frame = run._receive
     yield driver, run

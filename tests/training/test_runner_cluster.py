@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from lakelens.errors import (
     SessionError,
 )
 from lakelens.training import launch_barrier, preflight
+from lakelens.training import runner as runner_module
 from lakelens.training.rank_process import append
 from lakelens.training.runner import HorovodRunner
 from lakelens.training.slots import registered_now, slots_now, total_slots
@@ -69,6 +71,30 @@ def test_zero_is_every_slot_of_the_cluster_and_lines_are_streamed(watch, capfd):
 
     assert runner(0, watch, driver_log_verbosity="all").run(main) == 4
     assert sorted(capfd.readouterr().out.splitlines()) == [f"[{rank}]<stdout> rank {rank}" for rank in range(4)]
+
+
+def test_lines_that_the_driver_has_no_time_to_print_are_in_a_file_that_the_notice_names(
+    watch, capfd, tmp_path, monkeypatch
+):
+    shown = []
+
+    def slow_terminal(rank, stream, text):
+        wait_until(lambda: list(tmp_path.iterdir()))
+        shown.append(text)
+
+    def main(count):
+        for number in range(count):
+            print(number)
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(runner_module, "_print_line", slow_terminal)
+    runner(1, watch, driver_log_verbosity="all").run(main, count=60_000)
+    (path,) = tmp_path.iterdir()
+    assert f"lines and messages were not shown, and are in {path}" in capfd.readouterr().err
+    kept = [line.removeprefix("[0]<stdout> ") for line in path.read_text().splitlines()]
+    assert kept
+    assert sorted(map(int, shown + kept)) == list(range(60_000))
+    assert shown == sorted(shown, key=int)
 
 
 def test_a_value_larger_than_the_heaps_comes_back(watch):
