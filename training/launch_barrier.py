@@ -24,7 +24,7 @@ from .outcome import Failure, RankEvent
 from .passed_over import PassedOver
 from .preflight import check_cluster
 from .rank_process import append, temporary_file
-from .slots import reserve
+from .slots import reserve, shortage, slots_now
 from .values import read_value
 from .wire import Frame, Kind
 
@@ -69,9 +69,9 @@ def run_on_cluster(
         ClusterConfigurationError: If settings rule the job out, or an executor's Python differs from the driver's.
         RankFailedError: If a rank fails.
     """
-    total = check_cluster(spark, job, slots_wait_s)
+    check_cluster(spark, job, slots_wait_s, listener.on_notice)
     application = spark.sparkContext.applicationId
-    with reserve(application, job.name, job.size, total, slots_wait_s, listener.on_notice):
+    with reserve(application, job.name, job.size, lambda: slots_now(spark), slots_wait_s, notice=listener.on_notice):
         with contextlib.ExitStack() as stack:
             return _BarrierRun(spark, job, listener, slots_wait_s, driver_port, stack).wait()
 
@@ -325,9 +325,8 @@ class _BarrierRun:
             self._end_stage()
             raise NotEnoughSlotsError(
                 f"{self._job.name}: none of {self._job.size} tasks could start within {self._slots_wait_s:g} s; "
-                f"a barrier stage needs all its slots free at once and other Spark jobs hold some ({others}); "
-                f"end them, wait longer "
-                f"(slots_wait_s), or use fewer ranks"
+                f"a barrier stage needs all its slots free at once, {shortage(self._spark)}, and {others}; "
+                f"end other jobs, wait longer (slots_wait_s), or use fewer ranks"
             )
         if waited > self._slots_wait_s + self._job.stall_timeout_s:
             self._end_stage()

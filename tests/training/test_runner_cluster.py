@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import tempfile
 import threading
@@ -375,10 +376,10 @@ def test_nothing_listens_beyond_loopback_while_a_job_runs_on_one_machine(watch, 
 
 def test_a_young_session_is_waited_for_and_an_old_one_is_not(spark):
     there = registered_now(spark)
-    assert (there.executors, there.cores, slots_now(spark)) == (2, 4, 4)
-    # Executors came after the session's start, and the youngest is younger than that.
-    assert 0 < there.newest_age_s < time.time() - spark.sparkContext._jsc.sc().startTime() / 1000
-    assert registered_now(spark).newest_age_s >= there.newest_age_s
+    assert (there.executors, there.cores, slots_now(spark), there.lost) == (2, 4, 4, ())
+    # Executors came after the session's start, and nothing has happened since the youngest.
+    assert 0 < there.quiet_s < time.time() - spark.sparkContext._jsc.sc().startTime() / 1000
+    assert registered_now(spark).quiet_s >= there.quiet_s
     assert total_slots(spark, wait_s=0.0) == 4
     # All that are expected are there, so that more slots are not waited for.
     assert total_slots(spark, wait_s=600.0, enough=99) == 4
@@ -465,3 +466,20 @@ def test_a_lost_executor_ends_the_job_and_a_restart_finishes_it(spark):
     # The cluster starts a new executor in the place of the lost one, with ports of its own.
     with leaves_nothing(same_process_tree=False) as watch:
         assert runner(4, watch, max_restarts=1, slots_wait_s=60).run(main) == 1
+
+
+def test_a_job_that_is_started_just_after_an_executor_was_lost_waits_for_its_successor(spark, capfd):
+    wait_until(lambda: slots_now(spark) == 4)
+    lost = next(
+        child
+        for child in psutil.Process().children(recursive=True)
+        if "org.apache.spark.executor.CoarseGrainedExecutorBackend" in child.cmdline()
+    )
+    with leaves_nothing(same_process_tree=False) as watch:
+        lost.kill()
+        wait_until(lambda: slots_now(spark) == 2)
+        assert runner(4, watch, name="unlucky").run(lambda: "ran") == "ran"
+    said = capfd.readouterr().err
+    assert re.search(
+        r"lakelens: unlucky waits for 4 slots; the cluster has 2; executor \d+ on \S+ was lost \d s ago", said
+    )

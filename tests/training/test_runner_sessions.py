@@ -53,12 +53,7 @@ def meet(folder, name):
 
 spark = spark_session("local-cluster[2,2,512]", **SMALL, **{"spark.executor.memory": "512m"})
 spark.sparkContext.setLogLevel("OFF")
-# On a loaded machine the second executor may come so late that a job would begin without it.
-while registered_now(spark).executors < 2:
-    time.sleep(0.1)
-# A rank may wait long for the last of the imports on two cores.
-found["recipe"] = HorovodRunner(np=0, env=ENV, stall_timeout_s=180).run(recipes.classic_recipe, learning_rate=0.008)
-found["five"] = refusal(lambda: HorovodRunner(np=5, env=ENV).run(size))
+# The session is fresh: when the first of two jobs begins, the other's executor may not have come yet.
 pair = {}
 threads = [
     threading.Thread(
@@ -69,6 +64,12 @@ threads = [
 [thread.start() for thread in threads]
 [thread.join() for thread in threads]
 found["two at once"] = pair
+# On a loaded machine the second executor may come so late that a job would begin without it.
+while registered_now(spark).executors < 2:
+    time.sleep(0.1)
+# A rank may wait long for the last of the imports on two cores.
+found["recipe"] = HorovodRunner(np=0, env=ENV, stall_timeout_s=180).run(recipes.classic_recipe, learning_rate=0.008)
+found["five"] = refusal(lambda: HorovodRunner(np=5, env=ENV).run(size))
 spark.stop()
 
 spark = spark_session("local[2]", **SMALL, **{"spark.dynamicAllocation.enabled": "true"})
