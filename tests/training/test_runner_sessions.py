@@ -18,6 +18,7 @@ DRIVER = """
 import json, os, sys, threading, time
 from pathlib import Path
 import cloudpickle
+from pyspark.sql import SparkSession
 sys.path.insert(0, sys.argv[1])
 import recipes
 from lakelens import spark_session
@@ -78,8 +79,14 @@ found["dynamic allocation"] = refusal(lambda: HorovodRunner(np=2, env=ENV).run(s
 found["dynamic allocation, every slot"] = refusal(lambda: HorovodRunner(np=0, env=ENV).run(size))
 spark.stop()
 
-spark = spark_session("local[2]", **SMALL)
+# Without Delta, as a user's own script may start it; the JVM still has the settings of the first session.
+builder = SparkSession.builder.master("local[2]")
+for key, value in {**SMALL, "spark.sql.extensions": ""}.items():
+    builder = builder.config(key, value)
+spark = builder.getOrCreate()
 spark.sparkContext.setLogLevel("OFF")
+found["extensions"] = spark.conf.get("spark.sql.extensions", "")
+found["without Delta"] = [refusal(lambda np=np: HorovodRunner(np=np, env=ENV).run(size)) for np in (1, 2, 0)]
 found["no GPU configured"] = refusal(lambda: HorovodRunner(np=2, use_gpu=True, env=ENV).run(size))
 stream = spark.readStream.format("rate").load()
 table = spark.range(3)
@@ -160,6 +167,11 @@ def test_dynamic_allocation_is_refused_with_the_setting_to_change(found):
         assert kind == "ClusterConfigurationError"
         assert "spark.dynamicAllocation.enabled=true" in message
         assert "set it to false and fix the number with spark.executor.instances" in message
+
+
+def test_a_session_without_delta_runs_a_job(found):
+    assert found["extensions"] == ""
+    assert found["without Delta"] == [["ran", "1"], ["ran", "2"], ["ran", "2"]]
 
 
 def test_gpus_that_are_asked_for_and_not_configured_are_refused_with_the_settings(found):
