@@ -6,6 +6,7 @@ In a world of one every operation gives back what it was given, without Horovod.
 from __future__ import annotations
 
 import functools
+import numbers
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -91,8 +92,9 @@ def grouped_allreduce(
     refuse(**options)
     op = _operation(op, average)
     _check_name(name)
-    for factor in (prescale_factor, postscale_factor):
-        if isinstance(factor, bool) or not isinstance(factor, (int, float)):
+    factors: tuple[Any, ...] = (prescale_factor, postscale_factor)
+    for factor in factors:
+        if isinstance(factor, bool) or not isinstance(factor, numbers.Real):  # NumPy's too
             raise InvalidArgumentError(f"{factor!r} is no factor; pass op=..., compression=... and others by keyword")
     if not isinstance(compression, Compression):
         raise InvalidArgumentError(f"compression={compression!r}: use hvd.Compression.none or hvd.Compression.fp16")
@@ -347,11 +349,11 @@ def _move(tensor: Any, collective: Callable[[Any, Any], Any]) -> Any:
     return cast(counted(lambda: collective(horovod, moved), [moved]), tensor.dtype)
 
 
-def check_root(root_rank: int) -> None:
+def check_root(root_rank: Any) -> None:
     """Checks that there is such a rank.
 
     Raises:
         InvalidArgumentError: If there is none.
     """
-    if not isinstance(root_rank, int) or not 0 <= root_rank < size():
+    if not isinstance(root_rank, numbers.Integral) or not 0 <= root_rank < size():
         raise InvalidArgumentError(f"root_rank={root_rank}: ranks are 0 to {size() - 1} (this is rank {rank()})")

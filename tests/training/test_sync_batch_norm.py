@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
+import zipfile
 from collections.abc import Iterator
 
 import cloudpickle
@@ -192,6 +194,17 @@ def test_a_layer_of_another_package_is_still_refused(tmp_path):
 
     keras.Sequential([keras.Input((4,)), SyncBatchNormalization()]).save(tmp_path / "model.keras")
     with pytest.raises(CheckpointError, match="others>SyncBatchNormalization"):
+        load_keras_file(tmp_path / "model.keras", compile=False)
+
+
+def test_the_layers_name_opens_no_door_for_another_object(tmp_path):
+    from lakelens.training.keras_files import load_keras_file
+
+    own = "lakelens>SyncBatchNormalization"
+    config = {"class_name": "function", "config": "system", "module": "os", "registered_name": own}
+    with zipfile.ZipFile(tmp_path / "model.keras", "w") as archive:
+        archive.writestr("config.json", json.dumps(config))
+    with pytest.raises(CheckpointError, match="of module 'os', which is not part of Keras"):
         load_keras_file(tmp_path / "model.keras", compile=False)
 
 
