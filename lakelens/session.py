@@ -52,13 +52,21 @@ def spark_session(master: str | None = None, *, app_name: str = "lakelens", **co
         raise InvalidArgumentError(
             f'{wrong[0]!r} is not a Spark setting: keys start with "spark.", as in **{{"spark.executor.memory": "4g"}}'
         )
+    active = running_session()
+    return _start(master, app_name, conf) if active is None else _reuse(active, master)
+
+
+def running_session() -> SparkSession | None:
+    """Gives the active session, with Delta Lake or without; None if none is active.
+
+    Raises:
+        MissingDependencyError: If pyspark is missing.
+    """
     try:
         active = _active()
     except ImportError as error:
         raise MissingDependencyError(f"pyspark is missing ({error}); pip install 'lakelens[spark]'") from error
-    if active is not None and active.sparkContext._jsc is not None:
-        return _reuse(active, master)
-    return _start(master, app_name, conf)
+    return active if active is not None and active.sparkContext._jsc is not None else None
 
 
 def _active() -> SparkSession | None:

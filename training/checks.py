@@ -55,7 +55,8 @@ def check_model(model: object, context: TrialContext) -> None:
     """Checks that a Trial's model can be trained and saved by the job.
 
     Raises:
-        TrialError: If it is no compiled Keras model, or its input or output does not fit the images and classes.
+        TrialError: If it is no compiled Keras model, averages its gradients over ranks already, or its input or output
+            does not fit the images and classes.
     """
     import keras
 
@@ -64,6 +65,13 @@ def check_model(model: object, context: TrialContext) -> None:
     if not model.compiled or model.optimizer is None:
         raise TrialError(
             "build_model gave a model that is not compiled; call model.compile(optimizer, loss, ...) in it"
+        )
+    from .optimizer import is_distributed
+
+    if is_distributed(model.optimizer) or is_distributed(getattr(model.optimizer, "inner_optimizer", None)):
+        raise TrialError(
+            "build_model wraps its optimizer in hvd.DistributedOptimizer, which the job does itself; compile the model "
+            "with the plain optimizer"
         )
     height, width = context.image_size
     if not model.built:

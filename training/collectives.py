@@ -6,10 +6,12 @@ In a world of one every operation gives back what it was given, without Horovod.
 from __future__ import annotations
 
 import functools
+import numbers
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..errors import InvalidArgumentError
+from .horovod_options import refuse
 from .tensor_types import (
     MOVED,
     REDUCED,
@@ -33,11 +35,11 @@ def allreduce(
     value: Any,
     name: str | None = None,
     average: bool | None = None,
-    *,
-    op: ReduceOp | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    op: ReduceOp | None = None,
     compression: Compression = Compression.none,
+    **options: Any,
 ) -> Any:
     """Combines a tensor over all ranks, element by element.
 
@@ -45,16 +47,18 @@ def allreduce(
         value: A tensor, variable or array of numbers, of any shape, the same shape and type on every rank.
         name: Names the operation; ranks that call in different orders need names.
         average: Horovod's older way to say `op`: True is `Average`, False is `Sum`.
-        op: How to combine; `Average` by default.
         prescale_factor: Multiplies the value before it travels.
         postscale_factor: Multiplies the result.
+        op: How to combine; `Average` by default.
         compression: Type in which it travels.
+        **options: Other options of Horovod's (`device_dense`, `process_set`, ...), with their default values only.
 
     Returns:
         A tensor of the same shape and type. A sparse gradient (tf.IndexedSlices) stays sparse.
 
     Raises:
         InvalidArgumentError: If the type cannot be combined, or whole numbers are to be averaged.
+        NotSupportedError: If an option of Horovod's does not exist here.
     """
     return grouped_allreduce(
         [value],
@@ -64,6 +68,7 @@ def allreduce(
         prescale_factor=prescale_factor,
         postscale_factor=postscale_factor,
         compression=compression,
+        **options,
     )[0]
 
 
@@ -71,11 +76,11 @@ def grouped_allreduce(
     values: Sequence[Any],
     name: str | None = None,
     average: bool | None = None,
-    *,
-    op: ReduceOp | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    op: ReduceOp | None = None,
     compression: Compression = Compression.none,
+    **options: Any,
 ) -> list[Any]:
     """Combines several tensors over all ranks as one operation for each type; see `allreduce`.
 
@@ -84,8 +89,13 @@ def grouped_allreduce(
     """
     import tensorflow as tf
 
+    refuse(**options)
     op = _operation(op, average)
     _check_name(name)
+    factors: tuple[Any, ...] = (prescale_factor, postscale_factor)
+    for factor in factors:
+        if isinstance(factor, bool) or not isinstance(factor, numbers.Real):  # NumPy's too
+            raise InvalidArgumentError(f"{factor!r} is no factor; pass op=..., compression=... and others by keyword")
     if not isinstance(compression, Compression):
         raise InvalidArgumentError(f"compression={compression!r}: use hvd.Compression.none or hvd.Compression.fp16")
     tensors = [value if isinstance(value, tf.IndexedSlices) else tf.convert_to_tensor(value) for value in values]
@@ -169,7 +179,7 @@ def _scaled(tensor: Any, scale: float) -> Any:
     return tensor * tf.cast(scale, tensor.dtype)
 
 
-def reducescatter(value: Any, name: str | None = None, op: ReduceOp = Average) -> Any:
+def reducescatter(value: Any, name: str | None = None, op: ReduceOp = Average, **options: Any) -> Any:
     """Combines a tensor over all ranks and gives each rank its share of the rows.
 
     Args:
@@ -177,6 +187,7 @@ def reducescatter(value: Any, name: str | None = None, op: ReduceOp = Average) -
             by the number of ranks, the first ranks get one more.
         name: Names the operation.
         op: `Average` or `Sum`.
+        **options: Other options of Horovod's, with their default values only.
 
     Returns:
         This rank's rows, [rows of the share, ...].
@@ -186,6 +197,7 @@ def reducescatter(value: Any, name: str | None = None, op: ReduceOp = Average) -
     """
     import tensorflow as tf
 
+    refuse(**options)
     if op not in (Average, Sum):
         raise InvalidArgumentError(f"op={op!r}: reducescatter combines by hvd.Average or hvd.Sum")
     _check_name(name)
@@ -202,31 +214,49 @@ def reducescatter(value: Any, name: str | None = None, op: ReduceOp = Average) -
 # --- moving values --------------------------------------------------------------------------------------------------
 
 
-def allgather(value: Any, name: str | None = None) -> Any:
+def allgather(value: Any, name: str | None = None, ignore_name_scope: bool = False, process_set: Any = None) -> Any:
     """Joins the ranks' tensors along the first dimension, in the order of ranks.
 
     Args:
         value: A tensor of at least one dimension; all but the first must be the same on every rank.
         name: Names the operation.
+        ignore_name_scope: Horovod's option; only its default is supported.
+        process_set: Horovod's option; only `hvd.global_process_set` is supported.
 
     Raises:
         InvalidArgumentError: If it is a scalar, or of a type that cannot travel.
+        NotSupportedError: If an option of Horovod's does not exist here.
     """
+    refuse(ignore_name_scope=ignore_name_scope, process_set=process_set)
+    _check_name(name)
     return _move(with_rows(value, "allgather"), lambda horovod, tensor: horovod.allgather(tensor, name=name))
 
 
-def grouped_allgather(values: Sequence[Any], name: str | None = None) -> list[Any]:
+def grouped_allgather(
+    values: Sequence[Any], name: str | None = None, ignore_name_scope: bool = False, process_set: Any = None
+) -> list[Any]:
     """Joins each of several tensors as `allgather` does; gives one tensor for each, in their order."""
-    return [allgather(value, f"{name}.{index}" if name else None) for index, value in enumerate(values)]
+    return [
+        allgather(value, f"{name}.{index}" if name else None, ignore_name_scope, process_set)
+        for index, value in enumerate(values)
+    ]
 
 
-def alltoall(value: Any, splits: Any = None, name: str | None = None) -> Any:
+def alltoall(
+    value: Any,
+    splits: Any = None,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: Any = None,
+) -> Any:
     """Sends rows to every rank and receives rows from every rank.
 
     Args:
         value: A tensor of at least one dimension; all but the first must be the same on every rank.
         splits: How many rows go to each rank, by rank; None sends equally many to each.
         name: Names the operation.
+        ignore_name_scope: As in `allgather`.
+        process_set: The same.
 
     Returns:
         The received rows, in the order of ranks; with `splits` also how many came from each rank.
@@ -236,6 +266,8 @@ def alltoall(value: Any, splits: Any = None, name: str | None = None) -> Any:
     """
     import tensorflow as tf
 
+    refuse(ignore_name_scope=ignore_name_scope, process_set=process_set)
+    _check_name(name)
     tensor = with_rows(value, "alltoall")
     rows = tensor.shape[0]
     if splits is None:
@@ -258,7 +290,13 @@ def alltoall(value: Any, splits: Any = None, name: str | None = None) -> Any:
     return output, received[0]
 
 
-def broadcast(value: Any, root_rank: int = 0, name: str | None = None) -> Any:
+def broadcast(
+    value: Any,
+    root_rank: int = 0,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: Any = None,
+) -> Any:
     """Gives every rank the tensor of `root_rank`; shape and type must be the same on every rank.
 
     Raises:
@@ -266,15 +304,21 @@ def broadcast(value: Any, root_rank: int = 0, name: str | None = None) -> Any:
     """
     import tensorflow as tf
 
+    refuse(ignore_name_scope=ignore_name_scope, process_set=process_set)
+    _check_name(name)
     check_root(root_rank)
     return _move(tf.convert_to_tensor(value), lambda horovod, tensor: horovod.broadcast(tensor, root_rank, name=name))
 
 
-def broadcast_variables(variables: Sequence[Any], root_rank: int = 0) -> None:
+def broadcast_variables(
+    variables: Sequence[Any], root_rank: int = 0, process_set: Any = None, inplace: bool = False
+) -> None:
     """Gives every rank the values that `variables` (Keras's or TensorFlow's) have on `root_rank`.
 
-    The variables must be the same, in the same order, on every rank.
+    The variables must be the same, in the same order, on every rank. `inplace` saves memory in Horovod, and changes
+    nothing here.
     """
+    refuse(process_set=process_set)
     check_root(root_rank)
     if size() == 1:
         return
@@ -286,8 +330,9 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int = 0) -> None:
         variable.assign(broadcast(tensor, root_rank, name=f"lakelens.broadcast.{index}"))
 
 
-def barrier() -> None:
+def barrier(process_set: Any = None) -> None:
     """Returns when every rank has called it."""
+    refuse(process_set=process_set)
     if size() > 1:
         import tensorflow as tf
 
@@ -304,11 +349,11 @@ def _move(tensor: Any, collective: Callable[[Any, Any], Any]) -> Any:
     return cast(counted(lambda: collective(horovod, moved), [moved]), tensor.dtype)
 
 
-def check_root(root_rank: int) -> None:
+def check_root(root_rank: Any) -> None:
     """Checks that there is such a rank.
 
     Raises:
         InvalidArgumentError: If there is none.
     """
-    if not 0 <= root_rank < size():
+    if not isinstance(root_rank, numbers.Integral) or not 0 <= root_rank < size():
         raise InvalidArgumentError(f"root_rank={root_rank}: ranks are 0 to {size() - 1} (this is rank {rank()})")

@@ -21,6 +21,7 @@ from .collectives import (
     grouped_allreduce,
     reducescatter,
 )
+from .horovod_options import ONE_WORLD, global_process_set
 from .objects import allgather_object, broadcast_object
 from .rank_link import log_to_driver
 from .tensor_types import Average, Compression, Max, Min, Product, ReduceOp, Sum
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from . import callbacks
     from .optimizer import DistributedOptimizer
     from .saved import load_model
+    from .sync_batch_norm import SyncBatchNormalization
     from .tape import DistributedGradientTape
 
 __all__ = [
@@ -54,6 +56,7 @@ __all__ = [
     "Product",
     "ReduceOp",
     "Sum",
+    "SyncBatchNormalization",
     "allgather",
     "allgather_object",
     "allreduce",
@@ -66,6 +69,7 @@ __all__ = [
     "callbacks",
     "cross_rank",
     "cross_size",
+    "global_process_set",
     "grouped_allgather",
     "grouped_allreduce",
     "init",
@@ -81,7 +85,12 @@ __all__ = [
 ]
 
 # Parts that import Keras or TensorFlow, by the module that holds them.
-_HEAVY = {"DistributedGradientTape": "tape", "DistributedOptimizer": "optimizer", "load_model": "saved"}
+_HEAVY = {
+    "DistributedGradientTape": "tape",
+    "DistributedOptimizer": "optimizer",
+    "SyncBatchNormalization": "sync_batch_norm",
+    "load_model": "saved",
+}
 # Questions about Horovod's build, with the answer in a world of one.
 _ABOUT_HOROVOD = {
     "ccl_built": False,
@@ -96,29 +105,25 @@ _ABOUT_HOROVOD = {
     "nccl_built": 0,
     "rocm_built": False,
 }
-_ONE_WORLD = "all ranks of a job are one world; start one HorovodRunner for each group of ranks"
 _INSTEAD = {
     "Adasum": "use op=hvd.Average or hvd.Sum",
     "PartialDistributedGradientTape": "every variable is shared by all ranks; use hvd.DistributedGradientTape",
     "PartialDistributedOptimizer": "every variable is shared by all ranks; use hvd.DistributedOptimizer",
-    "ProcessSet": _ONE_WORLD,
-    "SyncBatchNormalization": "each rank normalises by its own batch; use keras.layers.GroupNormalization, or larger "
-    "batches",
-    "add_process_set": _ONE_WORLD,
+    "ProcessSet": ONE_WORLD,
+    "add_process_set": ONE_WORLD,
     "broadcast_": "use hvd.broadcast_variables(variables, root_rank)",
     "broadcast_global_variables": "use hvd.broadcast_variables(model.variables, root_rank)",
     "broadcast_object_fn": "use hvd.broadcast_object(value, root_rank)",
     "elastic": "a job has a fixed number of ranks; HorovodRunner(max_restarts=...) starts it again, and hvd.attempt() "
     "says which start this is",
-    "global_process_set": _ONE_WORLD,
     "grouped_reducescatter": "call hvd.reducescatter for each tensor",
     "join": "all ranks take the same number of steps; feed rows of zero weight to those that run out, as "
     "lakelens.DeltaFeed does",
     "local_rank_op": "use hvd.local_rank()",
     "local_size_op": "use hvd.local_size()",
-    "process_set_included_op": _ONE_WORLD,
+    "process_set_included_op": ONE_WORLD,
     "rank_op": "use hvd.rank()",
-    "remove_process_set": _ONE_WORLD,
+    "remove_process_set": ONE_WORLD,
     "size_op": "use hvd.size()",
     "start_timeline": "pass env={'HOROVOD_TIMELINE': '/path/timeline.json'} to HorovodRunner",
     "stop_timeline": "pass env={'HOROVOD_TIMELINE': '/path/timeline.json'} to HorovodRunner",

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..errors import LaunchError
 from .seal import MAC_BYTES, NONCE_BYTES, Seal, SealedReader, new_nonce, prove, same, session_key
-from .wire import Frame, Kind, pack
+from .wire import Frame, Kind, pack, unpack_pair
 
 HANDSHAKE_TIMEOUT_S = 5.0
 # A driver that cannot send this much to a task has lost it.
@@ -75,8 +75,9 @@ class DriverChannel:
         secret: The job's secret.
         address: IP address to listen on; never all interfaces.
         port: Port to listen on; 0 takes any.
-        on_frame: Called with rank and frame, from the channel's thread; the first of each rank is its HELLO.
-        on_lost: Called with a rank whose connection ended.
+        on_frame: Called with rank and frame, from the channel's thread; the first of each rank, and only that, is its
+            HELLO. A LaunchError that it raises ends the rank's connection.
+        on_lost: Called with a rank whose connection ended, and with the rule that it broke, if it broke one.
 
     Raises:
         LaunchError: If it cannot listen there.
@@ -89,7 +90,7 @@ class DriverChannel:
         address: str,
         port: int,
         on_frame: Callable[[int, Frame], None],
-        on_lost: Callable[[int], None],
+        on_lost: Callable[[int, str | None], None],
     ) -> None:
         self._size, self._secret = size, secret
         self._on_frame, self._on_lost = on_frame, on_lost
@@ -187,8 +188,10 @@ class DriverChannel:
                 self._read(connection)
             if connection.unsent:
                 self._write(connection)
-        except (OSError, LaunchError):
+        except OSError:
             self._drop(connection)
+        except LaunchError as error:
+            self._drop(connection, str(error))
 
     def _read(self, connection: _Connection) -> None:
         try:
@@ -200,7 +203,10 @@ class DriverChannel:
         for frame in connection.feed(data):
             if connection.rank is None:
                 self._welcome(connection, frame)
+            elif frame.kind == Kind.HELLO:
+                raise LaunchError("a task introduces itself once")
             if frame.kind == Kind.PUT:
+                unpack_pair(frame.body)  # what is none must not reach the other tasks
                 packed = pack(Kind.PUT, frame.body)
                 for rank, other in list(self._connections.items()):
                     if rank != connection.rank:
@@ -210,7 +216,7 @@ class DriverChannel:
 
     def _welcome(self, connection: _Connection, frame: Frame) -> None:
         rank = frame.json().get("rank") if frame.kind == Kind.HELLO else None
-        if not isinstance(rank, int) or not 0 <= rank < self._size or rank in self._connections:
+        if type(rank) is not int or not 0 <= rank < self._size or rank in self._connections:
             raise LaunchError(f"a task introduced itself as rank {rank!r}")
         connection.rank = rank
         self._connections[rank] = connection
@@ -247,7 +253,7 @@ class DriverChannel:
         for connection in [c for c in self._strangers if now - c.opened_at > HANDSHAKE_TIMEOUT_S]:
             self._drop(connection)
 
-    def _drop(self, connection: _Connection) -> None:
+    def _drop(self, connection: _Connection, rule: str | None = None) -> None:
         self._strangers.discard(connection)
         if connection.closed:
             return
@@ -255,7 +261,7 @@ class DriverChannel:
         self._selector.unregister(connection.socket)
         connection.socket.close()
         if connection.rank is not None and self._connections.pop(connection.rank, None) is not None:
-            self._on_lost(connection.rank)
+            self._on_lost(connection.rank, rule)
 
     def _stop_listening(self) -> None:
         if self._listener is not None:

@@ -150,30 +150,6 @@ def _bytes(gradient: Any) -> int:
     return count * item_bytes
 
 
-# What Horovod takes and lakelens does not, with the value that means nothing and what to do instead.
-_REFUSED: dict[str, tuple[Any, str]] = {
-    "device_dense": ("", "operations run where Horovod was built for; leave it out"),
-    "device_sparse": ("", "operations run where Horovod was built for; leave it out"),
-    "process_set": (None, "all ranks of a job are one world; start one HorovodRunner for each group"),
-    "scale_local_gradients": (True, "every variable is shared by all ranks; leave it out"),
-}
-
-
-def refuse(options: Mapping[str, Any]) -> None:
-    """Refuses options of Horovod's that would change what is computed and do not exist here.
-
-    Raises:
-        NotSupportedError: If one has another value than Horovod's default.
-        InvalidArgumentError: If there is no such option in Horovod either.
-    """
-    for name, value in options.items():
-        if name not in _REFUSED:
-            raise InvalidArgumentError(f"{name}={value!r}: there is no such option")
-        neutral, advice = _REFUSED[name]
-        if value is not None and value != neutral:
-            raise NotSupportedError(f"{name}={value!r} is not supported: {advice}")
-
-
 def group_count(num_groups: int | None, groups: Any) -> int | None:
     """Reads Horovod's two options for grouping; None if neither is given."""
     if groups is None:

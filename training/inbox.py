@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections import deque
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from .outcome import KEPT_LOG_LINES, RankEvent
@@ -23,29 +24,30 @@ class Inbox(Generic[T]):
 
     Args:
         size: Number of ranks.
+        passed_over: Called with each line or message for which there is no room, the oldest of its rank, from the
+            thread that puts.
         most: How many lines and messages of all ranks to keep.
     """
 
-    def __init__(self, size: int, most: int = MAX_SHOWN) -> None:
+    def __init__(self, size: int, passed_over: Callable[[RankEvent], None], most: int = MAX_SHOWN) -> None:
+        self._passed_over = passed_over
         self._room = max(2 * KEPT_LOG_LINES, most // size)
         # A token of None says that there is something to show.
         self._deciding: queue.SimpleQueue[T | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._shown: list[deque[RankEvent]] = [deque() for _ in range(size)]
         self._order: deque[int] = deque()
-        self._dropped = 0
 
     def put(self, item: T) -> None:
         """Takes what decides."""
         self._deciding.put(item)
 
     def put_shown(self, event: RankEvent) -> None:
-        """Takes a line or a message; drops the oldest of its rank if there are too many."""
+        """Takes a line or a message; passes over the oldest of its rank if there are too many."""
         with self._lock:
             of_rank = self._shown[event.rank]
             if len(of_rank) == self._room:
-                of_rank.popleft()
-                self._dropped += 1
+                self._passed_over(of_rank.popleft())
             else:
                 self._order.append(event.rank)
             of_rank.append(event)
@@ -64,12 +66,6 @@ class Inbox(Generic[T]):
         return [item for item in items if item is not None]
 
     def take_shown(self) -> RankEvent | None:
-        """Gives the next line or message, in the order in which they came as long as none was dropped."""
+        """Gives the next line or message, in the order in which they came as long as none was passed over."""
         with self._lock:
             return self._shown[self._order.popleft()].popleft() if self._order else None
-
-    def take_dropped(self) -> int:
-        """Gives how many lines and messages were dropped since the last call."""
-        with self._lock:
-            dropped, self._dropped = self._dropped, 0
-        return dropped

@@ -21,6 +21,8 @@ _CONFIG_LIMIT_BYTES = 64 << 20
 _REFUSED_CLASSES = frozenset({"Lambda", "__lambda__", "TFSMLayer", "TorchModuleWrapper", "FlaxLayer", "JaxLayer"})
 # `builtins` marks a Keras function such as an activation, which is looked up in Keras only.
 _OWN_PACKAGES = frozenset({"keras", "builtins"})
+# Layers of lakelens itself: class and registered name. Of a function Keras would look at its module instead.
+_OWN_LAYERS = frozenset({("SyncBatchNormalization", "lakelens>SyncBatchNormalization")})
 
 
 def save_keras_file(model: keras.Model, path: Path) -> None:
@@ -44,6 +46,8 @@ def load_keras_file(path: Path, *, compile: bool, custom_objects: Mapping[str, A
     """
     check_keras_file(path, custom_objects=custom_objects)
     import keras
+
+    from . import sync_batch_norm  # noqa: F401 - registers its layer
 
     try:
         return keras.saving.load_model(path, custom_objects=dict(custom_objects or {}), compile=compile, safe_mode=True)
@@ -76,7 +80,7 @@ def check_keras_file(
             )
         if custom_objects and (name in custom_objects or registered in custom_objects):
             continue
-        if registered_custom_objects:
+        if registered_custom_objects or (name, registered) in _OWN_LAYERS:
             continue
         module = entry.get("module")
         if "module" in entry and (module is None or str(module).partition(".")[0] not in _OWN_PACKAGES):

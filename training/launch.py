@@ -79,6 +79,10 @@ class Listener:
     on_message: Callable[[str], None]
     on_notice: Callable[[str], None]
 
+    def wants(self, event: RankEvent) -> bool:
+        """Tells whether an event is one that a person wants to see."""
+        return event.kind == "message" or (event.kind == "line" and self.on_line is not None)
+
     def hear(self, event: RankEvent) -> None:
         """Passes on an event that a person wants to see."""
         if event.kind == "message":

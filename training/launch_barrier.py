@@ -15,14 +15,16 @@ from typing import TYPE_CHECKING, Any
 from ..errors import LaunchError, NotEnoughSlotsError, RankFailedError
 from .barrier_task import BEAT_S, TaskPlan, task_function
 from .driver_channel import DriverChannel
+from .events import check_hello, checked_event
 from .executors import check_executors, explained, listening_address, reason_of
 from .gpus import executor_gpus, group_by_machine, visible_to_rank
 from .inbox import Inbox
 from .launch import Job, Listener, assignment, horovod_environment, new_record, place
 from .outcome import Failure, RankEvent
+from .passed_over import PassedOver
 from .preflight import check_cluster
 from .rank_process import append, temporary_file
-from .slots import reserve
+from .slots import reserve, shortage, slots_now
 from .values import read_value
 from .wire import Frame, Kind
 
@@ -67,9 +69,9 @@ def run_on_cluster(
         ClusterConfigurationError: If settings rule the job out, or an executor's Python differs from the driver's.
         RankFailedError: If a rank fails.
     """
-    total = check_cluster(spark, job, slots_wait_s)
+    check_cluster(spark, job, slots_wait_s, listener.on_notice)
     application = spark.sparkContext.applicationId
-    with reserve(application, job.name, job.size, total, slots_wait_s, listener.on_notice):
+    with reserve(application, job.name, job.size, lambda: slots_now(spark), slots_wait_s, notice=listener.on_notice):
         with contextlib.ExitStack() as stack:
             return _BarrierRun(spark, job, listener, slots_wait_s, driver_port, stack).wait()
 
@@ -97,13 +99,15 @@ class _BarrierRun:
     ) -> None:
         self._spark, self._job, self._listener, self._slots_wait_s = spark, job, listener, slots_wait_s
         self._record = new_record(job)
-        self._inbox: Inbox[tuple[int, Frame | RankEvent | None] | _SparkDone] = Inbox(job.size)
+        self._passed_over = PassedOver(job.name)
+        stack.callback(self._passed_over.close)
+        self._inbox: Inbox[tuple[int, Frame | RankEvent | str | None] | _SparkDone] = Inbox(job.size, self._pass_over)
         self._hellos: dict[int, dict[str, Any]] = {}
         self._heard_at: list[float | None] = [None] * job.size
         self._hung_up: set[int] = set()
         self._done: _SparkDone | None = None
         self._done_at = 0.0
-        self._say_dropped_at = 0.0
+        self._say_passed_over_at = 0.0
         self._store_closed = False
         self._unwritten: OSError | None = None
         self._thread: threading.Thread | None = None
@@ -121,7 +125,7 @@ class _BarrierRun:
             bind,
             driver_port,
             on_frame=self._receive,
-            on_lost=lambda rank: self._inbox.put((rank, None)),
+            on_lost=lambda rank, rule: self._inbox.put((rank, rule)),
         )
         stack.callback(self._channel.close)
         self._payload = context.broadcast(job.payload)
@@ -166,22 +170,33 @@ class _BarrierRun:
         self._thread.start()
 
     def _receive(self, rank: int, frame: Frame) -> None:
-        """Takes a frame, in the channel's thread."""
+        """Takes a frame, in the channel's thread.
+
+        Raises:
+            LaunchError: If it is none that a task sends, or lacks what it needs.
+        """
         if frame.kind == Kind.EVENT:
             told = frame.json()
-            event = RankEvent(rank, told["kind"], told["data"])
+            event = checked_event(rank, told.get("kind"), told.get("data"))
             if event.kind in ("line", "message"):
                 self._inbox.put_shown(event)
             else:
                 self._inbox.put((rank, event))
-        elif frame.kind != Kind.VALUE:
+        elif frame.kind == Kind.HELLO:
+            check_hello(frame.json())
             self._inbox.put((rank, frame))
-        elif rank == 0 and self._unwritten is None:
+        elif frame.kind == Kind.VALUE and rank == 0:
+            self._keep(frame.body)
+        elif frame.kind != Kind.BEAT:
+            raise LaunchError(f"a frame of kind {frame.kind} is none that the task of rank {rank} sends")
+        self._heard_at[rank] = time.monotonic()
+
+    def _keep(self, piece: bytes) -> None:
+        if self._unwritten is None:
             try:
-                append(self._large, frame.body)
+                append(self._large, piece)
             except OSError as error:
                 self._unwritten = error
-        self._heard_at[rank] = time.monotonic()
 
     # --- waiting --------------------------------------------------------------------------------------------------
 
@@ -239,32 +254,32 @@ class _BarrierRun:
             self._hear(event, time.monotonic())
             if time.monotonic() >= deadline:
                 break
-        if deadline >= self._say_dropped_at:
-            self._say_dropped()
-            self._say_dropped_at = deadline + _SAY_AFTER_S
+        if deadline >= self._say_passed_over_at:
+            self._say_passed_over()
+            self._say_passed_over_at = deadline + _SAY_AFTER_S
 
-    def _say_dropped(self, passed_over: int = 0) -> None:
-        not_shown = self._inbox.take_dropped() + passed_over
-        if not_shown:
-            self._listener.on_notice(
-                f"{self._job.name}: {not_shown} lines and messages were not shown: ranks write faster than the "
-                f"driver prints; write less, or use driver_log_verbosity='log_callback_only'"
-            )
+    def _pass_over(self, event: RankEvent) -> None:
+        if self._listener.wants(event):
+            self._passed_over.keep(event)
+
+    def _say_passed_over(self) -> None:
+        notice = self._passed_over.take_notice()
+        if notice is not None:
+            self._listener.on_notice(notice)
 
     def _show_rest(self, seconds: float) -> None:
-        """Shows what is left of the ranks' lines; what there is no time for is kept for the error all the same."""
+        """Shows what is left of the ranks' lines; what there is no time for is in the error's log, and in a file."""
         deadline = time.monotonic() + seconds
-        passed_over = 0
         while (event := self._inbox.take_shown()) is not None:
             now = time.monotonic()
             if now < deadline:
                 self._hear(event, now)
             else:
                 self._record.record(event, now)
-                passed_over += 1
-        self._say_dropped(passed_over)
+                self._pass_over(event)
+        self._say_passed_over()
 
-    def _take(self, item: tuple[int, Frame | RankEvent | None] | _SparkDone) -> None:
+    def _take(self, item: tuple[int, Frame | RankEvent | str | None] | _SparkDone) -> None:
         now = time.monotonic()
         if isinstance(item, _SparkDone):
             self._done, self._done_at = item, now
@@ -272,12 +287,13 @@ class _BarrierRun:
         rank, told = item
         if isinstance(told, RankEvent):
             self._hear(told, now)
-        elif told is None:
+        elif told is None or isinstance(told, str):
             self._hung_up.add(rank)
             record = self._record.ranks[rank]
             if not record.gone:
-                self._hear(RankEvent(rank, "lost", {"reason": _LOST}), now)
-        elif told.kind == Kind.HELLO:
+                reason = _LOST if told is None else f"sent what the driver does not take: {told}"
+                self._hear(RankEvent(rank, "lost", {"reason": reason}), now)
+        else:
             self._hellos[rank] = told.json()
             self._record.ranks[rank].host = self._hellos[rank]["host"]
             if len(self._hellos) == self._job.size:
@@ -309,9 +325,8 @@ class _BarrierRun:
             self._end_stage()
             raise NotEnoughSlotsError(
                 f"{self._job.name}: none of {self._job.size} tasks could start within {self._slots_wait_s:g} s; "
-                f"a barrier stage needs all its slots free at once and other Spark jobs hold some ({others}); "
-                f"end them, wait longer "
-                f"(slots_wait_s), or use fewer ranks"
+                f"a barrier stage needs all its slots free at once, {shortage(self._spark)}, and {others}; "
+                f"end other jobs, wait longer (slots_wait_s), or use fewer ranks"
             )
         if waited > self._slots_wait_s + self._job.stall_timeout_s:
             self._end_stage()

@@ -9,37 +9,50 @@ from typing import Any
 from ..errors import LaunchError
 from . import rank_link
 from .collectives import allgather, broadcast, check_root
+from .horovod_options import refuse
 from .world import rank, size
 
 _MAC_BYTES = 32
 
 
-def broadcast_object(value: Any = None, root_rank: int = 0, name: str | None = None) -> Any:
+def broadcast_object(
+    obj: Any = None, root_rank: int = 0, session: Any = None, name: str | None = None, process_set: Any = None
+) -> Any:
     """Gives every rank the picklable object of `root_rank`; what other ranks pass is ignored.
 
+    Args:
+        obj: The object.
+        root_rank: The rank whose object all get.
+        session: Horovod's option; only its default is supported.
+        name: Names the operation.
+        process_set: Horovod's option; only `hvd.global_process_set` is supported.
+
     Raises:
+        NotSupportedError: If an option of Horovod's does not exist here.
         LaunchError: If the object was not signed by a rank of this job.
     """
+    refuse(session=session, process_set=process_set)
     check_root(root_rank)
     if size() == 1:
-        return value
+        return obj
     import numpy as np
 
-    sealed = seal(value) if rank() == root_rank else b""
+    sealed = seal(obj) if rank() == root_rank else b""
     prefix = name or "lakelens.object"
     length = int(broadcast(np.array([len(sealed)], np.int64), root_rank, name=f"{prefix}.length")[0])
     data = np.frombuffer(sealed, np.uint8) if rank() == root_rank else np.zeros([length], np.uint8)
     received = broadcast(data, root_rank, name=f"{prefix}.bytes").numpy().tobytes()
-    return value if rank() == root_rank else unseal(received)
+    return obj if rank() == root_rank else unseal(received)
 
 
-def allgather_object(value: Any, name: str | None = None) -> list[Any]:
+def allgather_object(obj: Any, session: Any = None, name: str | None = None, process_set: Any = None) -> list[Any]:
     """Gives every rank the list of all ranks' picklable objects, by rank; see `broadcast_object`."""
+    refuse(session=session, process_set=process_set)
     if size() == 1:
-        return [value]
+        return [obj]
     import numpy as np
 
-    sealed = seal(value)
+    sealed = seal(obj)
     prefix = name or "lakelens.objects"
     lengths = allgather(np.array([len(sealed)], np.int64), name=f"{prefix}.lengths").numpy()
     data = allgather(np.frombuffer(sealed, np.uint8), name=f"{prefix}.bytes").numpy().tobytes()

@@ -10,7 +10,8 @@ import keras
 import tensorflow as tf
 
 from ..errors import InvalidArgumentError
-from .gradients import GradientSettings, combine, group_count, refuse
+from .gradients import GradientSettings, combine, group_count
+from .horovod_options import refuse
 from .tensor_types import Average, Compression, ReduceOp
 
 _COUNT = re.compile(r"_\d+\Z")
@@ -19,15 +20,18 @@ _COUNT = re.compile(r"_\d+\Z")
 def DistributedOptimizer(
     optimizer: Any,
     name: str | None = None,
-    *,
-    op: ReduceOp = Average,
+    device_dense: str = "",
+    device_sparse: str = "",
     compression: Compression = Compression.none,
     sparse_as_dense: bool = False,
     gradient_predivide_factor: float = 1.0,
+    op: ReduceOp = Average,
     backward_passes_per_step: int = 1,
     average_aggregated_gradients: bool = False,
     num_groups: int | None = None,
     groups: int | None = None,
+    process_set: Any = None,
+    scale_local_gradients: bool = True,
     **options: Any,
 ) -> Any:
     """Makes an optimizer combine gradients over all ranks in `apply`, before clipping, unscaling and the update.
@@ -39,17 +43,21 @@ def DistributedOptimizer(
     Args:
         optimizer: A Keras optimizer, its name or its configuration.
         name: Names the operations; the optimizer's own name by default, without a number at its end.
-        op: `Average` or `Sum`.
+        device_dense: Horovod's option; only its default is supported.
+        device_sparse: The same.
         compression: `Compression.fp16` sends gradients as half-precision numbers.
         sparse_as_dense: Turns sparse gradients (of embeddings) into dense ones before they travel.
         gradient_predivide_factor: Splits the averaging: divides by it before the sum and by size / it after. For
             `Average`.
+        op: `Average` or `Sum`.
         backward_passes_per_step: Gradients of this many steps are added up on each rank before they travel and are
             applied.
         average_aggregated_gradients: Divide what was added up by `backward_passes_per_step`.
         num_groups: In how many operations gradients travel; 0 gives each its own. By default neighbours share one up to
             some MB, and each starts while the backward pass still computes the gradients of earlier layers.
         groups: The same, under Horovod's newer name.
+        process_set: Horovod's option; only `hvd.global_process_set` is supported.
+        scale_local_gradients: Horovod's option; only its default is supported.
         **options: Other options of Horovod's, with their default values only.
 
     Returns:
@@ -59,7 +67,13 @@ def DistributedOptimizer(
         InvalidArgumentError: If an argument breaks its rule.
         NotSupportedError: If an option of Horovod's does not exist here.
     """
-    refuse(options)
+    refuse(
+        device_dense=device_dense,
+        device_sparse=device_sparse,
+        process_set=process_set,
+        scale_local_gradients=scale_local_gradients,
+        **options,
+    )
     if isinstance(backward_passes_per_step, bool) or backward_passes_per_step < 1:
         raise InvalidArgumentError(f"backward_passes_per_step={backward_passes_per_step!r}: must be at least 1")
     settings = GradientSettings(

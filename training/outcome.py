@@ -51,7 +51,10 @@ class RankEvent:
 
 @dataclass
 class RankRecord:
-    """What is known of one rank."""
+    """What is known of one rank.
+
+    Its counts of collectives changed at `progress_at`, and `confirmed_at` is the last time that it reported them.
+    """
 
     rank: int
     host: str = "unknown host"
@@ -67,6 +70,7 @@ class RankRecord:
     entered: int = 0
     left_collectives: int = 0
     progress_at: float = 0.0
+    confirmed_at: float = 0.0
     stopped_at: float | None = None
     stop_signal: int | None = None
     log: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LOG_LINES))
@@ -77,6 +81,11 @@ class RankRecord:
         return (
             self.returned_at is not None or self.raised is not None or self.ended is not None or self.lost is not None
         )
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds that it is known to have waited in one collective: up to its last report, no longer."""
+        return self.confirmed_at - self.progress_at if self.entered > self.left_collectives and not self.left else 0.0
 
     @property
     def died(self) -> bool:
@@ -132,7 +141,11 @@ class JobRecord:
         elif event.kind == "joined":
             rank.joined = True
         elif event.kind == "progress":
-            rank.entered, rank.left_collectives, rank.progress_at = data["entered"], data["left"], now
+            counts = data["entered"], data["left"]
+            if counts != (rank.entered, rank.left_collectives):
+                rank.entered, rank.left_collectives = counts
+                rank.progress_at = now
+            rank.confirmed_at = now
         elif event.kind == "returned":
             rank.returned_at = now
             if event.rank == 0:
@@ -187,7 +200,7 @@ class JobRecord:
         for rank in self.ranks:
             if rank.stopped_at is not None and now - rank.stopped_at >= self.patience_s:
                 return self._stopped(rank, now)
-        found = self._unjoined(now) or self._stalled(now)
+        found = self._unjoined(now) or self._stalled()
         if found is not None and found.reason == "stalled":
             # The others may have waited a little longer than the one that they wait for has been stopped.
             for rank in self.ranks:
@@ -261,15 +274,14 @@ class JobRecord:
             ),
         )
 
-    def _stalled(self, now: float) -> Failure | None:
+    def _stalled(self) -> Failure | None:
         """A rank that waits too long in a collective is waiting for the ranks that have entered fewer."""
-        waiting = [rank for rank in self.ranks if rank.entered > rank.left_collectives and not rank.left]
-        if not any(now - rank.progress_at >= self.patience_s for rank in waiting):
+        longest = max(self.ranks, key=lambda rank: rank.waited_s)
+        if longest.waited_s < self.patience_s:
             return None
         behind = self._behind()
         if behind:
             return Failure(behind[0], "stalled", self._stall_sentence(_ABSENT))
-        longest = min(waiting, key=lambda rank: rank.progress_at)
         return Failure(longest.rank, "stalled", self._stall_sentence(_ALL_WAIT))
 
     def _behind(self) -> list[int]:

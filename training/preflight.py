@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ClusterConfigurationError, MissingDependencyError, NotEnoughSlotsError, SessionError
 from ..horovod_build import problem
-from .slots import total_slots
+from .slots import shortage, total_slots
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,8 +29,8 @@ def check_horovod() -> None:
         raise MissingDependencyError(f"{found}. More than one rank needs it; one rank (np=-1 or np=1) does not.")
 
 
-def check_cluster(spark: SparkSession, job: Job, slots_wait_s: float) -> int:
-    """Checks that a session can run a barrier job, and gives the number of its slots.
+def check_cluster(spark: SparkSession, job: Job, slots_wait_s: float, notice: Callable[[str], None]) -> None:
+    """Checks that a session can run a barrier job, and waits for executors that are starting.
 
     Raises:
         ClusterConfigurationError: If dynamic allocation is on, or GPUs are wanted and not configured.
@@ -40,17 +41,15 @@ def check_cluster(spark: SparkSession, job: Job, slots_wait_s: float) -> int:
     if job.size > 1 and spark.sparkContext.master.startswith("local"):
         # Executors elsewhere have environments of their own, and each says what it lacks before its rank starts.
         check_horovod()
-    # Before a restart a lost executor may be on its way back; before the first start the cluster is what it is.
-    slots = total_slots(spark, slots_wait_s, enough=job.size, patient=job.attempt > 0)
+    slots = total_slots(spark, slots_wait_s, job.size, lambda said: notice(f"{job.name} {said}"))
     if slots < job.size:
         raise NotEnoughSlotsError(
-            f"np={job.size} ranks need {job.size} slots and the cluster has {slots} (one for each task that "
+            f"np={job.size} ranks need {job.size} slots and {shortage(spark)} (a slot for each task that "
             f"runs at the same time: "
             f"executors x spark.executor.cores / spark.task.cpus); use np={slots} or fewer, np=0 for all, "
             f"np=-{job.size} for "
             f"processes on the driver, or a larger cluster"
         )
-    return max(slots, total_slots(spark, 0.0))
 
 
 def check_settings(spark: SparkSession, *, use_gpu: bool | None) -> None:

@@ -21,6 +21,7 @@ from typing import IO, Any
 
 from ..errors import LaunchError
 from . import keeper
+from .events import checked_event
 from .outcome import RankEvent
 from .wire import Frame, FrameReader, Kind, pack
 
@@ -99,6 +100,7 @@ class RankProcess:
         self._ended: dict[str, Any] | None = None
         self._partial = {"stdout": bytearray(), "stderr": bytearray(), "status": bytearray()}
         self._frames = FrameReader()
+        self._garbled = False
         self.line, theirs = socket.socketpair()
         out_read, out_write = _pipe()
         err_read, err_write = _pipe()
@@ -152,17 +154,27 @@ class RankProcess:
     # --- what arrives ---------------------------------------------------------------------------------------------
 
     def take_frames(self, data: bytes) -> None:
-        """Turns bytes of the rank's line into events."""
-        for frame in self._frames.feed(data):
-            self._take_frame(frame)
+        """Turns bytes of the rank's line into events; what is none loses the rank, of which no more is then read."""
+        if self._garbled:
+            return
+        try:
+            for frame in self._frames.feed(data):
+                self._take_frame(frame)
+        except LaunchError as error:
+            self._garbled = True
+            self._emit(RankEvent(self.rank, "lost", {"reason": f"wrote into its line to the launcher: {error}"}))
 
     def _take_frame(self, frame: Frame) -> None:
         if frame.kind == Kind.MESSAGE:
             self._emit(RankEvent(self.rank, "message", {"text": frame.body.decode("utf-8", "replace")}))
         elif frame.kind in _FRAME_EVENTS:
+            data = frame.json() if frame.body else {}
+            event = checked_event(self.rank, _FRAME_EVENTS[Kind(frame.kind)], data)
             if frame.kind in (Kind.RETURNED, Kind.RAISED):
                 self.left_at = time.monotonic()
-            self._emit(RankEvent(self.rank, _FRAME_EVENTS[Kind(frame.kind)], frame.json() if frame.body else {}))
+            self._emit(event)
+        else:
+            raise LaunchError(f"a frame of kind {frame.kind} is none that a rank sends")
 
     def take_output(self, stream: str, data: bytes) -> None:
         """Turns bytes of the rank's output into events, a line each; empty data is the end of the stream."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TextIO
 
 from ..errors import InvalidArgumentError, NotEnoughSlotsError, RankFailedError
+from ..shipping import ship_wheel
 from .launch import Job, Listener
 from .launch_local import run_on_driver
 from .payload import modules_to_preload, pickle_function
@@ -29,9 +30,11 @@ class HorovodRunner:
             a slot each.
             Zero: every slot that the cluster has. -1 and 1 need no Horovod.
         driver_log_verbosity: `all` prints every line that a rank writes, after `[rank]<stdout>` or `[rank]<stderr>`;
-            `log_callback_only` prints what ranks send with `log_to_driver` and `LogCallback`.
+            `log_callback_only` prints what ranks send with `log_to_driver` and `LogCallback`. What comes faster than
+            the driver prints goes into a file that a notice on stderr names.
         stall_timeout_s: Seconds after which a rank that is stopped, or that the others wait for, fails the job.
-        slots_wait_s: Seconds to wait for slots that other jobs hold, and for executors that are still starting.
+        slots_wait_s: Seconds to wait for slots that other jobs hold, and for executors that are starting or may come in
+            the place of lost ones.
         max_restarts: How often a failed job is started again. The function sees which attempt it is as
             `lakelens.training.distributed.attempt()`.
         use_gpu: True: one GPU for each rank; False: none; None: one each if there are any.
@@ -39,7 +42,7 @@ class HorovodRunner:
         name: What the Spark UI, process titles and messages call the job; the function's name by default.
         driver_port: The port on which the driver hears of its ranks, for networks that let executors connect to known
             ports only; 0 takes any.
-        spark: The session to use for np >= 0; None takes the active one, or starts one.
+        spark: The session to use for np >= 0, with Delta Lake or without; None takes the active one, or starts one.
 
     Raises:
         InvalidArgumentError: If an argument breaks its rule.
@@ -144,10 +147,11 @@ class HorovodRunner:
 
     def _session(self) -> SparkSession:
         if self._spark is None:
-            from ..session import spark_session
+            from ..session import running_session, spark_session
 
-            self._spark = active_connect_session() or spark_session()
+            self._spark = active_connect_session() or running_session() or spark_session()
         require_classic(self._spark)
+        ship_wheel(self._spark)
         return self._spark
 
     def _launch(self, job: Job) -> Any:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from .horovod_options import refuse
 from .keras_files import load_keras_file
 from .optimizer import DistributedOptimizer
 from .tensor_types import Compression
@@ -17,6 +18,7 @@ def load_model(
     custom_optimizers: Sequence[type[Any]] | None = None,
     custom_objects: Mapping[str, Any] | None = None,
     compression: Compression = Compression.none,
+    legacy_opts: bool = False,
 ) -> Any:
     """Loads a model that was saved with `model.save`, and makes its optimizer combine gradients over all ranks.
 
@@ -27,13 +29,16 @@ def load_model(
         custom_optimizers: Classes of optimizers that are not Keras's own.
         custom_objects: Other classes and functions, by name.
         compression: As in `DistributedOptimizer`.
+        legacy_opts: Horovod's option; only its default is supported.
 
     Returns:
         The model; an optimizer that it was saved with keeps its state.
 
     Raises:
         CheckpointError: If it is no such file, is damaged, or holds what is refused.
+        NotSupportedError: If `legacy_opts` is set.
     """
+    refuse(legacy_opts=legacy_opts)
     known = {kind.__name__: kind for kind in custom_optimizers or ()}
     model = load_keras_file(Path(filepath), compile=True, custom_objects={**known, **(custom_objects or {})})
     if getattr(model, "optimizer", None) is not None:

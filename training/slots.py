@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import NotEnoughSlotsError
 
@@ -16,11 +16,17 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _POLL_S = 0.1
-# Where no setting says how many executors there will be, those that are there are all of them once none has come for
-# this long: they start their JVMs at the same time, and on a loaded machine they register seconds apart.
+# Asking the JVM again whether slots that were not there have come.
+_RECOUNT_S = 0.5
+# A session that starts, or waits for slots, has nothing to say about it for so long.
+_SAY_AFTER_S = 5.0
+# Who takes every slot (np=0) takes those that are there once none has come or gone for this long: executors start their
+# JVMs at the same time, and on a loaded machine they register seconds apart.
 _SETTLED_S = 10.0
 # The same where the settings say that more are to come: on a loaded machine the last was more than ten seconds behind.
 _MISSING_S = 30.0
+_MOST_LOST = 3
+_MOST_REASON_CHARACTERS = 100
 # What YARN and Kubernetes start when spark.executor.instances is not set.
 _SPARKS_INSTANCES = 2
 _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*]")
@@ -35,13 +41,39 @@ def slots_now(spark: SparkSession) -> int:
 
 
 def registered_now(spark: SparkSession) -> Registered:
-    """Looks at the registered executors, without the driver."""
+    """Looks at the executors, without the driver."""
     context = spark.sparkContext._jsc.sc()
-    executors = context.statusStore().executorList(True)
-    found = [executors.apply(index) for index in range(int(executors.size()))]
-    added = [int(context.startTime()), *(int(one.addTime().getTime()) for one in found)]
+    listed = context.statusStore().executorList(False)
+    found = [listed.apply(index) for index in range(int(listed.size()))]
     workers = [one for one in found if one.id() != "driver"]
-    return Registered(len(workers), sum(int(one.totalCores()) for one in workers), time.time() - max(added) / 1000)
+    backend = context.schedulerBackend()
+    # One whose connection has ended counts as there until Spark knows why, five seconds by default, and takes no task.
+    active = [one for one in workers if one.isActive() and backend.isExecutorActive(one.id())]
+    there = {one.id() for one in active}
+    left = [one for one in workers if one.id() not in there]
+    now = time.time()
+    changed = [int(context.startTime()) / 1000, *(one.addTime().getTime() / 1000 for one in found)]
+    changed += [_left_at(one, now) for one in left]
+    return Registered(
+        len(active),
+        sum(int(one.totalCores()) for one in active),
+        now - max(changed),
+        tuple(_described(one, now) for one in sorted(left, key=lambda one: -_left_at(one, now))[:_MOST_LOST]),
+    )
+
+
+def _left_at(executor: Any, now: float) -> float:
+    removed = executor.removeTime()
+    return removed.get().getTime() / 1000 if removed.isDefined() else now
+
+
+def _described(executor: Any, now: float) -> str:
+    reason = executor.removeReason()
+    why = (
+        " ".join(str(reason.get()).split())[:_MOST_REASON_CHARACTERS] if reason.isDefined() else "its connection ended"
+    )
+    ago = now - _left_at(executor, now)
+    return f"executor {executor.id()} on {executor.hostPort()} was lost {ago:.0f} s ago ({why})"
 
 
 @dataclass(frozen=True)
@@ -51,12 +83,14 @@ class Registered:
     Attributes:
         executors: How many.
         cores: How many cores they have together.
-        newest_age_s: Seconds since the newest registered; without any, the session's age.
+        quiet_s: Seconds since one came or went, or since the session started.
+        lost: What is known of those that went last, the last one first.
     """
 
     executors: int
     cores: int
-    newest_age_s: float
+    quiet_s: float
+    lost: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -71,13 +105,19 @@ class Expected:
     executors: int | None = None
     cores: int | None = None
 
-    def all_there(self, registered: Registered) -> bool:
-        """Tells whether waiting longer would bring no more slots."""
+    def all_there(self, registered: Registered, wait_s: float = 0.0) -> bool:
+        """Tells whether waiting longer would bring no more slots.
+
+        Args:
+            registered: The executors that are there.
+            wait_s: How long who needs more is willing to wait; one that came or went more recently may not have been
+                the last.
+        """
         if self.executors is not None:
             return registered.executors >= self.executors
         if self.cores is not None and registered.cores >= self.cores:
             return True
-        return registered.newest_age_s >= (_SETTLED_S if self.cores is None else _MISSING_S)
+        return registered.quiet_s >= max(wait_s, _SETTLED_S if self.cores is None else _MISSING_S)
 
 
 def expected(master: str, conf: Mapping[str, str | None]) -> Expected:
@@ -126,14 +166,16 @@ def _megabytes(text: str) -> int:
     return 0 if match is None else int(match.group(1)) * {"t": 1 << 20, "g": 1024, "": 1, "m": 1}[match.group(2)]
 
 
-def total_slots(spark: SparkSession, wait_s: float, enough: int | None = None, *, patient: bool = False) -> int:
+def total_slots(
+    spark: SparkSession, wait_s: float, enough: int | None = None, notice: Callable[[str], None] | None = None
+) -> int:
     """Counts the cluster's slots once its executors have registered.
 
     Args:
         spark: The session.
         wait_s: How long to wait for executors to register.
-        enough: Stop waiting as soon as there are this many.
-        patient: Wait for `enough` also when every executor that is expected is there.
+        enough: Stop waiting as soon as there are this many; None takes what there is once nothing changes any more.
+        notice: Called with what is waited for.
 
     Returns:
         The number of slots; 0 if no executor came within `wait_s`.
@@ -141,15 +183,27 @@ def total_slots(spark: SparkSession, wait_s: float, enough: int | None = None, *
     conf = spark.sparkContext.getConf()
     coming = expected(spark.sparkContext.master, {key: conf.get(key) for key in _SETTINGS})
     started = time.monotonic()
+    said = False
     while True:
+        # In this order: a slot of an executor that comes in between is counted.
+        there = None if coming.executors == 0 else registered_now(spark)
         slots = slots_now(spark)
         if enough is not None and slots >= enough:
             return slots
-        if slots > 0 and not patient and coming.all_there(registered_now(spark)):
+        none_to_come = there is None or coming.all_there(there, 0.0 if enough is None else wait_s)
+        waited = time.monotonic() - started
+        if (slots > 0 and none_to_come) or waited >= wait_s:
             return slots
-        if time.monotonic() - started >= wait_s:
-            return slots
+        if notice is not None and not said and (waited >= _SAY_AFTER_S or (there is not None and there.lost)):
+            notice(f"waits for {enough or 'the'} slots; {shortage(spark)}")
+            said = True
         time.sleep(_POLL_S)
+
+
+def shortage(spark: SparkSession) -> str:
+    """Says how many slots the cluster has, and which executors it has lost."""
+    lost = () if expected(spark.sparkContext.master, {}).executors == 0 else registered_now(spark).lost
+    return "; ".join([f"the cluster has {slots_now(spark)}", *lost])
 
 
 class _Ledger:
@@ -165,11 +219,19 @@ _ledger = _Ledger()
 
 @contextlib.contextmanager
 def reserve(
-    application: str, name: str, ranks: int, total: int, wait_s: float, notice: Callable[[str], None]
+    application: str, name: str, ranks: int, total: Callable[[], int], wait_s: float, notice: Callable[[str], None]
 ) -> Iterator[None]:
     """Holds `ranks` of an application's slots for one job; waits while other runners of this process hold them.
 
     Two barrier jobs that each got half of what they need would wait for one another for ever.
+
+    Args:
+        application: Whose slots.
+        name: The job's name.
+        ranks: How many it needs.
+        total: Counts the application's slots; executors may come while this waits.
+        wait_s: How long it waits.
+        notice: Called with what it waits for.
 
     Raises:
         NotEnoughSlotsError: If they do not come free within `wait_s`.
@@ -180,16 +242,19 @@ def reserve(
     with _ledger.changed:
         while True:
             holders = _ledger.held.setdefault(application, [])
-            free = total - sum(count for _, count in holders)
+            slots = total()
+            free = slots - sum(count for _, count in holders)
             if free >= ranks:
                 holders.append(entry)
                 break
             if not said:
-                notice(f"{name} waits for {ranks} slots; {_held(holders)}, {free} of {total} are free")
+                notice(f"{name} waits for {ranks} slots; {_held(holders)}, {free} of {slots} are free")
                 said = True
-            if not _ledger.changed.wait(timeout=max(0.0, deadline - time.monotonic())):
+            left_s = deadline - time.monotonic()
+            _ledger.changed.wait(timeout=max(0.0, min(left_s, _RECOUNT_S)))
+            if left_s <= 0.0:
                 raise NotEnoughSlotsError(
-                    f"{name} needs {ranks} slots; {_held(holders)} and {free} of {total} are free after {wait_s:g} s; "
+                    f"{name} needs {ranks} slots; {_held(holders)} and {free} of {slots} are free after {wait_s:g} s; "
                     f"wait longer (slots_wait_s), use fewer ranks, or end the other job"
                 )
     try:

@@ -1,5 +1,9 @@
 """Counts the collectives that this rank has entered and left, so that the driver sees who waits for whom.
 
+The operations themselves count, eagerly or in the traced graph; a thread of Python reports the counts. While a call
+into C holds the interpreter (a sort, unpickling, `sum(range(n))`) that thread cannot run, and what it has reported may
+no longer be true. A rank that waits therefore says so again with every sample, and is known to wait up to the last.
+
 Horovod 0.28.1 has a stall inspector of its own, but on Gloo it never finds anything: its list of ranks is reserved, not
 filled (gloo_controller.cc, `global_ranks_.reserve(size_)`), so no rank is ever missing and
 HOROVOD_STALL_SHUTDOWN_TIME_SECONDS does nothing.
@@ -21,7 +25,7 @@ SAMPLE_S = 1.0
 
 
 class CollectiveCounter:
-    """Two counters on the CPU that the traced graph itself counts up, and a thread that reports when they change.
+    """Two counters on the CPU that the traced graph itself counts up, and a thread that reports them.
 
     Args:
         link: Where to report.
@@ -62,7 +66,7 @@ class CollectiveCounter:
     def _sample(self) -> None:
         # In this order a collective that begins in between shows as left, never as waited for.
         entered, left = int(self._entered.numpy()), int(self._left.numpy())
-        if (entered, left) != self._reported:
+        if entered > left or (entered, left) != self._reported:
             self._reported = (entered, left)
             self._link.send(Kind.PROGRESS, {"entered": entered, "left": left})
 

@@ -7,7 +7,8 @@ from typing import Any
 import tensorflow as tf
 
 from ..errors import InvalidArgumentError
-from .gradients import GradientSettings, combine, group_count, refuse
+from .gradients import GradientSettings, combine, group_count
+from .horovod_options import refuse
 from .tensor_types import Average, Compression, ReduceOp
 
 
@@ -27,13 +28,16 @@ class _Distributed:
 
 def DistributedGradientTape(
     gradtape: tf.GradientTape,
-    *,
+    device_dense: str = "",
+    device_sparse: str = "",
     compression: Compression = Compression.none,
     sparse_as_dense: bool = False,
     op: ReduceOp = Average,
     gradient_predivide_factor: float = 1.0,
     num_groups: int | None = None,
     groups: int | None = None,
+    process_set: Any = None,
+    scale_local_gradients: bool = True,
     **options: Any,
 ) -> Any:
     """Makes a tape combine gradients over all ranks; see `DistributedOptimizer` for the arguments.
@@ -49,7 +53,13 @@ def DistributedGradientTape(
         raise InvalidArgumentError(f"DistributedGradientTape takes a tf.GradientTape, got {type(gradtape).__name__}")
     if isinstance(gradtape, _Distributed):
         raise InvalidArgumentError("this tape is distributed already; wrap it once")
-    refuse(options)
+    refuse(
+        device_dense=device_dense,
+        device_sparse=device_sparse,
+        process_set=process_set,
+        scale_local_gradients=scale_local_gradients,
+        **options,
+    )
     settings = GradientSettings(
         op, compression, sparse_as_dense, gradient_predivide_factor, group_count(num_groups, groups)
     )

@@ -60,7 +60,7 @@ class Frame(NamedTuple):
         """
         try:
             value = json.loads(self.body)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise LaunchError(f"a frame of kind {self.kind} does not hold JSON: {error}") from error
         if not isinstance(value, dict):
             raise LaunchError(f"a frame of kind {self.kind} holds {type(value).__name__}, not an object")
@@ -86,9 +86,15 @@ def pack_pair(key: str, value: bytes) -> bytes:
 
 
 def unpack_pair(body: bytes) -> tuple[str, bytes]:
-    """Reads the body of a PUT."""
-    (length,) = _KEY_LENGTH.unpack_from(body)
+    """Reads the body of a PUT.
+
+    Raises:
+        LaunchError: If it ends before its key does.
+    """
     start = _KEY_LENGTH.size
+    length = _KEY_LENGTH.unpack_from(body)[0] if len(body) >= start else 0
+    if len(body) < start + length:
+        raise LaunchError(f"a frame of kind {Kind.PUT} ends before its key does, after {len(body)} bytes")
     return body[start : start + length].decode("utf-8", "replace"), body[start + length :]
 
 

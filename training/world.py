@@ -27,15 +27,24 @@ class _World:
     lock = threading.Lock()
 
 
-def init() -> None:
+def init(comm: Any = None, process_sets: Any = None) -> None:
     """Joins the other ranks; returns when all have joined. A second call does nothing.
 
     Makes the rank's own GPU, if it has one, the only one that TensorFlow uses, with memory growth.
 
+    Args:
+        comm: Horovod's option; only its default is supported.
+        process_sets: The same.
+
     Raises:
+        NotSupportedError: If a part of the ranks is to be a world or a set of its own.
         MissingDependencyError: If the world is larger than one and Horovod is missing.
         LaunchError: If this process had already left the world with `shutdown()`.
     """
+    if comm is not None or process_sets:
+        from .horovod_options import refuse
+
+        refuse(comm=comm, process_sets=process_sets)
     with _World.lock:
         if _World.initialized:
             return

@@ -29,7 +29,7 @@ def test_a_task_that_finds_no_interface_for_its_rank_tells_the_driver_so(monkeyp
     job = Job(name="train", size=2, payload=pickle_function(lambda: None, {}), stall_timeout_s=60)
     record, heard = new_record(job), queue.SimpleQueue()
     channel = DriverChannel(
-        job.size, bytes.fromhex(job.key), "127.0.0.1", 0, lambda *told: heard.put(told), lambda rank: None
+        job.size, bytes.fromhex(job.key), "127.0.0.1", 0, lambda *told: heard.put(told), lambda rank, rule: None
     )
 
     def drive():

@@ -22,11 +22,10 @@ def hvd():
     [
         ("Adasum", "use op=hvd.Average or hvd.Sum"),
         ("ProcessSet", "start one HorovodRunner for each group of ranks"),
-        ("global_process_set", "all ranks of a job are one world"),
+        ("add_process_set", "all ranks of a job are one world"),
         ("join", "feed rows of zero weight to those that run out, as lakelens.DeltaFeed does"),
         ("elastic", r"HorovodRunner\(max_restarts=...\) starts it again"),
         ("broadcast_global_variables", "use hvd.broadcast_variables"),
-        ("SyncBatchNormalization", "use keras.layers.GroupNormalization"),
         ("start_timeline", "HOROVOD_TIMELINE"),
         ("PartialDistributedOptimizer", "use hvd.DistributedOptimizer"),
     ],
@@ -82,6 +81,100 @@ def test_options_that_only_horovod_has_are_refused_unless_they_change_nothing(hv
         hvd.callbacks.MetricAverageCallback("/cpu:0")
     with pytest.raises(NotSupportedError, match="local_variables="):
         hvd.callbacks.BroadcastGlobalVariablesCallback(0, local_variables=[1])
+
+
+# Horovod 0.28.1's own signatures: what its functions take, by position or by name, when a script says the default.
+@pytest.mark.parametrize(
+    ("name", "arguments", "options"),
+    [
+        ("init", (None, []), {}),
+        ("allreduce", (1.0, "n", None, 1.0, 1.0, None), {}),
+        ("allreduce", (1.0,), {"device_dense": "", "device_sparse": "", "ignore_name_scope": False}),
+        ("allreduce", (1.0,), {"process_set": None, "prescale_factor": np.float32(1.0)}),
+        ("grouped_allreduce", ([1.0],), {"device_dense": "", "process_set": None, "ignore_name_scope": False}),
+        ("allgather", ([1.0], "n", False), {"process_set": None}),
+        ("grouped_allgather", ([[1.0]], "n", False), {"process_set": None}),
+        ("broadcast", (1.0, np.int64(0), "n", False), {"process_set": None}),
+        ("alltoall", ([1.0], None, "n", False), {"process_set": None}),
+        ("reducescatter", ([1.0], "n"), {"device_dense": "", "prescale_factor": 1.0, "process_set": None}),
+        ("broadcast_variables", ([], 0, None, True), {}),
+        ("broadcast_object", (1, 0, None, "n", None), {}),
+        ("broadcast_object", (), {"obj": 1, "root_rank": 0}),
+        ("allgather_object", (1, None, "n", None), {}),
+        ("barrier", (None,), {}),
+        ("DistributedOptimizer", ("sgd", "n", "", ""), {}),
+        ("DistributedOptimizer", ("sgd",), {"use_locking": False, "num_groups": 0}),
+    ],
+)
+def test_horovods_defaults_are_taken_where_horovod_takes_them(hvd, name, arguments, options):
+    getattr(hvd, name)(*arguments, **options)
+    if "process_set" in options:
+        getattr(hvd, name)(*arguments, **{**options, "process_set": hvd.global_process_set})
+
+
+def test_optimizer_and_tape_take_all_of_horovods_arguments_in_their_order(hvd):
+    import tensorflow as tf
+
+    none, average, everyone = hvd.Compression.none, hvd.Average, hvd.global_process_set
+    optimizer = hvd.DistributedOptimizer(
+        "sgd", "n", "", "", hvd.Compression.fp16, True, 2.0, average, 3, True, 0, 4, everyone, True
+    )
+    settings = optimizer._lakelens
+    assert (settings.compression, settings.sparse_as_dense, settings.predivide, settings.groups) == (
+        *(hvd.Compression.fp16, True),
+        *(2.0, 4),
+    )
+    assert optimizer._lakelens_passes == (3, True)
+    tape = hvd.DistributedGradientTape(tf.GradientTape(), "", "", none, True, hvd.Sum, 1.0, 0, 5, everyone, True)
+    assert (tape._lakelens.op, tape._lakelens.sparse_as_dense, tape._lakelens.groups) == (hvd.Sum, True, 5)
+
+
+def test_the_set_of_all_ranks_is_there_and_says_who_is_in_it(hvd):
+    everyone = hvd.global_process_set
+    assert (everyone.process_set_id, everyone.ranks, everyone.size(), everyone.rank(), everyone.included()) == (
+        *(0, [0], 1, 0),
+        True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "options", "words"),
+    [
+        (
+            "allreduce",
+            (1.0,),
+            {"process_set": [0, 1]},
+            r"process_set=\[0, 1\] is not supported: all ranks of a job are",
+        ),
+        ("broadcast_object", (1,), {"process_set": 1}, "start one HorovodRunner for each group of ranks"),
+        ("init", (), {"comm": [0]}, "start one HorovodRunner for each group of ranks"),
+        ("init", (), {"process_sets": "dynamic"}, "start one HorovodRunner for each group of ranks"),
+        ("allgather", ([1.0], "n", True), {}, "name operations outside of tf.name_scope, alike on every rank"),
+        ("broadcast_object", (1, 0, "my-name"), {}, "pass name=... by keyword"),
+        ("reducescatter", ([1.0],), {"prescale_factor": 2.0}, "multiply the value"),
+        ("DistributedOptimizer", ("sgd", None, "/gpu:0"), {}, "device_dense='/gpu:0' is not supported"),
+        ("DistributedOptimizer", ("sgd",), {"use_locking": True}, "Keras's optimizers take no locks"),
+        ("load_model", ("x.keras",), {"legacy_opts": True}, "Keras 3 has no legacy optimizers"),
+    ],
+)
+def test_an_option_that_cannot_work_is_refused_with_what_to_write_instead(hvd, name, arguments, options, words):
+    with pytest.raises(NotSupportedError, match=words):
+        getattr(hvd, name)(*arguments, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "words"),
+    [
+        # The order of `horovod.tensorflow`, which is another than that of `horovod.tensorflow.keras`.
+        ("allreduce", (1.0, True), "name=True: the second argument names the operation"),
+        ("allreduce", (1.0, None, "", ""), "average='': True or False"),
+        ("allreduce", (1.0, None, None, "", ""), "'' is no factor; pass op=..., compression=... and others by keyword"),
+        ("broadcast", (1.0, "name"), "root_rank=name: ranks are 0 to 0"),
+    ],
+)
+def test_arguments_in_another_order_are_refused_with_a_sentence(hvd, name, arguments, words):
+    with pytest.raises(InvalidArgumentError, match=words):
+        getattr(hvd, name)(*arguments)
 
 
 def test_a_tape_is_wrapped_once_and_nothing_else_is_a_tape(hvd):

@@ -211,6 +211,14 @@ def _of_flat_vectors(trial, keras):
     return model
 
 
+def _distributed(trial, keras):
+    import lakelens.training.distributed as hvd
+
+    model = keras.Sequential(trial.layers())
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "sparse_categorical_crossentropy")
+    return model
+
+
 def _of_classes(number):
     def build(trial, keras):
         model = keras.Sequential([*trial.layers()[:-1], keras.layers.Dense(number, activation="softmax")])
@@ -274,6 +282,7 @@ def test_one_value_per_image_does_not_fit_a_loss_that_wants_one_per_class(rank, 
     [
         (lambda trial, keras: None, "build_model gave NoneType"),
         (_uncompiled, "not compiled; call model.compile"),
+        (_distributed, "wraps its optimizer in hvd.DistributedOptimizer, which the job does itself; compile the model"),
         (_of_another_size, r"takes \(None, 8, 8, 3\), the feed gives images of \(None, 16, 16, 3\)"),
         (_of_grey_images, r"takes \(None, 16, 16, 1\)"),
         (_of_flat_vectors, r"takes \(None, 768\)"),

@@ -15,7 +15,7 @@ from lakelens.training.executors import check_executors, explained, listening_ad
 from lakelens.training.gpus import driver_gpus, executor_gpus, group_by_machine, through_index_map, visible_to_rank
 from lakelens.training.hosts import interface_of
 from lakelens.training.launch import Job, assignment, horovod_environment, place, rank_environment
-from lakelens.training.slots import Expected, Registered, expected
+from lakelens.training.slots import Expected, Registered, expected, reserve
 
 pytestmark = pytest.mark.unit
 
@@ -176,6 +176,31 @@ def test_the_settings_say_which_executors_there_will_be(master, settings, what):
 )
 def test_more_slots_are_waited_for_only_while_they_may_come(what, there, answer):
     assert what.all_there(there) is answer
+
+
+@pytest.mark.parametrize(
+    ("what", "there", "answer"),
+    [
+        # An executor has come or gone more recently than the caller is willing to wait: another may come.
+        (Expected(), Registered(1, 1, 59.0), False),
+        (Expected(cores=2), Registered(1, 1, 59.0), False),
+        (Expected(), Registered(1, 1, 60.0), True),
+        # All that may come are there.
+        (Expected(cores=2), Registered(2, 2, 1.0), True),
+        (Expected(executors=0), Registered(0, 0, 1.0), True),
+    ],
+)
+def test_who_needs_more_slots_waits_for_them_as_long_as_was_promised(what, there, answer):
+    assert what.all_there(there, wait_s=60.0) is answer
+
+
+def test_slots_that_come_while_a_job_waits_for_those_of_another_are_noticed():
+    counts = iter([1, 1, 1, 2])
+    said = []
+    with reserve("app", "first", 1, lambda: 1, 0.0, said.append):
+        with reserve("app", "second", 1, lambda: next(counts), 600.0, said.append):
+            assert next(counts, None) is None
+    assert said == ["second waits for 1 slots; first holds 1, 0 of 1 are free"]
 
 
 def test_the_driver_never_listens_on_all_interfaces():

@@ -121,9 +121,15 @@ def progress(at, rank, entered, left):
     return (at, rank, "progress", {"entered": entered, "left": left})
 
 
+def waiting(start, end, rank, entered, left):
+    """What a rank reports, once a second, while it waits in a collective."""
+    return [progress(start + second, rank, entered, left) for second in range(int(end - start) + 1)]
+
+
 def test_the_rank_that_has_entered_fewer_collectives_is_waited_for():
-    job = record(*joined(), progress(1.0, 0, 5, 4), progress(1.5, 1, 4, 4), progress(1.0, 2, 5, 4))
-    assert verdict(job, 55.9) is None
+    late, early = progress(1.5, 1, 4, 4), [*joined(), *waiting(1.0, 55.0, 0, 5, 4), *waiting(1.0, 55.0, 2, 5, 4)]
+    assert verdict(record(*early, late), 55.9) is None
+    job = record(*early, late, progress(56.1, 0, 5, 4))
     assert verdict(job, 56.1) == (1, "stalled")
     assert "did not take part in a collective" in job.failure(61.1).sentence
     job.record(RankEvent(1, "progress", {"entered": 5, "left": 5}), 61.2)
@@ -132,12 +138,23 @@ def test_the_rank_that_has_entered_fewer_collectives_is_waited_for():
     assert verdict(job, 500) is None
 
 
+def test_a_stale_sample_is_no_evidence_that_a_rank_waits():
+    # All were seen in a collective; then each left it and held its interpreter, which reports nothing, for long.
+    job = record(*joined(), *[progress(1.0, rank, 5, 4) for rank in range(3)])
+    assert verdict(job, 500) is None
+    job.record(RankEvent(1, "progress", {"entered": 5, "left": 5}), 500)
+    assert verdict(job, 1000) is None
+    # One that still stands where it stood before it fell silent has waited all the time.
+    job.record(RankEvent(2, "progress", {"entered": 5, "left": 4}), 1000)
+    assert verdict(job, 1000) == (2, "stalled")
+
+
 def test_time_outside_collectives_is_no_stall():
     assert verdict(record(*joined(), *[progress(1.0, rank, 9, 9) for rank in range(3)]), 1e6) is None
 
 
 def test_ranks_that_all_wait_may_have_called_different_collectives():
-    job = record(*joined(), *[progress(1.0, rank, 9, 8) for rank in range(3)])
+    job = record(*joined(), *[event for rank in range(3) for event in waiting(1.0, 62.0, rank, 9, 8)])
     assert verdict(job, 62) == (0, "stalled")
     assert "ranks may have called different ones" in job.failure(62).sentence
 

@@ -17,6 +17,9 @@ import pytest
 from lakelens.errors import LaunchError
 from lakelens.training import driver_channel, rendezvous, task_channel
 from lakelens.training.driver_channel import DriverChannel
+from lakelens.training.inbox import Inbox
+from lakelens.training.launch_barrier import _BarrierRun
+from lakelens.training.outcome import RankEvent
 from lakelens.training.rendezvous import MAX_VALUE_BYTES, KeyValueStore, LoopbackStore
 from lakelens.training.seal import Seal, SealedReader
 from lakelens.training.task_channel import TaskChannel
@@ -148,10 +151,14 @@ class Driver:
 
     def __init__(self, size=2):
         self.secret = secrets.token_bytes(32)
-        self.frames, self.lost = [], []
+        self.frames, self.lost, self.rules = [], [], []
         self.channel = DriverChannel(
-            size, self.secret, "127.0.0.1", 0, lambda rank, frame: self.frames.append((rank, frame)), self.lost.append
+            size, self.secret, "127.0.0.1", 0, lambda rank, frame: self.frames.append((rank, frame)), self._lose
         )
+
+    def _lose(self, rank, rule):
+        self.rules.append(rule)
+        self.lost.append(rank)
 
     def wait(self, condition):
         deadline = time.monotonic() + 60
@@ -362,6 +369,67 @@ def test_a_task_that_takes_nothing_is_lost_without_the_others(monkeypatch):
     for task in tasks:
         task.close()
     driver.channel.close()
+
+
+HELLO = {
+    **{"host": "a", "machine": "m", "executor": "1", "python": "3.11.9", "version": "0.1.0"},
+    **{"problem": None, "gpus": [], "visible_gpus": None},
+}
+
+
+@pytest.fixture
+def running() -> Iterator[tuple[Driver, _BarrierRun]]:
+    """A channel whose frames go where a job on the cluster takes them."""
+    run = object.__new__(_BarrierRun)
+    run._inbox, run._heard_at = Inbox(2, lambda event: None), [None, None]
+    driver = Driver()
+    driver.channel._on_frame = run._receive
+    yield driver, run
+    driver.channel.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "rule"),
+    [
+        (Kind.EVENT, {"data": {}}, "an event has kind=None; kinds are started, ready, "),
+        (Kind.EVENT, {"kind": ["x"], "data": {}}, "an event has kind=['x']; kinds are"),
+        (Kind.EVENT, {"kind": "ready"}, "an event of kind 'ready' has data=None; it must be an object"),
+        (Kind.EVENT, {"kind": "line", "data": {"text": 1}}, "an event of kind 'line' has stream=None; it must be str"),
+        (Kind.EVENT, {"kind": "progress", "data": {"entered": 1}}, "'progress' has left=None; it must be int"),
+        (Kind.EVENT, {"kind": "raised", "data": {"type": "E"}}, "'raised' has message=None; it must be str"),
+        (Kind.EVENT, {"kind": "returned", "data": {}}, "'returned' has pickle=None; it must be int"),
+        (Kind.EVENT, {"kind": "returned", "data": {"pickle": 1, "large": [7]}}, "has large=[7]; it must be [kind, byt"),
+        (Kind.EVENT, {"kind": "ended", "data": {"signal": "9"}}, "'ended' has signal='9'; it must be int or null"),
+        (Kind.EVENT, b"[" * 100_000, f"a frame of kind {Kind.EVENT} does not hold JSON"),
+        (Kind.EVENT, b"", f"a frame of kind {Kind.EVENT} does not hold JSON"),
+        (Kind.PUT, b"\x00", f"a frame of kind {Kind.PUT} ends before its key does, after 1 bytes"),
+        (Kind.PUT, b"\x00\x09key", f"a frame of kind {Kind.PUT} ends before its key does, after 5 bytes"),
+        (Kind.HELLO, {**HELLO, "rank": 1}, "a task introduces itself once"),
+        (Kind.ASSIGN, {}, f"a frame of kind {Kind.ASSIGN} is none that the task of rank 0 sends"),
+        (99, b"", "a frame of kind 99 is none that the task of rank 0 sends"),
+    ],
+)
+def test_a_malformed_frame_ends_its_own_connection_with_the_rule_and_no_other(running, kind, body, rule):
+    driver, run = running
+    tasks = [TaskChannel("127.0.0.1", driver.channel.port, driver.secret, {**HELLO, "rank": rank}) for rank in (0, 1)]
+    driver.wait(lambda: None not in run._heard_at)
+    tasks[0].send(kind, body)
+    driver.wait(lambda: driver.lost == [0])
+    assert rule in driver.rules[0]
+    run._inbox.take(0.0)
+    tasks[1].send(Kind.EVENT, {"kind": "ready", "data": {}})
+    assert run._inbox.take(60.0) == [(1, RankEvent(1, "ready"))]
+    for task in tasks:
+        task.close()
+
+
+def test_an_introduction_that_lacks_what_the_driver_needs_ends_its_connection_with_the_rule(running):
+    driver, run = running
+    task = TaskChannel("127.0.0.1", driver.channel.port, driver.secret, {**HELLO, "rank": 0, "python": None})
+    driver.wait(lambda: driver.lost == [0])
+    assert driver.rules == ["a HELLO has python=None; it must be str"]
+    assert run._inbox.take(0.0) == []
+    task.close()
 
 
 # --- frames -----------------------------------------------------------------------------------------------------------

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -19,6 +21,7 @@ from lakelens.errors import (
     SessionError,
 )
 from lakelens.training import launch_barrier, preflight
+from lakelens.training import runner as runner_module
 from lakelens.training.rank_process import append
 from lakelens.training.runner import HorovodRunner
 from lakelens.training.slots import registered_now, slots_now, total_slots
@@ -69,6 +72,30 @@ def test_zero_is_every_slot_of_the_cluster_and_lines_are_streamed(watch, capfd):
 
     assert runner(0, watch, driver_log_verbosity="all").run(main) == 4
     assert sorted(capfd.readouterr().out.splitlines()) == [f"[{rank}]<stdout> rank {rank}" for rank in range(4)]
+
+
+def test_lines_that_the_driver_has_no_time_to_print_are_in_a_file_that_the_notice_names(
+    watch, capfd, tmp_path, monkeypatch
+):
+    shown = []
+
+    def slow_terminal(rank, stream, text):
+        wait_until(lambda: list(tmp_path.iterdir()))
+        shown.append(text)
+
+    def main(count):
+        for number in range(count):
+            print(number)
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(runner_module, "_print_line", slow_terminal)
+    runner(1, watch, driver_log_verbosity="all").run(main, count=60_000)
+    (path,) = tmp_path.iterdir()
+    assert f"lines and messages were not shown, and are in {path}" in capfd.readouterr().err
+    kept = [line.removeprefix("[0]<stdout> ") for line in path.read_text().splitlines()]
+    assert kept
+    assert sorted(map(int, shown + kept)) == list(range(60_000))
+    assert shown == sorted(shown, key=int)
 
 
 def test_a_value_larger_than_the_heaps_comes_back(watch):
@@ -349,10 +376,10 @@ def test_nothing_listens_beyond_loopback_while_a_job_runs_on_one_machine(watch, 
 
 def test_a_young_session_is_waited_for_and_an_old_one_is_not(spark):
     there = registered_now(spark)
-    assert (there.executors, there.cores, slots_now(spark)) == (2, 4, 4)
-    # Executors came after the session's start, and the youngest is younger than that.
-    assert 0 < there.newest_age_s < time.time() - spark.sparkContext._jsc.sc().startTime() / 1000
-    assert registered_now(spark).newest_age_s >= there.newest_age_s
+    assert (there.executors, there.cores, slots_now(spark), there.lost) == (2, 4, 4, ())
+    # Executors came after the session's start, and nothing has happened since the youngest.
+    assert 0 < there.quiet_s < time.time() - spark.sparkContext._jsc.sc().startTime() / 1000
+    assert registered_now(spark).quiet_s >= there.quiet_s
     assert total_slots(spark, wait_s=0.0) == 4
     # All that are expected are there, so that more slots are not waited for.
     assert total_slots(spark, wait_s=600.0, enough=99) == 4
@@ -439,3 +466,20 @@ def test_a_lost_executor_ends_the_job_and_a_restart_finishes_it(spark):
     # The cluster starts a new executor in the place of the lost one, with ports of its own.
     with leaves_nothing(same_process_tree=False) as watch:
         assert runner(4, watch, max_restarts=1, slots_wait_s=60).run(main) == 1
+
+
+def test_a_job_that_is_started_just_after_an_executor_was_lost_waits_for_its_successor(spark, capfd):
+    wait_until(lambda: slots_now(spark) == 4)
+    lost = next(
+        child
+        for child in psutil.Process().children(recursive=True)
+        if "org.apache.spark.executor.CoarseGrainedExecutorBackend" in child.cmdline()
+    )
+    with leaves_nothing(same_process_tree=False) as watch:
+        lost.kill()
+        wait_until(lambda: slots_now(spark) == 2)
+        assert runner(4, watch, name="unlucky").run(lambda: "ran") == "ran"
+    said = capfd.readouterr().err
+    assert re.search(
+        r"lakelens: unlucky waits for 4 slots; the cluster has 2; executor \d+ on \S+ was lost \d s ago", said
+    )

@@ -301,6 +301,26 @@ def test_ranks_that_call_different_collectives_are_not_left_waiting(watch):
         runner(-2, watch, SELDOM, stall_timeout_s=12).run(main)
 
 
+@pytest.mark.long
+def test_a_call_that_holds_the_interpreter_for_longer_than_the_stall_timeout_is_no_stall(watch):
+    def main():
+        import ctypes
+        import time
+
+        import lakelens.training.distributed as hvd
+
+        hvd.init()
+        hvd.barrier()
+        if hvd.rank() == 1:
+            time.sleep(3)  # the others are seen waiting
+        hvd.barrier()
+        ctypes.PyDLL(None).sleep(14)  # as sum(range(n)), sort or unpickling do: no other thread of Python runs
+        hvd.barrier()
+        return "went on"
+
+    assert runner(-2, watch, SELDOM, stall_timeout_s=12).run(main) == "went on"
+
+
 # Two rules about ranks that do not come to `hvd.init()`: the module's name, written as one, would let each rank of the
 # job import TensorFlow beforehand.
 

@@ -14,6 +14,7 @@ from leftovers import Watch, leaves_nothing
 
 from lakelens.errors import LaunchError, RankFailedError
 from lakelens.training.runner import HorovodRunner
+from lakelens.training.wire import Kind, pack
 
 pytestmark = pytest.mark.system
 
@@ -136,6 +137,31 @@ def test_a_rank_that_closes_every_descriptor_fails_and_does_not_hang(watch):
 
     with pytest.raises(RankFailedError, match=r"rank 0 of 1 on .* ended with exit code 1"):
         run(watch, main)
+
+
+@pytest.mark.parametrize(
+    ("rubbish", "rule"),
+    [
+        (b"\xff" * 64, "a frame announces 4294967295 bytes"),
+        (pack(99), "a frame of kind 99 is none that a rank sends"),
+        (pack(Kind.PROGRESS, {"entered": 1}), "an event of kind 'progress' has left=None; it must be int"),
+        (pack(Kind.RAISED, b"[1]"), "a frame of kind 6 holds list, not an object"),
+    ],
+    ids=["rubbish", "kind", "fields", "list"],
+)
+def test_a_rank_that_writes_into_its_line_to_the_launcher_is_lost_with_the_rule(watch, rubbish, rule):
+    def main(data):
+        import time
+
+        from lakelens.training.rank_link import current
+
+        current()._socket.sendall(data)
+        time.sleep(600)
+
+    with pytest.raises(RankFailedError) as caught:
+        HorovodRunner(np=-1, env=watch.env).run(main, data=rubbish)
+    assert (caught.value.rank, caught.value.reason) == (0, "lost")
+    assert f"wrote into its line to the launcher: {rule}" in str(caught.value)
 
 
 def test_messages_of_many_threads_arrive_whole(watch, capfd):

@@ -18,6 +18,7 @@ DRIVER = """
 import json, os, sys, threading, time
 from pathlib import Path
 import cloudpickle
+from pyspark.sql import SparkSession
 sys.path.insert(0, sys.argv[1])
 import recipes
 from lakelens import spark_session
@@ -53,12 +54,7 @@ def meet(folder, name):
 
 spark = spark_session("local-cluster[2,2,512]", **SMALL, **{"spark.executor.memory": "512m"})
 spark.sparkContext.setLogLevel("OFF")
-# On a loaded machine the second executor may come so late that a job would begin without it.
-while registered_now(spark).executors < 2:
-    time.sleep(0.1)
-# A rank may wait long for the last of the imports on two cores.
-found["recipe"] = HorovodRunner(np=0, env=ENV, stall_timeout_s=180).run(recipes.classic_recipe, learning_rate=0.008)
-found["five"] = refusal(lambda: HorovodRunner(np=5, env=ENV).run(size))
+# The session is fresh: when the first of two jobs begins, the other's executor may not have come yet.
 pair = {}
 threads = [
     threading.Thread(
@@ -69,6 +65,12 @@ threads = [
 [thread.start() for thread in threads]
 [thread.join() for thread in threads]
 found["two at once"] = pair
+# On a loaded machine the second executor may come so late that a job would begin without it.
+while registered_now(spark).executors < 2:
+    time.sleep(0.1)
+# A rank may wait long for the last of the imports on two cores.
+found["recipe"] = HorovodRunner(np=0, env=ENV, stall_timeout_s=180).run(recipes.classic_recipe, learning_rate=0.008)
+found["five"] = refusal(lambda: HorovodRunner(np=5, env=ENV).run(size))
 spark.stop()
 
 spark = spark_session("local[2]", **SMALL, **{"spark.dynamicAllocation.enabled": "true"})
@@ -77,8 +79,14 @@ found["dynamic allocation"] = refusal(lambda: HorovodRunner(np=2, env=ENV).run(s
 found["dynamic allocation, every slot"] = refusal(lambda: HorovodRunner(np=0, env=ENV).run(size))
 spark.stop()
 
-spark = spark_session("local[2]", **SMALL)
+# Without Delta, as a user's own script may start it; the JVM still has the settings of the first session.
+builder = SparkSession.builder.master("local[2]")
+for key, value in {**SMALL, "spark.sql.extensions": ""}.items():
+    builder = builder.config(key, value)
+spark = builder.getOrCreate()
 spark.sparkContext.setLogLevel("OFF")
+found["extensions"] = spark.conf.get("spark.sql.extensions", "")
+found["without Delta"] = [refusal(lambda np=np: HorovodRunner(np=np, env=ENV).run(size)) for np in (1, 2, 0)]
 found["no GPU configured"] = refusal(lambda: HorovodRunner(np=2, use_gpu=True, env=ENV).run(size))
 stream = spark.readStream.format("rate").load()
 table = spark.range(3)
@@ -159,6 +167,11 @@ def test_dynamic_allocation_is_refused_with_the_setting_to_change(found):
         assert kind == "ClusterConfigurationError"
         assert "spark.dynamicAllocation.enabled=true" in message
         assert "set it to false and fix the number with spark.executor.instances" in message
+
+
+def test_a_session_without_delta_runs_a_job(found):
+    assert found["extensions"] == ""
+    assert found["without Delta"] == [["ran", "1"], ["ran", "2"], ["ran", "2"]]
 
 
 def test_gpus_that_are_asked_for_and_not_configured_are_refused_with_the_settings(found):

@@ -241,13 +241,22 @@ def dies():
 total, places, array, addresses = HorovodRunner(np=0, env=ENV, spark=spark).run(main)
 results = {"total": total, "places": places, "array": int(array.sum()), "addresses": addresses}
 try:
-    HorovodRunner(np=3, env=ENV, spark=spark).run(dies)
+    HorovodRunner(np=3, env=ENV, spark=spark, slots_wait_s=1).run(dies)
 except NotEnoughSlotsError as error:
     results["slots"] = str(error)
 try:
     HorovodRunner(np=2, env=ENV, spark=spark).run(dies)
 except RankFailedError as error:
     results["died"] = error.summary, error.host
+import psutil
+executors = [
+    process for process in psutil.process_iter(["cmdline"])
+    if {"org.apache.spark.executor.CoarseGrainedExecutorBackend", spark.sparkContext.applicationId}
+    <= set(process.info["cmdline"] or [])
+]
+executors[0].kill()
+time.sleep(1)
+results["after a loss"] = HorovodRunner(np=2, env=ENV, spark=spark).run(lambda: "ran")
 print(json.dumps(results), flush=True)
 HorovodRunner(np=2, env=ENV, spark=spark).run(sleep_for_ever, place=FOLDER + "/killed")
 """
@@ -273,6 +282,7 @@ class Story:
     told: list[Any]
     processes: int
     ended: bool
+    errors: str = ""
 
 
 @pytest.fixture(scope="module")
@@ -280,7 +290,8 @@ def world(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Story:
     """Jobs on two hosts; the driver is killed during the last."""
     with driven(cluster, tmp_path_factory.mktemp("world"), WORLD) as driver:
         driver.ready("killed", 2)
-        return Story(driver.told(), len(driver.watch.processes()), driver.ends_by(signal.SIGKILL))
+        told, said = driver.told(), driver.said("errors")
+        return Story(told, len(driver.watch.processes()), driver.ends_by(signal.SIGKILL), said)
 
 
 @pytest.fixture(scope="module")
@@ -309,6 +320,11 @@ def test_ranks_on_two_hosts_are_one_world(cluster, world):
     summary, host = results["died"]
     assert "was ended by SIGKILL" in summary
     assert host.startswith(("127.0.0.", "10.231.7."))
+
+
+def test_a_job_just_after_an_executor_was_lost_waits_for_its_successor_and_says_what_was_lost(world):
+    assert world.told[0]["after a loss"] == "ran"
+    assert re.search(r"waits for 2 slots; the cluster has 1; executor \d on \S+ was lost \d s ago", world.errors)
 
 
 # Of each rank there are its keeper, itself and what it has started.

@@ -50,3 +50,14 @@ def test_a_collective_that_raises_is_left_too(counter, link):
         counter.around(refused, [])
     counter.close()
     assert link.sent == [{"entered": 1, "left": 1}]
+
+
+def test_a_rank_that_waits_says_so_again_with_every_sample(counter, link):
+    def collective():
+        counter._sample()
+        counter._sample()
+
+    counter.around(collective, [])
+    counter._sample()
+    counter._sample()
+    assert link.sent == [{"entered": 1, "left": 0}, {"entered": 1, "left": 0}, {"entered": 1, "left": 1}]
