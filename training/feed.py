@@ -15,6 +15,7 @@ from ..etl.labels import LABELS_PROPERTY, labels_of
 from ..etl.snapshot import Snapshot
 from ..watched import STALL_TIMEOUT_S
 from .decode import SkippedRows
+from .delta_types import INTEGERS
 from .options import ColumnOptions, ColumnOutput, ImageOptions, ImageOutput, Reading
 from .plan import DEFAULT_MEMORY_BYTES
 from .planning import check, make_plan, open_version, require_column
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from .pipeline import ImagePass, Pass
-
-_INTEGERS = ("byte", "short", "integer", "long")
 
 
 class DeltaFeed:
@@ -158,7 +157,7 @@ class DeltaFeed:
         Raises:
             BadRowError: If none of the first rows of each file tells its size.
         """
-        from .stored import size_of_first_image
+        from .image_sizes import size_of_first_image
 
         return size_of_first_image(self)
 
@@ -382,7 +381,7 @@ def _mebibytes(count: int) -> str:
 def _require_numbers(snapshot: Snapshot, label_column: str) -> None:
     require_column(snapshot, label_column, "label_column")
     declared = snapshot.schema[label_column]
-    if declared not in _INTEGERS:
+    if declared not in INTEGERS:
         raise NotAnImageTableError(
             f"{snapshot.location}@{snapshot.version}: column {label_column!r} is {declared}, class numbers are "
             "integers; name another column as label_column, or add one with numbers"

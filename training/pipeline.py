@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import BadRowError, LakelensError
+from ..errors import LakelensError, MissingDependencyError
+from ..etl.stored_image import CHANNELS, PixelDecoder, simplejpeg_works
 from .batches import BatchReader
 from .buffers import BatchBuffers
-from .decode import CHANNELS, DecodedBatch, Decoding, DecodingPool, has_simplejpeg
+from .decode import DecodedBatch, Decoding, DecodingPool
 from .options import ImageOutput, Reading, available_cores, image_size_of
 from .position import Start
 from .sharding import RankBatches
@@ -97,18 +98,11 @@ class ImagePass:
             BadRowError: If no image tells the size that is not given.
         """
         check_boxes(feed, output.max_boxes)
-        stored: tuple[int, int] | None
-        if output.image_size is None:
-            size = stored = feed.stored_size
-        else:
-            size, stored = image_size_of(output.image_size), _stored_size_if_told(feed)
+        given = output.image_size
         decoding = Decoding(
-            size=size,
-            stored=stored,
-            resize=output.image_size is not None,
+            size=feed.stored_size if given is None else image_size_of(given),
+            decoder=PixelDecoder(given is not None, output.jpeg == "fast", _by_simplejpeg(output.decoder)),
             policy=output.bad_rows,
-            fast=output.jpeg == "fast",
-            simplejpeg=has_simplejpeg(output.decoder),
             describe=feed.describe_row,
             skipped=feed.skipped,
         )
@@ -138,7 +132,6 @@ class ImagePass:
             stored = stored_batches(
                 self.feed,
                 reader,
-                self.decoding.stored,
                 self.decoding.size,
                 self.output.max_boxes,
                 classes=self.classes,
@@ -257,14 +250,15 @@ def remembered(items: Iterator[Any]) -> Iterator[Any]:
         raise
 
 
-def _stored_size_if_told(feed: DeltaFeed) -> tuple[int, int] | None:
-    """Finds the size of images that are stored as pixels, if there can be any; None if no image tells it."""
-    if feed.format_column is None:
-        return None
-    try:
-        return feed.stored_size
-    except BadRowError:
-        return None
+def _by_simplejpeg(decoder: str) -> bool:
+    """Chooses what decodes JPEG: simplejpeg where it is installed, unless `decoder` is `pillow`.
+
+    Raises:
+        MissingDependencyError: If simplejpeg was asked for and is not installed.
+    """
+    if decoder == "simplejpeg" and not simplejpeg_works():
+        raise MissingDependencyError("decoder='simplejpeg' needs simplejpeg: pip install simplejpeg")
+    return decoder != "pillow" and simplejpeg_works()
 
 
 def _with_boxes(label: Any, boxes: Boxes) -> dict[str, Any]:
