@@ -51,6 +51,7 @@ _UPRIGHT = {
     8: Image.Transpose.ROTATE_90,
 }
 _TURNED = (5, 6, 7, 8)
+_SIZED_BY_HEADER = ("JPEG", "MPO", "PNG")
 # libjpeg's scaled decoding averages blocks; below twice the target, resampling can no longer hide its aliasing.
 _DRAFT_MARGIN = 2
 
@@ -125,6 +126,20 @@ def decode_source(data: bytes, *, target_size: int | None = None, max_pixels: in
         raise _decoding_error(error) from error
     width, height = (size[1], size[0]) if left in _TURNED else size
     return Decoded(image, width, height, orientation, file_format, mode, is_plain)
+
+
+def read_size(data: bytes) -> tuple[int, int]:
+    """Reads the height and width that an image file decodes to, from its header where that tells them.
+
+    Raises:
+        ImageError: As `decode` does.
+    """
+    with _opened(data, DEFAULT_MAX_PIXELS) as image:
+        if image.format in _SIZED_BY_HEADER:
+            turned = orientation_of(image) in _TURNED
+            return (image.width, image.height) if turned else (image.height, image.width)
+    decoded = decode_source(data)
+    return decoded.height, decoded.width
 
 
 def upright(image: Image.Image, orientation: int) -> Image.Image:
@@ -245,6 +260,25 @@ def _load(data: bytes, target_size: int | None, max_pixels: int) -> tuple[Image.
         The image, its size before any reduction, the format that the bytes are in, and the orientation that a TIFF had
         before Pillow read its pixels; 1 for other formats, which keep their tag.
     """
+    with _opened(data, max_pixels) as image:
+        file_format = image.format or ""
+        size = image.size
+        said = orientation_of(image) if file_format == "TIFF" else 1
+        if target_size is not None and file_format in ("JPEG", "MPO"):
+            side = target_size * _DRAFT_MARGIN
+            image.draft(None, (side, side))  # None keeps the mode
+            image.load()
+        else:
+            image.load()
+            # Icons and turned TIFFs know their size only now.
+            _check_pixels(image, max_pixels)
+            size = image.size
+        return image, size, file_format, said
+
+
+@contextmanager
+def _opened(data: bytes, max_pixels: int) -> Iterator[Image.Image]:
+    """Opens an image file; whatever a broken one leads Pillow to in here becomes an ImageError."""
     if not data:
         raise ImageError("empty", "the file has no bytes")
     with warnings.catch_warnings(), _pillow_allows(max_pixels):
@@ -252,19 +286,7 @@ def _load(data: bytes, target_size: int | None, max_pixels: int) -> tuple[Image.
         try:
             image = Image.open(io.BytesIO(data), formats=FORMATS)
             _check_pixels(image, max_pixels)
-            file_format = image.format or ""
-            size = image.size
-            said = orientation_of(image) if file_format == "TIFF" else 1
-            if target_size is not None and file_format in ("JPEG", "MPO"):
-                side = target_size * _DRAFT_MARGIN
-                image.draft(None, (side, side))  # None keeps the mode
-                image.load()
-            else:
-                image.load()
-                # Icons and turned TIFFs know their size only now.
-                _check_pixels(image, max_pixels)
-                size = image.size
-            return image, size, file_format, said
+            yield image
         except ImageError:
             raise
         except Image.DecompressionBombError as error:

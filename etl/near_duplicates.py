@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ..errors import ImageError
 from . import schema
 from .catalog import read_table
 from .phash import DEFAULT_MAX_DISTANCE, Hashes, find_nearest
@@ -181,11 +182,11 @@ def hash_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _hash_of(row: dict[str, Any]) -> tuple[int, int] | None:
-    from .profile_images import hash_as_shown, open_stored
+    from .profile_images import hash_of_row
 
     try:
-        return hash_as_shown(open_stored(row[schema.IMAGE], row[schema.FORMAT], row[schema.WIDTH], row[schema.HEIGHT]))
-    except Exception:  # noqa: BLE001  whatever a decoder raises: the profile counts the unreadable
+        return hash_of_row(row)[0]
+    except ImageError:  # the profile counts the unreadable
         return None
 
 

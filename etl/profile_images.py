@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import math
-import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,14 +16,15 @@ from PIL import Image, ImageDraw
 from ..errors import ImageError
 from . import schema
 from .data_files import open_parquet
-from .images import decode, orientation_of, to_rgb, upright
 from .phash import Hashes, Nearest, find_nearest, perceptual_hash
 from .profile_boxes import holds_boxes
 from .profile_data import MOST_SAMPLES, Conflict, NearDuplicates, Sample
 from .profile_scan import RowGroup, Scan, for_each_group
+from .stored_image import StoredImage, decode_image
 
 _HASHED, _PLAIN, _UNREADABLE = 0, 1, 2
-_HASH_DECODE_SIDE = 72
+# A photograph is decoded at twice this side, or more.
+_HASHED_SIDE = 36
 _THUMBNAIL_QUALITY = 82
 _BOX_COLOUR = (255, 64, 0)
 _BATCH_ROWS = 256
@@ -65,35 +65,17 @@ class RowPair(NamedTuple):
     distance: int
 
 
-def open_stored(data: bytes | None, stored_format: str | None, width: int | None, height: int | None) -> Image.Image:
-    """Opens the bytes of a row, lazily where the format allows it.
-
-    Raises:
-        ImageError: If they are no image.
-    """
-    if not data:
-        raise ImageError("empty", "the row has no image")
-    if stored_format == "raw_rgb":
-        if not width or not height or len(data) != width * height * 3:
-            raise ImageError("corrupt", f"{len(data)} bytes are not {width} x {height} pixels of RGB")
-        return Image.frombytes("RGB", (width, height), data)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return Image.open(io.BytesIO(data))
-    except Exception as error:  # decoders raise whatever a broken file leads them to
-        raise ImageError("corrupt", f"{type(error).__name__}: {error}") from error
-
-
-def hash_as_shown(image: Image.Image) -> tuple[int, int] | None:
-    """Hashes an opened image as it is shown: upright, transparency over white, 16 bits scaled rather than clipped.
+def hash_of_row(row: Mapping[str, Any]) -> tuple[tuple[int, int] | None, str]:
+    """Hashes a row's image as it is shown: upright, transparency over white, 16 bits scaled rather than clipped.
 
     Returns:
-        What `perceptual_hash` does.
+        What `perceptual_hash` gives, and Pillow's name of the image's pixel format.
+
+    Raises:
+        ImageError: If it does not decode.
     """
-    image.draft(None, (_HASH_DECODE_SIDE, _HASH_DECODE_SIDE))
-    image.load()  # which turns a TIFF by itself
-    return perceptual_hash(upright(to_rgb(image), orientation_of(image)))
+    decoded = decode_image(StoredImage.of_row(row), target_size=_HASHED_SIDE)
+    return perceptual_hash(decoded.image), decoded.mode
 
 
 def look_at_images(scan: Scan, storage_options: Mapping[str, str] | None = None) -> Looks:
@@ -235,14 +217,12 @@ def find_conflicts(
 
 
 def _look_at_row(looks: Looks, row: int, values: Mapping[str, Any], modes: Counter[str]) -> None:
-    data = values.get(schema.IMAGE)
-    looks.stored_bytes[row] = len(data or b"")
+    looks.stored_bytes[row] = len(values.get(schema.IMAGE) or b"")
     try:
-        image = open_stored(data, values.get(schema.FORMAT), values.get(schema.WIDTH), values.get(schema.HEIGHT))
-        modes[image.mode] += 1
-        found = hash_as_shown(image)
-    except Exception:  # noqa: BLE001  whatever a decoder raises, the row is unreadable and counted
+        found, mode = hash_of_row(values)
+    except ImageError:  # the row is unreadable and counted
         return
+    modes[mode] += 1
     looks.states[row] = _PLAIN if found is None else _HASHED
     if found is not None:
         looks.hashes[row] = found
@@ -292,11 +272,7 @@ def _rows_of_pairs(candidates: list[tuple[int, int, int]], rows: Any, inverse: A
 
 def _sample(scan: Scan, row: int, values: Mapping[str, Any], side: int) -> Sample | None:
     try:
-        image = open_stored(
-            values[schema.IMAGE], values.get(schema.FORMAT), values.get(schema.WIDTH), values.get(schema.HEIGHT)
-        )
-        if values.get(schema.FORMAT) != "raw_rgb":
-            image = decode(values[schema.IMAGE])
+        image = decode_image(StoredImage.of_row(values)).image
     except ImageError:
         return None
     scale = min(1.0, side / max(image.size))

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import ModelMismatchError
+from ..etl.stored_image import MODES, Pixels
 from ..training.checkpoints import Checkpoint
-from .decoding import MODES, Pixels
 
 if TYPE_CHECKING:
     import keras

@@ -4,22 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
-
-import numpy as np
-import numpy.typing as npt
-from PIL import Image
 
 from ..errors import ImageError
-from ..etl.images import decode
-
-RAW_RGB = "raw_rgb"
-_RAW_CHANNELS = 3
-# What Pillow calls the pixel format of an image with so many channels.
-MODES = {1: "L", 3: "RGB"}
-
-Pixels: TypeAlias = npt.NDArray[np.uint8]
-Stored: TypeAlias = "bytes | bytearray | memoryview | None"
+from ..etl.stored_image import Bytes, PixelDecoder, Pixels, StoredImage
 
 
 @dataclass(frozen=True)
@@ -33,7 +20,7 @@ class StoredRows:
         widths: Width in pixels, needed for `raw_rgb` only.
     """
 
-    images: Sequence[Stored]
+    images: Sequence[Bytes | None]
     formats: Sequence[str | None] | None = None
     heights: Sequence[int | None] | None = None
     widths: Sequence[int | None] | None = None
@@ -52,56 +39,26 @@ class StoredRows:
 
 
 def decode_rows(rows: StoredRows, pixels: Pixels) -> list[str | None]:
-    """Decodes rows into `pixels`, scaling an image of another size to the model's.
-
-    Scaling is bilinear with antialiasing, as the training feed scales.
+    """Decodes rows into `pixels` as the training feed does, an image of another size scaled to the model's.
 
     Args:
         rows: The stored rows.
-        pixels: uint8 [rows, height, width, channels], written in place; rows that fail are left as they are.
+        pixels: uint8 [rows, height, width, channels], written in place; a row that fails may hold anything.
 
     Returns:
         For each row None, or `<reason>: <message>`.
     """
-    return [_decode_row(rows, i, pixels[i]) for i in range(len(rows))]
+    decoder = PixelDecoder()
+    nothing = [None] * len(rows)
+    images = map(StoredImage, rows.images, rows.formats or nothing, rows.heights or nothing, rows.widths or nothing)
+    return [_decode_row(decoder, image, into) for image, into in zip(images, pixels, strict=True)]
 
 
-def _decode_row(rows: StoredRows, i: int, into: Pixels) -> str | None:
-    data = rows.images[i]
-    if data is None:
-        return "null: the row has no image"
+def _decode_row(decoder: PixelDecoder, image: StoredImage, into: Pixels) -> str | None:
     try:
-        if rows.formats is not None and rows.formats[i] == RAW_RGB:
-            image = _raw_image(
-                data, None if rows.heights is None else rows.heights[i], None if rows.widths is None else rows.widths[i]
-            )
-        else:
-            image = decode(bytes(data))
-        _copy(image, into)
+        decoder.decode(image, into)
     except ImageError as error:
         return f"{error.reason}: {error}"
     except Exception as error:  # noqa: BLE001  whatever one image does to its decoder, the other rows are scored
         return f"corrupt: {type(error).__name__}: {error}"
     return None
-
-
-def _raw_image(data: bytes | bytearray | memoryview, height: int | None, width: int | None) -> Image.Image:
-    if height is None or width is None or height < 1 or width < 1:
-        raise ImageError(
-            "wrong_size", f"raw_rgb needs the row's height and width in pixels, they are {height}, {width}"
-        )
-    if len(data) != height * width * _RAW_CHANNELS:
-        raise ImageError(
-            "wrong_size",
-            f"{len(data)} bytes, but {height} x {width} raw_rgb pixels are {height * width * _RAW_CHANNELS} bytes",
-        )
-    return Image.frombytes("RGB", (width, height), bytes(data))
-
-
-def _copy(image: Image.Image, into: Pixels) -> None:
-    height, width, channels = into.shape
-    if image.mode != MODES[channels]:
-        image = image.convert(MODES[channels])
-    if image.size != (width, height):
-        image = image.resize((width, height), Image.Resampling.BILINEAR)
-    into[...] = np.asarray(image).reshape(into.shape)

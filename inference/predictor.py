@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InvalidArgumentError
+from ..etl.stored_image import Pixels
 from ..training.checkpoints import Checkpoint, open_checkpoint
 from .compiled import compile_model
-from .decoding import Pixels, StoredRows, decode_rows
+from .decoding import StoredRows, decode_rows
 
 Probabilities: TypeAlias = npt.NDArray[np.float32]
 

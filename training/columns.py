@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ..errors import BadRowError, InvalidArgumentError
 from .batches import RowBatch
-from .pipeline import Pass, finished, remembered
+from .pipeline import Pass, dataset_of
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -70,11 +70,11 @@ def column_dataset(feed: DeltaFeed, passed: Pass, wanted: Sequence[str], fill: M
         tf.TensorSpec((rows,), "float32"),
     )
 
-    def generate() -> Iterator[tuple[Columns, npt.NDArray[np.float32]]]:
-        for arrays, weights in remembered(numpy_columns(feed, passed, wanted, fill)):
+    def batches(rows: Pass) -> Iterator[tuple[Columns, npt.NDArray[np.float32]]]:
+        for arrays, weights in numpy_columns(feed, rows, wanted, fill):
             yield {name: _as_tensor_input(array) for name, array in arrays.items()}, weights
 
-    return finished(tf.data.Dataset.from_generator(generate, output_signature=signature), passed)
+    return dataset_of(passed, signature, batches)
 
 
 def _tensor_type(feed: DeltaFeed, name: str) -> str:

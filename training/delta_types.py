@@ -9,6 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
+# Delta's types of whole numbers.
+INTEGERS = ("byte", "short", "integer", "long")
 # How a partition value, which Delta's log keeps as text, becomes the value of its column.
 _FROM_TEXT: dict[str, Any] = {
     "string": str,

@@ -41,6 +41,7 @@ from .checkpoints import Checkpoint, open_checkpoint, sweep
 from .checks import PROBE_FILE
 from .entrypoint import DEFAULT_ENTRYPOINT, EntryPoint
 from .feed import DeltaFeed
+from .image_sizes import size_of_all_images
 from .job import RankOutcome, TrainingJob, run_rank
 from .metrics import Goal
 from .runner import HorovodRunner
@@ -132,7 +133,8 @@ def train(
         metric: What decides; `val_loss` by default, `loss` without validation.
         mode: `min` or `max`; known for the usual metrics.
         patience: Stop after so many epochs without improvement; None trains them all.
-        image_size: Side, or height and width, that images are resized to; by default they stay as they are stored.
+        image_size: Side, or height and width, that images are resized to. By default they stay as they are stored, at
+            the one size that the table's columns height and width tell of every row; a table of mixed sizes needs it.
         class_names: Names by label number, for tables that do not know them.
         tracking_uri: MLflow store; see `lakelens.tracking.resolve_tracking_uri`.
         experiment_name: MLflow experiment; made when missing.
@@ -161,7 +163,7 @@ def train(
     feed = DeltaFeed(_location_of(table, spark), version, train_split, seed, storage_options=storage_options)
     validation = _validation_feed(feed, validation_split)
     names = _class_names(feed, class_names)
-    size = _image_size(feed, image_size)
+    size = _image_size([feed] if validation is None else [feed, validation], image_size)
     params = {
         "epochs": epochs,
         "batch_size": batch_size,
@@ -304,8 +306,15 @@ def _class_names(feed: DeltaFeed, given: Sequence[str] | None) -> list[str]:
     return [name or str(number) for number, name in enumerate(names)]
 
 
-def _image_size(feed: DeltaFeed, given: int | Sequence[int] | None) -> tuple[int, int]:
-    sides = feed.stored_size if given is None else (given, given) if isinstance(given, int) else tuple(given)
+def _image_size(feeds: Sequence[DeltaFeed], given: int | Sequence[int] | None) -> tuple[int, int]:
+    """Gives the size that images are resized to, or the one that all of them have.
+
+    Raises:
+        InvalidArgumentError: If none is given, and the images differ in size or the table does not tell it.
+    """
+    if given is None:
+        return size_of_all_images(feeds)
+    sides = (given, given) if isinstance(given, int) else tuple(given)
     if len(sides) != 2 or not all(isinstance(side, int) and not isinstance(side, bool) and side > 0 for side in sides):
         raise InvalidArgumentError(f"image_size is {given!r}; give one side or (height, width), in pixels above 0")
     return sides[0], sides[1]

@@ -15,6 +15,7 @@ from ..etl.labels import LABELS_PROPERTY, labels_of
 from ..etl.snapshot import Snapshot
 from ..watched import STALL_TIMEOUT_S
 from .decode import SkippedRows
+from .delta_types import INTEGERS
 from .options import ColumnOptions, ColumnOutput, ImageOptions, ImageOutput, Reading
 from .plan import DEFAULT_MEMORY_BYTES
 from .planning import check, make_plan, open_version, require_column
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from .pipeline import ImagePass, Pass
-
-_INTEGERS = ("byte", "short", "integer", "long")
 
 
 class DeltaFeed:
@@ -158,7 +157,7 @@ class DeltaFeed:
         Raises:
             BadRowError: If none of the first rows of each file tells its size.
         """
-        from .stored import size_of_first_image
+        from .image_sizes import size_of_first_image
 
         return size_of_first_image(self)
 
@@ -204,17 +203,22 @@ class DeltaFeed:
 
         `images` is [rows, height, width, 3] with values 0 to 255, `labels` int32 [rows], `weights` float32 [rows],
         where rows = ceil(batch_size / size). Shapes are static. Rows of weight 0 are padding: they fill the last batch,
-        and every batch if `size` does not divide `batch_size`. Iterating again starts again at `start`.
+        and every batch if `size` does not divide `batch_size`.
+
+        Iterating again goes on with the next epoch's order, as `fit(dataset, epochs=10)` does: each iteration begins
+        with the first epoch that none before it was taken through to its end. With `start`, every iteration begins
+        there: to resume a training, let one iteration go through the `epochs` that are left, and give fit
+        `steps_per_epoch`.
 
         Args:
             batch_size: Rows of a global batch, all ranks together.
             rank: This rank; by default that of the running Horovod job, 0 outside one.
             size: Number of ranks; by default that of the running Horovod job, 1 outside one.
-            epochs: Epochs that one pass goes through, the first counted from `start`; None never ends.
+            epochs: Epochs that one iteration goes through; None never ends.
             **options: What comes out, and how it is read.
 
                 image_size: Height and width that images are resized to; by default they have the size of the first one.
-                start: Where to begin: what `position` returned.
+                start: Where every iteration begins: what `position` returned.
                 preprocess: Called with (images, labels) of a batch inside the pipeline; returns both.
                 dtype: `float32` or `uint8`.
                 one_hot: Whether labels come as float32 [rows, classes]; the number of classes, if the table does not
@@ -251,7 +255,8 @@ class DeltaFeed:
     ) -> Iterator[tuple[Any, Any, Any]]:
         """Gives what `as_dataset` gives as an iterator of NumPy arrays; TensorFlow is not imported.
 
-        Close the iterator, or let it go, to end its threads before its end. Arguments are those of `as_dataset`.
+        It goes through `epochs` once. Close it, or let it go, to end its threads before its end. Arguments are those of
+        `as_dataset`.
 
         Raises:
             InvalidArgumentError: If an argument is outside its range, or `start` belongs to another order.
@@ -271,14 +276,15 @@ class DeltaFeed:
     ) -> tf.data.Dataset:
         """Gives this rank's batches as a tf.data.Dataset of (columns, weights), where columns is a dictionary.
 
-        The rows, their order and their weights are those of `as_dataset`; nothing is decoded. Text, bytes and decimals
+        The rows, their order and their weights are those of `as_dataset`, also where it is iterated again; nothing is
+        decoded. Text, bytes and decimals
         are strings, times int64 (days, or microseconds since 1970).
 
         Args:
             batch_size: Rows of a global batch, all ranks together.
             rank: This rank, as in `as_dataset`.
             size: Number of ranks, as in `as_dataset`.
-            epochs: Epochs that one pass goes through.
+            epochs: Epochs that one iteration goes through.
             **options: `start`, `reader_threads`, `read_timeout_s` and `prefetch` as in `as_dataset`, and
 
                 columns: Names of the columns; None is all.
@@ -382,7 +388,7 @@ def _mebibytes(count: int) -> str:
 def _require_numbers(snapshot: Snapshot, label_column: str) -> None:
     require_column(snapshot, label_column, "label_column")
     declared = snapshot.schema[label_column]
-    if declared not in _INTEGERS:
+    if declared not in INTEGERS:
         raise NotAnImageTableError(
             f"{snapshot.location}@{snapshot.version}: column {label_column!r} is {declared}, class numbers are "
             "integers; name another column as label_column, or add one with numbers"

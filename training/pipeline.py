@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import BadRowError, LakelensError
+from ..errors import LakelensError, MissingDependencyError
+from ..etl.stored_image import CHANNELS, PixelDecoder, simplejpeg_works
 from .batches import BatchReader
 from .buffers import BatchBuffers
-from .decode import CHANNELS, DecodedBatch, Decoding, DecodingPool, has_simplejpeg
-from .options import ImageOutput, Reading, available_cores, image_size_of
+from .decode import DecodedBatch, Decoding, DecodingPool
+from .options import ImageOutput, Preprocess, Reading, available_cores, image_size_of
 from .position import Start
 from .sharding import RankBatches
 from .stored import Boxes, check_boxes, stored_batches, stored_columns_of
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
 DECODING_BATCHES = 2
 # What pipelines of this process have raised, newest last: TensorFlow carries an exception's text, not its type.
 _raised: deque[LakelensError] = deque(maxlen=32)
+
+# What a batch that is not the last of its epoch says of the epoch that follows.
+_WITHIN_EPOCH = -1
 
 Batch = tuple[Any, Any, Any]
 
@@ -97,18 +102,11 @@ class ImagePass:
             BadRowError: If no image tells the size that is not given.
         """
         check_boxes(feed, output.max_boxes)
-        stored: tuple[int, int] | None
-        if output.image_size is None:
-            size = stored = feed.stored_size
-        else:
-            size, stored = image_size_of(output.image_size), _stored_size_if_told(feed)
+        given = output.image_size
         decoding = Decoding(
-            size=size,
-            stored=stored,
-            resize=output.image_size is not None,
+            size=feed.stored_size if given is None else image_size_of(given),
+            decoder=PixelDecoder(given is not None, output.jpeg == "fast", _by_simplejpeg(output.decoder)),
             policy=output.bad_rows,
-            fast=output.jpeg == "fast",
-            simplejpeg=has_simplejpeg(output.decoder),
             describe=feed.describe_row,
             skipped=feed.skipped,
         )
@@ -138,7 +136,6 @@ class ImagePass:
             stored = stored_batches(
                 self.feed,
                 reader,
-                self.decoding.stored,
                 self.decoding.size,
                 self.output.max_boxes,
                 classes=self.classes,
@@ -184,18 +181,9 @@ class ImagePass:
 
 def image_dataset(passed: ImagePass) -> tf.data.Dataset:
     """Builds the tf.data pipeline behind `DeltaFeed.as_dataset`."""
-    import tensorflow as tf
-
-    preprocess = passed.output.preprocess
-    dataset = tf.data.Dataset.from_generator(lambda: remembered(passed.batches()), output_signature=passed.signature())
-    if preprocess is not None:
-
-        def preprocessed(images: Any, target: Any, weights: Any) -> Batch:
-            images, target = preprocess(images, target)
-            return images, target, weights
-
-        dataset = dataset.map(preprocessed, num_parallel_calls=preprocess_calls())
-    return finished(dataset, passed.rows)
+    return dataset_of(
+        passed.rows, passed.signature(), lambda rows: replace(passed, rows=rows).batches(), passed.output.preprocess
+    )
 
 
 def image_arrays(passed: ImagePass) -> Iterator[Batch]:
@@ -207,16 +195,77 @@ def image_arrays(passed: ImagePass) -> Iterator[Batch]:
         yield images, target, weights
 
 
-def finished(dataset: tf.data.Dataset, passed: Pass) -> tf.data.Dataset:
-    """Gives a pipeline its length, its prefetch and the options that keep its batches whole and in order."""
+def dataset_of(
+    passed: Pass,
+    signature: Any,
+    batches: Callable[[Pass], Iterator[Any]],
+    preprocess: Preprocess | None = None,
+) -> tf.data.Dataset:
+    """Makes a pipeline of batches, whole and in order, of known length.
+
+    An iteration begins with the first epoch that none before it was taken through to its end, unless a start was given:
+    then each begins there. A batch counts as taken once it leaves the pipeline, not once it is read ahead, so that a
+    look at the first batch changes nothing, and all ranks, which take the same steps, agree on the epoch.
+
+    Args:
+        passed: What one iteration goes through.
+        signature: TensorFlow's description of a batch, a tuple.
+        batches: Gives the batches of one iteration.
+        preprocess: Called with the first two parts of a batch inside the pipeline; gives both.
+    """
     import tensorflow as tf
 
+    epochs = _Epochs()
+    is_pinned = passed.reading.start is not None
+    steps = passed.batches.steps()
+
+    def generate() -> Iterator[Any]:
+        this = passed if is_pinned else replace(passed, start=Start(epochs.following))
+        first = this.start.epoch
+        # Not a loop, whose variable would keep the last batch while the next one is waited for.
+        yield from map(
+            lambda batch, count: (batch, _WITHIN_EPOCH if count % steps else first + count // steps),
+            remembered(batches(this)),
+            itertools.count(1),
+        )
+
+    def take(batch: Any, following: Any) -> Any:
+        tf.cond(
+            following == _WITHIN_EPOCH, lambda: following, lambda: tf.numpy_function(epochs.end, [following], tf.int64)
+        )
+        return batch
+
+    following = tf.TensorSpec((), tf.int64)
+    dataset = tf.data.Dataset.from_generator(generate, output_signature=(signature, following))
+    if preprocess is not None:
+
+        def preprocessed(batch: Any, following: Any) -> Any:
+            images, target = preprocess(batch[0], batch[1])
+            return (images, target, batch[2]), following
+
+        dataset = dataset.map(preprocessed, num_parallel_calls=preprocess_calls())
     if passed.steps is not None:
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(passed.steps))
     settings = tf.data.Options()
     settings.deterministic = True
     settings.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-    return dataset.prefetch(passed.reading.prefetch).with_options(settings)
+    return dataset.prefetch(passed.reading.prefetch).map(take).with_options(settings)
+
+
+class _Epochs:
+    """The epochs that a dataset's iterations have been through.
+
+    Attributes:
+        following: The first epoch that no iteration has been taken through to its end.
+    """
+
+    def __init__(self) -> None:
+        self.following = 0
+
+    def end(self, following: np.int64) -> np.int64:
+        """Notes that the epoch before `following` has been taken to its end."""
+        self.following = max(self.following, int(following))
+        return following
 
 
 def preprocess_calls() -> int:
@@ -257,14 +306,15 @@ def remembered(items: Iterator[Any]) -> Iterator[Any]:
         raise
 
 
-def _stored_size_if_told(feed: DeltaFeed) -> tuple[int, int] | None:
-    """Finds the size of images that are stored as pixels, if there can be any; None if no image tells it."""
-    if feed.format_column is None:
-        return None
-    try:
-        return feed.stored_size
-    except BadRowError:
-        return None
+def _by_simplejpeg(decoder: str) -> bool:
+    """Chooses what decodes JPEG: simplejpeg where it is installed, unless `decoder` is `pillow`.
+
+    Raises:
+        MissingDependencyError: If simplejpeg was asked for and is not installed.
+    """
+    if decoder == "simplejpeg" and not simplejpeg_works():
+        raise MissingDependencyError("decoder='simplejpeg' needs simplejpeg: pip install simplejpeg")
+    return decoder != "pillow" and simplejpeg_works()
 
 
 def _with_boxes(label: Any, boxes: Boxes) -> dict[str, Any]:

@@ -258,7 +258,7 @@ def _count_rows(plan: FeedPlan, timeout_s: float) -> FeedPlan:
     if not len(unknown):
         return plan
     stored, kept = plan.files.rows.copy(), plan.files.rows.copy()
-    counts = list(_of_files(plan, lambda file: _rows_in(plan, file), unknown, timeout_s))
+    counts = list(of_files(plan, lambda file: _rows_in(plan, file), unknown, timeout_s))
     stored[unknown], kept[unknown] = [c.stored for c in counts], [c.kept for c in counts]
     files = DataFiles(plan.files.paths, plan.files.sizes, kept, plan.files.partitions)
     with_rows = np.flatnonzero(kept)
@@ -286,10 +286,15 @@ def _rows_in(plan: FeedPlan, file: int) -> _Rows:
         raise files_missing(plan.location, plan.version, [plan.file_location(file)]) from error
 
 
-def _of_files(
-    plan: FeedPlan, work: Callable[[int], Result], files: npt.NDArray[np.int64], timeout_s: float
+def of_files(
+    plan: FeedPlan, work: Callable[[int], Result], files: npt.NDArray[np.int64], timeout_s: float = STALL_TIMEOUT_S
 ) -> Iterator[Result]:
-    """Does some work for many files, several at once."""
+    """Does some work for many files of a plan, several at once; gives the results in the order of the files.
+
+    Raises:
+        FeedStalledError: If the store does not answer.
+        FeedError: If a file cannot be read; names it.
+    """
 
     def named(file: int) -> str:
         return f"{plan.location}@{plan.version}: {plan.file_location(file)}"
@@ -331,7 +336,7 @@ def _sizes(plan: FeedPlan, timeout_s: float) -> _Sizes:
         return [(group.total_byte_size, group.num_rows) for group in found if group.num_rows]
 
     try:
-        seen = [group for of_file in _of_files(plan, groups, sampled, timeout_s) for group in of_file]
+        seen = [group for of_file in of_files(plan, groups, sampled, timeout_s) for group in of_file]
     except FileNotFoundError:  # planning without data files was asked for
         return _Sizes(min(int(sizes.max()), _ASSUMED_GROUP_BYTES), 0, int(sizes.sum()))
     growth = max(1.0, sum(size for size, _ in seen) / max(1, int(sizes[sampled].sum())))

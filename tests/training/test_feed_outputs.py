@@ -75,7 +75,7 @@ def test_every_decoder_gives_the_same_pixels_to_the_bit(tmp_path):
 
 
 def test_jpeg_is_decoded_by_simplejpeg_straight_from_arrows_memory(tmp_path, monkeypatch):
-    import lakelens.etl.images
+    import lakelens.etl.stored_image
 
     append(tmp_path / "t", image_rows(range(6)))
     feed = DeltaFeed(tmp_path / "t")
@@ -83,7 +83,7 @@ def test_jpeg_is_decoded_by_simplejpeg_straight_from_arrows_memory(tmp_path, mon
     def unwanted(data):
         raise AssertionError("Pillow was asked to decode a plain JPEG")
 
-    monkeypatch.setattr(lakelens.etl.images, "decode", unwanted)
+    monkeypatch.setattr(lakelens.etl.stored_image, "decode", unwanted)
     assert sorted(flat(map(real, feed.as_numpy(3, decoder="simplejpeg")))) == list(range(6))
     with pytest.raises(AssertionError):
         next(feed.as_numpy(3, decoder="pillow"))
@@ -123,6 +123,52 @@ def test_images_are_resized_as_inference_resizes_them(tmp_path):
         theirs = np.zeros((3, *size, 3), dtype=np.uint8)
         assert decode_rows(StoredRows(files, None, None, None), theirs) == [None] * 3
         np.testing.assert_array_equal(ours, theirs)
+
+
+def raw_rows(sizes: list[tuple[int, int]]) -> tuple[pa.Table, list[np.ndarray]]:
+    """Rows of raw pixels, each of its own size, and the pixels."""
+    pixels = [waves(number, *size) for number, size in enumerate(sizes)]
+    rows = with_images(range(len(sizes)), [image.tobytes() for image in pixels])
+    rows = rows.set_column(2, "format", pa.array(["raw_rgb"] * len(sizes)))
+    for place, name, side in ((3, "height", 0), (4, "width", 1)):
+        rows = rows.set_column(place, name, pa.array([size[side] for size in sizes], pa.int32()))
+    return rows, pixels
+
+
+def test_raw_pixels_of_mixed_sizes_are_fed_scored_and_profiled_at_each_rows_own_size(tmp_path):
+    from lakelens.etl.profile_images import hash_of_row
+    from lakelens.inference.decoding import StoredRows, decode_rows
+
+    sizes = [(48, 64), (64, 48), (32, 96)]  # all of 9,216 bytes
+    rows, pixels = raw_rows(sizes)
+    append(tmp_path / "t", rows)
+    feed = DeltaFeed(tmp_path / "t", shuffle=False)
+    with pytest.raises(BadRowError, match=r"row 1 .* 48 x 64 pixels: it is 64 x 48 pixels; resize all images"):
+        list(feed.as_numpy(3))
+    wanted = [np.asarray(Image.fromarray(image).resize((40, 20), Image.Resampling.BILINEAR)) for image in pixels]
+    np.testing.assert_array_equal(next(feed.as_numpy(3, image_size=(20, 40), dtype="uint8"))[0], wanted)
+    scored = np.zeros((3, 20, 40, 3), np.uint8)
+    columns = (rows[name].to_pylist() for name in ("image", "format", "height", "width"))
+    assert decode_rows(StoredRows(*columns), scored) == [None] * 3
+    np.testing.assert_array_equal(scored, wanted)
+    for row, image in zip(rows.to_pylist(), pixels, strict=True):
+        png = {"image": encoded_png(image), "format": "png"}
+        assert hash_of_row(row)[0] == hash_of_row(png)[0]
+
+
+def encoded_png(pixels: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def test_raw_pixels_whose_row_tells_no_size_are_a_bad_row_though_others_do(tmp_path):
+    rows, _ = raw_rows([(12, 16)] * 3)
+    append(tmp_path / "t", rows.set_column(3, "height", pa.array([12, None, 12], pa.int32())))
+    feed = DeltaFeed(tmp_path / "t", shuffle=False)
+    with pytest.raises(BadRowError, match=r"row 1 .* needs the row's height and width in pixels, they are None, 16"):
+        list(feed.as_numpy(3))
+    assert real(next(feed.as_numpy(3, bad_rows="skip"))) == [0, 2]
 
 
 def test_labels_are_one_hot_on_request(tmp_path):
@@ -415,7 +461,7 @@ def test_no_image_has_to_tell_its_size_where_the_size_is_given(tmp_path):
     assert real(next(feed.as_numpy(20, bad_rows="skip", image_size=8))) == [19]
     raw = image_rows(range(3), "raw_rgb").set_column(3, "height", pa.array([None] * 3, pa.int32()))
     append(tmp_path / "raw", raw)
-    with pytest.raises(BadRowError, match="no image of the feed tells the size of its pixels"):
+    with pytest.raises(BadRowError, match="needs the row's height and width in pixels, they are None, 16"):
         list(DeltaFeed(tmp_path / "raw").as_numpy(3, image_size=8))
 
 

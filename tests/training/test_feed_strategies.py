@@ -50,6 +50,11 @@ def test_fit_and_fit_under_a_strategy_train_the_same_model(trained):
 
 
 @pytest.mark.tensorflow
+def test_fit_goes_on_with_the_next_epochs_order_where_one_iteration_ends(trained):
+    assert_same_model(trained["fit"], trained["fit in one iteration"])
+
+
+@pytest.mark.tensorflow
 def test_a_custom_loop_trains_the_model_that_fit_trains(trained):
     assert_same_model(trained["fit"], trained["loop 1"])
 
