@@ -355,5 +355,5 @@ def check_root(root_rank: Any) -> None:
     Raises:
         InvalidArgumentError: If there is none.
     """
-    if not isinstance(root_rank, numbers.Integral) or not 0 <= root_rank < size():
+    if not isinstance(root_rank, numbers.Integral) or not 0 <= int(root_rank) < size():
         raise InvalidArgumentError(f"root_rank={root_rank}: ranks are 0 to {size() - 1} (this is rank {rank()})")
