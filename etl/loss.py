@@ -39,7 +39,7 @@ class LossGuard:
         self._lost.update(lost)
         found = self._too_many(self._lost)
         if found:
-            why = "; ".join(f"{rows}: {reason}" for reason, rows in _by(self._lost, 1).most_common())
+            why = "; ".join(f"{reason}: {rows}" for reason, rows in _by(self._lost, 1).most_common())
             raise IngestLossError(
                 f"{self._table}: this ingest would take out {found} ({why}). Nothing was committed of it. Check the "
                 "source and its annotations; if the loss is meant, allow it: --allow-loss, or allow_loss=True"

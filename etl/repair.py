@@ -18,7 +18,7 @@ from .known_classes import count_classes, known_classes
 from .labels import LABELS_PROPERTY, grow_labels, labels_of, labels_property
 from .notes import REPAIR, write_note
 from .recipe import RECIPE_PROPERTY, Recipe
-from .transaction import Batch, Transaction, sql_literal, user_name
+from .transaction import Batch, Transaction, noted, set_properties, sql_literal, user_name
 from .writing import writing_session
 
 if TYPE_CHECKING:
@@ -78,12 +78,16 @@ def repair(spark: SparkSession, location: str, *, dry_run: bool = False) -> Repa
         return RepairResult(transaction.version, findings, changes, labels)
     rows = read_table(session, transaction.path, transaction.version)
     note = write_note(REPAIR, labels, count_classes(rows), user=user_name())
-    wrong = {found.name for found in numbers.wrong}
-    where = _is_wrong({name: labels[name] for name in wrong}) if wrong else None
-    corrected = _corrected(rows, {name: labels[name] for name in wrong}, where)
-    done = transaction.commit(Batch(corrected, note, where, {LABELS_PROPERTY: labels_property(labels)}))
-    version = transaction.version if done.version is None else done.version
-    return RepairResult(version, findings, changes, labels, committed=done.version is not None)
+    properties = {LABELS_PROPERTY: labels_property(labels)}
+    wrong = {found.name: labels[found.name] for found in numbers.wrong}
+    if wrong:
+        where = _is_wrong(wrong)
+        transaction.commit(Batch(_corrected(rows.where(where), wrong), note, where, properties))
+    else:  # a batch without rows would not be committed
+        with noted(session, note):
+            set_properties(session, location, properties)
+    version = open_transaction(session, transaction.path).version
+    return RepairResult(version, findings, changes, labels, committed=True)
 
 
 def _stated(transaction: Transaction) -> tuple[dict[str, int], tuple[str, ...]]:
@@ -113,15 +117,13 @@ def _is_wrong(labels: Mapping[str, int]) -> str:
     return f"({row} OR coalesce(exists({schema.ANNOTATIONS}, box -> {box}), false))"
 
 
-def _corrected(rows: DataFrame, labels: Mapping[str, int], where: str | None) -> DataFrame:
-    """The rows that are mended, with their right numbers."""
+def _corrected(rows: DataFrame, labels: Mapping[str, int]) -> DataFrame:
+    """The rows with their right numbers."""
     from pyspark.sql import functions as F
 
-    if where is None:
-        return rows.limit(0)
     label = F.expr(f"coalesce({_right_number(schema.LABEL_NAME, labels)}, {schema.LABEL})")
     number = f"coalesce({_right_number('box.label_name', labels)}, box.label)"
     others = ", ".join(f"'{name}', box.{name}" for name in schema.ANNOTATION_FIELDS[1:])
     boxes = F.expr(f"transform({schema.ANNOTATIONS}, box -> named_struct('label', {number}, {others}))")
     mended = {schema.LABEL: label.cast("int"), schema.ANNOTATIONS: boxes}
-    return rows.where(where).withColumns(mended)
+    return rows.withColumns(mended)
