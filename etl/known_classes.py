@@ -25,6 +25,7 @@ from .opening import log_of
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from .snapshot import Snapshot
     from .transaction import Transaction
 
 
@@ -78,19 +79,18 @@ def count_classes(rows: DataFrame) -> Counter[str]:
 
 
 def labels_in_log(
-    location: str, latest: int, stated: Mapping[str, int], storage_options: Mapping[str, str] | None
+    latest: Snapshot, stated: Mapping[str, int], storage_options: Mapping[str, str] | None
 ) -> dict[str, int]:
     """Every class number that a version's property or the log up to it knows, without Spark.
 
     Args:
-        location: The table's path or URI.
         latest: The version.
         stated: The numbers of its property.
         storage_options: Access to an object store.
     """
-    with log_of(location) as log:
-        memory = remember(commits_in_files(log, latest, storage_options))
-    noted = memory.labels if memory is not None else _older_labels(location, storage_options)
+    with log_of(latest.location) as log:
+        memory = remember(commits_in_files(log, latest.version, storage_options))
+    noted = memory.labels if memory is not None else _older_labels(latest.location, storage_options)
     return settle(noted, stated, {}).labels
 
 

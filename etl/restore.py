@@ -131,7 +131,7 @@ class _Restore:
         target, latest = self._open(version), self._open(None)
         Recipe.of({**target.configuration, **latest.configuration}, self.location)
         require_files(target, self.storage_options)
-        labels = labels_in_log(self.path, latest.version, _labels_of(latest.configuration), self.storage_options)
+        labels = labels_in_log(latest, _labels_of(latest.configuration), self.storage_options)
         result = RestoreResult(latest.version, target.version, {}, {}, {}, self.user, committed=False)
         if set(target.files.paths) != set(latest.files.paths):
             made = self._bring_back(target, labels)

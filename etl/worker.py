@@ -76,7 +76,7 @@ class BatchTask:
                 self._tell_problems(annotation, placed)
                 outcome.stored[annotation.label_name or NO_CLASS] += 1
                 yield from packer.add(self._stored_row(annotation, row, result, placed), len(result.image))
-            elif isinstance(placed, ImageError) and row[STORED_CLASS] is not None:
+            elif isinstance(placed, ImageError) and row.get(STORED_CLASS) is not None:
                 outcome.lost[row[STORED_CLASS], placed.reason] += 1
         yield from packer.flush()
         if self.outcome is not None:
