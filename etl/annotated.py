@@ -14,7 +14,7 @@ from . import schema
 from .annotation_frames import coco_annotations, manifest_annotations, match_images, merged_by_path
 from .annotations import ANNOTATIONS_DDL, IMAGE_MISSING, PATH_UNUSABLE
 from .class_folders import Wanted
-from .coco import CocoFile, find_coco_files
+from .coco import CocoFile, find_coco_files, named_coco_file
 from .folders import list_folder_by_spark, list_local_folder
 from .listing import IGNORED, PROBLEMS, Listing, completed, with_annotation_hash
 from .references import folder_of, relative_reference
@@ -64,7 +64,9 @@ def list_coco(spark: SparkSession, source: str, annotations: str | None) -> List
     Args:
         spark: The session.
         source: The folder.
-        annotations: One instances file whose paths are relative to the folder; None finds them by their usual names.
+        annotations: One instances file, in the folder or elsewhere; None finds those that have a usual name. Its file
+            names start from the folders that a usual name means, and else from `source`: from the first of them in
+            which an image of that name is.
 
     Raises:
         SourceNotFoundError: If the folder or file does not exist.
@@ -78,11 +80,12 @@ def list_coco(spark: SparkSession, source: str, annotations: str | None) -> List
     ignored = files.where(F.col(IGNORED).isNotNull())
     images = files.where(F.col(IGNORED).isNull() & ~is_json)
     if annotations is not None:
-        frames = [coco_annotations(spark, annotations, source)]
-        folders = [""]
+        found = [(annotations, named_coco_file(annotations, relative_reference(absolute(annotations), source)))]
     else:
         json_paths = [row[0] for row in files.where(F.col(IGNORED).isNull() & is_json).select(schema.PATH).collect()]
-        frames, folders = _coco_frames(spark, source, root, json_paths, images)
+        found = _coco_files(source, root, json_paths)
+    read = [_read_coco(spark, source, root, *file, images) for file in found]
+    frames, folders = [frame for frame, _ in read], [folder for _, folder in read]
     below = functools.reduce(lambda one, other: one | other, [_is_below(root, folder) for folder in set(folders)])
     outside = images.where(~below).withColumn(IGNORED, F.lit(OTHER_FOLDER))
     images = images.where(below)
@@ -170,9 +173,8 @@ def _annotated(
     return Listing(name, listed, root, None if is_local else _reader(spark), has_annotations=True)
 
 
-def _coco_frames(
-    spark: SparkSession, source: str, root: str, json_paths: list[str], images: DataFrame
-) -> tuple[list[DataFrame], list[str]]:
+def _coco_files(source: str, root: str, json_paths: list[str]) -> list[tuple[str, CocoFile]]:
+    """Finds the instances files of a folder by their names, each with its location."""
     relative = {relative_reference(path, root) or path: path for path in json_paths}
     files = find_coco_files(list(relative))
     if not files:
@@ -181,22 +183,30 @@ def _coco_frames(
             f"{source} has no COCO instances file under a usual name (annotations/instances_train2017.json, "
             f"train/_annotations.coco.json); JSON files there: {seen}. Name yours: annotations='path/to/file.json'"
         )
-    frames, folders = [], []
-    for file in files:
-        folder = _image_folder(file, root, images)
-        folders.append(folder)
+    here = source.rstrip("/")
+    return [(relative[file.path] if has_scheme(source) else f"{here}/{file.path}", file) for file in files]
+
+
+def _read_coco(
+    spark: SparkSession, source: str, root: str, location: str, file: CocoFile, images: DataFrame
+) -> tuple[DataFrame, str]:
+    """Reads a COCO file, and finds which of the folders that it may mean holds its images.
+
+    Without an image of its names in any of them, it is the first that holds images at all.
+    """
+    held = [folder for folder in file.image_folders if images.where(_is_below(root, folder)).limit(1).count()]
+    folders = held or list(file.image_folders[:1])
+
+    def read(folder: str) -> DataFrame:
         image_root = "/".join(part for part in (source.rstrip("/"), folder) if part)
-        location = relative[file.path] if has_scheme(source) else f"{source.rstrip('/')}/{file.path}"
-        frames.append(coco_annotations(spark, location, image_root, file.split))
-    return frames, folders
+        return coco_annotations(spark, location, image_root, file.split)
 
-
-def _image_folder(file: CocoFile, root: str, images: DataFrame) -> str:
-    """The first of the folders that a COCO file may mean which holds images."""
-    for folder in file.image_folders:
-        if images.where(_is_below(root, folder)).limit(1).count():
-            return folder
-    return file.image_folders[0]
+    for folder in folders:
+        frame = read(folder)
+        if len(folders) == 1 or frame.join(images.select(schema.PATH), schema.PATH, "left_semi").limit(1).count():
+            return frame, folder
+        frame.unpersist()
+    return read(folders[0]), folders[0]
 
 
 def _is_below(root: str, folder: str) -> Column:

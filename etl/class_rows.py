@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from . import schema
 from .catalog import read_table
-from .label_changes import ClassConflict
+from .label_changes import ClassConflict, Conflicts, SplitConflict
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _MOST_EXAMPLES = 10
 _Rows = TypeVar("_Rows", bound="ClassRows")
+# How many contents, and of the first of them the values with a file of each.
+_Found = tuple[int, list[tuple[str, Mapping[str, str]]]]
 
 
 class ClassRows(Protocol):
@@ -33,8 +35,8 @@ class ClassRows(Protocol):
     def moved(self: _Rows, classes: Collection[str], after: _Rows) -> Mapping[tuple[str, str], int]:
         """Counts the contents of some classes that are in another class in `after`, by both classes."""
 
-    def conflicts(self, batch_ids: Collection[str]) -> tuple[int, tuple[ClassConflict, ...]]:
-        """Finds contents of some batches that are in several classes: their number, and the first of them."""
+    def conflicts(self, batch_ids: Collection[str]) -> Conflicts:
+        """Finds contents of some batches that are in several classes, and those that are in several splits."""
 
 
 @dataclass(frozen=True)
@@ -66,25 +68,30 @@ class SparkClassRows:
         joined = contents(self._of(classes), "old").join(contents(others, "new"), schema.CONTENT_HASH)
         return {(row["old"], row["new"]): row["count"] for row in joined.groupBy("old", "new").count().collect()}
 
-    def conflicts(self, batch_ids: Collection[str]) -> tuple[int, tuple[ClassConflict, ...]]:
-        """Finds contents of some batches that are in several classes: their number, and the first of them."""
+    def conflicts(self, batch_ids: Collection[str]) -> Conflicts:
+        """Finds contents of some batches that are in several classes, and those that are in several splits."""
+        in_classes, in_splits = self._may_conflict(batch_ids)
+        nothing: _Found = (0, [])
+        classes = self._in_several(schema.LABEL_NAME, batch_ids) if in_classes else nothing
+        return _conflicts(classes, self._in_several(schema.SPLIT, batch_ids) if in_splits else nothing)
+
+    def _in_several(self, column: str, batch_ids: Collection[str]) -> _Found:
+        """Counts contents of some batches that have several values in a column; gives the first of them."""
         from pyspark.sql import functions as F
 
-        if not self._may_conflict(batch_ids):
-            return 0, ()
-        named = self.rows.where(F.col(schema.LABEL_NAME).isNotNull())
+        named = self.rows.where(F.col(column).isNotNull())
         came = named.where(F.col(schema.BATCH_ID).isin(*batch_ids)).select(schema.CONTENT_HASH)
-        classes = named.join(came, schema.CONTENT_HASH, "left_semi").groupBy(schema.CONTENT_HASH, schema.LABEL_NAME)
-        entry = F.struct(schema.LABEL_NAME, schema.PATH)
-        contents = classes.agg(F.min(schema.PATH).alias(schema.PATH)).groupBy(schema.CONTENT_HASH)
+        values = named.join(came, schema.CONTENT_HASH, "left_semi").groupBy(schema.CONTENT_HASH, column)
+        entry = F.struct(column, schema.PATH)
+        contents = values.agg(F.min(schema.PATH).alias(schema.PATH)).groupBy(schema.CONTENT_HASH)
         found = contents.agg(F.sort_array(F.collect_list(entry)).alias("entries")).where(F.size("entries") > 1)
         first = found.orderBy(schema.CONTENT_HASH).limit(_MOST_EXAMPLES).collect()
-        return found.count(), tuple(_conflict(row[schema.CONTENT_HASH], dict(row["entries"])) for row in first)
+        return found.count(), [(row[schema.CONTENT_HASH], dict(row["entries"])) for row in first]
 
     def _of(self, classes: Collection[str]) -> DataFrame:
         return self.rows.where(_is_of(classes))
 
-    def _may_conflict(self, batch_ids: Collection[str]) -> bool:
+    def _may_conflict(self, batch_ids: Collection[str]) -> tuple[bool, bool]:
         """Tells in one pass over small numbers whether there is anything to look for: nearly always there is not.
 
         Two contents may share a number, and then there is nothing after all; one content always has the same.
@@ -92,13 +99,17 @@ class SparkClassRows:
         from pyspark.sql import functions as F
 
         # A filter on the table would make Delta weigh the statistics of all its files first, for nothing.
-        name = F.expr(f"CASE WHEN {schema.LABEL_NAME} IS NOT NULL THEN xxhash64({schema.LABEL_NAME}) END")
+        name, split = (
+            F.expr(f"CASE WHEN {column} IS NOT NULL THEN xxhash64({column}) END")
+            for column in (schema.LABEL_NAME, schema.SPLIT)
+        )
         contents = self.rows.groupBy(F.xxhash64(schema.CONTENT_HASH)).agg(
-            F.min(name).alias("first"),
-            F.max(name).alias("last"),
+            (F.min(name) < F.max(name)).alias("classes"),
+            (F.min(split) < F.max(split)).alias("splits"),
             F.bool_or(F.col(schema.BATCH_ID).isin(*batch_ids)).alias("came"),
         )
-        return bool(contents.where("came AND first <> last").count())
+        found = contents.where("came").agg(F.bool_or("classes"), F.bool_or("splits")).collect()[0]
+        return bool(found[0]), bool(found[1])
 
 
 @dataclass(frozen=True)
@@ -106,7 +117,7 @@ class ArrowClassRows:
     """Rows that the driver has read.
 
     Attributes:
-        rows: The columns `path`, `content_hash`, `label_name` and `batch_id` of the table.
+        rows: The columns `path`, `content_hash`, `label_name`, `split` and `batch_id` of the table.
     """
 
     rows: pa.Table
@@ -128,18 +139,11 @@ class ArrowClassRows:
         others = [(content, new) for content, new in there if new not in classes]
         return Counter((old, new) for content, new in others for old in went[content])
 
-    def conflicts(self, batch_ids: Collection[str]) -> tuple[int, tuple[ClassConflict, ...]]:
-        """Finds contents of some batches that are in several classes: their number, and the first of them."""
+    def conflicts(self, batch_ids: Collection[str]) -> Conflicts:
+        """Finds contents of some batches that are in several classes, and those that are in several splits."""
         came = set(self._where(schema.BATCH_ID, batch_ids).column(schema.CONTENT_HASH).to_pylist())
         rows = self._where(schema.CONTENT_HASH, came)
-        columns = (rows.column(name).to_pylist() for name in (schema.CONTENT_HASH, schema.LABEL_NAME, schema.PATH))
-        classes: dict[str, dict[str, str]] = {}
-        for content, name, path in zip(*columns, strict=True):
-            if content is not None and name is not None:
-                paths = classes.setdefault(content, {})
-                paths[name] = min(path, paths.get(name, path))
-        several = sorted(content for content, paths in classes.items() if len(paths) > 1)
-        return len(several), tuple(_conflict(content, classes[content]) for content in several[:_MOST_EXAMPLES])
+        return _conflicts(*(_in_several(rows, column) for column in (schema.LABEL_NAME, schema.SPLIT)))
 
     def _of(self, classes: Collection[str]) -> pa.Table:
         return self._where(schema.LABEL_NAME, classes)
@@ -200,6 +204,27 @@ def _contents(rows: pa.Table) -> set[tuple[str, str]]:
     return {(content, name) for content, name in pairs if content is not None and name is not None}
 
 
-def _conflict(content: str, paths: Mapping[str, str]) -> ClassConflict:
-    """Makes a finding of one content's classes, with a file of each."""
-    return ClassConflict(content, tuple(sorted(paths)), tuple(paths[name] for name in sorted(paths)))
+def _in_several(rows: pa.Table, column: str) -> _Found:
+    """Counts contents that have several values in a column; gives the first of them."""
+    columns = (rows.column(name).to_pylist() for name in (schema.CONTENT_HASH, column, schema.PATH))
+    values: dict[str, dict[str, str]] = {}
+    for content, value, path in zip(*columns, strict=True):
+        if content is not None and value is not None:
+            paths = values.setdefault(content, {})
+            paths[value] = min(path, paths.get(value, path))
+    several = sorted(content for content, paths in values.items() if len(paths) > 1)
+    return len(several), [(content, values[content]) for content in several[:_MOST_EXAMPLES]]
+
+
+def _conflicts(classes: _Found, splits: _Found) -> Conflicts:
+    return Conflicts(
+        classes[0],
+        tuple(ClassConflict(*_sides(*found)) for found in classes[1]),
+        splits[0],
+        tuple(SplitConflict(*_sides(*found)) for found in splits[1]),
+    )
+
+
+def _sides(content: str, paths: Mapping[str, str]) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    """Gives one content's classes or splits, with a file of each."""
+    return content, tuple(sorted(paths)), tuple(paths[name] for name in sorted(paths))

@@ -261,6 +261,23 @@ def find_coco_files(paths: Collection[str]) -> list[CocoFile]:
     return found
 
 
+def named_coco_file(location: str, path: str | None) -> CocoFile:
+    """Says what a COCO file that a user has named annotates.
+
+    A usual name means what it does where it is found; then come the source itself and the folder of the file.
+
+    Args:
+        location: Its path or URI.
+        path: Its path below the source folder; None when it lies elsewhere.
+    """
+    name = location.rpartition("/")[2]
+    below = f"annotations/{name}" if path is None else path
+    folder = below.rpartition("/")[0] if path is not None else ""
+    usual = find_coco_files([below])
+    folders = (*(usual[0].image_folders if usual else ()), "", folder)
+    return CocoFile(below, tuple(dict.fromkeys(folders)), usual[0].split if usual else None)
+
+
 def _split_in(name: str) -> str | None:
     """Reads the split from a name such as `train2017`, `val` or `valid`."""
     found = re.fullmatch(r"(train|val|valid|validation|dev|test)[-_]?\d*", name.lower())

@@ -53,9 +53,11 @@ def create_image_table(spark: SparkSession, location: str, batch: Batch) -> Comm
 class _DeltaTransaction:
     """Drives `org.apache.spark.sql.delta.OptimisticTransaction`; its shape is that of Delta 3.3 and 4.0."""
 
+    asks_before_commit = True
+
     def __init__(self, spark: SparkSession, path: str) -> None:
         self._spark = spark
-        self._path = path
+        self.path = path
         self._jvm: Any = spark._jvm
         self._log = self._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path)
         self._none = self._jvm.scala.Option.empty()
@@ -67,7 +69,7 @@ class _DeltaTransaction:
         return str(value.get()) if value.isDefined() else None
 
     def commit(self, batch: Batch) -> Committed:
-        with conflicts_named(f"{self._path}@{self.version}"):
+        with conflicts_named(f"{self.path}@{self.version}"):
             number = self._last_number() + 1
             if self.version >= 0:
                 self._set_properties(batch.properties)
@@ -80,12 +82,11 @@ class _DeltaTransaction:
             row_count = _row_count([file.stats() for file in files], batch.new_batch, is_append=batch.is_append)
             if not actions and self.version >= 0:
                 return Committed(None, 0)
+            note = batch.user_metadata if batch.before_commit is None else batch.before_commit(row_count)
             actions.append(
                 self._jvm.org.apache.spark.sql.delta.actions.SetTransaction(APPLICATION_ID, number, self._none)
             )
-            version = self._transaction.commit(
-                self._sequence(actions), self._operation(mode, batch.delete_where, batch.user_metadata)
-            )
+            version = self._transaction.commit(self._sequence(actions), self._operation(mode, batch.delete_where, note))
             return Committed(int(version), row_count, self._rows_of(files) if batch.is_append else None)
 
     def _last_number(self) -> int:
@@ -106,7 +107,7 @@ class _DeltaTransaction:
         """Reads the number without Spark; None where only Spark can."""
         if self.version < 0:
             return -1
-        place = absolute(self._path)
+        place = absolute(self.path)
         if has_scheme(place) or str(self._log.dataPath().toUri().getScheme()) != "file":
             return None
         try:

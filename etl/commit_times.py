@@ -49,17 +49,34 @@ def commit_time(version: int, log: str, storage_options: Mapping[str, str] | Non
         log: Where the table's log is.
         storage_options: Access to an object store.
     """
-    commit = f"{log.rstrip('/')}/_delta_log/{version:0{_COMMIT_DIGITS}d}.json"
     try:
-        # What a commit says of itself is its first line, as a rule; its other lines may be many megabytes.
-        found = _time_of(read_bytes(commit, storage_options, end=_FIRST_BYTES))
-        return found or _time_of(read_bytes(commit, storage_options))
+        said = commit_info(version, log, storage_options) or {}
     except FileNotFoundError:
         return None
     except (UsageError, OSError) as error:
         # delta-rs reaches stores that fsspec has no package or no access for; only the time stays unknown.
-        logger.info("%s cannot be read (%s), so the time of version %d is unknown", commit, error, version)
+        logger.info("%s cannot be read (%s), so the time of version %d is unknown", log, error, version)
         return None
+    milliseconds = said.get("inCommitTimestamp", said.get("timestamp"))
+    return None if milliseconds is None else _utc(int(milliseconds))
+
+
+def commit_info(version: int, log: str, storage_options: Mapping[str, str] | None) -> dict[str, Any] | None:
+    """Reads what a commit says of itself; None if it says nothing.
+
+    Args:
+        version: Number of the version.
+        log: Where the table's log is.
+        storage_options: Access to an object store.
+
+    Raises:
+        FileNotFoundError: If the log no longer has the commit.
+    """
+    commit = f"{log.rstrip('/')}/_delta_log/{version:0{_COMMIT_DIGITS}d}.json"
+    # It is the first line, as a rule; the other lines may be many megabytes.
+    return _info_in(read_bytes(commit, storage_options, end=_FIRST_BYTES)) or _info_in(
+        read_bytes(commit, storage_options)
+    )
 
 
 def _from_files(log: str, storage_options: Mapping[str, str] | None) -> dict[int, datetime]:
@@ -72,15 +89,14 @@ def _from_files(log: str, storage_options: Mapping[str, str] | None) -> dict[int
     return {version: time for version, time in times.items() if time is not None}
 
 
-def _time_of(commit: bytes) -> datetime | None:
+def _info_in(commit: bytes) -> dict[str, Any] | None:
     for line in commit.splitlines():
         if b'"commitInfo"' in line[:20]:
             try:
-                said = json.loads(line)["commitInfo"]
+                said: dict[str, Any] = json.loads(line)["commitInfo"]
             except ValueError:  # cut off
                 return None
-            milliseconds = said.get("inCommitTimestamp", said.get("timestamp"))
-            return None if milliseconds is None else _utc(int(milliseconds))
+            return said
     return None
 
 

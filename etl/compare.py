@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from . import schema
 from .class_folders import ListedFile
+from .labels import NO_CLASS
 from .plan import CHANGED, GONE, KNOWN, NEW
 from .quality import RETRIED_REASONS
 from .walk import NOT_LOOKED_INTO
@@ -218,7 +219,7 @@ def _hash_and_class(stored: StoredFile | None) -> tuple[str | None, str | None]:
     """What the table has of a file: its content, where nothing but a class folder spoke of it, and its class."""
     if stored is None:
         return None, None
-    return (stored.content_hash if stored.annotation_hash is None else None), stored.label_name
+    return (stored.content_hash if stored.annotation_hash is None else None), stored.label_name or NO_CLASS
 
 
 def _gone(known: KnownFiles, seen: set[str], not_looked_into: Collection[str], below: str) -> Iterator[ComparedFile]:

@@ -1,23 +1,17 @@
-"""The history of a table: what each commit made of it, by class, and who made it; without a JVM."""
+"""The history of a table: what each commit made of it, by class, and who made it; from the log alone, without a JVM."""
 
 from __future__ import annotations
 
-import json
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from ..errors import DataFileError, InvalidArgumentError, NotAnImageTableError
-from ..locations import absolute
-from ..parquet import open_parquet_file
-from .log_walk import LoggedFile, LogState, walk_log
-from .snapshot import locate
-from .versions import class_column, count_rows, in_order
-
-INGEST, RESTORE = "ingest", "restore"
+from ..errors import InvalidArgumentError, NotAnImageTableError
+from .labels import LABELS_PROPERTY, labels_of
+from .log_walk import LogState, walk_log
+from .notes import REPAIR, counts_in, labels_in, note_of
 
 
 @dataclass(frozen=True)
@@ -28,12 +22,14 @@ class VersionInfo:
         version: Its number.
         timestamp: When it was committed; None if its commit does not say.
         operation: What Delta calls the commit, such as WRITE.
-        rows: Its rows; None when its files are gone or damaged, or the log can no longer rebuild it.
-        class_counts: Rows by class name, as `class_counts` gives them; None likewise, or when it has no classes.
+        rows: Its rows; None when the log does not say how many rows its files have, or can no longer rebuild it.
+        class_counts: Rows by class name, as `class_counts` gives them; None for a commit that is not of lakelens.
         batch_id: The ingest's mark; None for a commit that is none.
         source: What was ingested; None likewise.
-        user: Who ingested or restored; None for a commit that is neither.
+        user: Who ingested, restored or repaired; None for another commit.
         restored: Number of the version whose rows a restore has brought back; None for a commit that is none.
+        damage: What its commit did to class numbers that contradicts the versions before, in words. Seen are its
+            property, and files that hold one class alone.
     """
 
     version: int
@@ -45,14 +41,13 @@ class VersionInfo:
     source: str | None
     user: str | None
     restored: int | None = None
+    damage: tuple[str, ...] = ()
 
 
 def history(
     location: str | Path, limit: int | None = None, storage_options: Mapping[str, str] | None = None
 ) -> list[VersionInfo]:
-    """Lists the versions that the log still knows, the newest first.
-
-    Each data file is read once, its column of classes alone.
+    """Lists the versions that the log still knows, the newest first; reads no data file.
 
     Args:
         location: Path or URI of the table.
@@ -65,83 +60,62 @@ def history(
     """
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
         raise InvalidArgumentError(f"limit = {limit!r}: give a whole number of versions, 1 or more")
-    counts = _RunningCounts(absolute(location).rstrip("/"), storage_options)
-    return [_info(state, counts) for state in walk_log(location, limit, storage_options)][::-1]
+    numbers = _NumbersSoFar()
+    return [_info(state, numbers) for state in walk_log(location, limit, storage_options)][::-1]
 
 
-def note_of(text: object) -> dict[str, Any]:
-    """Reads what lakelens wrote beside a commit; empty for other writers' words."""
-    try:
-        note = json.loads(str(text))
-    except ValueError:
-        return {}
-    return note if isinstance(note, dict) and note.get("lakelens") in (INGEST, RESTORE) else {}
+class _NumbersSoFar:
+    """The class numbers of the versions that a walk has passed."""
+
+    def __init__(self) -> None:
+        self._labels: dict[str, int] = {}
+        self._names: dict[int, str] = {}
+        self._property: str | None = None
+
+    def damage(self, state: LogState, note: Mapping[str, Any]) -> Iterator[str]:
+        """Says what a commit contradicts, and learns what is new of it."""
+        if note.get("lakelens") == REPAIR:
+            self._labels, self._names = {}, {}
+        text = state.configuration.get(LABELS_PROPERTY)
+        if text != self._property:
+            self._property = text
+            try:
+                stated = labels_of(state.configuration)
+            except NotAnImageTableError as error:
+                yield str(error)
+            else:
+                yield from self._learn(stated.items(), "in the table's property")
+        yield from self._learn((labels_in(note) or {}).items(), "in its note")
+        if not note and state.files is not None:
+            pairs = (state.files[path].numbered for path in state.added)
+            yield from self._learn(sorted({pair for pair in pairs if pair is not None}), "in its rows")
+
+    def _learn(self, labels: Iterable[tuple[str, int]], where: str) -> Iterator[str]:
+        for name, number in labels:
+            before, owner = self._labels.get(name, number), self._names.get(number, name)
+            if before != number:
+                yield f"{name!r} has the number {number} {where}, and {before} in versions before"
+            elif owner != name:
+                yield f"{name!r} has the number {number} {where}, which is that of {owner!r}"
+            else:
+                self._labels[name], self._names[number] = number, name
 
 
-class _RunningCounts:
-    """Rows by class of the version that a walk is at: kept up to date by what each commit adds and removes."""
-
-    def __init__(self, location: str, storage_options: Mapping[str, str] | None) -> None:
-        self._location = location
-        self._options = storage_options
-        self._column: str | None = None
-        self._known: dict[str, Counter[str] | None] = {}
-        self._gone = 0
-        self._total: Counter[str] = Counter()
-
-    def at(self, state: LogState) -> tuple[int | None, dict[str, int] | None]:
-        """Gives rows and rows by class of a state, None for what cannot be known."""
-        column = class_column(state.schema)
-        files = state.files
-        if files is None or column != self._column:
-            self._known, self._gone, self._total, self._column = {}, 0, Counter(), column
-        if files is None:
-            return None, None
-        for path in self._known.keys() & set(state.removed):
-            self._count(self._known.pop(path), -1)
-        for path in state.added if self._known else files:
-            self._known[path] = self._count_file(path, files[path])
-            self._count(self._known[path], 1)
-        if self._gone:
-            return None, None
-        return self._total.total(), None if column is None else _in_order(self._total, state)
-
-    def _count_file(self, path: str, file: LoggedFile) -> Counter[str] | None:
-        try:
-            with open_parquet_file(locate(self._location, path), self._options) as parquet:
-                return count_rows(parquet, self._column, file.partitions)
-        except (FileNotFoundError, DataFileError):
-            return None
-
-    def _count(self, counts: Counter[str] | None, sign: int) -> None:
-        if counts is None:
-            self._gone += sign
-            return
-        for name, rows in counts.items():
-            self._total[name] += sign * rows
-            if not self._total[name]:
-                del self._total[name]
-
-
-def _in_order(counts: Counter[str], state: LogState) -> dict[str, int]:
-    try:
-        return in_order(counts, state.configuration)
-    except NotAnImageTableError:  # a broken property; the history shows which version to restore
-        return in_order(counts, {})
-
-
-def _info(state: LogState, counts: _RunningCounts) -> VersionInfo:
+def _info(state: LogState, numbers: _NumbersSoFar) -> VersionInfo:
     note = note_of(state.commit.get("userMetadata"))
-    rows, classes = counts.at(state)
+    counts = counts_in(note)
+    # What was counted before all files had been read is only true if none of them was bad.
+    is_counted = counts is not None and state.rows in (None, sum(counts.values()))
     stamp = state.commit.get("inCommitTimestamp") or state.commit.get("timestamp")
     return VersionInfo(
         version=state.version,
         timestamp=None if stamp is None else datetime.fromtimestamp(int(stamp) / 1000, tz=timezone.utc),
         operation=str(state.commit.get("operation", "")),
-        rows=rows,
-        class_counts=classes,
+        rows=state.rows,
+        class_counts=counts if is_counted else None,
         batch_id=note.get("batch_id"),
         source=note.get("source"),
         user=note.get("user"),
         restored=note.get("restored"),
+        damage=tuple(numbers.damage(state, note)),
     )

@@ -6,8 +6,9 @@ ingest had not stored is new to the next one; one that it had stored is known by
 
 from __future__ import annotations
 
-import json
+import functools
 import uuid
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -15,7 +16,6 @@ from typing import TYPE_CHECKING
 from ..errors import QuarantineConflictError, TableConflictError
 from ..progress import spark_progress
 from . import schema
-from .annotations import encodable
 from .catalog import read_table
 from .class_changes import find_renamed, find_vanished
 from .class_rows import class_rows
@@ -23,12 +23,14 @@ from .commit import create_image_table
 from .label_changes import ClassChanges
 from .labels import LABELS_PROPERTY, labels_property
 from .local_frames import local_frame
+from .loss import FILE_GONE
 from .near_duplicates import find_across_splits
+from .notes import INGEST, write_note
 from .plan import CHANGED, GONE, KNOWN, NEW, WORK
 from .prepare import Prepared, prepare
 from .quality import Quarantine
 from .recipe import RECIPE_PROPERTY
-from .results import DELETE, IngestPreview, IngestRequest, IngestResult
+from .results import IngestPreview, IngestRequest, IngestResult
 from .sources import gone_while_read
 from .stamps import Stamps
 from .transaction import Batch, Committed, sql_literal, user_name
@@ -53,7 +55,8 @@ def ingest(spark: SparkSession, location: str, request: IngestRequest) -> Ingest
     Raises:
         TableConflictError: If other writers kept being faster; nothing was committed.
         QuarantineConflictError: If they kept changing the quarantine alone, after the images were committed.
-        UsageError: Its subclasses, for every input that cannot be ingested.
+        IngestLossError: If it would take most stored rows out of the table, or all of a class; nothing was committed.
+        UsageError: Its other subclasses, for every input that cannot be ingested.
     """
     request.check()
     conflict: TableConflictError | None = None
@@ -130,7 +133,7 @@ def _class_changes(prepared: Prepared, result: IngestResult, added: DataFrame | 
     stored, rows = class_rows(prepared.spark, prepared.location, prepared.columns, versions, added if is_next else None)
     vanished = find_vanished(prepared.plan, stored)
     renamed = () if stored is None else find_renamed(stored, rows, vanished, prepared.plan.listed_by_class)
-    return ClassChanges(vanished, renamed, *(rows.conflicts([result.batch_id]) if result.committed else (0, ())))
+    return ClassChanges(vanished, renamed, *(rows.conflicts([result.batch_id]) if result.committed else ()))
 
 
 def run_prepared(prepared: Prepared) -> tuple[IngestResult, DataFrame | None]:
@@ -156,11 +159,14 @@ class _Ingest:
     """The steps of one ingest after its plan."""
 
     def __init__(self, prepared: Prepared) -> None:
+        from .tally import open_outcome
+
         self._prepared = prepared
         self._spark = prepared.spark
         self._plan = prepared.plan
         self._batch_id = prepared.request.batch_id or uuid.uuid4().hex
-        self._removes = prepared.request.removed == DELETE
+        self._removes = prepared.removes
+        self._outcome = open_outcome(self._spark.sparkContext)
 
     def run(self) -> tuple[IngestResult, DataFrame | None]:
         """Writes on top of the version that the plan was made for."""
@@ -177,7 +183,10 @@ class _Ingest:
             has_annotations=prepared.listing.has_annotations,
             classes=None if classes is None else frozenset(classes),
             problems=tally,
+            outcome=self._outcome,
         )
+        if self._removes:
+            prepared.guard.add({(name, FILE_GONE): rows for name, rows in plan.gone_by_class.items()})
         stale = self._stale_rows()
         committed = self._write(task, stale) if plan.work or stale is not None else Committed(None, 0)
         version = prepared.version if committed.version is None else committed.version
@@ -211,6 +220,7 @@ class _Ingest:
         if self._plan.work:
             work = deal_work(self._spark, prepared.listing, self._plan, prepared.recipe)
             rows = work.mapInArrow(task.stored_rows, schema.IMAGE_TABLE_DDL)
+            self._check_before_writing(rows)
         else:
             rows = local_frame(self._spark, [], schema.IMAGE_TABLE_DDL)
         properties = {
@@ -219,19 +229,56 @@ class _Ingest:
         }
         if prepared.transaction is not None:
             new_batch = None if prepared.request.batch_id else self._batch_id  # a name may have been given before
-            return prepared.transaction.commit(Batch(rows, self._note(), stale, properties, new_batch))
-        return self._create(rows, properties)
+            batch = Batch(rows, self._note(self._plan.work_by_class), stale, properties, new_batch, self._before_commit)
+            return prepared.transaction.commit(batch)
+        properties = {**schema.TABLE_PROPERTIES, **properties}
+        batch = Batch(
+            rows, self._note(self._plan.work_by_class), properties=properties, before_commit=self._before_commit
+        )
+        return create_image_table(self._spark, prepared.location, batch)
 
-    def _note(self) -> str:
-        """What the table's history says of this commit."""
-        source = self._prepared.request.source
-        note = {"lakelens": "ingest", "batch_id": self._batch_id, "source": source.name, "user": user_name()}
-        note["layout"] = "dataframe" if source.is_frame else source.layout
-        return json.dumps({key: encodable(value) for key, value in note.items()}, ensure_ascii=False)
+    def _check_before_writing(self, rows: DataFrame) -> None:
+        """Reads the files once before they are written, where nothing else can tell in time how many rows are lost."""
+        prepared, changed = self._prepared, self._plan.changed_by_class
+        transaction = prepared.transaction
+        if transaction is None or transaction.asks_before_commit or not prepared.guard.would_stop(changed):
+            return
+        rows.write.format("noop").mode("overwrite").save()
+        prepared.guard.add(self._outcome.value.lost)
 
-    def _create(self, rows: DataFrame, properties: Mapping[str, str]) -> Committed:
-        batch = Batch(rows, self._note(), properties={**schema.TABLE_PROPERTIES, **properties})
-        return create_image_table(self._spark, self._prepared.location, batch)
+    def _before_commit(self, row_count: int | None) -> str:
+        """Looks at what was written: raises if too many rows are lost, else gives the note."""
+        outcome = self._outcome.value
+        self._prepared.guard.add(outcome.lost)
+        is_counted = row_count in (None, outcome.stored.total())
+        return self._note(outcome.stored if is_counted else None)
+
+    @functools.cached_property
+    def _counts_before(self) -> Mapping[str, int]:
+        return self._prepared.stored_counts()
+
+    def _note(self, stored: Mapping[str, int] | None) -> str:
+        """What the table's history says of this commit.
+
+        Args:
+            stored: Rows that it brings, by class; None where that is not known.
+        """
+        prepared, source = self._prepared, self._prepared.request.source
+        counts = None
+        if stored is not None:
+            counts = Counter(self._counts_before)
+            counts.update(stored)
+            counts.subtract(self._plan.changed_by_class)
+            counts.subtract(self._plan.gone_by_class if self._removes else {})
+        return write_note(
+            INGEST,
+            prepared.labels,
+            None if counts is None or min(counts.values(), default=0) < 0 else counts,
+            batch_id=self._batch_id,
+            source=source.name,
+            user=user_name(),
+            layout="dataframe" if source.is_frame else source.layout,
+        )
 
     def _stale_rows(self) -> str | None:
         """The SQL condition of the rows that this ingest replaces or removes, or None."""

@@ -1,4 +1,4 @@
-"""Classes that went, came under another name, or share an image: told after an ingest, for nobody would look; pure."""
+"""Classes that went or came under another name, images in several classes or splits: reported after an ingest; pure."""
 
 from __future__ import annotations
 
@@ -45,9 +45,39 @@ class ClassConflict(NamedTuple):
     paths: tuple[str, ...]
 
 
+class SplitConflict(NamedTuple):
+    """One content that is in several splits: what a model is measured on may be what it was trained on.
+
+    Attributes:
+        content_hash: Of the content.
+        splits: The splits, sorted.
+        paths: A file of each split, in the same order.
+    """
+
+    content_hash: str
+    splits: tuple[str, ...]
+    paths: tuple[str, ...]
+
+
+class Conflicts(NamedTuple):
+    """Contents that came in and are in the table in several classes, or in several splits.
+
+    Attributes:
+        classes: How many are in several classes.
+        class_examples: The first of them.
+        splits: How many are in several splits.
+        split_examples: The first of them.
+    """
+
+    classes: int = 0
+    class_examples: tuple[ClassConflict, ...] = ()
+    splits: int = 0
+    split_examples: tuple[SplitConflict, ...] = ()
+
+
 @dataclass(frozen=True)
 class ClassChanges:
-    """What became of the classes of a source.
+    """What became of the classes of a source, and which of its images are in several classes or splits.
 
     Attributes:
         vanished: Classes of stored rows that no file of the source has any more; their numbers stay theirs.
@@ -55,12 +85,16 @@ class ClassChanges:
             model that was trained on it would otherwise be read wrongly.
         conflicts: Contents that came in and are in the table in several classes.
         examples: The first of them.
+        split_conflicts: Contents that came in and are in the table in several splits, as a manifest may put them.
+        split_examples: The first of them.
     """
 
     vanished: tuple[str, ...] = ()
     renamed: tuple[Rename, ...] = ()
     conflicts: int = 0
     examples: tuple[ClassConflict, ...] = ()
+    split_conflicts: int = 0
+    split_examples: tuple[SplitConflict, ...] = ()
 
     def sentences(self) -> Iterator[str]:
         """Says it in words, one finding at a time."""
@@ -78,8 +112,14 @@ class ClassChanges:
             yield "rows of vanished classes stay in the table unless an ingest is told to delete those of removed files"
         if self.conflicts:
             first = self.examples[0]
-            where = ", ".join(f"{name!r} ({path})" for name, path in zip(first.classes, first.paths, strict=True))
+            where = _places(first.classes, first.paths)
             yield f"images that are in several classes with the same bytes: {self.conflicts}, such as {where}"
+        if self.split_conflicts:
+            where = _places(self.split_examples[0].splits, self.split_examples[0].paths)
+            yield (
+                f"images that are in several splits with the same bytes: {self.split_conflicts}, such as {where}; a "
+                "model would be measured on images that it was trained on"
+            )
 
 
 def find_renames(
@@ -115,6 +155,10 @@ def _rename_of(name: str, contents: int, moved_to: Mapping[str, int], spelled: C
             return Rename(name, new, CONTENT, images)
     alike = next((other for other in spelled if other != name), None)
     return None if alike is None else Rename(name, alike, SPELLING, 0)
+
+
+def _places(names: Collection[str], paths: Collection[str]) -> str:
+    return ", ".join(f"{name!r} ({path})" for name, path in zip(names, paths, strict=True))
 
 
 def _spelling(name: str) -> str:

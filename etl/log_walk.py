@@ -11,10 +11,11 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 from urllib.parse import unquote
 
 from ..errors import TableError
+from . import schema
 from .log_files import LogFiles
 from .opening import log_of
 from .snapshot import ROWS_UNKNOWN, Snapshot, open_snapshot
@@ -25,11 +26,11 @@ class LoggedFile(NamedTuple):
 
     Attributes:
         rows: Its rows; -1 where the log has no statistics.
-        partitions: Its partition values as the log writes them.
+        numbered: Its class and that class's number, where it holds one class alone and the commit's statistics say so.
     """
 
     rows: int
-    partitions: Mapping[str, str | None]
+    numbered: tuple[str, int] | None = None
 
 
 @dataclass
@@ -54,6 +55,26 @@ class LogState:
     removed: tuple[str, ...] = ()
     schema: Mapping[str, str] = field(default_factory=dict)
     configuration: Mapping[str, str] = field(default_factory=dict)
+    _rows: int = 0
+    _files_without_rows: int = 0
+
+    @property
+    def rows(self) -> int | None:
+        """Its rows; None where the log does not say."""
+        return None if self.files is None or self._files_without_rows else self._rows
+
+    def count(self, file: LoggedFile, sign: int) -> None:
+        """Counts a file that came, or by a sign of -1 one that went."""
+        if file.rows == ROWS_UNKNOWN:
+            self._files_without_rows += sign
+        else:
+            self._rows += sign * file.rows
+
+    def count_anew(self) -> None:
+        """Counts all files."""
+        self._rows = self._files_without_rows = 0
+        for file in (self.files or {}).values():
+            self.count(file, 1)
 
 
 def walk_log(
@@ -95,16 +116,22 @@ def _apply(state: LogState, actions: list[dict[str, Any]]) -> None:
     removed = {unquote(entry["remove"]["path"]) for entry in actions if "remove" in entry}
     added = {unquote(entry["add"]["path"]): _logged(entry["add"]) for entry in actions if "add" in entry}
     before = (removed | added.keys()) & files.keys()
-    for path in removed:
-        files.pop(path, None)
-    files.update(added)
+    for path in before:
+        state.count(files.pop(path), -1)
+    for path, file in added.items():
+        files[path] = file
+        state.count(file, 1)
     state.added = tuple(added.keys() - before)
     state.removed = tuple((removed - added.keys()) & before)
 
 
 def _logged(add: Mapping[str, Any]) -> LoggedFile:
     statistics = json.loads(add.get("stats") or "{}")
-    return LoggedFile(int(statistics.get("numRecords", ROWS_UNKNOWN)), add.get("partitionValues") or {})
+    least, most = (statistics.get(bound) or {} for bound in ("minValues", "maxValues"))
+    pair = least.get(schema.LABEL_NAME), least.get(schema.LABEL)
+    is_one = None not in pair and pair == (most.get(schema.LABEL_NAME), most.get(schema.LABEL))
+    rows = int(statistics.get("numRecords", ROWS_UNKNOWN))
+    return LoggedFile(rows, cast("tuple[str, int]", pair) if is_one else None)
 
 
 def _reopen(state: LogState, location: str, log: LogFiles, storage_options: Mapping[str, str] | None) -> None:
@@ -119,11 +146,8 @@ def _reopen(state: LogState, location: str, log: LogFiles, storage_options: Mapp
         state.schema, state.configuration = snapshot.schema, snapshot.configuration
         state.added = tuple(state.files.keys() - before.keys())
         state.removed = tuple(before.keys() - state.files.keys())
+        state.count_anew()
 
 
 def _files_of(snapshot: Snapshot) -> dict[str, LoggedFile]:
-    files, columns = snapshot.files, snapshot.files.partitions
-    return {
-        path: LoggedFile(int(files.rows[i]), {name: column.at(i) for name, column in columns.items()})
-        for i, path in enumerate(files.paths)
-    }
+    return {path: LoggedFile(int(snapshot.files.rows[i])) for i, path in enumerate(snapshot.files.paths)}

@@ -39,6 +39,7 @@ class IngestOptions(RecipeOptions, total=False):
     images: str | None
     batch_id: str | None
     near_duplicates: bool
+    allow_loss: bool
 
 
 def request_of(source: str | Path | DataFrame, layout: str, options: Mapping[str, Any]) -> IngestRequest:

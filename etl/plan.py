@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from . import schema
+from .labels import NO_CLASS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -36,7 +37,7 @@ class Group(NamedTuple):
         ignored: Why they are passed over.
         in_quarantine: Whether they are in quarantine and do not belong there.
         listed_class: The class that the source gives them.
-        stored_class: The class that the table has.
+        stored_class: The class that the table has, `(no class)` for a row without one; None where it has no row.
         rank: The smallest number of their class folders, or None.
         touched: How many of them were found unchanged by their content.
         work_bytes: Bytes of all.
@@ -65,6 +66,9 @@ class Plan(ABC):
         class_ranks: Classes of the files that are to be read, with the number of their folder or None.
         listed_by_class: Files of the source by class.
         lost_by_class: Stored rows by class whose file is gone, or is of another class now.
+        gone_by_class: Stored rows by class whose file is gone.
+        changed_by_class: Stored rows by class whose file is to be read again.
+        work_by_class: Files that are to be read, by the class that the source gives them.
         mended_known: Number of files that are stored as they are and still in quarantine: an ingest was killed between
             its two commits.
         quarantined_work: Number of files to read that are in quarantine.
@@ -79,6 +83,9 @@ class Plan(ABC):
     class_ranks: dict[str, int | None] = field(default_factory=dict)
     listed_by_class: Counter[str] = field(default_factory=Counter)
     lost_by_class: Counter[str] = field(default_factory=Counter)
+    gone_by_class: Counter[str] = field(default_factory=Counter)
+    changed_by_class: Counter[str] = field(default_factory=Counter)
+    work_by_class: Counter[str] = field(default_factory=Counter)
     mended_known: int = 0
     quarantined_work: int = 0
     quarantined_gone: int = 0
@@ -139,11 +146,11 @@ class Plan(ABC):
         return [row[0] for row in (rows if limit is None else rows.limit(limit)).collect()]
 
     def work_files(self) -> DataFrame:
-        """The files that are to be read, as the source lists them."""
+        """The files that are to be read, as the source lists them, with `stored_class`."""
         from pyspark.sql import functions as F
 
         work = self.files.where(F.col(STATUS).isin(*WORK))
-        return work.drop(STATUS, STORED_HASH, STORED_CLASS, TOUCHED)
+        return work.drop(STATUS, STORED_HASH, TOUCHED)
 
     def touched_files(self) -> DataFrame:
         """Rows of `stamps.COLUMNS` for the files that were read and found unchanged."""
@@ -167,8 +174,10 @@ class Plan(ABC):
             return
         self.counts[status] += files
         listed_class, stored_class = group.listed_class, group.stored_class
-        if stored_class is not None and (status == GONE or listed_class != stored_class):
+        if stored_class not in (None, NO_CLASS) and (status == GONE or listed_class != stored_class):
             self.lost_by_class[stored_class] += files
+        if stored_class is not None and status in (GONE, CHANGED):
+            (self.gone_by_class if status == GONE else self.changed_by_class)[stored_class] += files
         if status == GONE:
             self.quarantined_gone += files if group.in_quarantine else 0
             return
@@ -179,6 +188,7 @@ class Plan(ABC):
             self.touched += group.touched
             return
         self.quarantined_work += files if group.in_quarantine else 0
+        self.work_by_class[listed_class or NO_CLASS] += files
         self.work_bytes += group.work_bytes
         self.largest_bytes = max(self.largest_bytes, group.largest)
         if listed_class is not None:

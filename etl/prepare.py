@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import EmptySourceError, NotADeltaTableError
+from ..errors import ClassNumbersError, EmptySourceError, NotADeltaTableError
 from ..locations import absolute
+from . import schema
 from .catalog import is_delta_table, path_of, read_table
 from .commit import open_transaction
 from .driver_plan import plan_on_driver
-from .labels import LABELS_PROPERTY, grow_labels, labels_of
+from .known_classes import count_classes, known_classes
+from .labels import NO_CLASS, grow_labels
 from .listing import Listing
+from .loss import LossGuard
 from .plan import GONE, Plan
 from .quality import Quarantine
 from .recipe import RECIPE_PROPERTY, Recipe
@@ -26,7 +30,7 @@ from .transaction import Transaction
 from .writing import writing_session
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 @dataclass
@@ -42,8 +46,10 @@ class Prepared:
         listing: What the source holds.
         plan: What is to be done.
         columns: The table's small columns, where the driver reads them itself; None where Spark does.
+        guard: What keeps the ingest from taking most of the table out.
         labels_before: Class numbers of the table.
         labels: Class numbers after the ingest.
+        counts: Rows by class of the table, where a note in its log tells them.
     """
 
     spark: SparkSession
@@ -54,8 +60,10 @@ class Prepared:
     listing: Listing
     plan: Plan
     columns: TableColumns | None
-    labels_before: Mapping[str, int]
-    labels: Mapping[str, int]
+    guard: LossGuard
+    labels_before: Mapping[str, int] = field(default_factory=dict)
+    labels: Mapping[str, int] = field(default_factory=dict)
+    counts: Mapping[str, int] | None = None
 
     @property
     def version(self) -> int | None:
@@ -67,14 +75,45 @@ class Prepared:
         """Classes that get a number."""
         return tuple(name for name in self.labels if name not in self.labels_before)
 
+    @property
+    def removes(self) -> bool:
+        """Whether rows of files that the source no longer holds go."""
+        return self.request.removed == DELETE
+
+    def stored_counts(self) -> Mapping[str, int]:
+        """Rows by class of the version that the ingest starts from."""
+        if self.version is None:
+            return {}
+        rows = None if self.columns is None else self.columns.at(self.version)
+        if rows is not None:
+            return Counter(name or NO_CLASS for name in rows.column(schema.LABEL_NAME).to_pylist())
+        return self.counts if self.counts is not None else count_classes(self._stored())
+
     def with_plan(self, plan: Plan) -> Prepared:
-        """Gives the same with another plan, and the class numbers that the table has after that one."""
-        text = None if self.transaction is None else self.transaction.property(LABELS_PROPERTY)
-        before = labels_of({} if text is None else {LABELS_PROPERTY: text})
+        """Gives the same with another plan, and the class numbers that the table has after that one.
+
+        Raises:
+            ClassNumbersError: If two classes of the table have one number, or one has two.
+        """
+        before, counts = self._known_classes() if plan.work or (self.removes and plan.counts[GONE]) else ({}, None)
         names = plan.class_names + (_box_classes(plan) if self.listing.has_annotations and plan.work else [])
         if self.request.classes is not None:
             names = [name for name in self.request.classes if name in set(names)]
-        return replace(self, plan=plan, labels_before=before, labels=grow_labels(before, names))
+        return replace(self, plan=plan, labels_before=before, labels=grow_labels(before, names), counts=counts)
+
+    def _known_classes(self) -> tuple[Mapping[str, int], Mapping[str, int] | None]:
+        if self.transaction is None:
+            return {}, None
+        known = known_classes(self.spark, self.transaction)
+        if known.numbers.findings():
+            raise ClassNumbersError(
+                f"{self.location}@{self.version}: the class numbers are damaged: {known.numbers.summary()}. "
+                f"`lakelens table repair {self.location}` says what it would change, and mends it with --yes"
+            )
+        return known.numbers.labels, known.counts
+
+    def _stored(self) -> DataFrame:
+        return read_table(self.spark, self.location, self.version)
 
     def __enter__(self) -> Prepared:
         return self
@@ -102,8 +141,11 @@ def prepare(user_session: SparkSession, location: str, request: IngestRequest) -
                 f"{request.source.name} holds no image file in layout {request.source.layout!r} ({passed} found); "
                 "check the folder and the layout"
             )
-        prepared = Prepared(spark, location, request, transaction, recipe, listing, plan, columns, {}, {})
-        return prepared.with_plan(plan)
+        # Counted when it is asked: few ingests lose anything.
+        guard = LossGuard(location, lambda: prepared.stored_counts(), allowed=request.allow_loss)
+        prepared = Prepared(spark, location, request, transaction, recipe, listing, plan, columns, guard)
+        prepared = prepared.with_plan(plan)
+        return prepared
     except BaseException:
         plan.release()
         listing.release()

@@ -43,15 +43,20 @@ class PublicTransaction:
     Delta skips a write whose number is not above the last one of the application, and refuses one when another of the
     application was committed since it began. The number is therefore the one after the last that the version read has:
     of two that have read the same last ingest, one commits, whatever else was committed between.
+
+    Of two that set properties at once, both succeed, and those of the later stand. The later one therefore stops, and
+    plans again; the earlier one, whose rows are written to its own class numbers, sets them once more.
     """
+
+    asks_before_commit = False
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         self._spark = spark
-        self._path = path
+        self.path = path
         self._table = delta_table(spark, path)
         self.version = self._latest()
         self._number = last_number(spark, path, self.version) + 1
-        self._properties = dict(self._table.detail().collect()[0]["properties"])
+        self._properties = self._read_properties()
 
     def property(self, name: str) -> str | None:
         """Reads a table property at the transaction's version."""
@@ -59,25 +64,35 @@ class PublicTransaction:
 
     def commit(self, batch: Batch) -> Committed:
         """Writes the batch; see `Transaction.commit`."""
-        latest = self._latest()
-        if latest != self.version:
-            # An append would not conflict with a RESTORE or DELETE that has changed what the plan was made for.
-            raise TableConflictError(
-                f"another writer was faster than the one that had read {self._path}@{self.version}: it is at {latest}"
-            )
-        with conflicts_named(f"{self._path}@{self.version}"):
+        # An append would not conflict with a RESTORE or DELETE that has changed what the plan was made for.
+        self._require_latest(self.version)
+        with conflicts_named(f"{self.path}@{self.version}"):
             known = self._properties
             changed = {name: value for name, value in batch.properties.items() if known.get(name) != value}
             if changed:
-                set_properties(self._spark, self._path, changed)
+                set_properties(self._spark, self.path, changed)
+                self._require_latest(self.version + 1)
             self._write(batch)
-        for row in self._table.history(_RECENT).collect():
+        commits = self._table.history(_RECENT).collect()
+        for row in commits:
             if row["userMetadata"] == batch.user_metadata:
+                if changed and row == commits[0] and not changed.items() <= self._read_properties().items():
+                    set_properties(self._spark, self.path, changed)
                 written = row["operationMetrics"].get("numOutputRows")
                 return Committed(int(row["version"]), int(written) if batch.is_append and written is not None else None)
         raise TableConflictError(
-            f"{self._path}: another ingest committed between version {self.version} and this one; run the ingest again"
+            f"{self.path}: another ingest committed between version {self.version} and this one; run the ingest again"
         )
+
+    def _require_latest(self, expected: int) -> None:
+        latest = self._latest()
+        if latest != expected:
+            raise TableConflictError(
+                f"another writer was faster than the one that had read {self.path}@{self.version}: it is at {latest}"
+            )
+
+    def _read_properties(self) -> dict[str, str]:
+        return dict(self._table.detail().collect()[0]["properties"])
 
     def _latest(self) -> int:
         return int(self._table.history(1).collect()[0]["version"])
@@ -90,7 +105,7 @@ class PublicTransaction:
             writer = writer.option("spark.databricks.delta.replaceWhere.constraintCheck.enabled", "false")
         else:
             writer = writer.mode("append")
-        writer.save(self._path)
+        writer.save(self.path)
 
 
 def last_number(spark: SparkSession, path: str, version: int) -> int:

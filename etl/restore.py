@@ -2,14 +2,13 @@
 
 RESTORE also brings back the old table properties, and with them fewer class numbers. Numbers only ever grow: a model
 that was trained after the old version would otherwise be read wrongly once the next new class takes a number again.
-Where classes came after the old version, a second commit therefore writes the numbers back. A restore that is killed
-between the two is completed by the next one.
+Where classes came after the old version, a second commit therefore writes the numbers back. Should the process die
+between the two, the note of the first tells the next ingest all numbers.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -24,11 +23,13 @@ from ..errors import (
     VersionFilesMissingError,
 )
 from .catalog import is_delta_table, path_of, sql_name
+from .class_numbers import merge_older
 from .conflicts import conflicts_named
 from .data_files import require_files
-from .history import RESTORE, note_of
+from .known_classes import labels_in_log
 from .labels import LABELS_PROPERTY, labels_of, labels_property
 from .log_walk import walk_log
+from .notes import RESTORE, note_of, write_note
 from .pins import no_vacuum, writing_to
 from .recipe import Recipe
 from .snapshot import Snapshot, open_snapshot
@@ -109,16 +110,6 @@ def difference(path: str, before: int, after: int, storage_options: Mapping[str,
         return VersionDiff(before, after, class_counts(restored, storage_options), {}, {})
 
 
-def _every_label(path: str, latest: Snapshot, storage_options: Mapping[str, str] | None) -> dict[str, int]:
-    """The class numbers of the latest version, and those that only versions before it know."""
-    labels = _labels_of(latest.configuration)
-    for state in walk_log(path, storage_options=storage_options):
-        taken = set(labels.values())
-        older = _labels_of(state.configuration)
-        labels |= {name: number for name, number in older.items() if name not in labels and number not in taken}
-    return labels
-
-
 def _labels_of(configuration: Mapping[str, str]) -> dict[str, int]:
     """The class numbers; none where the property is broken, which a restore is the way out of."""
     try:
@@ -141,14 +132,14 @@ class _Restore:
         """Makes the commits that `restore` promises."""
         target, latest = self._open(version), self._open(None)
         Recipe.of({**target.configuration, **latest.configuration}, self.location)
-        labels = _every_label(self.path, latest, self.storage_options)
+        labels = labels_in_log(latest, _labels_of(latest.configuration), self.storage_options)
         result = RestoreResult(latest.version, target.version, {}, {}, {}, self.user, committed=False)
         with contextlib.ExitStack() as holding:
             with writing_to(self.path):
                 require = holding.enter_context(no_vacuum(self.path, self.storage_options))
             require_files(target, self.storage_options)
             is_latest = set(target.files.paths) == set(latest.files.paths)
-            made = latest.version if is_latest else self._bring_back(target)
+            made = latest.version if is_latest else self._bring_back(target, labels)
             require()
         if not is_latest:
             found = difference(self.path, made - 1, made, self.storage_options)
@@ -156,20 +147,21 @@ class _Restore:
                 made, target.version, found.added, found.removed, found.changed, self.user, committed=True
             )
         now = _labels_of(self._open(None).configuration)
-        if not labels.items() <= now.items():
-            result = replace(result, version=self._write_labels(labels, now, target.version), committed=True)
+        grown = merge_older([now, labels])  # the version's own numbers are those of its rows
+        if grown != now:
+            result = replace(result, version=self._write_labels(grown, target), committed=True)
         return result
 
     def _open(self, version: int | str | datetime | None) -> Snapshot:
         return open_snapshot(self.path, version, self.storage_options)
 
-    def _bring_back(self, target: Snapshot) -> int:
+    def _bring_back(self, target: Snapshot, labels: Mapping[str, int]) -> int:
         """Runs RESTORE; returns the number of its commit."""
         conflict: TableConflictError | None = None
         statement = f"RESTORE TABLE {sql_name(self.location)} TO VERSION AS OF {target.version}"
         for _ in range(_ATTEMPTS):
             try:
-                with self._noted(target.version) as mark, conflicts_named(f"{self.location}@{target.version}"):
+                with self._noted(target, labels) as mark, conflicts_named(f"{self.location}@{target.version}"):
                     self.spark.sql(statement).collect()
             except TableConflictError as error:
                 conflict = error
@@ -180,26 +172,19 @@ class _Restore:
             f"writers kept committing first; restore again when they are done. Last: {conflict}"
         ) from conflict
 
-    def _write_labels(self, labels: Mapping[str, int], now: Mapping[str, int], restored: int) -> int:
+    def _write_labels(self, labels: Mapping[str, int], target: Snapshot) -> int:
         """Writes the class numbers back that RESTORE has taken away; returns the number of the commit."""
-        numbers = {number: name for name, number in labels.items()}
-        clash = next((name for name, number in now.items() if numbers.get(number, name) != name), None)
-        if clash is not None:
-            raise TableConflictError(
-                f"{self.location}: while version {restored} was being restored, another writer gave the class "
-                f"{clash!r} the number {now[clash]} of {numbers[now[clash]]!r}; restore again, and ingest when it is "
-                "done"
-            )
-        with self._noted(restored) as mark:
-            set_properties(self.spark, self.location, {LABELS_PROPERTY: labels_property(dict(labels) | dict(now))})
+        with self._noted(target, labels) as mark:
+            set_properties(self.spark, self.location, {LABELS_PROPERTY: labels_property(labels)})
         return self._commit_of(mark)
 
     @contextlib.contextmanager
-    def _noted(self, restored: int) -> Iterator[str]:
+    def _noted(self, target: Snapshot, labels: Mapping[str, int]) -> Iterator[str]:
         """Lets commits carry a note of this restore; gives the mark by which `_commit_of` finds it."""
         mark = uuid.uuid4().hex
-        note = {"lakelens": RESTORE, "restored": restored, "user": self.user, "id": mark}
-        with noted(self.spark, json.dumps(note, ensure_ascii=False)):
+        counts = class_counts(target, self.storage_options)
+        said = {"restored": target.version, "user": self.user, "id": mark}
+        with noted(self.spark, write_note(RESTORE, labels, counts, **said)):
             yield mark
 
     def _commit_of(self, mark: str) -> int:

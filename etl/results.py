@@ -34,6 +34,7 @@ class IngestRequest:
         batch_id: Name of the batch in every row and in the table's history; None makes one up.
         near_duplicates: Whether to look for images that came in and look like one of another split; decodes the whole
             table once more, at an eighth of its size.
+        allow_loss: Whether it may take most stored rows out of the table, or all of a class.
     """
 
     source: Source
@@ -44,6 +45,7 @@ class IngestRequest:
     classes: Sequence[str] | None = None
     batch_id: str | None = None
     near_duplicates: bool = False
+    allow_loss: bool = False
 
     def check(self) -> None:
         """Checks everything that can be checked without looking at the source or the table.
@@ -82,7 +84,7 @@ class IngestResult:
         new_classes: Classes that got a number in this ingest.
         batch_id: Written into every row of this ingest.
         committed: Whether a new version was made.
-        class_changes: Classes that vanished or were renamed, and images that are in several classes.
+        class_changes: Classes that vanished or were renamed, and images that are in several classes or splits.
         near_duplicates: Images that look like one of another split; None when it was not asked for, or nothing came in.
     """
 
@@ -118,8 +120,8 @@ class StreamResult:
         repairs: Boxes of stored rows that were repaired or dropped, by reason.
         new_classes: Classes that got a number.
         batches: Each batch's own result, in order; batches that had nothing to do are left out.
-        class_changes: Images of all batches that are in several classes. No class counts as vanished: files of a
-            landing folder come and go.
+        class_changes: Images of all batches that are in several classes or splits. No class counts as vanished: files
+            of a landing folder come and go.
         near_duplicates: Of all batches, as in `IngestResult`.
     """
 

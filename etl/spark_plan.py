@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from . import schema
+from .labels import NO_CLASS
 from .listing import IGNORED, LABEL_RANK, Listing
 from .plan import CHANGED, GONE, IN_QUARANTINE, KNOWN, NEW, STATUS, STORED_CLASS, STORED_HASH, TOUCHED, Group, Plan
 from .quality import RETRIED_REASONS
@@ -197,7 +198,8 @@ def _classified(
     stored_hash = stored_class = "CAST(NULL AS STRING)"
     if "stored" in sides:
         said = schema.ANNOTATION_HASH
-        stored_class = f"stored.{schema.LABEL_NAME}"
+        named = f"coalesce(nullif(stored.{schema.LABEL_NAME}, ''), '{NO_CLASS}')"
+        stored_class = f"CASE WHEN stored IS NOT NULL THEN {named} END"
         stored_hash = f"CASE WHEN listed.{said} <=> stored.{said} THEN stored.{schema.CONTENT_HASH} END"
     return paths.where(F.col("listed").isNotNull() | (below & F.expr(f"({seen})"))).select(
         schema.PATH,

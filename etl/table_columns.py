@@ -25,6 +25,7 @@ _COLUMNS = (
     schema.CONTENT_HASH,
     schema.LABEL_NAME,
     schema.BATCH_ID,
+    schema.SPLIT,
 )
 
 
@@ -87,7 +88,7 @@ class TableColumns:
     def _check(self, snapshot: Snapshot) -> None:
         rows = snapshot.rows
         is_large = len(snapshot.files) > MOST_DATA_FILES or rows is None or rows > MOST_ROWS
-        if is_large or set(self._columns) & set(snapshot.partition_columns):
+        if is_large or set(self._columns) & set(snapshot.partition_columns) - set(schema.PARTITION_COLUMNS):
             raise TooMuchError
 
     def _file(self, snapshot: Snapshot, index: int) -> pa.Table:
@@ -100,8 +101,11 @@ class TableColumns:
             there = [name for name in self._columns if name in parquet.schema_arrow.names]
             read = parquet.read(columns=there)
             arrays = []
+            partitions = snapshot.files.partition_values(index)
             for field in self._arrow_schema():
-                if field.name not in there:
+                if field.name in partitions:
+                    arrays.append(pa.repeat(pa.scalar(partitions[field.name], field.type), read.num_rows))
+                elif field.name not in there:
                     arrays.append(pa.nulls(read.num_rows, field.type))
                 elif field.name == schema.SOURCE_MODIFIED:
                     times = read.column(field.name).cast(pa.timestamp("us", tz="UTC"), safe=False)

@@ -21,6 +21,7 @@ from .options import IngestOptions, request_of
 from .protection import pin_version
 from .quality import Quarantine, quarantine_location
 from .quarantined import QuarantineList, list_quarantine_at
+from .repair import RepairResult, repair
 from .restore import RestoreResult, restore
 from .results import IngestPreview, IngestResult, StreamResult
 from .snapshot import Snapshot, open_snapshot
@@ -42,8 +43,8 @@ class ImageTable:
 
     Nothing is read or written until a method asks for it; the table need not exist before the first `ingest`.
 
-    Only `ingest`, `preview`, `restore`, and what gives a DataFrame (`read`, `read_quarantine`) need Spark. Without it,
-    `ImageTable(None, path)` looks at versions, pins and removes files, and starts no JVM.
+    Only `ingest`, `preview`, `restore`, `repair`, and what gives a DataFrame (`read`, `read_quarantine`) need Spark.
+    Without it, `ImageTable(None, path)` looks at versions, pins and removes files, and starts no JVM.
 
     Args:
         spark: A session with Delta Lake, or None.
@@ -122,8 +123,12 @@ class ImageTable:
                 batch_id: Name of the batch in every row and in the history; made up when None.
                 near_duplicates: Whether to look for new images that look like one of another split; decodes the table's
                     images once more, at a fraction of their size.
+                allow_loss: Whether the ingest may take more than half of the stored rows out of the table, or all rows
+                    of a class of 20 or more.
 
         Raises:
+            IngestLossError: If it would, and may not; nothing was committed.
+            ClassNumbersError: If others have given one number to two classes, or one class two numbers; see `repair`.
             UnknownLayoutError: If `layout` is not one of those.
             InvalidArgumentError: If an argument is outside its rule, or differs from the table's recipe.
             SourceNotFoundError: If the folder or file does not exist.
@@ -146,7 +151,8 @@ class ImageTable:
     ) -> StreamResult:
         """Ingests what a landing folder holds now in batches, each one commit, and ends; nothing there is no error.
 
-        The table is the checkpoint: killed at any moment, the next call goes on where this one stopped.
+        The table is the checkpoint: killed at any moment, the next call goes on where this one stopped. `allow_loss` is
+        about what all batches together take out; those before the one that takes too much stay.
 
         Args:
             source: Folder, manifest, or URI of one.
@@ -276,6 +282,8 @@ class ImageTable:
     def history(self, limit: int | None = None) -> list[VersionInfo]:
         """The versions that the log still knows, the newest first, with rows, classes, batch and user.
 
+        Reads the log alone. Rows by class are told of commits of lakelens only, as they were noted then.
+
         Args:
             limit: Only the newest, this many; None lists all.
         """
@@ -299,6 +307,21 @@ class ImageTable:
             TableConflictError: If other writers kept being faster.
         """
         return restore(self.spark, self.location, version, self._options)
+
+    def repair(self, *, dry_run: bool = False) -> RepairResult:
+        """Gives every class one number of its own where others have damaged that, as one commit.
+
+        A number that lakelens has given stays; rows and boxes that carry another are changed, and so is the table's
+        property. A class without a number of its own gets a new one.
+
+        Args:
+            dry_run: Only tell what is wrong, and what would be changed.
+
+        Raises:
+            NotAnImageTableError: If lakelens did not create the table.
+            TableConflictError: If another writer was faster; nothing was committed.
+        """
+        return repair(self.spark, self.location, dry_run=dry_run)
 
     def profile(
         self,

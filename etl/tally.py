@@ -1,8 +1,9 @@
-"""Counts what workers repaired, by path, so that a task that runs twice is counted once."""
+"""What workers tell the driver beside the rows that they write: repaired boxes, and what became of the files."""
 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pyspark.accumulators import AccumulatorParam
@@ -14,8 +15,21 @@ if TYPE_CHECKING:
 Reasons = dict[str, list[str]]
 
 
+@dataclass
+class Outcome:
+    """What became of files.
+
+    Attributes:
+        stored: Those that became rows, by class.
+        lost: Those that had a row and will have none, by the row's class and the reason.
+    """
+
+    stored: Counter[str] = field(default_factory=Counter)
+    lost: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+
 class _ReasonsByPath(AccumulatorParam[Reasons]):  # type: ignore[misc]  # pyspark is not typed for mypy here
-    """Joins what tasks tell; the last word on a path counts."""
+    """Joins what tasks tell; the last word on a path counts, so that a task that runs twice is counted once."""
 
     def zero(self, value: Reasons) -> Reasons:
         return {}
@@ -25,9 +39,26 @@ class _ReasonsByPath(AccumulatorParam[Reasons]):  # type: ignore[misc]  # pyspar
         return value1
 
 
+class _Outcomes(AccumulatorParam[Outcome]):  # type: ignore[misc]  # as above
+    """Adds up; Spark counts a task of a job's last stage once."""
+
+    def zero(self, value: Outcome) -> Outcome:
+        return Outcome()
+
+    def addInPlace(self, value1: Outcome, value2: Outcome) -> Outcome:
+        value1.stored.update(value2.stored)
+        value1.lost.update(value2.lost)
+        return value1
+
+
 def open_tally(context: SparkContext) -> Accumulator[Reasons]:
     """Gives an accumulator for `worker.BatchTask.problems`."""
     return context.accumulator({}, _ReasonsByPath())
+
+
+def open_outcome(context: SparkContext) -> Accumulator[Outcome]:
+    """Gives an accumulator for `worker.BatchTask.outcome`."""
+    return context.accumulator(Outcome(), _Outcomes())
 
 
 def counts_of(tally: Accumulator[Reasons]) -> dict[str, int]:

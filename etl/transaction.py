@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import getpass
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -30,6 +30,9 @@ class Batch:
         delete_where: SQL condition of the rows that go, or None.
         properties: Table properties to set.
         new_batch: The batch of all `rows`, when no row of the table is of it; at most 32 characters.
+        before_commit: Called with the number of new rows, None if that is not known, once they are written and before
+            they are committed: gives the text to use for `user_metadata`, or raises, and nothing is committed. Public
+            writers do not call it.
     """
 
     rows: DataFrame
@@ -37,6 +40,7 @@ class Batch:
     delete_where: str | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
     new_batch: str | None = None
+    before_commit: Callable[[int | None], str] | None = None
 
     @property
     def is_append(self) -> bool:
@@ -61,9 +65,17 @@ class Committed:
 
 
 class Transaction(Protocol):
-    """One attempt to write a batch, on top of one version."""
+    """One attempt to write a batch, on top of one version.
 
+    Attributes:
+        path: The table's path or URI.
+        version: The version.
+        asks_before_commit: Whether it calls `Batch.before_commit`.
+    """
+
+    path: str
     version: int
+    asks_before_commit: bool
 
     def property(self, name: str) -> str | None:
         """Reads a table property at that version."""

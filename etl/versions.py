@@ -16,13 +16,12 @@ import numpy.typing as npt
 from ..errors import NotAnImageTableError
 from . import schema
 from .data_files import open_parquet
-from .labels import labels_of
+from .labels import NO_CLASS, in_order, labels_of
 from .snapshot import Snapshot, open_snapshot
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-NO_CLASS = "(no class)"
 _BATCH_ROWS = 65_536
 _DIFF_COLUMNS = (schema.PATH, schema.CONTENT_HASH, schema.LABEL_NAME)
 
@@ -63,7 +62,7 @@ def class_counts(snapshot: Snapshot, storage_options: Mapping[str, str] | None =
         partitions = snapshot.files.partition_values(file)
         with open_parquet(snapshot, file, storage_options) as parquet:
             total.update(count_rows(parquet, column, partitions))
-    return in_order(total, snapshot.configuration)
+    return in_order(total, labels_of(snapshot.configuration))
 
 
 def class_column(columns: Mapping[str, str]) -> str | None:
@@ -90,14 +89,6 @@ def count_rows(parquet: pq.ParquetFile, column: str | None, partitions: Mapping[
             name = entry["values"]
             counts[NO_CLASS if name in (None, "") else str(name)] += entry["counts"]
     return counts
-
-
-def in_order(counts: Mapping[str, int], configuration: Mapping[str, str]) -> dict[str, int]:
-    """Puts counts into the order of `class_counts`, with the classes that have a number and no row."""
-    numbers = labels_of(configuration)
-    others = sorted(name for name, rows in counts.items() if name not in numbers and name != NO_CLASS and rows)
-    without = [NO_CLASS] if counts.get(NO_CLASS) else []
-    return {name: counts.get(name, 0) for name in (*numbers, *others, *without)}
 
 
 def diff(

@@ -14,6 +14,8 @@ from . import schema
 from .annotations import QUARANTINED, REASONS, Annotation, annotation_of, limit_classes
 from .boxes import Box, PlacedBoxes, place_boxes
 from .isolate import IsolatedDecoder, Source
+from .labels import NO_CLASS
+from .plan import STORED_CLASS
 from .recipe import Limits, Recipe
 from .splits import split_of
 from .store import StoredImage
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.accumulators import Accumulator
     from pyspark.sql import DataFrame
+
+    from .tally import Outcome
 
 # Arrow batches of images are cut by bytes: a batch of 10,000 rows, Spark's default, would pass 2 GiB.
 _BATCH_BYTES = 8 * 1024 * 1024
@@ -49,6 +53,7 @@ class BatchTask:
         has_annotations: Whether the layout has boxes; without, the column is null rather than empty.
         classes: The only classes that may be stored, or None.
         problems: Where repaired and dropped boxes are told: reasons by path.
+        outcome: Where `stored_rows` tells what became of the files.
     """
 
     recipe: Recipe
@@ -58,18 +63,24 @@ class BatchTask:
     has_annotations: bool = False
     classes: frozenset[str] | None = None
     problems: Accumulator[dict[str, list[str]]] | None = None
+    outcome: Accumulator[Outcome] | None = None
 
     def stored_rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yields the rows of the sources that can be stored; the others are left to `quarantined_rows`."""
-        packer = _Packer(schema.image_arrow_schema())
+        from .tally import Outcome
+
+        packer, outcome = _Packer(schema.image_arrow_schema()), Outcome()
         for annotation, row, result in self._results(batches):
-            if isinstance(result, StoredImage):
-                placed = self._place(annotation, result)
-                if isinstance(placed, PlacedBoxes):
-                    self._tell_problems(annotation, placed)
-                    stored_row = self._stored_row(annotation, row, result, placed)
-                    yield from packer.add(stored_row, len(result.image))
+            placed = self._place(annotation, result) if isinstance(result, StoredImage) else result
+            if isinstance(result, StoredImage) and isinstance(placed, PlacedBoxes):
+                self._tell_problems(annotation, placed)
+                outcome.stored[annotation.label_name or NO_CLASS] += 1
+                yield from packer.add(self._stored_row(annotation, row, result, placed), len(result.image))
+            elif isinstance(placed, ImageError) and row.get(STORED_CLASS) is not None:
+                outcome.lost[row[STORED_CLASS], placed.reason] += 1
         yield from packer.flush()
+        if self.outcome is not None:
+            self.outcome.add(outcome)
 
     def quarantined_rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yields a quarantine row for every source that `stored_rows` left out.

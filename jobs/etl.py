@@ -42,6 +42,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--near-duplicates", action="store_true", help="look for new images that look like one of another split"
     )
+    parser.add_argument(
+        "--allow-loss",
+        action="store_true",
+        help="let the ingest take more than half of the stored rows, or all of a class of 20 or more, out of the table",
+    )
     stream = parser.add_argument_group("stream", "The source is a landing folder: what is there now, then the end.")
     stream.add_argument("--stream", action="store_true", help="ingest in batches, each a version of its own")
     stream.add_argument("--max-files", type=int, default=None, help="most files that a batch reads; 10,000")
@@ -122,6 +127,7 @@ def _request(args: argparse.Namespace) -> IngestRequest:
         classes=args.classes or None,
         batch_id=args.batch_id,
         near_duplicates=args.near_duplicates,
+        allow_loss=args.allow_loss,
     )
 
 

@@ -1,6 +1,6 @@
 """Looks at an image table and its versions, pins, restores and cleans them (`lakelens table`).
 
-Only `restore` starts a JVM.
+Only `restore` and `repair` start a JVM.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from lakelens.jobs.command import add_session_arguments, main_of, session_of, version_value
 
-DESCRIPTION = "Look at the versions of an image table, pin and restore them, remove files that none needs."
+DESCRIPTION = "Look at the versions of an image table, pin, restore and repair them, remove files that none needs."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,6 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     restore = add("restore", "make a new version whose rows are those of an old one (starts Spark)", _restore)
     restore.add_argument("version", help="number, timestamp or pin")
     add_session_arguments(restore)
+    repair = add("repair", "give each class one number of its own, where others have damaged that", _repair)
+    repair.add_argument("--yes", action="store_true", help="change the table; without it, what would change is printed")
+    add_session_arguments(repair)
     quarantine = add("quarantine", "the files that could not be stored, with their reasons", _quarantine)
     quarantine.add_argument("--reason", default=None, help="only files with this reason")
     quarantine.add_argument("--batch", default=None, metavar="BATCH_ID", help="only files that this ingest found bad")
@@ -73,13 +76,15 @@ def _history(args: argparse.Namespace) -> dict[str, Any]:
 
     found = history(args.table, args.limit)
     for entry in found:
-        rows = "files gone" if entry.rows is None else f"{entry.rows} rows"
+        rows = "rows unknown" if entry.rows is None else f"{entry.rows} rows"
         # Whole, so that --version takes it for this version and not for the one before.
         when = "" if entry.timestamp is None else entry.timestamp.isoformat(" ", "milliseconds").replace("+00:00", "Z")
         what = entry.operation if entry.restored is None else f"{entry.operation} of version {entry.restored}"
         who = f"  {entry.user}" if entry.user else ""
         batch = f"  {entry.source} (batch {entry.batch_id})" if entry.batch_id else ""
         print(f"{entry.version:>6}  {when:<24}  {rows:>12}  {what}{who}{batch}")
+        for finding in entry.damage:
+            print(f"{'':>8}class numbers: {finding} (lakelens table repair)")
     return {"versions": [dataclasses.asdict(entry) for entry in found]}
 
 
@@ -148,6 +153,22 @@ def _restore(args: argparse.Namespace) -> dict[str, Any]:
     for word in ("added", "removed", "changed"):
         _print_counts(word, getattr(result, word))
     return dataclasses.asdict(result)
+
+
+def _repair(args: argparse.Namespace) -> dict[str, Any]:
+    from lakelens.etl.repair import repair
+    from lakelens.locations import absolute
+
+    spark = session_of(args, f"lakelens table repair {args.table}")
+    location = absolute(args.table)
+    plan = repair(spark, location, dry_run=True)
+    for line in (*plan.findings, *plan.changes):
+        print(line)
+    if not plan.findings:
+        print("the class numbers are in order")
+    elif not args.yes:
+        print("nothing was changed; --yes changes it")
+    return dataclasses.asdict(repair(spark, location) if args.yes and plan.findings else plan)
 
 
 def _quarantine(args: argparse.Namespace) -> dict[str, Any]:

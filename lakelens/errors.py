@@ -127,6 +127,14 @@ class CopyError(TableError):
     """Raised when a plain copy of a version cannot be made: no room for it, or not the version's rows."""
 
 
+class ClassNumbersError(TableError, UsageError):
+    """Raised when a table gives one number to two classes, or one class two numbers; names them."""
+
+
+class IngestLossError(TableError, UsageError):
+    """Raised when an ingest would take most rows of a table, or all of a class, out of it; nothing was committed."""
+
+
 class TableConflictError(TableError):
     """Raised when another writer changed the table in a way that this write cannot be combined with."""
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lakelens.errors import AnnotationFileError, InvalidArgumentError
 from lakelens.etl import annotations as an
 from lakelens.etl import json_stream
-from lakelens.etl.coco import find_coco_files, read_coco
+from lakelens.etl.coco import find_coco_files, named_coco_file, read_coco
 from lakelens.etl.json_stream import JsonStreamError, iterate_arrays
 
 pytestmark = pytest.mark.unit
@@ -283,3 +283,17 @@ def test_memory_is_bounded_by_the_numbers_of_boxes_and_images_not_by_the_file():
 def test_coco_files_are_found_by_name_with_the_places_of_their_images(path, folders, split):
     (found,) = find_coco_files([path, "annotations/captions_train2017.json", "other.json"])
     assert (found.path, found.image_folders, found.split) == (path, folders, split)
+
+
+@pytest.mark.parametrize(
+    ("path", "folders", "split"),
+    [
+        ("annotations/instances_val.json", ("val", "images/val", "images", "", "annotations"), "val"),
+        ("train/_annotations.coco.json", ("train", ""), "train"),
+        ("marks/mine.json", ("", "marks"), None),
+        (None, ("val2017", "images/val2017", "images", ""), "val"),
+    ],
+)
+def test_a_coco_file_that_is_named_means_what_it_does_where_it_is_found(path, folders, split):
+    found = named_coco_file(f"/source/{path}" if path else "/elsewhere/instances_val2017.json", path)
+    assert (found.image_folders, found.split) == (folders, split)

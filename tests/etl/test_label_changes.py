@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 
+import pyarrow as pa
 import pytest
 from etl_pictures import write_image
 
 from lakelens.etl import label_changes, spark_plan
+from lakelens.etl.class_rows import ArrowClassRows
 from lakelens.etl.ingest import ingest, preview
-from lakelens.etl.label_changes import ClassChanges, ClassConflict, Rename, find_renames
+from lakelens.etl.label_changes import ClassChanges, ClassConflict, Conflicts, Rename, SplitConflict, find_renames
 from lakelens.etl.results import IngestRequest
 from lakelens.etl.sources import Source
 from lakelens.etl.stream import ingest_available
@@ -83,6 +85,30 @@ def test_an_image_in_several_classes_is_said_with_a_file_of_each():
     assert "'cat' (file:/cat/1.jpg), 'dog' (file:/dog/7.jpg)" in line
 
 
+@pytest.mark.unit
+def test_equal_images_in_several_splits_are_said_with_a_file_of_each():
+    example = SplitConflict("ab", ("test", "train"), ("file:/1.jpg", "file:/7.jpg"))
+    (line,) = ClassChanges(split_conflicts=2, split_examples=(example,)).sentences()
+    assert "several splits with the same bytes: 2, such as 'test' (file:/1.jpg), 'train' (file:/7.jpg)" in line
+
+
+@pytest.mark.unit
+def test_the_driver_finds_contents_in_several_classes_and_in_several_splits_of_the_batches_asked_for():
+    rows = [
+        ("a", "1", "cat", "train", "new"),
+        ("b", "1", "cat", "test", "old"),
+        ("c", "2", "cat", "train", "new"),
+        ("d", "2", "dog", "train", "new"),
+        ("e", "3", "cat", "test", "old"),
+        ("f", "3", "cat", "train", "old"),
+    ]
+    names = ("path", "content_hash", "label_name", "split", "batch_id")
+    table = pa.table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)))
+    in_classes = ClassConflict("2", ("cat", "dog"), ("c", "d"))
+    in_splits = SplitConflict("1", ("test", "train"), ("b", "a"))
+    assert ArrowClassRows(table).conflicts(["new"]) == Conflicts(1, (in_classes,), 1, (in_splits,))
+
+
 def write(root, **classes):
     for name, seeds in classes.items():
         for seed in seeds:
@@ -151,16 +177,21 @@ def test_the_first_ingest_of_a_table_tells_an_image_in_two_classes(story):
 
 
 @pytest.mark.spark
-def test_a_class_changed_by_a_manifest_is_a_rename(spark, story, tmp_path, monkeypatch):
+def test_a_class_renamed_by_a_manifest_and_equal_images_in_two_splits_are_told(spark, story, tmp_path, monkeypatch):
     monkeypatch.setattr(spark_plan, "hash_local_files", None)  # what is said otherwise is changed, whatever it holds
     manifest = tmp_path / "manifest.jsonl"
     lines = [json.dumps({"path": f"fox/{seed:04d}.jpg", "label": "lynx"}) for seed in range(60, 64)]
+    twins = (("gnu", "train"), ("yak", "test"))
+    lines += [json.dumps({"path": f"{name}/0050.jpg", "label": name, "split": split}) for name, split in twins]
     manifest.write_text("\n".join(lines) + "\n")
     request = IngestRequest(Source(manifest, "manifest", images=str(story["source"])), RECIPE)
     changes = ingest(spark, story["manifest"], request).class_changes
     assert changes.vanished == ("fox",)
     assert changes.renamed == (Rename("fox", "lynx", "content", 4),)
-    assert changes.conflicts == 0
+    assert changes.conflicts == 1
+    assert changes.split_conflicts == 1
+    assert changes.split_examples[0].splits == ("test", "train")
+    assert [path.split("/")[-2] for path in changes.split_examples[0].paths] == ["yak", "gnu"]
 
 
 @pytest.mark.spark
