@@ -111,8 +111,8 @@ class PredictionsTable:
         An append that was tried from `before` may have added nothing without a word, because another with its number
         was faster.
         """
-        if not is_delta_table(self._spark, self.location):
-            return PredictionsState(None, None), False
+        if before.version is None and not is_delta_table(self._spark, self.location):
+            return before, False
         with self._opened() as table:
             commits = table.version() - (-1 if before.version is None else before.version)
             history = table.history(commits) if commits > 0 else []
@@ -120,9 +120,10 @@ class PredictionsTable:
             return state, any(entry.get("userMetadata") == note for entry in history)
 
     def logged(self, mark: str) -> LoggedRows | None:
-        """Counts by the log alone the rows whose `batch_id` starts with `mark`; None where the log does not tell."""
-        if not is_delta_table(self._spark, self.location):
-            return None
+        """Counts by the log alone the rows whose `batch_id` starts with `mark`; None where the log does not tell.
+
+        The table must be there.
+        """
         with self._opened() as table:
             if has_deletion_vectors(table):
                 return None

@@ -118,8 +118,8 @@ from pathlib import Path
 import numpy as np
 from lakelens.inference.predictor import Predictor
 
-side, image = int(sys.argv[1]), Path(sys.argv[2]).read_bytes()
-predictor = Predictor(lambda pixels: np.ones((len(pixels), 1), np.float32), input_shape=(side, side, 3), classes=1)
+image = Path(sys.argv[1]).read_bytes()
+predictor = Predictor(lambda pixels: np.ones((len(pixels), 1), np.float32), input_shape=(8, 8, 3), classes=1)
 predictor.predict([b"text"])
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (150 << 20),) * 2)
@@ -127,16 +127,12 @@ print(predictor.predict([image]).errors)
 """
 
 
-def test_a_row_that_alone_takes_too_much_memory_has_an_error_and_a_starved_machine_fails(tmp_path):
+def test_a_row_that_alone_takes_too_much_memory_has_an_error_of_its_own(tmp_path):
     script, image = tmp_path / "starved.py", tmp_path / "large.jpg"
     script.write_text(_STARVED)
     Image.new("RGB", (9000, 9000)).save(image)
-    small, large = (
-        subprocess.run([sys.executable, script, str(side), image], capture_output=True, text=True, check=False)
-        for side in (8, 6000)
-    )
-    assert small.stdout.startswith("['out_of_memory: "), small.stderr
-    assert "ScoringFailedError: this machine cannot decode a black image" in large.stderr, large.stdout
+    done = subprocess.run([sys.executable, script, image], capture_output=True, text=True, check=False)
+    assert done.stdout.startswith("['out_of_memory: "), done.stderr
 
 
 def test_an_output_that_is_not_finite_is_an_error_of_its_row():
