@@ -44,6 +44,13 @@ def is_transient(error: str) -> bool:
     return re.search(TRANSIENT, error) is not None
 
 
+def first_line(error: Exception) -> str:
+    """Writes an error in one line, without what TensorFlow says around it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    useful = [line for line in lines if not line.startswith(("Graph execution error", "Detected at node"))]
+    return f"{type(error).__name__}: {(useful or ['without a message'])[0][:_LONGEST]}"
+
+
 @contextmanager
 def typed_failures(table: str) -> Iterator[None]:
     """Raises the `LakelensError` that a task of the body raised, instead of Spark's report of it.

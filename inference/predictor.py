@@ -19,7 +19,7 @@ from ..etl.images import encode_jpeg
 from ..training.checkpoints import Checkpoint, open_checkpoint
 from .compiled import compile_model
 from .decoding import Pixels, StoredRows, decode_rows
-from .failures import is_of_the_machine, is_transient
+from .failures import first_line, is_of_the_machine, is_transient
 
 Probabilities: TypeAlias = npt.NDArray[np.float32]
 
@@ -198,17 +198,17 @@ class Predictor:
     def _run_again(self, pixels: Pixels, raised: Exception) -> tuple[Probabilities, list[str | None]]:
         """Tells the fault of the one row on which the model has raised from that of the model or the machine."""
         if is_of_the_machine(raised):
-            raise ScoringFailedError(f"the model failed on a single image, {_first_line(raised)}") from raised
+            raise ScoringFailedError(f"the model failed on a single image, {first_line(raised)}") from raised
         try:
             self._function(np.zeros_like(pixels))
         except Exception as error:
             raise ScoringFailedError(
-                f"the model, which ran on a black image when it was loaded, fails on it now, {_first_line(error)}"
+                f"the model, which ran on a black image when it was loaded, fails on it now, {first_line(error)}"
             ) from error
         try:
             return self._function(pixels), [None]
         except Exception as error:  # noqa: BLE001  as above
-            return np.full((1, self.classes), np.nan, np.float32), [f"model_raised: {_first_line(error)}"]
+            return np.full((1, self.classes), np.nan, np.float32), [f"model_raised: {first_line(error)}"]
 
 
 @dataclass(frozen=True)
@@ -331,9 +331,3 @@ def check_batch_bytes(batch_bytes: int) -> None:
         raise InvalidArgumentError(
             f"batch_bytes={batch_bytes!r}: give the most bytes of one batch as a whole number above 0"
         )
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    useful = [line for line in lines if not line.startswith(("Graph execution error", "Detected at node"))]
-    return f"{type(error).__name__}: {(useful or ['without a message'])[0][:500]}"

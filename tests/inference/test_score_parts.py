@@ -16,6 +16,7 @@ from watched_model import rows_run, watched_model
 
 from lakelens.errors import ModelMismatchError, ScoringFailedError
 from lakelens.etl import pins
+from lakelens.etl.transaction import set_properties
 from lakelens.inference.parts import Piece
 from lakelens.inference.score import score
 from lakelens.inference.source import open_scored_table
@@ -123,11 +124,9 @@ def test_the_pieces_of_a_version_are_its_rows(spark, table):
 def test_a_model_of_other_classes_scores_with_one_warning_and_strict_refuses_it(
     spark, checkpoint, table, tmp_path, caplog
 ):
-    from deltalake import DeltaTable
-
     place = tmp_path / "animals"
     write_table(place, [row(0)])
-    DeltaTable(str(place)).alter.set_table_properties({"lakelens.labels": json.dumps({"cat": 0, "dog": 1})})
+    set_properties(spark, str(place), {"lakelens.labels": json.dumps({"cat": 0, "dog": 1})})
     with pytest.raises(ModelMismatchError, match="0 is 'red' to the model and 'cat' in the table"):
         score(spark, checkpoint.path, place, None, tmp_path / "predictions", strict=True)
     assert not (tmp_path / "predictions").exists()
