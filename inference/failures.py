@@ -31,6 +31,8 @@ _MISSING_FILE = re.compile(
 )
 _TASK_FAILED = re.compile(r"Job aborted due to stage failure: (?P<report>.+)")
 _PYTHON_ERROR = re.compile(r"^(?P<error>(?:\w+\.)*\w+(?:Error|Exception|Exit|Interrupt)\b.*)$", re.MULTILINE)
+# What TensorFlow writes before the cause.
+_AROUND = ("Graph execution error", "Detected at node", "File ", "Traceback ")
 _LONGEST = 500
 
 
@@ -46,8 +48,10 @@ def is_transient(error: str) -> bool:
 
 def first_line(error: Exception) -> str:
     """Writes an error in one line, without what TensorFlow says around it."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    useful = [line for line in lines if not line.startswith(("Graph execution error", "Detected at node"))]
+    text = str(error)
+    raised = _PYTHON_ERROR.search(text)  # in a model's Python function
+    lines = [raised[0]] if raised else [line.strip() for line in text.splitlines()]
+    useful = [line for line in lines if line and not line.startswith(_AROUND)]
     return f"{type(error).__name__}: {(useful or ['without a message'])[0][:_LONGEST]}"
 
 

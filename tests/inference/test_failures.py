@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lakelens.errors import CheckpointError, ScoringFailedError, VersionFilesMissingError
-from lakelens.inference.failures import is_transient, typed_failure
+from lakelens.inference.failures import first_line, is_transient, typed_failure
 
 pytestmark = pytest.mark.unit
 
@@ -45,6 +45,15 @@ def test_a_task_that_fails_is_an_error_of_ours(report, kind, words):
     error = typed_failure(report, "/tables/photos@3")
     assert type(error) is kind
     assert words in str(error)
+
+
+def test_an_error_is_written_as_its_cause_and_not_where_tensorflow_came_by():
+    around = "Graph execution error:\n\nDetected at node a/PyFunc defined at (most recent call last):\n"
+    around += '  File "<frozen runpy>", line 198, in _run_module_as_main\n\n'
+    inner = "RuntimeError: the device is gone\nTraceback (most recent call last):\n\n [[{{node a/PyFunc}}]]"
+    assert first_line(OSError(around + inner)) == "OSError: RuntimeError: the device is gone"
+    assert first_line(OSError(f"{around}OOM when allocating\n[[node a]]")) == "OSError: OOM when allocating"
+    assert first_line(MemoryError()) == "MemoryError: without a message"
 
 
 def test_an_error_of_the_driver_stays_as_it_is():

@@ -17,8 +17,11 @@ from watched_model import rows_run, watched_model
 from lakelens.errors import ModelMismatchError, ScoringFailedError
 from lakelens.etl import pins
 from lakelens.etl.transaction import set_properties
+from lakelens.inference.models import resolve_model
 from lakelens.inference.parts import Piece
+from lakelens.inference.predictions import PredictionsTable
 from lakelens.inference.score import score
+from lakelens.inference.scoring import ScoringRun
 from lakelens.inference.source import open_scored_table
 
 pytestmark = pytest.mark.spark
@@ -34,26 +37,47 @@ def table(tmp_path_factory):
     return (folder / "plain").rename(folder / "photos [2]%20{a}")
 
 
-def test_a_scoring_that_fails_keeps_its_parts_and_the_next_does_what_is_left(spark, table, tmp_path):
-    model, custom = watched_model(tmp_path)
-    predictions = tmp_path / "predictions"
-    given = (spark, model.path, table, None, predictions)
-    broken = tmp_path / "watching" / "device_gone"
-    broken.write_text(str(ROWS // 2))
-    with pytest.raises(ScoringFailedError, match="the device is gone"):
-        score(*given, custom_objects=custom, rows_per_commit=PART)
+def test_a_scoring_that_ends_between_its_parts_keeps_them_and_the_next_does_what_is_left(
+    spark, checkpoint, table, tmp_path
+):
+    parts = []
+
+    def end_after_two():
+        parts.append(1)
+        if len(parts) == 2:
+            raise KeyboardInterrupt
+
+    source, model = open_scored_table(spark, table, None, None), resolve_model(checkpoint.path)
+    predictions = str(tmp_path / "predictions")
+    results = PredictionsTable(spark, predictions, digest=model.digest, table=source.location)
+    run = ScoringRun(spark, model, source, results, 1 << 20, None, rows_per_commit=PART, alive=end_after_two)
+    with pytest.raises(KeyboardInterrupt):
+        run.until_done()
     kept = read(predictions)
     assert 0 < len(kept) < ROWS
-    assert {one["error"] for one in kept} == {None}
-    assert pins.tracked(str(table)) == {}
-    broken.unlink()
-    result = score(*given, custom_objects=custom, rows_per_commit=PART)
+    result = score(spark, checkpoint.path, table, None, predictions, rows_per_commit=PART)
     assert (result.scored, result.skipped, result.errors) == (ROWS - len(kept), len(kept), 0)
+    assert result.commits > 1
     rows = read(predictions)
     assert [one["path"] for one in rows] == [row(number)[0] for number in range(ROWS)]
     assert [one["predicted_name"] for one in rows] == [one["label_name"] for one in rows]
     assert [one["split"] for one in rows] == ["test" if number < 4 else "train" for number in range(ROWS)]
-    assert rows_run(tmp_path) <= ROWS + 2 * PART
+
+
+@pytest.mark.long  # Spark tries a task four times, and each starts a worker
+def test_a_model_that_fails_on_the_way_fails_the_scoring_and_no_row(spark, table, tmp_path):
+    model, custom = watched_model(tmp_path)
+    given = (spark, model.path, table, None, tmp_path / "predictions")
+    (tmp_path / "watching" / "device_gone").write_text(str(ROWS // 2))
+    with pytest.raises(ScoringFailedError, match="the device is gone"):
+        score(*given, custom_objects=custom, rows_per_commit=PART)
+    kept = read(tmp_path / "predictions")
+    assert 0 < len(kept) < ROWS
+    assert {one["error"] for one in kept} == {None}
+    assert pins.tracked(str(table)) == {}
+    (tmp_path / "watching" / "device_gone").unlink()
+    result = score(*given, custom_objects=custom, rows_per_commit=PART)
+    assert (result.scored, result.skipped, result.errors) == (ROWS - len(kept), len(kept), 0)
 
 
 def test_two_scorings_at_once_share_the_parts_and_add_each_row_once(spark, table, tmp_path):
