@@ -10,14 +10,16 @@ import contextlib
 import json
 import logging
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 from ..errors import InvalidArgumentError, MissingDependencyError, StoreError, TableError, VersionNotFoundError
 from ..locations import absolute
 from ..stores import local_form, names_in, read_bytes, remove_file, write_bytes
+from .processes import is_running, this_process
 from .table_lock import table_lock
 
 logger = logging.getLogger(__name__)
@@ -29,6 +31,9 @@ Options = Mapping[str, str] | None
 _NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_.-]{0,99}\Z")
 _RECORD = re.compile(r"^[^.].*\.json\Z")
 _RESERVED = ("latest",)
+# A process of another machine is taken for dead when it has not renewed its note for so long.
+_SILENT = timedelta(days=1)
+_RENEW_S = 600.0
 
 
 def pin(location: str, name: str, version: int, *, replace: bool = False, storage_options: Options = None) -> None:
@@ -80,11 +85,24 @@ def version_of_pin(location: str, name: str, storage_options: Options = None) ->
     return pins(location, storage_options).get(name)
 
 
-def track(location: str, version: int, run_id: str, storage_options: Options = None) -> None:
-    """Notes that a run has read a version."""
+def track(
+    location: str, version: int, run_id: str, storage_options: Options = None, *, while_running: bool = False
+) -> None:
+    """Notes that a run has read a version.
+
+    Args:
+        location: The table's path or URI.
+        version: The version's number.
+        run_id: The run.
+        storage_options: Access to an object store.
+        while_running: The note counts as long as this process lives only. Where other machines look at it, it counts
+            until a day after it was written last.
+    """
     name = re.sub(r"[^A-Za-z0-9_.-]", "_", f"{version}-{run_id}")
     with no_vacuum(location, storage_options) as require:
         record = {"version": version, "run_id": run_id, "created": _now()}
+        if while_running:
+            record["process"] = this_process()
         _write(location, _TRACKED, name, record, storage_options)
         require()
 
@@ -101,9 +119,13 @@ def untrack(location: str, run_id: str, storage_options: Options = None) -> int:
 
 
 def tracked(location: str, storage_options: Options = None) -> dict[int, list[str]]:
-    """Run ids by the version that they have read."""
+    """Run ids by the version that they have read; notes of processes that have ended are removed."""
     runs: dict[int, list[str]] = {}
-    for record in _read_all(location, _TRACKED, storage_options).values():
+    for file, record in _read_all(location, _TRACKED, storage_options).items():
+        if _is_over(record):
+            with contextlib.suppress(OSError):  # who may not write here reads the others' notes all the same
+                remove_file(file, storage_options)
+            continue
         runs.setdefault(int(record["version"]), []).append(str(record["run_id"]))
     return runs
 
@@ -111,10 +133,11 @@ def tracked(location: str, storage_options: Options = None) -> dict[int, list[st
 @contextlib.contextmanager
 def tracking(
     location: str, version: int, run_id: str, *, kept_as: str | None = None, storage_options: Options = None
-) -> Iterator[None]:
+) -> Iterator[Callable[[], None]]:
     """Tracks a version while a run reads it and after that; no longer if the body raises.
 
-    A table that can only be read here is read all the same, with a warning.
+    A table that can only be read here is read all the same, with a warning. With `kept_as`, the version is also tracked
+    no longer if this process is killed before the body has ended.
 
     Args:
         location: The table's path or URI.
@@ -123,11 +146,15 @@ def tracking(
         kept_as: Name to track the version under once the run has succeeded; its own by default. A version that is
             tracked under it already is left as it is.
         storage_options: Access to an object store.
+
+    Yields:
+        A function to be called now and then by runs with `kept_as` that may take days, from a machine that the one
+            which runs VACUUM cannot see.
     """
     try:
         kept = kept_as is not None and _is_tracked(location, version, kept_as, storage_options)
         if not kept:
-            track(location, version, run_id, storage_options)
+            track(location, version, run_id, storage_options, while_running=kept_as is not None)
     except (OSError, MissingDependencyError, InvalidArgumentError) as error:  # the last where the store is none we know
         logger.warning(
             "%s cannot be written (%s), so VACUUM may remove files of version %d while they are read; its owner can "
@@ -138,10 +165,19 @@ def tracking(
         )
         kept = True
     if kept:
-        yield
+        yield lambda: None
         return
+    written = time.monotonic()
+
+    def renew() -> None:
+        nonlocal written
+        if kept_as is not None and time.monotonic() - written >= _RENEW_S:
+            written = time.monotonic()
+            with contextlib.suppress(OSError, TableError):  # the next call tries again, long before the note is over
+                track(location, version, run_id, storage_options, while_running=True)
+
     try:
-        yield
+        yield renew
     except BaseException:
         with contextlib.suppress(OSError, TableError):  # the body's error is what matters
             untrack(location, run_id, storage_options)
@@ -150,6 +186,20 @@ def tracking(
         with contextlib.suppress(OSError, TableError):  # the version is tracked already, if under another name
             track(location, version, kept_as, storage_options)
             untrack(location, run_id, storage_options)
+
+
+def _is_over(record: Mapping[str, Any]) -> bool:
+    """Tells whether a note was to count as long as its process lives, and that has ended."""
+    process = record.get("process")
+    if not isinstance(process, dict):
+        return False
+    running = is_running(process)
+    if running is not None:
+        return not running
+    try:
+        return datetime.now(timezone.utc) - datetime.fromisoformat(str(record.get("created"))) > _SILENT
+    except (ValueError, TypeError):  # a time that lakelens did not write
+        return False
 
 
 def _is_tracked(location: str, version: int, run_id: str, storage_options: Options) -> bool:

@@ -112,6 +112,7 @@ class Snapshot:
         partition_columns: Names of the partition columns.
         configuration: The table's properties.
         copy: Location of the plain copy whose files are read in place of the version's own; None without one.
+        table_id: The table's own id, which a table that is made anew in its place does not share.
     """
 
     location: str
@@ -122,6 +123,7 @@ class Snapshot:
     partition_columns: tuple[str, ...]
     configuration: Mapping[str, str]
     copy: str | None = None
+    table_id: str = ""
 
     @property
     def rows(self) -> int | None:
@@ -196,6 +198,7 @@ def open_snapshot(
             schema=_schema_of(table),
             partition_columns=identity.partition_columns,
             configuration=identity.configuration,
+            table_id=identity.table_id,
         )
 
 
@@ -249,11 +252,12 @@ def _refuse_unreadable(place: str, table: DeltaTable) -> None:
     mode = table.metadata().configuration.get("delta.columnMapping.mode", "none")
     if mode != "none":
         raise UnsupportedTableFeatureError(unsupported(place, version, f"column mapping (mode {mode})"))
-    if "deletionVectors" in features and _has_deletion_vectors(table):
+    if "deletionVectors" in features and has_deletion_vectors(table):
         raise UnsupportedTableFeatureError(unsupported(place, version, "deletion vectors"))
 
 
-def _has_deletion_vectors(table: DeltaTable) -> bool:
+def has_deletion_vectors(table: DeltaTable) -> bool:
+    """Tells whether deletion vectors mark rows of an open table; also where they cannot be read."""
     from deltalake.exceptions import DeltaError
 
     try:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import ModelMismatchError
+from ..errors import ModelMismatchError, ScoringFailedError
 from ..etl.stored_image import MODES, Pixels
 from ..training.checkpoints import Checkpoint
+from .failures import first_line, is_of_the_machine
 
 if TYPE_CHECKING:
     import keras
@@ -54,6 +55,7 @@ def compile_model(checkpoint: Checkpoint, custom_objects: Mapping[str, Any] | No
         CheckpointError: If the file is damaged or holds what is refused.
         ModelMismatchError: If the model does not take the images that its checkpoint describes, or does not give one
             row of classes per image.
+        ScoringFailedError: If the machine fails while the model is tried.
     """
     shape = checkpoint.input_shape
     if shape[2] not in MODES:
@@ -110,9 +112,13 @@ def _try_out(
         raise
     # The model's layers raise what they like; the caller needs one type that says which model.
     except Exception as error:
+        if is_of_the_machine(error):
+            raise ScoringFailedError(
+                f"{checkpoint.path}: the model failed on a {name} image, {first_line(error)}"
+            ) from error
         raise ModelMismatchError(
             f"{checkpoint.path}: the model raises on a {name} image of its own size, {height} x {width} x {channels}: "
-            f"{type(error).__name__}: {error}. Check `input` in the checkpoint's metadata against the model's input"
+            f"{first_line(error)}. Check `input` in the checkpoint's metadata against the model's input"
         ) from error
     if output.ndim != 2 or len(output) != 1:
         raise ModelMismatchError(

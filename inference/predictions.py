@@ -9,21 +9,24 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import NotADeltaTableError, PredictionsSchemaError
-from ..etl.catalog import is_delta_table, path_of, read_table, sql_name
+from ..etl.catalog import delta_table, is_delta_table, path_of, read_table, sql_name
 from ..etl.opening import log_of
-from ..etl.snapshot import open_snapshot
+from ..etl.snapshot import has_deletion_vectors, open_snapshot
 from ..locations import absolute, has_scheme, is_table_name
 from ..store_options import delta_options
 from .arrow import PREDICTION_DDL
+from .logged import LoggedRows, logged_rows
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from deltalake import DeltaTable
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 # What passes from the image table to the predictions, where the image table has it.
 PASSED_DDL = "path STRING, content_hash STRING, label INT, label_name STRING, split STRING"
@@ -50,7 +53,7 @@ _PROPERTIES = {"delta.dataSkippingStatsColumns": "path,label,split,prediction,ch
 
 @dataclass(frozen=True)
 class PredictionsState:
-    """What a predictions table holds at one version, as far as one model and image table are concerned.
+    """How far the appends to a predictions table have come, as far as one model and image table are concerned.
 
     Attributes:
         version: The table's version; None when the table does not exist.
@@ -59,21 +62,6 @@ class PredictionsState:
 
     version: int | None
     transaction: int | None
-
-
-@dataclass(frozen=True)
-class Written:
-    """What one append has left in the table.
-
-    Attributes:
-        version: A version that holds the rows.
-        rows: Number of rows.
-        errors: Number of rows that have an error.
-    """
-
-    version: int
-    rows: int
-    errors: int
 
 
 class PredictionsTable:
@@ -112,48 +100,74 @@ class PredictionsTable:
         if not is_delta_table(self._spark, self.location):
             self._require_vacant()
             return PredictionsState(None, None)
-        from deltalake import DeltaTable
-
-        with log_of(absolute(path_of(self._spark, self.location))) as log:
-            table = DeltaTable(log, storage_options=delta_options(self._storage_options) or None)
+        with self._opened() as table:
             fields = json.loads(table.schema().to_json())["fields"]
             _check_columns(self.location, {field["name"]: _type_name(field["type"]) for field in fields})
             return PredictionsState(table.version(), table.transaction_version(self._application))
+
+    def state_after(self, before: PredictionsState, note: str) -> tuple[PredictionsState, bool]:
+        """Reads the state, and whether a commit after `before` has the note.
+
+        An append that was tried from `before` may have added nothing without a word, because another with its number
+        was faster.
+        """
+        if before.version is None and not is_delta_table(self._spark, self.location):
+            return before, False
+        with self._opened() as table:
+            commits = table.version() - (-1 if before.version is None else before.version)
+            history = table.history(commits) if commits > 0 else []
+            state = PredictionsState(table.version(), table.transaction_version(self._application))
+            return state, any(entry.get("userMetadata") == note for entry in history)
+
+    def logged(self, mark: str) -> LoggedRows | None:
+        """Counts by the log alone the rows whose `batch_id` starts with `mark`; None where the log does not tell.
+
+        The table must be there.
+        """
+        with self._opened() as table:
+            if has_deletion_vectors(table):
+                return None
+            return logged_rows(table, mark, self._path(), self._storage_options)
 
     def read(self, version: int) -> DataFrame:
         """Reads one version."""
         return read_table(self._spark, self.location, version)
 
-    def append(self, rows: DataFrame, state: PredictionsState) -> None:
+    def append(self, rows: DataFrame, state: PredictionsState, note: str) -> None:
         """Adds rows in one commit, unless another append for this model and image table came after `state`.
 
-        In that case Delta either raises its conflict or adds nothing without a word; `written` tells.
+        In that case Delta either raises its conflict or adds nothing without a word; `state_after` tells.
+
+        Args:
+            rows: Rows of `COLUMNS`.
+            state: What the rows were chosen by.
+            note: Names this append in the table's history.
         """
         if state.version is None and is_table_name(self.location):
             properties = ", ".join(f"'{name}' = '{value}'" for name, value in _PROPERTIES.items())
             self._spark.sql(
                 f"CREATE TABLE IF NOT EXISTS {self.location} ({_quoted_ddl()}) USING DELTA TBLPROPERTIES ({properties})"
             )
-        writer = rows.select(*COLUMNS).write.format("delta").mode("append")
-        writer = writer.option("txnAppId", self._application)
-        writer = writer.option("txnVersion", str(0 if state.transaction is None else state.transaction + 1))
+        writer = rows.select(*COLUMNS).write.format("delta").mode("append").option("userMetadata", note)
+        writer = writer.option("txnAppId", self._application).option("txnVersion", str(next_number(state)))
         if is_table_name(self.location):
             writer.saveAsTable(self.location)
         else:
             writer.options(**({} if state.version is not None else _PROPERTIES)).save(self.location)
 
-    def written(self, batch_id: str) -> Written | None:
-        """Counts the rows of one append in the latest version; None when they are not there."""
-        from pyspark.sql import functions
+    def remove(self, condition: Column) -> None:
+        """Removes rows in one commit."""
+        delta_table(self._spark, self.location).delete(condition)
 
-        version = self.state().version
-        if version is None:
-            return None
-        of_batch = self.read(version).where(functions.col("batch_id") == batch_id)
-        counts = of_batch.agg(
-            functions.count(functions.lit(1)).alias("rows"), functions.count("error").alias("errors")
-        ).collect()[0]
-        return Written(version, counts["rows"], counts["errors"]) if counts["rows"] else None
+    @contextmanager
+    def _opened(self) -> Iterator[DeltaTable]:
+        from deltalake import DeltaTable
+
+        with log_of(self._path()) as log:
+            yield DeltaTable(log, storage_options=delta_options(self._storage_options) or None)
+
+    def _path(self) -> str:
+        return absolute(path_of(self._spark, self.location))
 
     def _require_vacant(self) -> None:
         """Refuses to make a Delta table in a folder that holds other files."""
@@ -166,6 +180,11 @@ class PredictionsTable:
             raise NotADeltaTableError(
                 f"{self.location} exists and is no Delta table; give the predictions a path of their own"
             )
+
+
+def next_number(state: PredictionsState) -> int:
+    """The number of the next append for this model and image table."""
+    return 0 if state.transaction is None else state.transaction + 1
 
 
 def require_predictions(spark: SparkSession, location: str, version: int | None) -> None:

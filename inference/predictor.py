@@ -12,12 +12,15 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image
 
-from ..errors import InvalidArgumentError
+from ..errors import InvalidArgumentError, ScoringFailedError
+from ..etl.images import encode_jpeg
 from ..etl.stored_image import Pixels
 from ..training.checkpoints import Checkpoint, open_checkpoint
 from .compiled import compile_model
 from .decoding import StoredRows, decode_rows
+from .failures import first_line, is_of_the_machine, is_transient
 
 Probabilities: TypeAlias = npt.NDArray[np.float32]
 
@@ -67,6 +70,10 @@ class Predictions:
 class Predictor:
     """Runs one model over stored images.
 
+    An error is a row's own only if a black image of the model's size is decoded and taken by the model at the same
+    time. If not, or if the model runs out of memory on a single image, the machine or the model is at fault, and
+    predicting fails.
+
     Args:
         function: uint8 [rows, height, width, channels] to float32 [rows, classes].
         input_shape: Height, width and channels of the model's images.
@@ -105,6 +112,9 @@ class Predictor:
 
         Returns:
             One entry per image; a row that cannot be scored has an error, no exception is raised for it.
+
+        Raises:
+            ScoringFailedError: If no row is to blame.
         """
         parts = list(self.stream([StoredRows(images, formats, heights, widths)]))
         probabilities = [part.probabilities for part in parts] or [np.empty((0, self.classes), np.float32)]
@@ -116,6 +126,9 @@ class Predictor:
         """Predicts for rows in order, in pieces of at most `batch_rows`; the next piece is decoded meanwhile.
 
         A piece never spans two of the given batches, so that they can be told apart by counting rows.
+
+        Raises:
+            ScoringFailedError: If no row is to blame.
         """
         with ThreadPoolExecutor(self._decode_threads, "lakelens-decode") as pool:
             decoding: deque[_Decoding] = deque()
@@ -123,9 +136,9 @@ class Predictor:
                 for start in range(0, len(batch), self.batch_rows):
                     decoding.append(self._decode(pool, batch.rows(start, start + self.batch_rows)))
                     if len(decoding) > 1:
-                        yield self._predict(*decoding.popleft().wait())
+                        yield self._predict(decoding.popleft())
             while decoding:
-                yield self._predict(*decoding.popleft().wait())
+                yield self._predict(decoding.popleft())
 
     def _decode(self, pool: ThreadPoolExecutor, rows: StoredRows) -> _Decoding:
         pixels = np.empty((len(rows), *self.input_shape), dtype=np.uint8)
@@ -134,9 +147,13 @@ class Predictor:
             pool.submit(decode_rows, rows.rows(start, start + share), pixels[start : start + share])
             for start in range(0, len(rows), share)
         ]
-        return _Decoding(pixels, pieces)
+        return _Decoding(rows, pixels, pieces)
 
-    def _predict(self, pixels: Pixels, errors: list[str | None]) -> Predictions:
+    def _predict(self, decoding: _Decoding) -> Predictions:
+        pixels, errors = decoding.pixels, decoding.wait()
+        for row, error in enumerate(errors):
+            if error is not None and is_transient(error):
+                errors[row] = self._decode_again(decoding.rows.rows(row, row + 1), pixels[row : row + 1])
         decoded = np.array([error is None for error in errors], dtype=np.bool_)
         probabilities = np.full((len(errors), self.classes), np.nan, dtype=np.float32)
         if decoded.any():
@@ -149,28 +166,62 @@ class Predictor:
             probabilities[row] = np.nan
         return Predictions(probabilities, errors, self.class_names)
 
+    def _decode_again(self, row: StoredRows, pixels: Pixels) -> str | None:
+        """Decodes a row whose error may have been the machine's, with nothing else being decoded by this task."""
+        (error,) = decode_rows(row, pixels)
+        if error is not None and is_transient(error):
+            fault = self._fault_of_decoding()
+            if fault is not None:
+                raise ScoringFailedError(f"this machine cannot decode a black image of the model's size: {fault}")
+        return error
+
+    def _fault_of_decoding(self) -> str | None:
+        height, width, _ = self.input_shape
+        try:
+            black = encode_jpeg(Image.new("RGB", (width, height)))
+            (fault,) = decode_rows(StoredRows([black]), np.empty((1, *self.input_shape), dtype=np.uint8))
+        except (MemoryError, OSError) as error:
+            return f"{type(error).__name__}: {error}"
+        return fault
+
     def _run(self, pixels: Pixels) -> tuple[Probabilities, list[str | None]]:
         """Runs the model; when it raises, halves the batch until only the rows that make it raise are left out."""
         try:
             return self._function(pixels), [None] * len(pixels)
         except Exception as error:  # noqa: BLE001  a model raises whatever its layers raise
             if len(pixels) == 1:
-                return np.full((1, self.classes), np.nan, np.float32), [f"model_raised: {_first_line(error)}"]
+                return self._run_again(pixels, error)
         middle = len(pixels) // 2
         first, first_errors = self._run(pixels[:middle])
         second, second_errors = self._run(pixels[middle:])
         return np.concatenate([first, second]), first_errors + second_errors
+
+    def _run_again(self, pixels: Pixels, raised: Exception) -> tuple[Probabilities, list[str | None]]:
+        """Tells the fault of the one row on which the model has raised from that of the model or the machine."""
+        if is_of_the_machine(raised):
+            raise ScoringFailedError(f"the model failed on a single image, {first_line(raised)}") from raised
+        try:
+            self._function(np.zeros_like(pixels))
+        except Exception as error:
+            raise ScoringFailedError(
+                f"the model, which ran on a black image when it was loaded, fails on it now, {first_line(error)}"
+            ) from error
+        try:
+            return self._function(pixels), [None]
+        except Exception as error:  # noqa: BLE001  as above
+            return np.full((1, self.classes), np.nan, np.float32), [f"model_raised: {first_line(error)}"]
 
 
 @dataclass(frozen=True)
 class _Decoding:
     """A batch whose pieces are being decoded."""
 
+    rows: StoredRows
     pixels: Pixels
     pieces: list[Future[list[str | None]]]
 
-    def wait(self) -> tuple[Pixels, list[str | None]]:
-        return self.pixels, [error for piece in self.pieces for error in piece.result()]
+    def wait(self) -> list[str | None]:
+        return [error for piece in self.pieces for error in piece.result()]
 
 
 class PredictorCache:
@@ -281,9 +332,3 @@ def check_batch_bytes(batch_bytes: int) -> None:
         raise InvalidArgumentError(
             f"batch_bytes={batch_bytes!r}: give the most bytes of one batch as a whole number above 0"
         )
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    useful = [line for line in lines if not line.startswith(("Graph execution error", "Detected at node"))]
-    return f"{type(error).__name__}: {(useful or ['without a message'])[0][:500]}"

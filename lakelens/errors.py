@@ -258,7 +258,11 @@ class PredictionsSchemaError(TableError, UsageError):
 
 
 class ModelMismatchError(UsageError):
-    """Raised when a model's input or output does not fit the table that it is to score."""
+    """Raised when a model's classes, input or output do not fit the table that it is to score."""
+
+
+class ScoringFailedError(LakelensError):
+    """Raised when the machine or the model fails while rows are scored, so that no row is to blame."""
 
 
 def _rebuild(kind: type[Exception], message: str, attributes: dict[str, Any]) -> Exception:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import multiprocessing
+import signal
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -132,6 +135,41 @@ def test_a_version_is_tracked_while_it_is_read_and_after_that_unless_reading_fai
         with table.tracking(2, "call", kept_as="model"):
             assert table.tracked()[2] in (["call"], ["model"])
     assert table.tracked() == {0: ["run"], 2: ["model"]}
+
+
+def test_the_note_of_a_scoring_goes_with_its_process(tmp_path):
+    table = Table(str(tmp_path))
+
+    def read_until_killed(sender):
+        with table.tracking(0, "call", kept_as="model"):
+            sender.send(None)
+            signal.pause()
+
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    reader = multiprocessing.get_context("fork").Process(target=read_until_killed, args=(sender,))
+    reader.start()
+    try:
+        assert receiver.poll(60)
+        assert table.tracked() == {0: ["call"]}
+    finally:
+        reader.kill()
+    reader.join()
+    assert table.tracked() == {}
+    with table.tracking(1, "another", kept_as="model"):
+        assert table.tracked() == {1: ["another"]}
+
+
+def test_the_note_of_a_process_of_another_machine_goes_after_a_day_without_renewal(tmp_path):
+    table = Table(str(tmp_path))
+    with table.tracking(0, "call", kept_as="model"):
+        (file,) = (tmp_path / "_lakelens" / "tracked").glob("*.json")
+        record = json.loads(file.read_text())
+        record["process"]["machine"] = "another"
+        file.write_text(json.dumps(record))
+        assert table.tracked() == {0: ["call"]}
+        long_ago = datetime.now(timezone.utc) - timedelta(hours=25)
+        file.write_text(json.dumps(record | {"created": long_ago.isoformat()}))
+        assert table.tracked() == {}
 
 
 def test_pins_at_once_are_all_kept_and_readers_never_see_half_a_file(tmp_path):

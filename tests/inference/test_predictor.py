@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+import subprocess
+import sys
 import threading
 
 import numpy as np
 import pytest
 from colours import NAMES, SIDE, colour_model, image_of, mixed_model, mixer, save
+from PIL import Image
 
-from lakelens.errors import CheckpointError, CheckpointNotFoundError, InvalidArgumentError, ModelMismatchError
+from lakelens.errors import (
+    CheckpointError,
+    CheckpointNotFoundError,
+    InvalidArgumentError,
+    ModelMismatchError,
+    ScoringFailedError,
+)
 from lakelens.inference.predictor import LOADED, Predictor, PredictorCache, load_predictor
 
 pytestmark = pytest.mark.tensorflow
@@ -67,6 +76,63 @@ def test_only_the_row_that_makes_the_model_raise_gets_its_error():
     bad = {n for n, error in enumerate(given.errors) if error}
     assert bad == {3, 7, 11}
     assert given.errors[3] == "model_raised: ValueError: seven is not for me"
+
+
+def test_a_fault_of_the_machine_or_the_model_fails_the_predictions_and_is_no_error_of_a_row():
+    def failing(error, after):
+        calls = []
+
+        def function(pixels):
+            calls.append(len(pixels))
+            if len(calls) > after:
+                raise error
+            return np.full((len(pixels), 2), 0.5, np.float32)
+
+        return Predictor(function, input_shape=(1, 1, 3), classes=2, batch_bytes=4 * 12)
+
+    for error in (MemoryError("no more"), OSError(5, "Input/output error"), RuntimeError("the device is gone")):
+        with pytest.raises(ScoringFailedError, match=str(error).replace("[", r"\[")):
+            failing(error, after=1).predict([bytes([n, 0, 0]) for n in range(8)], *(["raw_rgb"] * 8, [1] * 8, [1] * 8))
+
+
+def test_a_row_on_which_the_model_raises_once_is_scored():
+    raised = []
+
+    def unsteady(pixels):
+        if len(pixels) > 1 or (1 not in raised and pixels.any()):
+            raised.append(len(pixels))
+            raise RuntimeError("not now")
+        return np.full((len(pixels), 2), 0.5, np.float32)
+
+    given = Predictor(unsteady, input_shape=(1, 1, 3), classes=2).predict(
+        [bytes([n + 1, 0, 0]) for n in range(4)], ["raw_rgb"] * 4, [1] * 4, [1] * 4
+    )
+    assert raised == [4, 2, 1, 2]
+    assert given.errors == [None] * 4
+
+
+# A process that may have 150 MiB more than it has.
+_STARVED = """
+import resource, sys
+from pathlib import Path
+import numpy as np
+from lakelens.inference.predictor import Predictor
+
+image = Path(sys.argv[1]).read_bytes()
+predictor = Predictor(lambda pixels: np.ones((len(pixels), 1), np.float32), input_shape=(8, 8, 3), classes=1)
+predictor.predict([b"text"])
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (150 << 20),) * 2)
+print(predictor.predict([image]).errors)
+"""
+
+
+def test_a_row_that_alone_takes_too_much_memory_has_an_error_of_its_own(tmp_path):
+    script, image = tmp_path / "starved.py", tmp_path / "large.jpg"
+    script.write_text(_STARVED)
+    Image.new("RGB", (9000, 9000)).save(image)
+    done = subprocess.run([sys.executable, script, image], capture_output=True, text=True, check=False)
+    assert done.stdout.startswith("['out_of_memory: "), done.stderr
 
 
 def test_an_output_that_is_not_finite_is_an_error_of_its_row():
