@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..errors import EmptySourceError, InvalidArgumentError, SourceNotFoundError
-from ..locations import absolute, has_scheme
+from ..locations import absolute_path, has_scheme
 from . import schema
 from .annotation_frames import coco_annotations, manifest_annotations, match_images, merged_by_path
 from .annotations import ANNOTATIONS_DDL, IMAGE_MISSING, PATH_UNUSABLE
@@ -104,7 +104,7 @@ def list_manifest(spark: SparkSession, source: str, images: str | None) -> Listi
         SourceNotFoundError: If there is no such file.
         AnnotationFileError: If it lacks a column.
     """
-    image_root = absolute(images) if images is not None else folder_of(absolute(source))
+    image_root = absolute_path(images) if images is not None else folder_of(absolute_path(source))
     annotations = manifest_annotations(spark, source, image_root)
     return dataclasses.replace(list_annotated_paths(spark, source, annotations, image_root), cached=(annotations,))
 
@@ -148,7 +148,7 @@ def list_annotated_paths(spark: SparkSession, name: str, annotations: DataFrame,
 
 
 def _list_folder(spark: SparkSession, source: str, wanted: Wanted) -> tuple[str, DataFrame, bool]:
-    location = absolute(source)
+    location = absolute_path(source)
     if has_scheme(location):
         return (*list_folder_by_spark(spark, location, wanted), False)
     return (*list_local_folder(spark, location, wanted), True)

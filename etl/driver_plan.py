@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from ..locations import absolute, has_scheme
+from ..locations import absolute_path, has_scheme
 from . import schema
 from .class_folders import ListedFile, Wanted, list_top, list_within
 from .compare import BadFile, ComparedFile, KnownFiles, Stamp, StoredFile, compare, plainly_known
@@ -148,7 +148,7 @@ def plan_on_driver(spark: SparkSession, location: str, version: int | None, sour
     """
     if source.is_frame or source.layout not in FOLDER_LAYOUTS:
         return None
-    root = absolute(str(source.location))
+    root = absolute_path(str(source.location))
     if has_scheme(root):
         return None
     try:

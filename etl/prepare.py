@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import EmptySourceError, NotADeltaTableError
-from ..locations import absolute
+from ..locations import absolute, is_table_name
 from .catalog import is_delta_table, path_of, read_table
 from .commit import open_transaction
 from .driver_plan import plan_on_driver
@@ -139,6 +139,9 @@ def open_table(spark: SparkSession, location: str) -> Transaction | None:
     """
     if is_delta_table(spark, location):
         return open_transaction(spark, path_of(spark, location))
+    if is_table_name(location):
+        _check_schema(spark, location)
+        return None
     path = Path(absolute(location))
     is_taken = "://" not in location and path.exists() and (not path.is_dir() or any(path.iterdir()))
     # A log without a version is what a first ingest leaves that died before its commit; its files are in nobody's way.
@@ -147,6 +150,14 @@ def open_table(spark: SparkSession, location: str) -> Transaction | None:
             f"{location} exists and is no Delta table; ingest into a path that does not exist yet, or an image table"
         )
     return None
+
+
+def _check_schema(spark: SparkSession, name: str) -> None:
+    schema_name = name.rpartition(".")[0]
+    if not spark.catalog.databaseExists(schema_name):
+        raise NotADeltaTableError(
+            f"{name}: the catalog has no schema {schema_name}; make it, or write ./{name} if the table is to be a folder"
+        )
 
 
 def _recipe(transaction: Transaction | None, location: str, request: IngestRequest) -> Recipe:

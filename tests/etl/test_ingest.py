@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -418,6 +419,22 @@ def test_a_table_that_a_name_was_given_to_is_profiled_with_the_quarantine_of_tha
         assert found.quarantine.reasons == table.quarantine().reasons == {"not_an_image": 1}
     finally:
         spark.sql("DROP DATABASE named CASCADE")
+
+
+def test_a_folder_with_a_dot_in_its_relative_name_is_a_folder(spark, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_image(Path("photos.v1/cat/1.jpg"))
+    Path("labels.csv").write_text("path,label\nphotos.v1/cat/1.jpg,pet\n")
+    with pytest.raises(NotADeltaTableError, match=r"no schema flowers.*\./flowers\.delta"):
+        ImageTable(spark, "flowers.delta").ingest("photos.v1")
+    table = ImageTable(spark, "./flowers.delta")
+    result = table.ingest("photos.v1", size=SIZE)
+    assert (result.stored, result.quarantined) == (1, 0)
+    again = ImageTable(spark, "flowers.delta")
+    assert (again.location, again.version) == (str(tmp_path / "flowers.delta"), 0)
+    assert (again.ingest("labels.csv", layout="manifest").stored, again.class_counts()) == (1, {"cat": 0, "pet": 1})
+    with pytest.raises(SourceNotFoundError, match=re.escape(str(tmp_path / "gone.v2"))):
+        again.ingest("gone.v2")
 
 
 def test_two_tables_by_name_live_in_the_catalog(spark, tmp_path):
