@@ -29,6 +29,7 @@ from .folders import top_as_executors_see_it
 from .layouts import FOLDER_LAYOUTS
 from .listing import LABEL_RANK, Listing, completed
 from .local_frames import local_frame
+from .path_forms import array_in_one_form
 from .plan import CHANGED, IN_QUARANTINE, KNOWN, STATUS, STORED_CLASS, STORED_HASH, TOUCHED, WORK, Group, Plan
 from .quality import Quarantine
 from .stamps import Stamps
@@ -112,11 +113,11 @@ class DriverPlan(Plan):
         return [row.path for row in self._rows if row.status in statuses][:limit]
 
     def batches(self, max_files: int) -> Iterator[Plan]:
-        """Yields the plan in parts, those files first that changed longest ago."""
+        """Yields the plan in parts, in the order of the paths."""
         if self.work <= max_files:
             yield self
             return
-        work = sorted(filter(_is_work, self._rows), key=lambda row: (row.modified_us, row.path))
+        work = sorted(filter(_is_work, self._rows), key=lambda row: row.path)
         others = [row for row in self._rows if not _is_work(row)]
         yield DriverPlan(self._spark, [*others, *work[:max_files]], self._known, self._ignored)
         for start in range(max_files, len(work), max_files):
@@ -190,7 +191,8 @@ def _read(columns: TableColumns | None, version: int | None = None) -> pa.Table:
     table = None if columns is None else columns.at(version)
     if table is None:
         raise TooMuchError
-    return table
+    index = table.schema.get_field_index(schema.PATH)
+    return table.set_column(index, schema.PATH, array_in_one_form(table.column(index)))
 
 
 def _below(table: pa.Table, root: str) -> pa.Table:

@@ -16,7 +16,7 @@ from ..errors import QuarantineConflictError, TableConflictError
 from ..progress import spark_progress
 from . import schema
 from .annotations import encodable
-from .catalog import read_table
+from .bad_files import MOST_TOLD, BadFiles, find_bad_files
 from .class_changes import find_renamed, find_vanished
 from .class_rows import class_rows
 from .commit import create_image_table
@@ -24,14 +24,14 @@ from .label_changes import ClassChanges
 from .labels import LABELS_PROPERTY, labels_property
 from .local_frames import local_frame
 from .near_duplicates import find_across_splits
-from .plan import CHANGED, GONE, KNOWN, NEW, WORK
+from .plan import CHANGED, GONE, KNOWN, NEW, STATUS, WORK
 from .prepare import Prepared, prepare
 from .quality import Quarantine
 from .recipe import RECIPE_PROPERTY
 from .results import DELETE, IngestPreview, IngestRequest, IngestResult
 from .sources import gone_while_read
 from .stamps import Stamps
-from .transaction import Batch, Committed, sql_literal, user_name
+from .transaction import Batch, Committed, user_name
 from .worker import BatchTask
 from .writing import deal_work
 
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 __all__ = ["IngestPreview", "IngestRequest", "IngestResult", "ingest", "preview"]
 
 _ATTEMPTS = 5
-# A file that was found bad is read once more for its reason, alone in its Arrow batch.
-_BAD_FILES_AT_ONCE = 1
 
 
 def ingest(spark: SparkSession, location: str, request: IngestRequest) -> IngestResult:
@@ -168,6 +166,7 @@ class _Ingest:
 
         prepared, plan = self._prepared, self._plan
         tally = open_tally(self._spark.sparkContext)
+        refused = open_tally(self._spark.sparkContext, MOST_TOLD)
         classes = prepared.request.classes
         task = BatchTask(
             prepared.recipe,
@@ -177,11 +176,13 @@ class _Ingest:
             has_annotations=prepared.listing.has_annotations,
             classes=None if classes is None else frozenset(classes),
             problems=tally,
+            refused=refused,
         )
         stale = self._stale_rows()
         committed = self._write(task, stale) if plan.work or stale is not None else Committed(None, 0)
         version = prepared.version if committed.version is None else committed.version
-        bad = self._bad_files(committed, task) if plan.work else None
+        has_bad = committed.rows is None or committed.rows < plan.work
+        bad = find_bad_files(prepared, task, committed, refused.value) if has_bad else None
         reasons = self._settle_quarantine(bad, version)
         if plan.touched:
             Stamps(self._spark, prepared.location).remember(plan.touched_files())
@@ -206,7 +207,7 @@ class _Ingest:
         )
         return result, committed.added
 
-    def _write(self, task: BatchTask, stale: str | None) -> Committed:
+    def _write(self, task: BatchTask, stale: DataFrame | None) -> Committed:
         prepared = self._prepared
         if self._plan.work:
             work = deal_work(self._spark, prepared.listing, self._plan, prepared.recipe)
@@ -218,8 +219,7 @@ class _Ingest:
             RECIPE_PROPERTY: prepared.recipe.as_property(),
         }
         if prepared.transaction is not None:
-            new_batch = None if prepared.request.batch_id else self._batch_id  # a name may have been given before
-            return prepared.transaction.commit(Batch(rows, self._note(), stale, properties, new_batch))
+            return prepared.transaction.commit(Batch(rows, self._note(), stale, properties))
         return self._create(rows, properties)
 
     def _note(self) -> str:
@@ -233,48 +233,29 @@ class _Ingest:
         batch = Batch(rows, self._note(), properties={**schema.TABLE_PROPERTIES, **properties})
         return create_image_table(self._spark, self._prepared.location, batch)
 
-    def _stale_rows(self) -> str | None:
-        """The SQL condition of the rows that this ingest replaces or removes, or None."""
-        paths = self._plan.paths(CHANGED, GONE) if self._removes else self._plan.paths(CHANGED)
-        return f"{schema.PATH} IN ({', '.join(map(sql_literal, paths))})" if paths else None
+    def _stale_rows(self) -> DataFrame | None:
+        """The paths whose rows this ingest replaces or removes, or None."""
+        statuses = (CHANGED, GONE) if self._removes else (CHANGED,)
+        if not any(self._plan.counts[status] for status in statuses):
+            return None
+        files = self._plan.files
+        return files.where(files[STATUS].isin(*statuses)).select(schema.PATH)
 
-    def _bad_files(self, committed: Committed, task: BatchTask) -> DataFrame | None:
-        """Reads again, for their reasons, the files that did not become rows."""
-        from pyspark import StorageLevel
-        from pyspark.sql import functions as F
-
-        missing = self._plan.work_files()
-        if committed.version is not None:
-            if committed.rows == self._plan.work:
-                return None
-            stored = read_table(self._spark, self._prepared.location, committed.version)
-            stored = stored.where(F.col(schema.BATCH_ID) == self._batch_id).select(schema.PATH)
-            missing = missing.join(stored, schema.PATH, "left_anti")
-        read_contents = self._prepared.listing.read_contents
-        if read_contents is not None:
-            missing = read_contents(missing, _BAD_FILES_AT_ONCE)
-        bad = missing.mapInArrow(task.quarantined_rows, schema.QUARANTINE_DDL)
-        return bad.persist(StorageLevel.MEMORY_AND_DISK)
-
-    def _settle_quarantine(self, bad: DataFrame | None, version: int | None) -> dict[str, int]:
+    def _settle_quarantine(self, bad: BadFiles | None, version: int | None) -> dict[str, int]:
         """Writes what is bad, takes out what is mended or gone, and counts the bad by reason.
 
         Raises:
             QuarantineConflictError: If others kept changing the quarantine. To plan again, as after a conflict of the
                 table, would find the images known, and tell of an ingest that had stored none.
         """
-        reasons: dict[str, int] = {}
-        if bad is not None:
-            reasons = {row["reason"]: row["count"] for row in bad.groupBy("reason").count().collect()}
+        reasons = {} if bad is None else dict(bad.reasons)
         mended = None
         if self._plan.mended_known or self._plan.quarantined_work or (self._removes and self._plan.quarantined_gone):
             mended = self._plan.wrongly_in_quarantine(with_gone=self._removes)
-            if bad is not None:
-                mended = mended.join(bad, schema.PATH, "left_anti")
         quarantine = Quarantine(self._spark, self._prepared.location)
         try:
             if reasons or (mended is not None and quarantine.exists()):
-                quarantine.record(bad if reasons else None, mended)
+                quarantine.record(None if bad is None or not reasons else bad.frame, mended)
         except TableConflictError as error:
             raise QuarantineConflictError(
                 f"{self._prepared.location}: the images are stored, the table is at version {version}; but others kept "
@@ -283,5 +264,5 @@ class _Ingest:
             ) from error
         finally:
             if bad is not None:
-                bad.unpersist()
+                bad.frame.unpersist()
         return reasons

@@ -156,7 +156,7 @@ def _check_schema(spark: SparkSession, name: str) -> None:
     schema_name = name.rpartition(".")[0]
     if not spark.catalog.databaseExists(schema_name):
         raise NotADeltaTableError(
-            f"{name}: the catalog has no schema {schema_name}; make it, or write ./{name} if the table is to be a folder"
+            f"{name}: the catalog has no schema {schema_name}; create it, or write ./{name} for a table in a folder"
         )
 
 

@@ -49,6 +49,7 @@ class BatchTask:
         has_annotations: Whether the layout has boxes; without, the column is null rather than empty.
         classes: The only classes that may be stored, or None.
         problems: Where repaired and dropped boxes are told: reasons by path.
+        refused: Where sources that cannot be stored are told: values of their quarantine rows by path.
     """
 
     recipe: Recipe
@@ -58,17 +59,21 @@ class BatchTask:
     has_annotations: bool = False
     classes: frozenset[str] | None = None
     problems: Accumulator[dict[str, list[str]]] | None = None
+    refused: Accumulator[dict[str, tuple[Any, ...]]] | None = None
 
     def stored_rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yields the rows of the sources that can be stored; the others are left to `quarantined_rows`."""
+        """Yields the rows of the sources that can be stored; the others are told in `refused`."""
         packer = _Packer(schema.image_arrow_schema())
         for annotation, row, result in self._results(batches):
-            if isinstance(result, StoredImage):
-                placed = self._place(annotation, result)
-                if isinstance(placed, PlacedBoxes):
-                    self._tell_problems(annotation, placed)
-                    stored_row = self._stored_row(annotation, row, result, placed)
-                    yield from packer.add(stored_row, len(result.image))
+            if isinstance(result, ImageError):
+                self._tell_refused(row, result)
+                continue
+            placed = self._place(annotation, result)
+            if isinstance(placed, ImageError):
+                self._tell_refused(row, placed)
+                continue
+            self._tell_problems(annotation, placed)
+            yield from packer.add(self._stored_row(annotation, row, result, placed), len(result.image))
         yield from packer.flush()
 
     def quarantined_rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -123,6 +128,10 @@ class BatchTask:
         found = [problem.reason for problem in (*annotation.problems, *placed.problems)]
         if found and self.problems is not None:
             self.problems.add({annotation.path: found})
+
+    def _tell_refused(self, row: dict[str, Any], error: ImageError) -> None:
+        if self.refused is not None:
+            self.refused.add({row[schema.PATH]: tuple(self._quarantined_row(row, error).values())})
 
     def _stored_row(
         self, annotation: Annotation, row: dict[str, Any], stored: StoredImage, placed: PlacedBoxes

@@ -188,7 +188,13 @@ def test_a_quote_that_is_never_closed_is_refused():
 
 @pytest.mark.parametrize(
     ("location", "kind"),
-    [("a/m.csv", "csv"), ("M.JSONL", "json"), ("m.ndjson", "json"), ("m.json", "json"), ("s3a://b/m.parquet/", "parquet")],
+    [
+        ("a/m.csv", "csv"),
+        ("M.JSONL", "json"),
+        ("m.ndjson", "json"),
+        ("m.json", "json"),
+        ("s3a://b/m.parquet/", "parquet"),
+    ],
 )
 def test_the_format_is_told_by_the_suffix(location, kind):
     assert manifest_format(location) == kind

@@ -28,6 +28,7 @@ from lakelens.etl.driver_limits import TooMuchError
 from lakelens.etl.driver_plan import DriverPlan
 from lakelens.etl.listing import FOLDER_LISTING_DDL, Listing, completed, folder_batch
 from lakelens.etl.quality import RETRIED_REASONS
+from lakelens.etl.sources import Source, list_source
 from lakelens.etl.spark_plan import make_plan
 from lakelens.etl.writing import writing_session
 
@@ -154,6 +155,23 @@ def test_the_driver_and_spark_find_the_same_to_be_done(spark):
             assert len(by_driver.paths(status, limit=3)) == 3
     finally:
         by_spark.release()
+
+
+@pytest.mark.spark
+def test_parts_of_a_plan_share_no_file_although_spark_computes_it_again(spark, tmp_path):
+    session = writing_session(spark)
+    for number in range(10, 20):
+        write_image(tmp_path / "cat" / f"{number}.jpg", seed=number)
+    plan = make_plan(list_source(session, Source(tmp_path)), None, None)
+    parts = []
+    for part in plan.batches(4):
+        parts.append([row.path for row in part.work_files().collect()])
+        write_image(tmp_path / "cat" / f"0{len(parts)}.jpg", seed=1)
+        os.utime(tmp_path / "cat" / f"0{len(parts)}.jpg", (1_000_000_000, 1_000_000_000))
+        session.catalog.clearCache()  # an executor that is lost takes cached rows with it
+    read = Counter(path for part in parts for path in part)
+    assert [len(part) for part in parts] == [4, 4, 2]
+    assert set(read.values()) == {1}
 
 
 def rows_of(**frames: DataFrame) -> dict[str, Counter[str]]:

@@ -28,7 +28,7 @@ def test_a_table_name_has_two_or_three_parts_and_no_slash(location: str, named: 
     assert is_table_name(location) is named
 
 
-def test_what_exists_is_a_path_although_it_looks_like_a_table_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_exists_is_a_path_not_a_table_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     assert absolute("photos.v1") == "photos.v1"
     (tmp_path / "photos.v1").mkdir()
