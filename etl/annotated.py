@@ -53,7 +53,7 @@ def list_voc(spark: SparkSession, source: str) -> Listing:
         masks = found.where(is_image & ~F.col(schema.PATH).contains(_VOC_IMAGES))
         ignored = ignored.unionByName(masks.withColumn(IGNORED, F.lit(OTHER_FOLDER)))
         found = found.where(~is_image | F.col(schema.PATH).contains(_VOC_IMAGES))
-    annotations = voc_annotations(spark, found.select(schema.PATH), root)
+    annotations = voc_annotations(spark, found.select(schema.PATH), root, is_local=is_local)
     listing = _annotated(spark, source, root, annotations, found, ignored, is_local)
     return dataclasses.replace(listing, cached=(files,))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -64,6 +65,13 @@ class Listing:
     has_annotations: bool = False
     cached: tuple[DataFrame, ...] = ()
 
+    def kept(self) -> Listing:
+        """Gives the same listing with files that Spark keeps, so that they are found once."""
+        if self.files is None:
+            return self
+        files = self.files.persist()
+        return dataclasses.replace(self, files=files, cached=(*self.cached, files))
+
     def release(self) -> None:
         """Lets Spark forget what it keeps."""
         for frame in self.cached:
@@ -94,5 +102,6 @@ def folder_batch(rows: Sequence[ListedFile]) -> pa.RecordBatch:
 
     kinds = [pa.string(), pa.int64(), pa.timestamp("us", tz="UTC"), pa.string(), pa.int32(), pa.string()]
     names = [schema.PATH, schema.SOURCE_LENGTH, schema.SOURCE_MODIFIED, schema.LABEL_NAME, LABEL_RANK, IGNORED]
-    columns = [pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), kinds, strict=True)]
+    values = list(zip(*rows, strict=True))[: len(kinds)]
+    columns = [pa.array(column, kind) for column, kind in zip(values, kinds, strict=True)]
     return pa.RecordBatch.from_arrays(columns, names)

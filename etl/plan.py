@@ -98,7 +98,7 @@ class Plan(ABC):
 
     @abstractmethod
     def batches(self, max_files: int) -> Iterator[Plan]:
-        """Yields the same plan in parts of at most `max_files` files to read, in the order of their paths.
+        """Yields the same plan in parts of at most `max_files` files to read.
 
         Each part may be used until the next one is asked for. What is not to be read is in the first part, so that the
         counts of all parts add up to those of the whole.

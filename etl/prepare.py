@@ -11,7 +11,7 @@ from ..errors import EmptySourceError, NotADeltaTableError
 from ..locations import absolute, is_table_name
 from .catalog import is_delta_table, path_of, read_table
 from .commit import open_transaction
-from .driver_plan import plan_on_driver
+from .driver_plan import plan_listing, plan_on_driver
 from .labels import LABELS_PROPERTY, grow_labels, labels_of
 from .listing import Listing
 from .plan import GONE, Plan
@@ -119,7 +119,21 @@ def _plan(
         planned = plan_on_driver(spark, location, version, request.source)
         if planned is not None:
             return planned
-    listing = list_source(spark, request.source)
+    listing = list_source(spark, request.source).kept()
+    try:
+        return _plan_listed(spark, location, version, request, listing)
+    except BaseException:
+        listing.release()
+        raise
+
+
+def _plan_listed(
+    spark: SparkSession, location: str, version: int | None, request: IngestRequest, listing: Listing
+) -> tuple[Listing, Plan, TableColumns | None]:
+    if request.verify != CONTENT:
+        planned = plan_listing(spark, location, version, listing)
+        if planned is not None:
+            return planned
     quarantine, stamps = Quarantine(spark, location), Stamps(spark, location)
     plan = make_plan(
         listing,

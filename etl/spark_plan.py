@@ -28,12 +28,11 @@ from .plan import (
 )
 from .quality import RETRIED_REASONS
 from .walk import NOT_LOOKED_INTO
-from .worker import hash_local_files
+from .worker import content_hashes
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
 
-_HASHED_AT_ONCE = 64
 _NUMBER = "number"
 _STAMP = (schema.SOURCE_LENGTH, schema.SOURCE_MODIFIED, schema.ANNOTATION_HASH)
 
@@ -174,11 +173,7 @@ def _compared_by_content(files: DataFrame, listing: Listing, statuses: Sequence[
     from pyspark.sql import functions as F
 
     candidates = files.where(F.col(STATUS).isin(statuses) & F.col(STORED_HASH).isNotNull())
-    if listing.read_contents is None:
-        hashed = hash_local_files(candidates.select(schema.PATH), count)
-    else:
-        read = listing.read_contents(candidates.select(schema.PATH, schema.SOURCE_LENGTH), _HASHED_AT_ONCE)
-        hashed = read.select(schema.PATH, F.sha2("content", 256).alias("hash"))
+    hashed = content_hashes(listing, candidates.select(schema.PATH, schema.SOURCE_LENGTH), count)
     touched = F.expr(f"coalesce({STATUS} = '{CHANGED}' AND hash = {STORED_HASH}, false)")
     status = (
         f"CASE WHEN {TOUCHED} THEN '{KNOWN}' "

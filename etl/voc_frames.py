@@ -31,7 +31,7 @@ _CONTENT = "content"
 _FILES_AT_ONCE = 500
 
 
-def voc_annotations(spark: SparkSession, paths: DataFrame, root: str) -> DataFrame:
+def voc_annotations(spark: SparkSession, paths: DataFrame, root: str, *, is_local: bool) -> DataFrame:
     """Reads the XML files and split lists of a Pascal VOC folder, and matches them with its images.
 
     Args:
@@ -39,6 +39,7 @@ def voc_annotations(spark: SparkSession, paths: DataFrame, root: str) -> DataFra
         paths: A column `path` with all files of the source as `sources` lists them: images, XML, lists. Files that are
             none of these, but share a name with an annotation, must have been left out.
         root: The source folder as `sources.Listing` names it.
+        is_local: Whether the workers can open the files.
 
     Returns:
         One row per path; images without XML have the problem `annotation_missing`, and XML without image is a row with
@@ -53,8 +54,8 @@ def voc_annotations(spark: SparkSession, paths: DataFrame, root: str) -> DataFra
     xml = files.where(lowered.endswith(".xml"))
     lists = paths.select("path").where(lowered.endswith(".txt")).where(is_list("path"))
     images = files.where(~lowered.endswith(".xml") & ~lowered.endswith(".txt"))
-    parsed = _with_content(spark, xml).mapInArrow(_parse, ANNOTATIONS_DDL).withColumn(_KEY, key_of("path"))
-    named = _with_content(spark, lists).mapInArrow(_SplitLists(root).read, f"{_KEY} STRING, list STRING")
+    parsed = _with_content(spark, xml, is_local).mapInArrow(_parse, ANNOTATIONS_DDL).withColumn(_KEY, key_of("path"))
+    named = _with_content(spark, lists, is_local).mapInArrow(_SplitLists(root).read, f"{_KEY} STRING, list STRING")
     by_key = named.groupBy(_KEY).agg(F.collect_set("list").alias(_LISTS))
     joined = (
         images.select(_KEY, F.col("path").alias("image_path"))
@@ -64,18 +65,16 @@ def voc_annotations(spark: SparkSession, paths: DataFrame, root: str) -> DataFra
     return merged_by_path(joined.mapInArrow(_match_voc, ANNOTATIONS_DDL))
 
 
-def _with_content(spark: SparkSession, paths: DataFrame) -> DataFrame:
+def _with_content(spark: SparkSession, paths: DataFrame, is_local: bool) -> DataFrame:
     """Adds the bytes of small files: local ones read by the workers, others through Spark."""
     from pyspark.sql import functions as F
 
-    local = paths.select("path").where("path LIKE 'file:%'").mapInArrow(_read_local, f"path STRING, {_CONTENT} BINARY")
-    remote = paths.select("path", F.lit(0).alias(schema.SOURCE_LENGTH)).where("path NOT LIKE 'file:%'")
-    first = remote.limit(1).collect()
-    if not first:
-        return local
     from .sources import read_contents
 
-    return local.unionByName(read_contents(spark, remote, _FILES_AT_ONCE).select("path", _CONTENT))
+    if is_local:
+        return paths.select("path").mapInArrow(_read_local, f"path STRING, {_CONTENT} BINARY")
+    files = paths.select("path", F.lit(0).alias(schema.SOURCE_LENGTH))
+    return read_contents(spark, files, _FILES_AT_ONCE).select("path", _CONTENT)
 
 
 def _read_local(batches: Batches) -> Iterator[pa.RecordBatch]:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
     from pyspark.sql import DataFrame
 
+    from .listing import Listing
+
 # Arrow batches of images are cut by bytes: a batch of 10,000 rows, Spark's default, would pass 2 GiB.
 _BATCH_BYTES = 8 * 1024 * 1024
 _BATCH_ROWS = 1024
@@ -32,6 +34,7 @@ _BATCH_ROWS = 1024
 _LATEST_US = int(datetime(9999, 12, 30, tzinfo=timezone.utc).timestamp()) * 1_000_000
 
 CONTENT = "content"
+_HASHED_AT_ONCE = 64
 
 
 @dataclass(frozen=True)
@@ -171,15 +174,22 @@ class BatchTask:
         }
 
 
-def hash_local_files(paths: DataFrame, count: int) -> DataFrame:
-    """Has Spark's tasks digest local files: rows of `path` and `hash`, which is null where a file cannot be read.
+def content_hashes(listing: Listing, files: DataFrame, count: int) -> DataFrame:
+    """Has Spark's tasks digest files: rows of `path` and `hash`, which is null where a file cannot be read.
 
     Args:
-        paths: Rows with the column `path` alone.
+        listing: The source.
+        files: Rows with the columns `path` and `source_length`.
         count: How many they are, at most.
     """
-    tasks = min(count, 2 * paths.sparkSession.sparkContext.defaultParallelism)
-    return paths.repartition(tasks).mapInArrow(_hash_batches, f"{schema.PATH} STRING, hash STRING")
+    from pyspark.sql import functions as F
+
+    if listing.read_contents is not None:
+        read = listing.read_contents(files, _HASHED_AT_ONCE)
+        return read.select(schema.PATH, F.sha2(CONTENT, 256).alias("hash"))
+    tasks = min(count, 2 * files.sparkSession.sparkContext.defaultParallelism)
+    paths = files.select(schema.PATH).repartition(tasks)
+    return paths.mapInArrow(_hash_batches, f"{schema.PATH} STRING, hash STRING")
 
 
 def hash_file(uri: str) -> str | None:

@@ -67,9 +67,9 @@ def count_reads(patched: pytest.MonkeyPatch) -> list[int]:
     counts: list[int] = []
     hashes = driver_plan._hashes
 
-    def counted(spark, rows):
+    def counted(spark, listing, rows):
         counts.append(len(rows))
-        return hashes(spark, rows)
+        return hashes(spark, listing, rows)
 
     patched.setattr(driver_plan, "_hashes", counted)
     return counts

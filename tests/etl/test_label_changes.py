@@ -8,7 +8,7 @@ import shutil
 import pytest
 from etl_pictures import write_image
 
-from lakelens.etl import label_changes, spark_plan
+from lakelens.etl import driver_plan, label_changes
 from lakelens.etl.ingest import ingest, preview
 from lakelens.etl.label_changes import ClassChanges, ClassConflict, Rename, find_renames
 from lakelens.etl.results import IngestRequest
@@ -152,7 +152,7 @@ def test_the_first_ingest_of_a_table_tells_an_image_in_two_classes(story):
 
 @pytest.mark.spark
 def test_a_class_changed_by_a_manifest_is_a_rename(spark, story, tmp_path, monkeypatch):
-    monkeypatch.setattr(spark_plan, "hash_local_files", None)  # what is said otherwise is changed, whatever it holds
+    monkeypatch.setattr(driver_plan, "_hashes", None)  # what is said otherwise is changed, whatever it holds
     manifest = tmp_path / "manifest.jsonl"
     lines = [json.dumps({"path": f"fox/{seed:04d}.jpg", "label": "lynx"}) for seed in range(60, 64)]
     manifest.write_text("\n".join(lines) + "\n")
