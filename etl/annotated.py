@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import EmptySourceError, InvalidArgumentError, SourceNotFoundError
 from ..locations import absolute_path, has_scheme
 from . import schema
+from .annotated_driver import list_voc_on_driver
 from .annotation_frames import coco_annotations, manifest_annotations, match_images, merged_by_path
 from .annotations import ANNOTATIONS_DDL, IMAGE_MISSING, PATH_UNUSABLE
 from .class_folders import Wanted
@@ -44,7 +45,11 @@ def list_voc(spark: SparkSession, source: str) -> Listing:
     """
     from pyspark.sql import functions as F
 
-    root, files, is_local = _list_folder(spark, source, Wanted(VOC, IMAGE_SUFFIXES | {"xml", "txt"}))
+    wanted = Wanted(VOC, IMAGE_SUFFIXES | {"xml", "txt"})
+    listing = list_voc_on_driver(spark, source, wanted, _VOC_IMAGES, OTHER_FOLDER)
+    if listing is not None:
+        return listing
+    root, files, is_local = _list_folder(spark, source, wanted)
     files = files.persist()
     ignored = files.where(F.col(IGNORED).isNotNull())
     found = files.where(F.col(IGNORED).isNull())

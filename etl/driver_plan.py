@@ -198,7 +198,7 @@ def plan_listing(spark: SparkSession, location: str, version: int | None, listin
         return None
     try:
         sides = _known(spark, location, version)
-        if listing.files.count() > MOST_FILES_TO_SEND:
+        if not listing.is_at_hand and listing.files.count() > MOST_FILES_TO_SEND:
             return None
         listed = [ListedFile(*row) for row in listing.files.selectExpr(*_LISTED).collect()]
         return DriverPlanning(listing, _planned(spark, listing, listed, sides), sides.columns)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,6 +17,8 @@ from .annotations import (
     Annotation,
     annotation_batches,
     annotation_of,
+    merge_annotations,
+    row_of,
 )
 from .references import relative_reference
 from .walk import local_path
@@ -63,6 +67,33 @@ def voc_annotations(spark: SparkSession, paths: DataFrame, root: str, *, is_loca
         .join(by_key, _KEY, "left")
     )
     return merged_by_path(joined.mapInArrow(_match_voc, ANNOTATIONS_DDL))
+
+
+def match_on_driver(paths: Iterable[str], root: str) -> Iterator[Annotation]:
+    """`voc_annotations` of a few local files, without Spark.
+
+    Args:
+        paths: The files of the source.
+        root: The source folder's URI.
+    """
+    key_of = _KeyOf(root).key
+    xml, images, lists = (collections.defaultdict[str, list[str]](list) for _ in range(3))
+    for path in paths:
+        lowered = path.lower()
+        if lowered.endswith(".txt"):
+            for key, name in _SplitLists(root).pairs(path, _content_of(path)):
+                lists[key].append(name)
+        else:
+            (xml if lowered.endswith(".xml") else images)[key_of(path)].append(path)
+    matched = []
+    for key in [*(xml.keys() | images.keys())]:
+        sources: list[str | None] = [*xml[key]] or [None]
+        of_key: list[str | None] = [*images[key]] or [None]
+        for source, image in itertools.product(sources, of_key):
+            said = {} if source is None else row_of(voc.parse_voc(_content_of(source) or b"", source))
+            row = {"path": None, **said, "image_path": image, _KEY: key, _LISTS: sorted(set(lists[key]))}
+            matched.append(_matched_voc(row))
+    yield from merge_annotations(sorted(matched, key=lambda annotation: annotation.path))
 
 
 def _with_content(spark: SparkSession, paths: DataFrame, is_local: bool) -> DataFrame:
@@ -131,13 +162,17 @@ class _SplitLists:
 
         for batch in batches:
             for path, content in _pairs(batch):
-                found = voc.split_list(relative_reference(path, self.root) or path)
-                if found is None:
-                    continue
-                folder, name = found
-                keys = list(voc.parse_split_list((content or b"").decode("utf-8", "replace"), folder))
-                columns = [pa.array(keys, pa.string()), pa.array([name] * len(keys), pa.string())]
+                pairs = list(self.pairs(path, content))
+                columns = [pa.array([pair[place] for pair in pairs], pa.string()) for place in (0, 1)]
                 yield pa.RecordBatch.from_arrays(columns, [_KEY, "list"])
+
+    def pairs(self, path: str, content: bytes | None) -> Iterator[tuple[str, str]]:
+        """Yields the key of each image that a list names, with the list's own name; nothing for other files."""
+        found = voc.split_list(relative_reference(path, self.root) or path)
+        if found is not None:
+            folder, name = found
+            for key in voc.parse_split_list((content or b"").decode("utf-8", "replace"), folder):
+                yield key, name
 
 
 def _match_voc(batches: Batches) -> Iterator[pa.RecordBatch]:
