@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..errors import EmptySourceError, InvalidArgumentError, SourceNotFoundError
-from ..locations import absolute, has_scheme
+from ..locations import absolute_path, has_scheme
 from . import schema
+from .annotated_driver import list_voc_on_driver
 from .annotation_frames import coco_annotations, manifest_annotations, match_images, merged_by_path
 from .annotations import ANNOTATIONS_DDL, IMAGE_MISSING, PATH_UNUSABLE
 from .class_folders import Wanted
@@ -44,7 +45,11 @@ def list_voc(spark: SparkSession, source: str) -> Listing:
     """
     from pyspark.sql import functions as F
 
-    root, files, is_local = _list_folder(spark, source, Wanted(VOC, IMAGE_SUFFIXES | {"xml", "txt"}))
+    wanted = Wanted(VOC, IMAGE_SUFFIXES | {"xml", "txt"})
+    listing = list_voc_on_driver(spark, source, wanted, _VOC_IMAGES, OTHER_FOLDER)
+    if listing is not None:
+        return listing
+    root, files, is_local = _list_folder(spark, source, wanted)
     files = files.persist()
     ignored = files.where(F.col(IGNORED).isNotNull())
     found = files.where(F.col(IGNORED).isNull())
@@ -53,7 +58,7 @@ def list_voc(spark: SparkSession, source: str) -> Listing:
         masks = found.where(is_image & ~F.col(schema.PATH).contains(_VOC_IMAGES))
         ignored = ignored.unionByName(masks.withColumn(IGNORED, F.lit(OTHER_FOLDER)))
         found = found.where(~is_image | F.col(schema.PATH).contains(_VOC_IMAGES))
-    annotations = voc_annotations(spark, found.select(schema.PATH), root)
+    annotations = voc_annotations(spark, found.select(schema.PATH), root, is_local=is_local)
     listing = _annotated(spark, source, root, annotations, found, ignored, is_local)
     return dataclasses.replace(listing, cached=(files,))
 
@@ -80,7 +85,7 @@ def list_coco(spark: SparkSession, source: str, annotations: str | None) -> List
     ignored = files.where(F.col(IGNORED).isNotNull())
     images = files.where(F.col(IGNORED).isNull() & ~is_json)
     if annotations is not None:
-        found = [(annotations, named_coco_file(annotations, relative_reference(absolute(annotations), source)))]
+        found = [(annotations, named_coco_file(annotations, relative_reference(absolute_path(annotations), source)))]
     else:
         json_paths = [row[0] for row in files.where(F.col(IGNORED).isNull() & is_json).select(schema.PATH).collect()]
         found = _coco_files(source, root, json_paths)
@@ -107,7 +112,7 @@ def list_manifest(spark: SparkSession, source: str, images: str | None) -> Listi
         SourceNotFoundError: If there is no such file.
         AnnotationFileError: If it lacks a column.
     """
-    image_root = absolute(images) if images is not None else folder_of(absolute(source))
+    image_root = absolute_path(images) if images is not None else folder_of(absolute_path(source))
     annotations = manifest_annotations(spark, source, image_root)
     return dataclasses.replace(list_annotated_paths(spark, source, annotations, image_root), cached=(annotations,))
 
@@ -151,7 +156,7 @@ def list_annotated_paths(spark: SparkSession, name: str, annotations: DataFrame,
 
 
 def _list_folder(spark: SparkSession, source: str, wanted: Wanted) -> tuple[str, DataFrame, bool]:
-    location = absolute(source)
+    location = absolute_path(source)
     if has_scheme(location):
         return (*list_folder_by_spark(spark, location, wanted), False)
     return (*list_local_folder(spark, location, wanted), True)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ..errors import AnnotationFileError, SessionError, SourceNotFoundError
-from ..locations import absolute, has_scheme
+from ..locations import absolute_path, has_scheme
 from .annotations import (
     ANNOTATION_MISSING,
     ANNOTATIONS_DDL,
@@ -28,7 +28,7 @@ from .annotations import (
 from .catalog import hadoop_path
 from .coco import read_coco
 from .local_frames import local_frame
-from .manifest import annotation_of_row, find_columns, manifest_format, parse_json_line, read_csv, read_rows
+from .manifest import annotation_of_row, find_columns, manifest_format, read_csv, read_json, read_rows
 from .references import folder_of, resolve_reference
 
 if TYPE_CHECKING:
@@ -60,11 +60,11 @@ def coco_annotations(spark: SparkSession, location: str, image_root: str, split:
         SourceNotFoundError: If there is no such file.
         AnnotationFileError: If it is not a COCO instances file.
     """
-    return _read_now(_from_one_file(spark, location, _CocoReader(location, absolute(image_root), split)))
+    return _read_now(_from_one_file(spark, location, _CocoReader(location, absolute_path(image_root), split)))
 
 
 def manifest_annotations(spark: SparkSession, location: str, root: str | None = None) -> DataFrame:
-    """Reads a manifest in CSV, JSON lines or Parquet; rows of one path are joined.
+    """Reads a manifest in CSV, JSON (an array or lines) or Parquet; rows of one path are joined.
 
     Args:
         spark: The session.
@@ -80,7 +80,7 @@ def manifest_annotations(spark: SparkSession, location: str, root: str | None = 
         InvalidArgumentError: If the suffix is unknown.
     """
     kind = manifest_format(location)
-    image_root = absolute(root if root is not None else folder_of(absolute(location)))
+    image_root = absolute_path(root if root is not None else folder_of(absolute_path(location)))
     if kind != "parquet":
         rows = _from_one_file(spark, location, _ManifestReader(location, image_root, kind))
         return _read_now(merged_by_path(rows))
@@ -160,20 +160,11 @@ class _ManifestReader:
     kind: str
 
     def read(self, stream: BinaryIO) -> Iterator[Annotation]:
-        rows = read_csv(stream, self.location) if self.kind == "csv" else map(parse_json_line, _lines(stream))
+        rows = (read_csv if self.kind == "csv" else read_json)(stream, self.location)
         yield from read_rows(rows, self.location, self._path_of)
 
     def _path_of(self, reference: str) -> str:
         return resolve_reference(reference, self.image_root)
-
-
-def _lines(stream: BinaryIO) -> Iterator[str]:
-    """Yields the lines of a text; blank ones are passed over, bytes that are not UTF-8 fail in the line they are in."""
-    for number, line in enumerate(stream):
-        text = line.decode("utf-8", "replace")
-        text = text.removeprefix("\ufeff") if number == 0 else text
-        if text.strip():
-            yield text
 
 
 @dataclass(frozen=True)
@@ -212,7 +203,7 @@ class _OneFile:
 
 def _from_one_file(spark: SparkSession, location: str, reader: _CocoReader | _ManifestReader) -> DataFrame:
     _check_exists(spark, location)
-    place = absolute(location)
+    place = absolute_path(location)
     if not has_scheme(place):
         task = _OneFile(place.encode("utf-8", "surrogateescape"), reader)
         return spark.range(0, 1, 1, 1).mapInArrow(task.read, ANNOTATIONS_DDL)
@@ -267,7 +258,7 @@ def _check_exists(spark: SparkSession, location: str) -> None:
         SourceNotFoundError: If it does not, or cannot be looked at.
         SessionError: If Spark has no file system for it.
     """
-    place = absolute(location)
+    place = absolute_path(location)
     if not has_scheme(place):
         if not Path(place).exists():
             raise SourceNotFoundError(f"{place} does not exist; give the path of an existing file")
@@ -299,7 +290,7 @@ def _hadoop(spark: SparkSession, location: str) -> tuple[Any, Any]:
 
 def _hadoop_path(location: str) -> str:
     """Writes a location for Spark's readers, which take a local path for a pattern."""
-    place = absolute(location)
+    place = absolute_path(location)
     if has_scheme(place):
         return place
     return "file://" + "".join(f"\\{character}" if character in "{}[]*?\\" else character for character in place)

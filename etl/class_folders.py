@@ -26,6 +26,8 @@ class ListedFile(NamedTuple):
         label_name: Its class, or None.
         label_rank: The number of its class folder, such as 1 of `001.ak47`, or None.
         ignored: Why it is passed over, or None.
+        annotation_hash: Digest of what is said of it beside its folder, or None.
+        content_hash: Digest of its content where that is known without reading it, or None.
     """
 
     path: str
@@ -34,6 +36,8 @@ class ListedFile(NamedTuple):
     label_name: str | None
     label_rank: int | None
     ignored: str | None
+    annotation_hash: str | None = None
+    content_hash: str | None = None
 
 
 @dataclass(frozen=True)

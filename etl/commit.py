@@ -8,22 +8,25 @@ before it is committed. `open_transaction` therefore drives Delta's own transact
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from ..errors import LakelensError, TableConflictError
 from ..locations import absolute, has_scheme, is_table_name
 from . import schema
+from .catalog import read_table
 from .conflicts import conflicts_named
 from .opening import log_of, open_log
+from .path_forms import column_in_one_form
 from .public_commit import PublicTransaction, create_by_public_writer
 from .transaction import APPLICATION_ID, Batch, Committed, Transaction
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# So much of a condition is told in the history: thousands of paths would be read whenever the log is.
-_MOST_TOLD = 1000
+_KEY = "path_in_one_form"
 
 
 def open_transaction(spark: SparkSession, path: str) -> Transaction:
@@ -76,18 +79,48 @@ class _DeltaTransaction:
                 configuration = self._transaction.metadata().configuration()
             else:
                 configuration = self._scala_map(batch.properties)
-            mode = self._jvm.org.apache.spark.sql.SaveMode.valueOf("Append" if batch.is_append else "Overwrite")
-            actions = self._written(batch, mode, configuration)
+            replaced = [] if batch.stale is None else self._without(batch.stale)
+            actions = self._written(batch.rows, configuration)
             files = [action for action in actions if action.getClass().getSimpleName() == "AddFile"]
-            row_count = _row_count([file.stats() for file in files], batch.new_batch, is_append=batch.is_append)
+            row_count = _row_count([file.stats() for file in files])
+            actions += replaced
             if not actions and self.version >= 0:
                 return Committed(None, 0)
             note = batch.user_metadata if batch.before_commit is None else batch.before_commit(row_count)
             actions.append(
                 self._jvm.org.apache.spark.sql.delta.actions.SetTransaction(APPLICATION_ID, number, self._none)
             )
-            version = self._transaction.commit(self._sequence(actions), self._operation(mode, batch.delete_where, note))
-            return Committed(int(version), row_count, self._rows_of(files) if batch.is_append else None)
+            operation = self._operation(note, is_append=not replaced)
+            version = self._transaction.commit(self._sequence(actions), operation)
+            return Committed(int(version), row_count, None if replaced else self._rows_of(files))
+
+    def _without(self, stale: DataFrame) -> list[Any]:
+        """Writes the files that hold rows of some paths anew without these, and gives the actions that replace them.
+
+        Delta's own DELETE and `replaceWhere` would have all paths in one condition on the driver.
+        """
+        from pyspark.sql import DataFrame
+        from pyspark.sql import functions as F
+
+        path = column_in_one_form(schema.PATH).alias(schema.PATH)
+        rows = read_table(self._spark, self.path, self.version).select(path, "_metadata.file_name")
+        found = rows.join(stale, schema.PATH, "left_semi").groupBy("file_name").count().collect()
+        if not found:
+            return []
+        counts = {unquote(row["file_name"]): row["count"] for row in found}
+        files = {unquote(file.path()).rpartition("/")[2]: file for file in _items(self._transaction.filterFiles())}
+        if not counts.keys() <= files.keys():
+            raise TableConflictError(f"{self.path}@{self.version}: Delta's log names other files than Spark has read")
+        others = [files[name] for name, count in counts.items() if _number_of_rows(files[name]) != count]
+        kept: list[Any] = []
+        if others:
+            frame = self._log.createDataFrame(self._transaction.snapshot(), self._sequence(others), False, self._none)
+            # Broadcast, because the other side of the join has the images.
+            rest = DataFrame(frame, self._spark).withColumn(_KEY, column_in_one_form(schema.PATH))
+            stale = F.broadcast(stale.withColumnRenamed(schema.PATH, _KEY))
+            kept = _items(self._transaction.writeFiles(rest.join(stale, _KEY, "left_anti").drop(_KEY)._jdf))
+        now_ms = int(1000 * time.time())
+        return [*kept, *(files[name].removeWithTimestamp(now_ms, True) for name in counts)]
 
     def _last_number(self) -> int:
         """Reads the last ingest's number, which makes Delta refuse this commit if another has written one since."""
@@ -148,39 +181,34 @@ class _DeltaTransaction:
         )
         self._transaction.updateMetadata(changed, False)
 
-    def _written(self, batch: Batch, mode: Any, configuration: Any) -> list[Any]:
-        options: dict[str, str] = {}
-        if batch.delete_where is not None:
-            options["replaceWhere"] = batch.delete_where
+    def _written(self, rows: DataFrame, configuration: Any) -> list[Any]:
         delta = self._jvm.org.apache.spark.sql.delta
         session = self._spark._jsparkSession
         writer = delta.commands.WriteIntoDelta(
             self._log,
-            mode,
-            delta.DeltaOptions(self._scala_map(options), session.sessionState().conf()),
-            self._sequence(list(schema.PARTITION_COLUMNS)),
+            self._jvm.org.apache.spark.sql.SaveMode.valueOf("Append"),
+            delta.DeltaOptions(self._scala_map({}), session.sessionState().conf()),
+            self._partition_columns(),
             configuration,
-            batch.rows._jdf,
+            rows._jdf,
             self._none,
             self._none,
         )
-        written = writer.writeAndReturnCommitData(self._transaction, session, self._none, False).actions().iterator()
-        actions = []
-        while written.hasNext():
-            actions.append(written.next())
-        return actions
+        return _items(writer.writeAndReturnCommitData(self._transaction, session, self._none, False).actions())
 
-    def _operation(self, mode: Any, delete_where: str | None, user_metadata: str) -> Any:
+    def _operation(self, user_metadata: str, *, is_append: bool) -> Any:
         """What the history says of the commit."""
         some = self._jvm.scala.Some
-        if delete_where is not None and len(delete_where) > _MOST_TOLD:
-            delete_where = f"{delete_where[:_MOST_TOLD]}..."
+        mode = self._jvm.org.apache.spark.sql.SaveMode.valueOf("Append" if is_append else "Overwrite")
+        replaced = self._none if is_append else some(f"{schema.PATH} IN (files that have changed or gone)")
         return self._jvm.org.apache.spark.sql.delta.DeltaOperations.Write(
-            mode,
-            some(self._sequence(list(schema.PARTITION_COLUMNS))),
-            self._none if delete_where is None else some(delete_where),
-            some(user_metadata),
+            mode, some(self._partition_columns()), replaced, some(user_metadata)
         )
+
+    def _partition_columns(self) -> Any:
+        if self.version >= 0:
+            return self._transaction.metadata().partitionColumns()
+        return self._sequence(list(schema.PARTITION_COLUMNS))
 
     def _scala_map(self, values: Mapping[str, str]) -> Any:
         return self._jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(dict(values))
@@ -192,17 +220,23 @@ class _DeltaTransaction:
         return self._jvm.org.apache.spark.api.python.PythonUtils.toSeq(java_list)
 
 
-def _row_count(statistics: list[str | None], new_batch: str | None, *, is_append: bool) -> int | None:
-    """Counts the new rows by the statistics of the data files, JSON texts: rewritten files have other batches."""
-    total = 0
-    for text in statistics:
-        found = json.loads(text or "{}")
-        batches = {found.get(bound, {}).get(schema.BATCH_ID) for bound in ("minValues", "maxValues")}
-        if "numRecords" not in found or (not is_append and (new_batch is None or None in batches)):
-            return None
-        if is_append or batches == {new_batch}:
-            total += int(found["numRecords"])
-    return total
+def _items(sequence: Any) -> list[Any]:
+    """The values of a sequence of Scala."""
+    values, iterator = [], sequence.iterator()
+    while iterator.hasNext():
+        values.append(iterator.next())
+    return values
+
+
+def _row_count(statistics: list[str | None]) -> int | None:
+    """Counts rows by the statistics of their data files, JSON texts; None where Delta was told to collect none."""
+    counts = [json.loads(text or "{}").get("numRecords") for text in statistics]
+    return None if None in counts else sum(counts)
+
+
+def _number_of_rows(file: Any) -> int | None:
+    """Counts the rows of a data file; None where its log entry does not tell how many of them are left."""
+    return None if file.deletionVector() is not None else _row_count([file.stats()])
 
 
 def _has_delta_classes(spark: SparkSession) -> bool:

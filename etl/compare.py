@@ -1,4 +1,4 @@
-"""Compares a folder's files with what is known of them, path by path; knows no Spark.
+"""Compares a source's files with what is known of them, path by path; knows no Spark.
 
 `spark_plan` says the same in SQL, for what one machine should not do alone.
 """
@@ -142,13 +142,13 @@ def _count_pairs(one: pa.Array, other: pa.Array) -> Counter[tuple[str | None, st
     return Counter({(values[0][i], values[1][j]): count for (i, j), count in zip(found, counts.tolist(), strict=True)})
 
 
-def compare(listed: Iterable[ListedFile], known: KnownFiles, root: str) -> Comparison:
-    """Finds out what is to be done about each file of a folder, and which known ones it no longer holds.
+def compare(listed: Iterable[ListedFile], known: KnownFiles, root: str | None) -> Comparison:
+    """Finds out what is to be done about each file of a source, and which known ones its folder no longer holds.
 
     Args:
-        listed: What the folder holds.
-        known: What is known, of this folder's files and of others.
-        root: The folder's URI.
+        listed: What the source holds.
+        known: What is known, of this source's files and of others.
+        root: The folder's URI, or None.
     """
     seen: set[str] = set()
     not_looked_into: set[str] = set()
@@ -170,23 +170,23 @@ def compare(listed: Iterable[ListedFile], known: KnownFiles, root: str) -> Compa
             known_counts[found.label_name, found.stored_class] += 1
         else:
             files.append(found)
-    files.extend(_gone(known, seen, not_looked_into, root.rstrip("/") + "/"))
+    if root is not None:
+        files.extend(_gone(known, seen, not_looked_into, root.rstrip("/") + "/"))
     return Comparison(files, known_counts, ignored)
 
 
 def _compared(file: ListedFile, stored: StoredFile | None, bad: BadFile | None, stamp: Stamp | None) -> ComparedFile:
-    # A class folder says nothing of an image but its class, which is in the path.
     is_same = stored is not None and _is_same(file, stored, stamp)
     is_bad = (
         bad is not None
-        and (file.length, file.modified_us, None) == (bad.length, bad.modified_us, bad.annotation_hash)
+        and (file.length, file.modified_us, file.annotation_hash) == (bad.length, bad.modified_us, bad.annotation_hash)
         and bad.reason is not None
         and bad.reason not in RETRIED_REASONS
         # A restored version may hold the row of a file that has gone bad since: that row has to go.
         and stored is None
     )
     unknown = NEW if stored is None and bad is None else CHANGED
-    stored_hash, stored_class = _hash_and_class(stored)
+    stored_hash, stored_class = _hash_and_class(stored, file.annotation_hash)
     return ComparedFile(
         file.path,
         file.length,
@@ -202,7 +202,9 @@ def _compared(file: ListedFile, stored: StoredFile | None, bad: BadFile | None, 
 
 
 def _is_same(file: ListedFile, stored: StoredFile, stamp: Stamp | None) -> bool:
-    if stored.annotation_hash is not None:
+    if stored.annotation_hash != file.annotation_hash:
+        return False
+    if None not in (file.content_hash, stored.content_hash) and file.content_hash != stored.content_hash:
         return False
     if (file.length, file.modified_us) == (stored.length, stored.modified_us):
         return True
@@ -215,11 +217,11 @@ def _is_same(file: ListedFile, stored: StoredFile, stamp: Stamp | None) -> bool:
     )
 
 
-def _hash_and_class(stored: StoredFile | None) -> tuple[str | None, str | None]:
-    """What the table has of a file: its content, where nothing but a class folder spoke of it, and its class."""
+def _hash_and_class(stored: StoredFile | None, said: str | None = None) -> tuple[str | None, str | None]:
+    """What the table has of a file: its content, where the row has the same annotation, and its class."""
     if stored is None:
         return None, None
-    return (stored.content_hash if stored.annotation_hash is None else None), stored.label_name or NO_CLASS
+    return (stored.content_hash if stored.annotation_hash == said else None), stored.label_name or NO_CLASS
 
 
 def _gone(known: KnownFiles, seen: set[str], not_looked_into: Collection[str], below: str) -> Iterator[ComparedFile]:

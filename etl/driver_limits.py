@@ -5,6 +5,8 @@ from __future__ import annotations
 # A quarter of a gigabyte of the driver's memory, and seconds of its time.
 MOST_ROWS = 300_000
 MOST_DATA_FILES = 2_000
+# Annotations of so many files are read by one process in a second or two.
+MOST_ANNOTATION_FILES = 5_000
 # Files of which there is something to say travel to Spark inside its tasks, which have a bound of 128 MiB.
 MOST_FILES_TO_SEND = 50_000
 MOST_PATH_BYTES = 16 * 1024 * 1024

@@ -1,7 +1,7 @@
-"""Plans an ingest on the driver: of class folders and tables that one machine sees and reads in no time.
+"""Plans an ingest on the driver, where the table and the source are small enough for one machine to read in no time.
 
-Asking Spark costs seconds however little there is to do. Beyond some hundred thousand files, for other sources and
-other places, `spark_plan` does the same.
+Asking Spark costs seconds however little there is to do. Class folders are listed here too; what else there is, Spark
+has listed. Beyond some ten thousand files, and for tables in other places, `spark_plan` does the same.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from ..locations import absolute, has_scheme
+from ..locations import absolute_path, has_scheme
 from . import schema
 from .class_folders import ListedFile, Wanted, list_top, list_within
 from .compare import BadFile, ComparedFile, KnownFiles, Stamp, StoredFile, compare, plainly_known
@@ -27,14 +27,15 @@ from .driver_limits import (
 )
 from .folders import top_as_executors_see_it
 from .layouts import FOLDER_LAYOUTS
-from .listing import LABEL_RANK, Listing, completed
+from .listing import IGNORED, LABEL_RANK, Listing, completed
 from .local_frames import local_frame
+from .path_forms import array_in_one_form
 from .plan import CHANGED, IN_QUARANTINE, KNOWN, STATUS, STORED_CLASS, STORED_HASH, TOUCHED, WORK, Group, Plan
 from .quality import Quarantine
 from .stamps import Stamps
 from .table_columns import TableColumns, columns_of, open_columns
 from .walk import local_uri
-from .worker import hash_file, hash_local_files
+from .worker import content_hashes, hash_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,6 +54,18 @@ _ROW_DDL = (
     f"{schema.LABEL_NAME} STRING, {LABEL_RANK} INT, {STATUS} STRING, {IN_QUARANTINE} BOOLEAN, {STORED_HASH} STRING, "
     f"{STORED_CLASS} STRING, {TOUCHED} BOOLEAN"
 )
+_WORK_DDL = f"{schema.PATH} STRING, {IN_QUARANTINE} BOOLEAN"
+# The fields of `ListedFile`, of rows of `Listing.files`.
+_LISTED = (
+    schema.PATH,
+    schema.SOURCE_LENGTH,
+    f"unix_micros({schema.SOURCE_MODIFIED})",
+    schema.LABEL_NAME,
+    LABEL_RANK,
+    IGNORED,
+    schema.ANNOTATION_HASH,
+    schema.CONTENT_HASH,
+)
 _Row = TypeVar("_Row", StoredFile, BadFile, Stamp)
 
 
@@ -64,6 +77,7 @@ class DriverPlan(Plan):
         rows: The files of which there is more to say.
         known: Number of the others, by the class that the source gives and the class that is stored.
         ignored: Number of things passed over, by reason.
+        listed: What Spark has listed, with annotations; None where a folder's class is all that there is.
     """
 
     def __init__(
@@ -72,10 +86,12 @@ class DriverPlan(Plan):
         rows: Sequence[ComparedFile],
         known: Mapping[tuple[str | None, str | None], int],
         ignored: Mapping[str, int],
+        listed: DataFrame | None = None,
     ) -> None:
         super().__init__()
         self._spark = spark
         self._rows = rows
+        self._listed = listed
         self._known, self._ignored = known, ignored
         for (listed, stored), files in known.items():
             self.add(Group(KNOWN, files, listed_class=listed, stored_class=stored))
@@ -107,6 +123,15 @@ class DriverPlan(Plan):
         more = [STATUS, IN_QUARANTINE, STORED_HASH, STORED_CLASS, TOUCHED]
         return completed(frame, more)
 
+    def work_files(self) -> DataFrame:
+        """The files that are to be read, as the source lists them."""
+        from pyspark.sql import functions as F
+
+        if self._listed is None:
+            return super().work_files()
+        rows = [(row.path, row.in_quarantine) for row in filter(_is_work, self._rows)]
+        return self._listed.join(F.broadcast(local_frame(self._spark, rows, _WORK_DDL)), schema.PATH)
+
     def paths(self, *statuses: str, limit: int | None = None) -> list[str]:
         """Lists the paths of the files of some statuses, at most so many."""
         return [row.path for row in self._rows if row.status in statuses][:limit]
@@ -118,9 +143,9 @@ class DriverPlan(Plan):
             return
         work = sorted(filter(_is_work, self._rows), key=lambda row: (row.modified_us, row.path))
         others = [row for row in self._rows if not _is_work(row)]
-        yield DriverPlan(self._spark, [*others, *work[:max_files]], self._known, self._ignored)
+        yield DriverPlan(self._spark, [*others, *work[:max_files]], self._known, self._ignored, self._listed)
         for start in range(max_files, len(work), max_files):
-            yield DriverPlan(self._spark, work[start : start + max_files], {}, {})
+            yield DriverPlan(self._spark, work[start : start + max_files], {}, {}, self._listed)
 
 
 class DriverPlanning(NamedTuple):
@@ -138,7 +163,7 @@ class DriverPlanning(NamedTuple):
 
 
 def plan_on_driver(spark: SparkSession, location: str, version: int | None, source: Source) -> DriverPlanning | None:
-    """Plans an ingest of class folders; None where Spark has to, or says better what is wrong.
+    """Lists and plans an ingest of class folders; None where Spark has to, or says better what is wrong.
 
     Args:
         spark: The session.
@@ -148,28 +173,69 @@ def plan_on_driver(spark: SparkSession, location: str, version: int | None, sour
     """
     if source.is_frame or source.layout not in FOLDER_LAYOUTS:
         return None
-    root = absolute(str(source.location))
+    root = absolute_path(str(source.location))
     if has_scheme(root):
         return None
     try:
-        columns = columns_of(spark, location, exists=version is not None)
-        stored = None if version is None else _read(columns, version)
-        quarantine, stamps = Quarantine(spark, location), Stamps(spark, location)
-        bad = _by_path(_beside(spark, quarantine, _BAD), BadFile, _BAD)
-        again = {} if stored is None else _by_path(_beside(spark, stamps, _STAMPS), Stamp, _STAMPS)
+        sides = _known(spark, location, version)
         listed = _list(spark, os.fsencode(root), Wanted(source.layout))
+        listing = Listing(source.name, None, local_uri(os.fsencode(root)))
+        return DriverPlanning(listing, _planned(spark, listing, listed, sides), sides.columns)
     except TooMuchError:
         return None
-    uri = local_uri(os.fsencode(root))
-    known: Counter[tuple[str | None, str | None]] = Counter()
-    if stored is not None:
-        listed, stored, known = plainly_known(listed, _below(stored, uri), bad)
-    found = compare(listed, KnownFiles(_by_path(stored, StoredFile, _STORED), bad, again), uri)
-    if len(found.files) > MOST_FILES_TO_SEND or sum(len(file.path) for file in found.files) > MOST_PATH_BYTES:
+
+
+def plan_listing(spark: SparkSession, location: str, version: int | None, listing: Listing) -> DriverPlanning | None:
+    """Plans an ingest of what Spark has listed, if that is little; None where Spark has to plan.
+
+    Args:
+        spark: The session.
+        location: The table.
+        version: Its version that the plan is for; None when it is to be created.
+        listing: The source, whose files Spark keeps.
+    """
+    if listing.files is None:
         return None
-    rows = _compared_by_content(spark, found.files)
-    plan = DriverPlan(spark, rows, found.known + known, found.ignored)
-    return DriverPlanning(Listing(source.name, None, uri), plan, columns)
+    try:
+        sides = _known(spark, location, version)
+        if not listing.is_at_hand and listing.files.count() > MOST_FILES_TO_SEND:
+            return None
+        listed = [ListedFile(*row) for row in listing.files.selectExpr(*_LISTED).collect()]
+        return DriverPlanning(listing, _planned(spark, listing, listed, sides), sides.columns)
+    except TooMuchError:
+        return None
+
+
+class _Sides(NamedTuple):
+    """What the tables know."""
+
+    columns: TableColumns | None
+    stored: pa.Table | None
+    bad: dict[str, BadFile]
+    again: dict[str, Stamp]
+
+
+def _known(spark: SparkSession, location: str, version: int | None) -> _Sides:
+    columns = columns_of(spark, location, exists=version is not None)
+    stored = None if version is None else _read(columns, version)
+    bad = _by_path(_beside(spark, Quarantine(spark, location), _BAD), BadFile, _BAD)
+    again = {} if stored is None else _by_path(_beside(spark, Stamps(spark, location), _STAMPS), Stamp, _STAMPS)
+    return _Sides(columns, stored, bad, again)
+
+
+def _planned(spark: SparkSession, listing: Listing, listed: list[ListedFile], sides: _Sides) -> DriverPlan:
+    stored = sides.stored
+    known: Counter[tuple[str | None, str | None]] = Counter()
+    if stored is not None and listing.files is None and listing.root is not None:
+        listed, stored, known = plainly_known(listed, _below(stored, listing.root), sides.bad)
+    elif stored is not None and listing.root is None:
+        stored = _named_by(stored, listed)
+    contents = {file.path: file.content_hash for file in listed if file.content_hash is not None}
+    found = compare(listed, KnownFiles(_by_path(stored, StoredFile, _STORED), sides.bad, sides.again), listing.root)
+    if len(found.files) > MOST_FILES_TO_SEND or sum(len(file.path) for file in found.files) > MOST_PATH_BYTES:
+        raise TooMuchError
+    rows = _compared_by_content(spark, listing, found.files, contents)
+    return DriverPlan(spark, rows, found.known + known, found.ignored, listing.files)
 
 
 def _beside(spark: SparkSession, table: Quarantine | Stamps, names: Sequence[str]) -> pa.Table | None:
@@ -190,7 +256,8 @@ def _read(columns: TableColumns | None, version: int | None = None) -> pa.Table:
     table = None if columns is None else columns.at(version)
     if table is None:
         raise TooMuchError
-    return table
+    index = table.schema.get_field_index(schema.PATH)
+    return table.set_column(index, schema.PATH, array_in_one_form(table.column(index)))
 
 
 def _below(table: pa.Table, root: str) -> pa.Table:
@@ -198,6 +265,15 @@ def _below(table: pa.Table, root: str) -> pa.Table:
     import pyarrow.compute as pc
 
     return table.filter(pc.starts_with(table.column(schema.PATH), root.rstrip("/") + "/"))
+
+
+def _named_by(table: pa.Table, listed: Sequence[ListedFile]) -> pa.Table:
+    """Keeps the rows of the files of a list that is no folder: of others it says nothing."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    paths = pa.array([file.path for file in listed], pa.string())
+    return table.filter(pc.is_in(table.column(schema.PATH), value_set=paths))
 
 
 def _by_path(table: pa.Table | None, make: Callable[..., _Row], names: Sequence[str]) -> dict[str, _Row]:
@@ -221,22 +297,25 @@ def _is_work(row: ComparedFile) -> bool:
     return row.status in WORK
 
 
-def _compared_by_content(spark: SparkSession, rows: list[ComparedFile]) -> list[ComparedFile]:
+def _compared_by_content(
+    spark: SparkSession, listing: Listing, rows: list[ComparedFile], contents: Mapping[str, str]
+) -> list[ComparedFile]:
     """Reads the changed files: one with the content that is stored is known after all."""
     candidates = [row for row in rows if row.status == CHANGED and row.stored_hash is not None]
-    if not candidates:
-        return rows
-    hashes = _hashes(spark, candidates)
+    unread = [row for row in candidates if row.path not in contents]
+    hashes = {**contents, **_hashes(spark, listing, unread)} if unread else contents
 
     def after_reading(row: ComparedFile) -> ComparedFile:
-        is_same = row.stored_hash is not None and hashes.get(row.path) == row.stored_hash
+        is_same = row.status == CHANGED and row.stored_hash is not None and hashes.get(row.path) == row.stored_hash
         return row._replace(status=KNOWN, touched=True) if is_same else row
 
-    return list(map(after_reading, rows))
+    return list(map(after_reading, rows)) if candidates else rows
 
 
-def _hashes(spark: SparkSession, rows: Sequence[ComparedFile]) -> dict[str, str | None]:
-    if len(rows) <= MOST_HASHED_FILES and sum(row.length or 0 for row in rows) <= MOST_HASHED_BYTES:
+def _hashes(spark: SparkSession, listing: Listing, rows: Sequence[ComparedFile]) -> dict[str, str | None]:
+    is_little = len(rows) <= MOST_HASHED_FILES and sum(row.length or 0 for row in rows) <= MOST_HASHED_BYTES
+    if is_little and listing.read_contents is None:
         return {row.path: hash_file(row.path) for row in rows}
-    paths = local_frame(spark, [(row.path,) for row in rows], f"{schema.PATH} STRING")
-    return dict(hash_local_files(paths, len(rows)).collect())
+    files = [(row.path, row.length) for row in rows]
+    frame = local_frame(spark, files, f"{schema.PATH} STRING, {schema.SOURCE_LENGTH} BIGINT")
+    return dict(content_hashes(listing, frame, len(rows)).collect())

@@ -44,7 +44,8 @@ def list_local_folder(spark: SparkSession, root: str, wanted: Wanted) -> tuple[s
         InvalidArgumentError: If two folders name the same class.
     """
     root_bytes = os.fsencode(root)
-    top = top_as_executors_see_it(spark, root_bytes)
+    is_local = spark.sparkContext.master.startswith("local")
+    top = list_top(root_bytes) if is_local else top_as_executors_see_it(spark, root_bytes)
     top.check(root, wanted)
     tasks = max(1, min(len(top.names), 2 * spark.sparkContext.defaultParallelism))
     task = _FolderTask(root_bytes, top.names, tasks, wanted)

@@ -1,10 +1,9 @@
-"""DataFrames as sources: rows of paths, of bytes (as Spark's `binaryFile` gives them), or of Spark's `image` source."""
+"""DataFrames as sources: rows of paths, as of Spark's `image` source, or of bytes, as `binaryFile` gives them."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import io
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from .annotation_frames import located_rows, merged_by_path
 from .annotations import ANNOTATIONS_DDL, CONTENT_CONFLICT, annotations_arrow_schema, row_of
 from .listing import PROBLEMS, Listing, completed, with_annotation_hash
 from .manifest import annotation_of_row, match_columns
+from .path_forms import column_in_one_form
 from .references import resolve_reference
 from .walk import local_uri
 from .worker import CONTENT
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 NAME = "DataFrame"
 _IS_CONFLICT = "is_conflict"
-# Spark's image source names OpenCV's types: 8-bit with 1, 3 (blue, green, red) and 4 channels.
-_OPENCV_MODES = {0: ("L", "L"), 16: ("RGB", "BGR"), 24: ("RGBA", "BGRA")}
 
 
 def list_frame(spark: SparkSession, frame: DataFrame, images: str | None) -> Listing:
@@ -34,7 +32,8 @@ def list_frame(spark: SparkSession, frame: DataFrame, images: str | None) -> Lis
 
     It has a column `path` and, as a manifest has them, a label or boxes and perhaps a split; either the paths are read,
     or a binary column `content` holds the bytes. Rows of one path are one image, with the boxes of all; a row without a
-    path is listed under its number. Rows of Spark's `image` source are taken as they are.
+    path is listed under its number. Rows of Spark's `image` source are the files that they name: the pixels that it has
+    decoded are not what the files hold, and would replace what a folder has stored under the same paths.
 
     Args:
         spark: The session.
@@ -44,9 +43,13 @@ def list_frame(spark: SparkSession, frame: DataFrame, images: str | None) -> Lis
     Raises:
         InvalidArgumentError: If the columns are not these.
     """
+    from pyspark.sql import functions as F
+
     kinds = dict(frame.dtypes)
-    if kinds.get("image", "").startswith("struct<origin:"):
-        frame = _decoded_by_spark(frame)
+    is_by_spark = kinds.get("image", "").startswith("struct<origin:")
+    if is_by_spark:
+        frame = frame.withColumn("path", F.url_decode(F.replace("image.origin", F.lit("+"), F.lit("%2B"))))
+        frame = frame.drop("image")
         kinds = dict(frame.dtypes)
     if "path" not in kinds:
         raise InvalidArgumentError(
@@ -55,7 +58,7 @@ def list_frame(spark: SparkSession, frame: DataFrame, images: str | None) -> Lis
         )
     if kinds.get(CONTENT) == "binary":
         return _list_contents(frame)
-    is_listing = {"length", "modificationTime"} <= set(kinds)
+    is_listing = is_by_spark or {"length", "modificationTime"} <= set(kinds)
     reader = _PathRows(images, is_listing)
     rows = frame.drop("length", "modificationTime").mapInArrow(reader.read, ANNOTATIONS_DDL)
     merged = merged_by_path(rows, has_order=False).persist()  # looked at twice, and the query may be a long one
@@ -65,6 +68,7 @@ def list_frame(spark: SparkSession, frame: DataFrame, images: str | None) -> Lis
 def _list_contents(frame: DataFrame) -> Listing:
     from pyspark.sql import functions as F
 
+    frame = frame.withColumn("path", column_in_one_form("path"))
     rows = frame.drop(CONTENT, "length", "modificationTime", schema.SOURCE_LENGTH)
     annotated = merged_by_path(rows.mapInArrow(_KeyRows().read, ANNOTATIONS_DDL), has_order=False)
     modified = F.col("modificationTime") if "modificationTime" in frame.columns else F.timestamp_seconds(F.lit(0))
@@ -95,26 +99,6 @@ def _list_contents(frame: DataFrame) -> Listing:
     conflict = with_problem(CONTENT_CONFLICT, "its rows differ in their content")
     files = files.withColumn(PROBLEMS, F.when(F.col(_IS_CONFLICT), conflict).otherwise(F.col(PROBLEMS)))
     return Listing(NAME, completed(with_annotation_hash(files)), read_contents=read, has_annotations=True)
-
-
-def _decoded_by_spark(frame: DataFrame) -> DataFrame:
-    """Turns rows of Spark's `image` source, which holds raw pixels, into files again."""
-    from pyspark.sql import functions as F
-
-    others = [name for name in frame.columns if name not in ("image", "path")]
-    content = F.udf(_bitmap, "binary")("image.height", "image.width", "image.mode", "image.data")
-    return frame.select(F.col("image.origin").alias("path"), content.alias(CONTENT), *others)
-
-
-def _bitmap(height: int, width: int, mode: int, data: bytes) -> bytes:
-    from PIL import Image
-
-    if mode not in _OPENCV_MODES or height < 1 or width < 1:
-        return b""
-    pillow_mode, raw_mode = _OPENCV_MODES[mode]
-    buffer = io.BytesIO()
-    Image.frombytes(pillow_mode, (width, height), bytes(data), "raw", raw_mode).save(buffer, "PNG", compress_level=1)
-    return buffer.getvalue()
 
 
 class _KeyRows:

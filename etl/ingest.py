@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from ..errors import QuarantineConflictError, TableConflictError
 from ..progress import spark_progress
 from . import schema
-from .catalog import read_table
+from .bad_files import MOST_TOLD, BadFiles, find_bad_files
 from .class_changes import find_renamed, find_vanished
 from .class_rows import class_rows
 from .commit import create_image_table
@@ -26,14 +26,14 @@ from .local_frames import local_frame
 from .loss import FILE_GONE
 from .near_duplicates import find_across_splits
 from .notes import INGEST, write_note
-from .plan import CHANGED, GONE, KNOWN, NEW, WORK
+from .plan import CHANGED, GONE, KNOWN, NEW, STATUS, WORK
 from .prepare import Prepared, prepare
 from .quality import Quarantine
 from .recipe import RECIPE_PROPERTY
 from .results import IngestPreview, IngestRequest, IngestResult
 from .sources import gone_while_read
 from .stamps import Stamps
-from .transaction import Batch, Committed, sql_literal, user_name
+from .transaction import Batch, Committed, user_name
 from .worker import BatchTask
 from .writing import deal_work
 
@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 __all__ = ["IngestPreview", "IngestRequest", "IngestResult", "ingest", "preview"]
 
 _ATTEMPTS = 5
-# A file that was found bad is read once more for its reason, alone in its Arrow batch.
-_BAD_FILES_AT_ONCE = 1
 
 
 def ingest(spark: SparkSession, location: str, request: IngestRequest) -> IngestResult:
@@ -174,6 +172,7 @@ class _Ingest:
 
         prepared, plan = self._prepared, self._plan
         tally = open_tally(self._spark.sparkContext)
+        refused = open_tally(self._spark.sparkContext, MOST_TOLD)
         classes = prepared.request.classes
         task = BatchTask(
             prepared.recipe,
@@ -184,13 +183,15 @@ class _Ingest:
             classes=None if classes is None else frozenset(classes),
             problems=tally,
             outcome=self._outcome,
+            refused=refused,
         )
         if self._removes:
             prepared.guard.add({(name, FILE_GONE): rows for name, rows in plan.gone_by_class.items()})
         stale = self._stale_rows()
         committed = self._write(task, stale) if plan.work or stale is not None else Committed(None, 0)
         version = prepared.version if committed.version is None else committed.version
-        bad = self._bad_files(committed, task) if plan.work else None
+        has_bad = committed.rows is None or committed.rows < plan.work
+        bad = find_bad_files(prepared, task, committed, refused.value) if has_bad else None
         reasons = self._settle_quarantine(bad, version)
         if plan.touched:
             Stamps(self._spark, prepared.location).remember(plan.touched_files())
@@ -215,7 +216,7 @@ class _Ingest:
         )
         return result, committed.added
 
-    def _write(self, task: BatchTask, stale: str | None) -> Committed:
+    def _write(self, task: BatchTask, stale: DataFrame | None) -> Committed:
         prepared = self._prepared
         if self._plan.work:
             work = deal_work(self._spark, prepared.listing, self._plan, prepared.recipe)
@@ -228,8 +229,7 @@ class _Ingest:
             RECIPE_PROPERTY: prepared.recipe.as_property(),
         }
         if prepared.transaction is not None:
-            new_batch = None if prepared.request.batch_id else self._batch_id  # a name may have been given before
-            batch = Batch(rows, self._note(self._plan.work_by_class), stale, properties, new_batch, self._before_commit)
+            batch = Batch(rows, self._note(self._plan.work_by_class), stale, properties, self._before_commit)
             return prepared.transaction.commit(batch)
         properties = {**schema.TABLE_PROPERTIES, **properties}
         batch = Batch(
@@ -280,48 +280,29 @@ class _Ingest:
             layout="dataframe" if source.is_frame else source.layout,
         )
 
-    def _stale_rows(self) -> str | None:
-        """The SQL condition of the rows that this ingest replaces or removes, or None."""
-        paths = self._plan.paths(CHANGED, GONE) if self._removes else self._plan.paths(CHANGED)
-        return f"{schema.PATH} IN ({', '.join(map(sql_literal, paths))})" if paths else None
+    def _stale_rows(self) -> DataFrame | None:
+        """The paths whose rows this ingest replaces or removes, or None."""
+        statuses = (CHANGED, GONE) if self._removes else (CHANGED,)
+        if not any(self._plan.counts[status] for status in statuses):
+            return None
+        files = self._plan.files
+        return files.where(files[STATUS].isin(*statuses)).select(schema.PATH)
 
-    def _bad_files(self, committed: Committed, task: BatchTask) -> DataFrame | None:
-        """Reads again, for their reasons, the files that did not become rows."""
-        from pyspark import StorageLevel
-        from pyspark.sql import functions as F
-
-        missing = self._plan.work_files()
-        if committed.version is not None:
-            if committed.rows == self._plan.work:
-                return None
-            stored = read_table(self._spark, self._prepared.location, committed.version)
-            stored = stored.where(F.col(schema.BATCH_ID) == self._batch_id).select(schema.PATH)
-            missing = missing.join(stored, schema.PATH, "left_anti")
-        read_contents = self._prepared.listing.read_contents
-        if read_contents is not None:
-            missing = read_contents(missing, _BAD_FILES_AT_ONCE)
-        bad = missing.mapInArrow(task.quarantined_rows, schema.QUARANTINE_DDL)
-        return bad.persist(StorageLevel.MEMORY_AND_DISK)
-
-    def _settle_quarantine(self, bad: DataFrame | None, version: int | None) -> dict[str, int]:
+    def _settle_quarantine(self, bad: BadFiles | None, version: int | None) -> dict[str, int]:
         """Writes what is bad, takes out what is mended or gone, and counts the bad by reason.
 
         Raises:
             QuarantineConflictError: If others kept changing the quarantine. To plan again, as after a conflict of the
                 table, would find the images known, and tell of an ingest that had stored none.
         """
-        reasons: dict[str, int] = {}
-        if bad is not None:
-            reasons = {row["reason"]: row["count"] for row in bad.groupBy("reason").count().collect()}
+        reasons = {} if bad is None else dict(bad.reasons)
         mended = None
         if self._plan.mended_known or self._plan.quarantined_work or (self._removes and self._plan.quarantined_gone):
             mended = self._plan.wrongly_in_quarantine(with_gone=self._removes)
-            if bad is not None:
-                mended = mended.join(bad, schema.PATH, "left_anti")
         quarantine = Quarantine(self._spark, self._prepared.location)
         try:
             if reasons or (mended is not None and quarantine.exists()):
-                quarantine.record(bad if reasons else None, mended)
+                quarantine.record(None if bad is None or not reasons else bad.frame, mended)
         except TableConflictError as error:
             raise QuarantineConflictError(
                 f"{self._prepared.location}: the images are stored, the table is at version {version}; but others kept "
@@ -330,5 +311,5 @@ class _Ingest:
             ) from error
         finally:
             if bad is not None:
-                bad.unpersist()
+                bad.frame.unpersist()
         return reasons

@@ -1,4 +1,4 @@
-"""Reads the arrays of one large JSON object element by element, in memory bounded by the largest element; pure."""
+"""Reads the arrays of one large JSON document element by element, in memory bounded by the largest element; pure."""
 
 from __future__ import annotations
 
@@ -69,6 +69,11 @@ class _Window:
         self.position += 1
         return found
 
+    def expect_end(self) -> None:
+        """Checks that nothing is left but blanks."""
+        if self.peek():
+            raise self.error("the document goes on after its end")
+
     def value(self, limit: int = MAX_ELEMENT_CHARACTERS) -> Any:
         """Reads one whole value."""
         self.peek()
@@ -138,8 +143,18 @@ def iterate_arrays(stream: BinaryIO, keys: frozenset[str]) -> Iterator[tuple[str
             else:
                 window.value()
             separator = window.expect(",}")
-    if window.peek():
-        raise window.error("the document goes on after its end")
+    window.expect_end()
+
+
+def iterate_array(stream: BinaryIO) -> Iterator[Any]:
+    """Yields every element of a document that is one array.
+
+    Raises:
+        JsonStreamError: If it is no JSON array in UTF-8, or ends early.
+    """
+    window = _Window(stream)
+    yield from _elements(window, "the document")
+    window.expect_end()
 
 
 def _elements(window: _Window, key: str) -> Iterator[Any]:

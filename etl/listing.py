@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ IGNORED = "ignored"
 # The number of a class folder, such as 1 of 001.ak47: new classes are numbered in this order.
 LABEL_RANK = "label_rank"
 PROBLEMS = "problems"
+PROBLEMS_DDL = "ARRAY<STRUCT<reason: STRING, detail: STRING>>"
 
 FOLDER_LISTING_DDL = (
     f"{schema.PATH} STRING, {schema.SOURCE_LENGTH} BIGINT, {schema.SOURCE_MODIFIED} TIMESTAMP, "
@@ -34,7 +36,7 @@ _ANNOTATION_COLUMNS = {
     "boxes": BOXES_DDL,
     "declared_width": "INT",
     "declared_height": "INT",
-    PROBLEMS: "ARRAY<STRUCT<reason: STRING, detail: STRING>>",
+    PROBLEMS: PROBLEMS_DDL,
     schema.ANNOTATION_HASH: "STRING",
     # Digest of the content where it is known without reading; it then decides about a change, beside size and time.
     schema.CONTENT_HASH: "STRING",
@@ -55,6 +57,7 @@ class Listing:
         has_annotations: Whether boxes and problems may be there.
         cached: What Spark keeps for this listing until `release`. It has to go: Spark would give a later listing of the
             same place the files of this one.
+        is_at_hand: Whether the files are rows of the driver, which Spark need not keep.
     """
 
     name: str
@@ -63,6 +66,14 @@ class Listing:
     read_contents: ReadContents | None = None
     has_annotations: bool = False
     cached: tuple[DataFrame, ...] = ()
+    is_at_hand: bool = False
+
+    def kept(self) -> Listing:
+        """Gives the same listing with files that Spark keeps, so that they are found once."""
+        if self.files is None or self.is_at_hand:
+            return self
+        files = self.files.persist()
+        return dataclasses.replace(self, files=files, cached=(*self.cached, files))
 
     def release(self) -> None:
         """Lets Spark forget what it keeps."""
@@ -94,5 +105,6 @@ def folder_batch(rows: Sequence[ListedFile]) -> pa.RecordBatch:
 
     kinds = [pa.string(), pa.int64(), pa.timestamp("us", tz="UTC"), pa.string(), pa.int32(), pa.string()]
     names = [schema.PATH, schema.SOURCE_LENGTH, schema.SOURCE_MODIFIED, schema.LABEL_NAME, LABEL_RANK, IGNORED]
-    columns = [pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), kinds, strict=True)]
+    values = list(zip(*rows, strict=True))[: len(kinds)]
+    columns = [pa.array(column, kind) for column, kind in zip(values, kinds, strict=True)]
     return pa.RecordBatch.from_arrays(columns, names)

@@ -1,4 +1,4 @@
-"""Manifests: a table with one row per image, or per box, as CSV, JSON lines or Parquet; rows to annotations, pure.
+"""Manifests: a table with one row per image, or per box, as CSV, JSON or Parquet; rows to annotations, pure.
 
 Boxes follow the convention of `boxes`: half-open pixels, 0-based. COCO's `bbox` is taken within a box as well.
 """
@@ -28,9 +28,10 @@ from .annotations import (
     with_split,
 )
 from .boxes import Box, Problem, box_from_values, problem
+from .json_stream import JsonStreamError, iterate_array
 
-FORMATS = ("csv", "jsonl", "parquet")
-_FORMAT_OF_SUFFIX = {"csv": "csv", "jsonl": "jsonl", "ndjson": "jsonl", "json": "jsonl", "parquet": "parquet"}
+FORMATS = ("csv", "json", "parquet")
+_FORMAT_OF_SUFFIX = {"csv": "csv", "jsonl": "json", "ndjson": "json", "json": "json", "parquet": "parquet"}
 
 # What tools call the columns, the first name being ours.
 _ALIASES = {
@@ -184,12 +185,48 @@ def read_csv(stream: BinaryIO, location: str) -> Iterator[dict[str, Any]]:
         lines.detach()
 
 
+def read_json(stream: BinaryIO, location: str) -> Iterator[dict[str, Any]]:
+    """Yields the rows of a JSON file: the elements of an array, or one row per line.
+
+    Raises:
+        AnnotationFileError: If it begins as an array and is none, or holds one object on several lines.
+    """
+    start = _first_bytes(stream)
+    if start == b"[":
+        try:
+            yield from map(_as_row, iterate_array(stream))
+        except JsonStreamError as error:
+            raise AnnotationFileError(f"{location} begins as a JSON array, and is none: {error}") from error
+        return
+    for number, line in enumerate(stream):
+        # Bytes that are not UTF-8 fail in the line they are in.
+        text = line.decode("utf-8", "replace").removeprefix("\ufeff").strip()
+        if text == "{" and number == 0:
+            raise AnnotationFileError(
+                f"{location} holds a JSON object on several lines; a manifest is an array of objects, or JSON lines"
+            )
+        if text:
+            yield parse_json_line(text)
+
+
+def _first_bytes(stream: BinaryIO) -> bytes:
+    """Gives the first byte that is no blank and no byte order mark, and goes back to the beginning."""
+    start = stream.read(1)
+    while start and start in b" \t\r\n\xef\xbb\xbf":
+        start = stream.read(1)
+    stream.seek(0)
+    return start
+
+
 def parse_json_line(line: str) -> dict[str, Any]:
     """Reads one line of JSON; a line that is no object becomes a row without a path, which is then accounted for."""
     try:
-        value = json.loads(line)
+        return _as_row(json.loads(line))
     except (ValueError, RecursionError):
         return {}
+
+
+def _as_row(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 

@@ -105,9 +105,10 @@ class Plan(ABC):
 
     @abstractmethod
     def batches(self, max_files: int) -> Iterator[Plan]:
-        """Yields the same plan in parts of at most `max_files` files to read, those that changed longest ago first.
+        """Yields the same plan in parts of at most `max_files` files to read.
 
-        What is not to be read is in the first part, so that the counts of all parts add up to those of the whole.
+        Each part may be used until the next one is asked for. What is not to be read is in the first part, so that the
+        counts of all parts add up to those of the whole.
         """
 
     def release(self) -> None:

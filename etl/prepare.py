@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import ClassNumbersError, EmptySourceError, NotADeltaTableError
-from ..locations import absolute
+from ..locations import absolute, is_table_name
 from . import schema
 from .catalog import is_delta_table, path_of, read_table
 from .commit import open_transaction
-from .driver_plan import plan_on_driver
+from .driver_plan import plan_listing, plan_on_driver
 from .known_classes import count_classes, known_classes
 from .labels import NO_CLASS, grow_labels
 from .listing import Listing
@@ -161,7 +161,21 @@ def _plan(
         planned = plan_on_driver(spark, location, version, request.source)
         if planned is not None:
             return planned
-    listing = list_source(spark, request.source)
+    listing = list_source(spark, request.source).kept()
+    try:
+        return _plan_listed(spark, location, version, request, listing)
+    except BaseException:
+        listing.release()
+        raise
+
+
+def _plan_listed(
+    spark: SparkSession, location: str, version: int | None, request: IngestRequest, listing: Listing
+) -> tuple[Listing, Plan, TableColumns | None]:
+    if request.verify != CONTENT:
+        planned = plan_listing(spark, location, version, listing)
+        if planned is not None:
+            return planned
     quarantine, stamps = Quarantine(spark, location), Stamps(spark, location)
     plan = make_plan(
         listing,
@@ -181,6 +195,9 @@ def open_table(spark: SparkSession, location: str) -> Transaction | None:
     """
     if is_delta_table(spark, location):
         return open_transaction(spark, path_of(spark, location))
+    if is_table_name(location):
+        _check_schema(spark, location)
+        return None
     path = Path(absolute(location))
     is_taken = "://" not in location and path.exists() and (not path.is_dir() or any(path.iterdir()))
     # A log without a version is what a first ingest leaves that died before its commit; its files are in nobody's way.
@@ -189,6 +206,14 @@ def open_table(spark: SparkSession, location: str) -> Transaction | None:
             f"{location} exists and is no Delta table; ingest into a path that does not exist yet, or an image table"
         )
     return None
+
+
+def _check_schema(spark: SparkSession, name: str) -> None:
+    schema_name = name.rpartition(".")[0]
+    if not spark.catalog.databaseExists(schema_name):
+        raise NotADeltaTableError(
+            f"{name}: the catalog has no schema {schema_name}; create it, or write ./{name} for a table in a folder"
+        )
 
 
 def _recipe(transaction: Transaction | None, location: str, request: IngestRequest) -> Recipe:

@@ -5,19 +5,26 @@ A property and rows take two commits there, so a new label makes a version of it
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ..errors import TableConflictError
 from . import schema
 from .catalog import delta_table, read_table, sql_name
 from .conflicts import conflicts_named
+from .path_forms import column_in_one_form
 from .transaction import APPLICATION_ID, Batch, Committed, noted, set_properties
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 # How far back a commit of our own is looked for, behind those that were made since.
 _RECENT = 100
+_KEY = "stale_path"
+# Options of a session, where DML takes none of its own.
+_APPLICATION, _NUMBER = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
+_SHUFFLE, _PARTITIONS_OF_IMAGES = "spark.sql.shuffle.partitions", "200"
 
 
 def create_by_public_writer(spark: SparkSession, location: str, batch: Batch) -> Committed:
@@ -72,14 +79,18 @@ class PublicTransaction:
             if changed:
                 set_properties(self._spark, self.path, changed)
                 self._require_latest(self.version + 1)
-            self._write(batch)
+            if batch.stale is None:
+                self._append(batch)
+            else:
+                self._replace(batch, batch.stale)
         commits = self._table.history(_RECENT).collect()
         for row in commits:
             if row["userMetadata"] == batch.user_metadata:
                 if changed and row == commits[0] and not changed.items() <= self._read_properties().items():
                     set_properties(self._spark, self.path, changed)
-                written = row["operationMetrics"].get("numOutputRows")
-                return Committed(int(row["version"]), int(written) if batch.is_append and written is not None else None)
+                metric = "numOutputRows" if batch.stale is None else "numTargetRowsInserted"
+                written = row["operationMetrics"].get(metric)
+                return Committed(int(row["version"]), None if written is None else int(written))
         raise TableConflictError(
             f"{self.path}: another ingest committed between version {self.version} and this one; run the ingest again"
         )
@@ -97,15 +108,44 @@ class PublicTransaction:
     def _latest(self) -> int:
         return int(self._table.history(1).collect()[0]["version"])
 
-    def _write(self, batch: Batch) -> None:
+    def _append(self, batch: Batch) -> None:
         writer = batch.rows.write.format("delta").option("userMetadata", batch.user_metadata)
         writer = writer.option("txnAppId", APPLICATION_ID).option("txnVersion", str(self._number))
-        if batch.delete_where is not None:
-            writer = writer.mode("overwrite").option("replaceWhere", batch.delete_where)
-            writer = writer.option("spark.databricks.delta.replaceWhere.constraintCheck.enabled", "false")
-        else:
-            writer = writer.mode("append")
-        writer.save(self.path)
+        writer.mode("append").save(self.path)
+
+    def _replace(self, batch: Batch, stale: DataFrame) -> None:
+        """Merges: a row without a key is new, whatever its path, and a key without a row deletes."""
+        from pyspark.sql import functions as F
+
+        names = batch.rows.columns
+        new = batch.rows.withColumn(_KEY, F.lit(None).cast("string"))
+        changes = new.unionByName(stale.select(F.col(schema.PATH).alias(_KEY)), allowMissingColumns=True)
+        settings = {_APPLICATION: APPLICATION_ID, _NUMBER: str(self._number), _SHUFFLE: _PARTITIONS_OF_IMAGES}
+        is_stale = column_in_one_form(f"images.{schema.PATH}") == F.col(f"changes.{_KEY}")
+        with noted(self._spark, batch.user_metadata), _set(self._spark, settings):
+            (
+                self._table.alias("images")
+                .merge(changes.alias("changes"), is_stale)
+                .whenMatchedDelete()
+                .whenNotMatchedInsert(f"changes.{_KEY} IS NULL", {name: f"changes.{name}" for name in names})
+                .execute()
+            )
+
+
+@contextlib.contextmanager
+def _set(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Sets options of the session for a block."""
+    before = {name: spark.conf.get(name, None) for name in settings}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, value)
 
 
 def last_number(spark: SparkSession, path: str, version: int) -> int:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import functools
+import json
+import uuid
 from typing import TYPE_CHECKING
 
 from ..errors import TableConflictError
 from . import schema
-from .catalog import create_table, delta_table, is_delta_table, read_table
+from .catalog import create_table, is_delta_table, path_of, read_table
+from .commit import open_transaction
 from .conflicts import conflicts_named
 from .local_frames import local_frame
+from .transaction import Batch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -34,6 +38,8 @@ REASONS: dict[str, str] = {
 # These say something of the surroundings rather than of the bytes: the next ingest tries again although the file's size
 # and time are the same.
 RETRIED_REASONS = ("unreadable", "unstable")
+# These may: an ingest itself tries once more.
+DOUBTFUL_REASONS = ("unreadable", "timeout", "out_of_memory", "decoder_crashed")
 
 
 def quarantine_location(location: str) -> str:
@@ -72,37 +78,24 @@ class Quarantine:
         Raises:
             TableConflictError: If other writers kept changing the quarantine.
         """
-        from pyspark.sql import functions as F
-
-        changes = [] if bad is None else [bad.withColumn("mended", F.lit(False))]
-        if mended_paths is not None:
-            fields = local_frame(self._spark, [], schema.QUARANTINE_DDL).schema[1:]
-            empty = [F.lit(None).cast(field.dataType).alias(field.name) for field in fields]
-            changes.append(mended_paths.select(schema.PATH, *empty, F.lit(True).alias("mended")))
         for _ in range(_ATTEMPTS):
             try:
-                self._write(changes)
+                self._write(bad, mended_paths)
             except TableConflictError as error:
                 conflict = error
             else:
                 return
         raise conflict
 
-    def _write(self, changes: list[DataFrame]) -> None:
-        with conflicts_named(self.location):
-            if self.exists():
-                self._merge(functools.reduce(lambda one, other: one.unionByName(other), changes))
-            else:
-                create_table(changes[0].where("NOT mended").drop("mended"), self.location)
-
-    def _merge(self, changes: DataFrame) -> None:
-        values = {name: f"changes.{name}" for name in schema.quarantine_arrow_schema().names}
-        (
-            delta_table(self._spark, self.location)
-            .alias("quarantine")
-            .merge(changes.alias("changes"), f"quarantine.{schema.PATH} = changes.{schema.PATH}")
-            .whenMatchedDelete("changes.mended")
-            .whenMatchedUpdate(set=values)
-            .whenNotMatchedInsert("NOT changes.mended", values=values)
-            .execute()
-        )
+    def _write(self, bad: DataFrame | None, mended_paths: DataFrame | None) -> None:
+        if not self.exists():
+            if bad is not None:
+                with conflicts_named(self.location):
+                    create_table(bad, self.location)
+            return
+        rows = local_frame(self._spark, [], schema.QUARANTINE_DDL) if bad is None else bad
+        paths = [frame.select(schema.PATH) for frame in (bad, mended_paths) if frame is not None]
+        stale = functools.reduce(lambda one, other: one.union(other), paths).distinct()
+        transaction = open_transaction(self._spark, path_of(self._spark, self.location))
+        note = json.dumps({"lakelens": "quarantine", "commit": uuid.uuid4().hex})
+        transaction.commit(Batch(rows, note, stale))

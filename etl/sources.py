@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import InvalidArgumentError, SourceNotFoundError
-from ..locations import absolute, has_scheme
+from ..locations import absolute_path, has_scheme
 from . import schema
 from .annotated import ANNOTATED_LAYOUTS, COCO, MANIFEST, VOC, list_coco, list_manifest, list_voc
 from .class_folders import Wanted
@@ -82,7 +82,7 @@ def list_source(spark: SparkSession, source: Source) -> Listing:
     source.check()
     if not isinstance(source.location, (str, Path)):
         return list_frame(spark, source.location, source.images)
-    location = absolute(source.location)
+    location = absolute_path(source.location)
     if source.layout == VOC:
         return list_voc(spark, location)
     if source.layout == COCO:

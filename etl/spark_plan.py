@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,16 +12,29 @@ from typing import TYPE_CHECKING
 from . import schema
 from .labels import NO_CLASS
 from .listing import IGNORED, LABEL_RANK, Listing
-from .plan import CHANGED, GONE, IN_QUARANTINE, KNOWN, NEW, STATUS, STORED_CLASS, STORED_HASH, TOUCHED, Group, Plan
+from .path_forms import column_in_one_form
+from .plan import (
+    CHANGED,
+    GONE,
+    IN_QUARANTINE,
+    KNOWN,
+    NEW,
+    STATUS,
+    STORED_CLASS,
+    STORED_HASH,
+    TOUCHED,
+    WORK,
+    Group,
+    Plan,
+)
 from .quality import RETRIED_REASONS
 from .walk import NOT_LOOKED_INTO
-from .worker import hash_local_files
+from .worker import content_hashes
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
 
-_HASHED_AT_ONCE = 64
-_BATCH = "batch"
+_NUMBER = "number"
 _STAMP = (schema.SOURCE_LENGTH, schema.SOURCE_MODIFIED, schema.ANNOTATION_HASH)
 
 
@@ -46,29 +60,31 @@ class SparkPlan(Plan):
         self.frame.unpersist()
 
     def batches(self, max_files: int) -> Iterator[Plan]:
-        """Yields the plan in parts, those files first that changed longest ago."""
-        from pyspark import StorageLevel
+        """Yields the plan in parts by ranges of paths.
+
+        Spark may compute the files once more, after it has lost an executor, and find others than before; but what a
+        part has read is in the range of no other.
+        """
         from pyspark.sql import Window
         from pyspark.sql import functions as F
 
         if self.work <= max_files:
             yield self
             return
-        age = Window.orderBy(schema.SOURCE_MODIFIED, schema.PATH)
-        number = F.floor((F.row_number().over(age) - 1) / max_files).cast("int")
-        numbered = self.work_files().select(schema.PATH, schema.SOURCE_MODIFIED).withColumn(_BATCH, number)
-        files = self.frame.join(numbered.select(schema.PATH, _BATCH), schema.PATH, "left").na.fill(0, [_BATCH])
-        files = files.persist(StorageLevel.MEMORY_AND_DISK)
-        try:
-            parts = [
-                SparkPlan(frame=files.where(F.col(_BATCH) == part).drop(_BATCH))
-                for part in range(-(-self.work // max_files))
-            ]
-            for row in _groups(files, _BATCH):
-                parts[row[_BATCH]].add(_group(row))
-            yield from parts
-        finally:
-            files.unpersist()
+        numbered = self.work_files().select(
+            schema.PATH, F.row_number().over(Window.orderBy(schema.PATH)).alias(_NUMBER)
+        )
+        starts = [row[0] for row in numbered.where(F.col(_NUMBER) % max_files == 1 % max_files).collect()]
+        starts.sort(key=str.encode)  # as Spark compares them
+        path, is_work = F.col(schema.PATH), F.coalesce(F.col(STATUS).isin(*WORK), F.lit(False))
+        for start, end in itertools.zip_longest(starts, starts[1:]):
+            wanted = is_work if end is None else is_work & (path < end)
+            wanted = ~is_work | wanted if start == starts[0] else wanted & (path >= start)
+            part = _counted(self.frame.where(wanted))
+            try:
+                yield part
+            finally:
+                part.release()
 
 
 def make_plan(
@@ -113,10 +129,10 @@ def _counted(files: DataFrame) -> SparkPlan:
     return plan
 
 
-def _groups(files: DataFrame, *by: str) -> list[Row]:
+def _groups(files: DataFrame) -> list[Row]:
     from pyspark.sql import functions as F
 
-    groups = files.groupBy(STATUS, IGNORED, IN_QUARANTINE, schema.LABEL_NAME, STORED_CLASS, *by).agg(
+    groups = files.groupBy(STATUS, IGNORED, IN_QUARANTINE, schema.LABEL_NAME, STORED_CLASS).agg(
         F.count("*").alias("files"),
         F.sum(schema.SOURCE_LENGTH).alias("bytes"),
         F.max(schema.SOURCE_LENGTH).alias("largest"),
@@ -158,11 +174,7 @@ def _compared_by_content(files: DataFrame, listing: Listing, statuses: Sequence[
     from pyspark.sql import functions as F
 
     candidates = files.where(F.col(STATUS).isin(statuses) & F.col(STORED_HASH).isNotNull())
-    if listing.read_contents is None:
-        hashed = hash_local_files(candidates.select(schema.PATH), count)
-    else:
-        read = listing.read_contents(candidates.select(schema.PATH, schema.SOURCE_LENGTH), _HASHED_AT_ONCE)
-        hashed = read.select(schema.PATH, F.sha2("content", 256).alias("hash"))
+    hashed = content_hashes(listing, candidates.select(schema.PATH, schema.SOURCE_LENGTH), count)
     touched = F.expr(f"coalesce({STATUS} = '{CHANGED}' AND hash = {STORED_HASH}, false)")
     status = (
         f"CASE WHEN {TOUCHED} THEN '{KNOWN}' "
@@ -223,12 +235,11 @@ def _sides(
         raise ValueError(f"{listing.name} was listed by the driver, which plans it too")
     listed = F.struct(*[name for name in files.columns if name != schema.PATH])
     sides = {"listed": files.select(schema.PATH, listed.alias("listed"))}
+    path = column_in_one_form(schema.PATH).alias(schema.PATH)
     if stored is not None:
-        sides["stored"] = stored.select(
-            schema.PATH, F.struct(*_STAMP, schema.CONTENT_HASH, schema.LABEL_NAME).alias("stored")
-        )
+        sides["stored"] = stored.select(path, F.struct(*_STAMP, schema.CONTENT_HASH, schema.LABEL_NAME).alias("stored"))
     if quarantined is not None:
-        sides["bad"] = quarantined.select(schema.PATH, F.struct(*_STAMP, "reason").alias("bad"))
+        sides["bad"] = quarantined.select(path, F.struct(*_STAMP, "reason").alias("bad"))
     if stamps is not None and stored is not None:
         again = F.struct(schema.SOURCE_LENGTH, schema.SOURCE_MODIFIED, schema.CONTENT_HASH)
         sides["again"] = stamps.select(schema.PATH, again.alias("again"))

@@ -27,9 +27,8 @@ class Batch:
     Attributes:
         rows: Rows of `schema.IMAGE_TABLE_DDL`.
         user_metadata: What the history keeps of the commit.
-        delete_where: SQL condition of the rows that go, or None.
+        stale: The paths, in the form of `path_forms`, whose rows go, as a column `path` without repeats; or None.
         properties: Table properties to set.
-        new_batch: The batch of all `rows`, when no row of the table is of it; at most 32 characters.
         before_commit: Called with the number of new rows, None if that is not known, once they are written and before
             they are committed: gives the text to use for `user_metadata`, or raises, and nothing is committed. Public
             writers do not call it.
@@ -37,15 +36,9 @@ class Batch:
 
     rows: DataFrame
     user_metadata: str
-    delete_where: str | None = None
+    stale: DataFrame | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
-    new_batch: str | None = None
     before_commit: Callable[[int | None], str] | None = None
-
-    @property
-    def is_append(self) -> bool:
-        """Tells whether no row goes."""
-        return self.delete_where is None
 
 
 @dataclass(frozen=True)
@@ -81,7 +74,7 @@ class Transaction(Protocol):
         """Reads a table property at that version."""
 
     def commit(self, batch: Batch) -> Committed:
-        """Writes the batch's rows, drops those that its `delete_where` holds for, and sets its properties.
+        """Writes the batch's rows, drops those of its `stale` paths, and sets its properties.
 
         Raises:
             TableConflictError: If another writer has changed the table in a way that rules this out.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,6 +17,8 @@ from .annotations import (
     Annotation,
     annotation_batches,
     annotation_of,
+    merge_annotations,
+    row_of,
 )
 from .references import relative_reference
 from .walk import local_path
@@ -31,7 +35,7 @@ _CONTENT = "content"
 _FILES_AT_ONCE = 500
 
 
-def voc_annotations(spark: SparkSession, paths: DataFrame, root: str) -> DataFrame:
+def voc_annotations(spark: SparkSession, paths: DataFrame, root: str, *, is_local: bool) -> DataFrame:
     """Reads the XML files and split lists of a Pascal VOC folder, and matches them with its images.
 
     Args:
@@ -39,6 +43,7 @@ def voc_annotations(spark: SparkSession, paths: DataFrame, root: str) -> DataFra
         paths: A column `path` with all files of the source as `sources` lists them: images, XML, lists. Files that are
             none of these, but share a name with an annotation, must have been left out.
         root: The source folder as `sources.Listing` names it.
+        is_local: Whether the workers can open the files.
 
     Returns:
         One row per path; images without XML have the problem `annotation_missing`, and XML without image is a row with
@@ -53,8 +58,8 @@ def voc_annotations(spark: SparkSession, paths: DataFrame, root: str) -> DataFra
     xml = files.where(lowered.endswith(".xml"))
     lists = paths.select("path").where(lowered.endswith(".txt")).where(is_list("path"))
     images = files.where(~lowered.endswith(".xml") & ~lowered.endswith(".txt"))
-    parsed = _with_content(spark, xml).mapInArrow(_parse, ANNOTATIONS_DDL).withColumn(_KEY, key_of("path"))
-    named = _with_content(spark, lists).mapInArrow(_SplitLists(root).read, f"{_KEY} STRING, list STRING")
+    parsed = _with_content(spark, xml, is_local).mapInArrow(_parse, ANNOTATIONS_DDL).withColumn(_KEY, key_of("path"))
+    named = _with_content(spark, lists, is_local).mapInArrow(_SplitLists(root).read, f"{_KEY} STRING, list STRING")
     by_key = named.groupBy(_KEY).agg(F.collect_set("list").alias(_LISTS))
     joined = (
         images.select(_KEY, F.col("path").alias("image_path"))
@@ -64,18 +69,43 @@ def voc_annotations(spark: SparkSession, paths: DataFrame, root: str) -> DataFra
     return merged_by_path(joined.mapInArrow(_match_voc, ANNOTATIONS_DDL))
 
 
-def _with_content(spark: SparkSession, paths: DataFrame) -> DataFrame:
+def match_on_driver(paths: Iterable[str], root: str) -> Iterator[Annotation]:
+    """`voc_annotations` of a few local files, without Spark.
+
+    Args:
+        paths: The files of the source.
+        root: The source folder's URI.
+    """
+    key_of = _KeyOf(root).key
+    xml, images, lists = (collections.defaultdict[str, list[str]](list) for _ in range(3))
+    for path in paths:
+        lowered = path.lower()
+        if lowered.endswith(".txt"):
+            for key, name in _SplitLists(root).pairs(path, _content_of(path)):
+                lists[key].append(name)
+        else:
+            (xml if lowered.endswith(".xml") else images)[key_of(path)].append(path)
+    matched = []
+    for key in [*(xml.keys() | images.keys())]:
+        sources: list[str | None] = [*xml[key]] or [None]
+        of_key: list[str | None] = [*images[key]] or [None]
+        for source, image in itertools.product(sources, of_key):
+            said = {} if source is None else row_of(voc.parse_voc(_content_of(source) or b"", source))
+            row = {"path": None, **said, "image_path": image, _KEY: key, _LISTS: sorted(set(lists[key]))}
+            matched.append(_matched_voc(row))
+    yield from merge_annotations(sorted(matched, key=lambda annotation: annotation.path))
+
+
+def _with_content(spark: SparkSession, paths: DataFrame, is_local: bool) -> DataFrame:
     """Adds the bytes of small files: local ones read by the workers, others through Spark."""
     from pyspark.sql import functions as F
 
-    local = paths.select("path").where("path LIKE 'file:%'").mapInArrow(_read_local, f"path STRING, {_CONTENT} BINARY")
-    remote = paths.select("path", F.lit(0).alias(schema.SOURCE_LENGTH)).where("path NOT LIKE 'file:%'")
-    first = remote.limit(1).collect()
-    if not first:
-        return local
     from .sources import read_contents
 
-    return local.unionByName(read_contents(spark, remote, _FILES_AT_ONCE).select("path", _CONTENT))
+    if is_local:
+        return paths.select("path").mapInArrow(_read_local, f"path STRING, {_CONTENT} BINARY")
+    files = paths.select("path", F.lit(0).alias(schema.SOURCE_LENGTH))
+    return read_contents(spark, files, _FILES_AT_ONCE).select("path", _CONTENT)
 
 
 def _read_local(batches: Batches) -> Iterator[pa.RecordBatch]:
@@ -132,13 +162,17 @@ class _SplitLists:
 
         for batch in batches:
             for path, content in _pairs(batch):
-                found = voc.split_list(relative_reference(path, self.root) or path)
-                if found is None:
-                    continue
-                folder, name = found
-                keys = list(voc.parse_split_list((content or b"").decode("utf-8", "replace"), folder))
-                columns = [pa.array(keys, pa.string()), pa.array([name] * len(keys), pa.string())]
+                pairs = list(self.pairs(path, content))
+                columns = [pa.array([pair[place] for pair in pairs], pa.string()) for place in (0, 1)]
                 yield pa.RecordBatch.from_arrays(columns, [_KEY, "list"])
+
+    def pairs(self, path: str, content: bytes | None) -> Iterator[tuple[str, str]]:
+        """Yields the key of each image that a list names, with the list's own name; nothing for other files."""
+        found = voc.split_list(relative_reference(path, self.root) or path)
+        if found is not None:
+            folder, name = found
+            for key in voc.parse_split_list((content or b"").decode("utf-8", "replace"), folder):
+                yield key, name
 
 
 def _match_voc(batches: Batches) -> Iterator[pa.RecordBatch]:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
     from pyspark.sql import DataFrame
 
+    from .listing import Listing
     from .tally import Outcome
 
 # Arrow batches of images are cut by bytes: a batch of 10,000 rows, Spark's default, would pass 2 GiB.
@@ -36,6 +37,7 @@ _BATCH_ROWS = 1024
 _LATEST_US = int(datetime(9999, 12, 30, tzinfo=timezone.utc).timestamp()) * 1_000_000
 
 CONTENT = "content"
+_HASHED_AT_ONCE = 64
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ class BatchTask:
         classes: The only classes that may be stored, or None.
         problems: Where repaired and dropped boxes are told: reasons by path.
         outcome: Where `stored_rows` tells what became of the files.
+        refused: Where sources that cannot be stored are told: values of their quarantine rows by path.
     """
 
     recipe: Recipe
@@ -64,9 +67,10 @@ class BatchTask:
     classes: frozenset[str] | None = None
     problems: Accumulator[dict[str, list[str]]] | None = None
     outcome: Accumulator[Outcome] | None = None
+    refused: Accumulator[dict[str, tuple[Any, ...]]] | None = None
 
     def stored_rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yields the rows of the sources that can be stored; the others are left to `quarantined_rows`."""
+        """Yields the rows of the sources that can be stored; the others are told in `refused`."""
         from .tally import Outcome
 
         packer, outcome = _Packer(schema.image_arrow_schema()), Outcome()
@@ -76,8 +80,10 @@ class BatchTask:
                 self._tell_problems(annotation, placed)
                 outcome.stored[annotation.label_name or NO_CLASS] += 1
                 yield from packer.add(self._stored_row(annotation, row, result, placed), len(result.image))
-            elif isinstance(placed, ImageError) and row.get(STORED_CLASS) is not None:
-                outcome.lost[row[STORED_CLASS], placed.reason] += 1
+            elif isinstance(placed, ImageError):
+                self._tell_refused(row, placed)
+                if row.get(STORED_CLASS) is not None:
+                    outcome.lost[row[STORED_CLASS], placed.reason] += 1
         yield from packer.flush()
         if self.outcome is not None:
             self.outcome.add(outcome)
@@ -135,6 +141,10 @@ class BatchTask:
         if found and self.problems is not None:
             self.problems.add({annotation.path: found})
 
+    def _tell_refused(self, row: dict[str, Any], error: ImageError) -> None:
+        if self.refused is not None:
+            self.refused.add({row[schema.PATH]: tuple(self._quarantined_row(row, error).values())})
+
     def _stored_row(
         self, annotation: Annotation, row: dict[str, Any], stored: StoredImage, placed: PlacedBoxes
     ) -> dict[str, Any]:
@@ -173,15 +183,22 @@ class BatchTask:
         }
 
 
-def hash_local_files(paths: DataFrame, count: int) -> DataFrame:
-    """Has Spark's tasks digest local files: rows of `path` and `hash`, which is null where a file cannot be read.
+def content_hashes(listing: Listing, files: DataFrame, count: int) -> DataFrame:
+    """Has Spark's tasks digest files: rows of `path` and `hash`, which is null where a file cannot be read.
 
     Args:
-        paths: Rows with the column `path` alone.
+        listing: The source.
+        files: Rows with the columns `path` and `source_length`.
         count: How many they are, at most.
     """
-    tasks = min(count, 2 * paths.sparkSession.sparkContext.defaultParallelism)
-    return paths.repartition(tasks).mapInArrow(_hash_batches, f"{schema.PATH} STRING, hash STRING")
+    from pyspark.sql import functions as F
+
+    if listing.read_contents is not None:
+        read = listing.read_contents(files, _HASHED_AT_ONCE)
+        return read.select(schema.PATH, F.sha2(CONTENT, 256).alias("hash"))
+    tasks = min(count, 2 * files.sparkSession.sparkContext.defaultParallelism)
+    paths = files.select(schema.PATH).repartition(tasks)
+    return paths.mapInArrow(_hash_batches, f"{schema.PATH} STRING, hash STRING")
 
 
 def hash_file(uri: str) -> str | None:

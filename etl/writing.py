@@ -27,10 +27,13 @@ def writing_session(spark: SparkSession) -> SparkSession:
     from pyspark.sql import SparkSession as Session
 
     session = Session(spark.sparkContext, spark._jsparkSession.cloneSession())
+    slots = 2 * spark.sparkContext.defaultParallelism
     settings = {
         "spark.sql.session.timeZone": "UTC",
         # Each stage of an adaptive query is a job of its own; the few small ones here cost more than they can save.
         "spark.sql.adaptive.enabled": "false",
+        # What is shuffled is small beside the images: Spark's 200 partitions would be 200 tasks for some rows each.
+        "spark.sql.shuffle.partitions": str(min(slots, int(spark.conf.get("spark.sql.shuffle.partitions", "200")))),
         ARROW_ENABLED: "true",
         # One open file per split in each task, instead of sorting the images by split first.
         "spark.sql.maxConcurrentOutputFileWriters": "16",
@@ -42,8 +45,6 @@ def writing_session(spark: SparkSession) -> SparkSession:
         f"parquet.enable.dictionary#{schema.IMAGE}": "false",
         "spark.databricks.delta.optimizeWrite.enabled": "false",
         "spark.databricks.delta.autoCompact.enabled": "false",
-        # New rows stand beside the condition of the rows that they replace, not within it.
-        "spark.databricks.delta.replaceWhere.constraintCheck.enabled": "false",
     }
     for name, value in settings.items():
         session.conf.set(name, value)

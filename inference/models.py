@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import CheckpointNotFoundError, ModelNotFoundError
 from ..heartbeat import end_lost_runs
-from ..locations import absolute, has_scheme
+from ..locations import absolute_path, has_scheme
 from ..tracking import CHECKPOINT_ARTIFACT, METRIC_TAG, open_client, resolve_tracking_uri, without_password
 from ..training.checkpoints import Checkpoint, open_checkpoint
 
@@ -92,7 +92,7 @@ def resolve_model(uri: str | Path, tracking_uri: str | None = None) -> ModelRef:
         return _of_experiment(text, tracking_uri)
     if not text or (has_scheme(text) and not text.startswith("file:")):
         raise ModelNotFoundError(f"{text!r} names no model; give {FORMS}")
-    path = Path(absolute(text))
+    path = Path(absolute_path(text))
     try:
         checkpoint = open_checkpoint(path)
     except CheckpointNotFoundError as error:
@@ -192,7 +192,7 @@ def _download_run(uri: str, run: Run, artifact: str, tracking_uri: str | None) -
 def _download(uri: str, source: str, run_id: str | None, tracking_uri: str | None) -> ModelRef:
     """Opens the checkpoint at an artifact URI; artifacts on this machine's disk are not copied."""
     if source.startswith(("file:", "/")):
-        return _open(uri, Path(absolute(source)), run_id, source, None)
+        return _open(uri, Path(absolute_path(source)), run_id, source, None)
     from mlflow.artifacts import download_artifacts
     from mlflow.exceptions import MlflowException
 

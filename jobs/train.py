@@ -10,7 +10,7 @@ from typing import Any
 
 from lakelens.errors import InvalidArgumentError
 from lakelens.jobs.command import add_session_arguments, key_values, main_of, session_of, version_value
-from lakelens.locations import is_table_name
+from lakelens.locations import absolute, is_table_name
 
 DESCRIPTION = "Train a model on one pinned version of an image table."
 
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     from lakelens.tracking import without_password
     from lakelens.training.experiment import train
 
-    needs_spark = args.np >= 0 or is_table_name(args.table)
+    needs_spark = args.np >= 0 or is_table_name(absolute(args.table))
     if not needs_spark and (args.master or args.conf):
         given = f"--master {args.master}" if args.master else f"--conf {args.conf[0]}"
         raise InvalidArgumentError(

@@ -20,7 +20,7 @@ from urllib.parse import unquote, urlparse
 
 from .errors import InvalidArgumentError, MissingDependencyError, TrackingError
 from .heartbeat import FAILURE_TAG, HEARTBEAT_TAG, Heartbeat, end_lost_runs
-from .locations import absolute
+from .locations import absolute_path
 from .store_client import answering, one_creator
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def resolve_tracking_uri(tracking_uri: str | None = None) -> str:
         path = uri.removeprefix("sqlite:///")
         return uri if not path or path == ":memory:" else f"sqlite:///{Path(path).expanduser().absolute()}"
     if uri.startswith("file:") and not uri.startswith("file:/"):
-        return Path(absolute(uri)).as_uri()
+        return Path(absolute_path(uri)).as_uri()
     if "://" not in uri and uri not in ("databricks", "databricks-uc") and not uri.startswith(("file:", "databricks:")):
         return Path(uri).expanduser().absolute().as_uri()
     return uri

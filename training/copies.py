@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import CopyError
 from ..etl.snapshot import Snapshot, VersionIdentity, identify, locate, open_snapshot
-from ..locations import absolute
+from ..locations import absolute_path
 from ..stores import file_system, local_form, names_in, reaching, read_bytes
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def find_copy(
     identity: VersionIdentity, folder: str | Path, storage_options: Mapping[str, str] | None = None
 ) -> TableCopy | None:
     """Finds the copy of a version: of several, which writers at the same time may have made, the first committed."""
-    of_table = _join(absolute(folder), identity.table_id)
+    of_table = _join(absolute_path(folder), identity.table_id)
     made = [
         copy
         for name in names_in(of_table, storage_options)
@@ -128,7 +128,7 @@ def find_copy(
 
 def copies(folder: str | Path, storage_options: Mapping[str, str] | None = None) -> list[TableCopy]:
     """Lists the copies in a folder, the oldest first."""
-    place = absolute(folder)
+    place = absolute_path(folder)
     found = [
         copy
         for table in sorted(names_in(place, storage_options))
@@ -158,7 +158,7 @@ def make_copy(
     Raises:
         CopyError: If it would pass the limit or the disk's room, or lacks rows.
     """
-    place = absolute(folder)
+    place = absolute_path(folder)
     _require_room(identity, place, storage_options, max_bytes)
     of_table = _join(place, identity.table_id)
     _remove_abandoned(of_table, storage_options)

@@ -20,7 +20,7 @@ from ..errors import (
     TrackingError,
 )
 from ..etl import pins
-from ..locations import absolute, has_scheme, is_table_name
+from ..locations import absolute, absolute_path, has_scheme, is_table_name
 from ..run_records import RunRecord
 from ..run_writer import RunWriter
 from ..tracking import (
@@ -261,10 +261,10 @@ def _require_positive(**values: int) -> None:
 
 
 def _checkpoint_root(checkpoint_dir: str | Path | None) -> Path:
-    place = absolute(checkpoint_dir if checkpoint_dir is not None else Path(DEFAULT_CHECKPOINT_DIR))
+    place = absolute_path(checkpoint_dir if checkpoint_dir is not None else Path(DEFAULT_CHECKPOINT_DIR))
     if place.startswith("dbfs:"):
         raise InvalidArgumentError(f"checkpoint_dir is {place}; give its mount: /dbfs{place.removeprefix('dbfs:')}")
-    if has_scheme(place) or is_table_name(place):
+    if has_scheme(place):
         raise InvalidArgumentError(
             f"checkpoint_dir is {place!r}; it must be a folder that the driver and rank 0 both mount (NFS, /dbfs, "
             "/Volumes); the run's artifacts may lie in an object store"

@@ -6,10 +6,15 @@ import hashlib
 import uuid
 
 import pytest
+from etl_pictures import write_image
+from pyspark.sql import functions as F
+from stored_rows import stored_paths
 
+from lakelens import ImageTable
 from lakelens.etl.annotated import list_manifest
 from lakelens.etl.annotations import CONTENT_CONFLICT, IMAGE_MISSING, PATH_UNUSABLE
 from lakelens.etl.frames import list_frame
+from lakelens.etl.walk import local_uri
 
 pytestmark = pytest.mark.spark
 
@@ -93,6 +98,36 @@ def test_rows_without_a_path_are_of_no_file_system(spark, tmp_path):
     finally:
         settings.unset(link)
     assert sorted((reasons(row), row.source_length) for row in found) == local
+
+
+def test_one_file_is_one_row_whoever_wrote_its_path(spark, tmp_path):
+    source, place = tmp_path / "source", tmp_path / "table"
+    for seed, name in enumerate(("a b.jpg", "100%.jpg", "plain.jpg")):
+        write_image(source / "cat" / name, seed=seed)
+    table = ImageTable(spark, place)
+    label = F.lit("cat").alias("label")
+    binary = spark.read.format("binaryFile").load(str(source / "cat")).select("*", label)
+    bare = F.regexp_replace("path", "^file:", "")
+    frames = {
+        "binary": binary,
+        "plain": binary.withColumn("path", bare),
+        "content": binary.select(bare.alias("path"), "content", "label"),
+        "paths": binary.select(bare.alias("path"), "label"),
+        "image": spark.read.format("image").load(str(source / "cat")).select("image", label),
+    }
+    results = {name: table.ingest(frame, size=16) for name, frame in frames.items()}
+    assert {name: result.stored for name, result in results.items()} == {**dict.fromkeys(frames, 0), "binary": 3}
+    # As rows were stored before paths had one form.
+    spark.sql(f"UPDATE delta.`{place}` SET path = replace(replace(path, '%20', ' '), '%25', '%')")  # noqa: S608
+    spark.sql(f"UPDATE delta.`{place}` SET path = replace(path, 'file://', 'file:') WHERE path NOT LIKE '%plain%'")  # noqa: S608
+    assert table.ingest(binary).stored == 0
+    (source / "cat" / "plain.jpg").write_text("no image")
+    write_image(source / "cat" / "a b.jpg", seed=77)
+    changed = table.ingest(spark.read.format("binaryFile").load(str(source / "cat")).select("*", label))
+    assert (changed.stored, changed.quarantined) == (1, 1)
+    by_folder = table.ingest(source)  # which says other things of its images
+    assert (by_folder.stored, by_folder.quarantined) == (2, 1)
+    assert stored_paths(place) == sorted(local_uri(bytes(source / "cat" / name)) for name in ("a b.jpg", "100%.jpg"))
 
 
 def test_the_query_behind_a_frame_of_paths_runs_once(spark, tmp_path):

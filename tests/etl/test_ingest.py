@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -33,6 +34,7 @@ from lakelens.errors import (
     VersionNotFoundError,
 )
 from lakelens.etl import driver_plan
+from lakelens.etl import ingest as ingesting
 from lakelens.etl.images import decode, fit
 from lakelens.etl.quality import Quarantine
 from lakelens.etl.splits import split_of
@@ -65,9 +67,9 @@ def count_reads(patched: pytest.MonkeyPatch) -> list[int]:
     counts: list[int] = []
     hashes = driver_plan._hashes
 
-    def counted(spark, rows):
+    def counted(spark, listing, rows):
         counts.append(len(rows))
-        return hashes(spark, rows)
+        return hashes(spark, listing, rows)
 
     patched.setattr(driver_plan, "_hashes", counted)
     return counts
@@ -113,14 +115,14 @@ def story(spark, tmp_path_factory):
         with pytest.MonkeyPatch.context() as without_second_reading:
             without_second_reading.setattr(BatchTask, "quarantined_rows", None)
             told["grown"] = table.ingest(source)
-        broken = source / "dog" / "broken.jpg"
-        broken.write_text("broken")
-        (source / "cow").mkdir()
-        (source / "cow" / "no cow.jpg").write_text("no image")
-        # Spark's tasks read what is too much for the driver, and find the same.
-        patched.setattr(driver_plan, "MOST_HASHED_FILES", 0)
-        os.utime(touched, (1_650_000_000, 1_650_000_000))
-        told["bad"] = table.ingest(source)
+            broken = source / "dog" / "broken.jpg"
+            broken.write_text("broken")
+            (source / "cow").mkdir()
+            (source / "cow" / "no cow.jpg").write_text("no image")
+            # Spark's tasks read what is too much for the driver, and find the same.
+            patched.setattr(driver_plan, "MOST_HASHED_FILES", 0)
+            os.utime(touched, (1_650_000_000, 1_650_000_000))
+            told["bad"] = table.ingest(source)
         told["labels after bad"] = table.labels()
         write_image(broken, seed=1234)
         write_image(source / "cat" / "half.jpg", seed=7)
@@ -291,16 +293,26 @@ def test_a_touched_files_content_is_the_first_word_all_the_same(story):
     assert [content == before for content in contents] == [True, False, True]
 
 
-def test_no_file_is_read_a_second_time_where_every_one_has_become_a_row(story):
+def test_no_file_is_read_a_second_time_where_each_is_a_row_or_bad_by_its_bytes(story):
     # Reading one again would have failed: the task that does it was taken away.
     assert (story["grown"].stored, story["grown"].quarantined) == (6, 0)
+    assert (story["bad"].stored, story["bad"].reasons) == (0, {"not_an_image": 2})
+
+
+def test_bad_files_that_were_not_all_told_are_read_once_more_for_their_reasons(spark, tmp_path, monkeypatch):
+    write_image(tmp_path / "source" / "cat" / "1.jpg")
+    for number in range(3):
+        (tmp_path / "source" / "cat" / f"bad{number}.jpg").write_text("no image")
+    monkeypatch.setattr(ingesting, "MOST_TOLD", 2)
+    result = ImageTable(spark, tmp_path / "table").ingest(tmp_path / "source", size=16)
+    assert (result.stored, result.reasons) == (1, {"not_an_image": 3})
 
 
 @pytest.fixture(scope="module")
 def unlucky(spark, tmp_path_factory):
     """A table that was made while its quarantine could not be written, and the ingest after it."""
 
-    def refuse(self, changes):
+    def refuse(self, bad, mended_paths):
         raise TableConflictError("another MERGE was faster")
 
     root = tmp_path_factory.mktemp("unlucky")
@@ -418,6 +430,22 @@ def test_a_table_that_a_name_was_given_to_is_profiled_with_the_quarantine_of_tha
         assert found.quarantine.reasons == table.quarantine().reasons == {"not_an_image": 1}
     finally:
         spark.sql("DROP DATABASE named CASCADE")
+
+
+def test_a_folder_with_a_dot_in_its_relative_name_is_a_folder(spark, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_image(Path("photos.v1/cat/1.jpg"))
+    Path("labels.csv").write_text("path,label\nphotos.v1/cat/1.jpg,pet\n")
+    with pytest.raises(NotADeltaTableError, match=r"no schema flowers.*\./flowers\.delta"):
+        ImageTable(spark, "flowers.delta").ingest("photos.v1")
+    table = ImageTable(spark, "./flowers.delta")
+    result = table.ingest("photos.v1", size=SIZE)
+    assert (result.stored, result.quarantined) == (1, 0)
+    again = ImageTable(spark, "flowers.delta")
+    assert (again.location, again.version) == (str(tmp_path / "flowers.delta"), 0)
+    assert (again.ingest("labels.csv", layout="manifest").stored, again.class_counts()) == (1, {"cat": 0, "pet": 1})
+    with pytest.raises(SourceNotFoundError, match=re.escape(str(tmp_path / "gone.v2"))):
+        again.ingest("gone.v2")
 
 
 def test_two_tables_by_name_live_in_the_catalog(spark, tmp_path):

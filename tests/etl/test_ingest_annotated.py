@@ -17,6 +17,9 @@ from PIL import Image, ImageDraw
 from stored_rows import stored_rows
 
 from lakelens import ImageTable
+from lakelens.etl import annotated
+from lakelens.etl.annotated import list_voc
+from lakelens.etl.writing import writing_session
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
@@ -118,7 +121,7 @@ def scaled(factor: int) -> list[tuple[str, tuple[int, ...]]]:
 
 
 @pytest.fixture(scope="module")
-def voc(spark, tmp_path_factory):
+def voc_source(tmp_path_factory):
     root = tmp_path_factory.mktemp("voc") / "VOC 100%"
     names = write_marked(root / "JPEGImages")
     for name, factor in names.items():
@@ -150,8 +153,26 @@ def voc(spark, tmp_path_factory):
     write(root / "ImageSets" / "Main" / "val.txt", "3\nin_two_splits\n")
     write(root / "ImageSets" / "Main" / "trainval.txt", "1\n3\n4\nin_two_splits\n")
     write(root / "ImageSets" / "Main" / "red_test.txt", "4  1\n5  1\n")
+    return root, names
+
+
+@pytest.fixture(scope="module")
+def voc(spark, voc_source):
+    root, names = voc_source
     options = {"classes": list(MARKS), "splits": {"by_content": 1.0}}
     return names, told(spark, root.parent / "t", root, "voc", resize="fit", **options)
+
+
+def test_the_driver_and_spark_list_the_same_of_voc(spark, voc_source, monkeypatch):
+    session, root = writing_session(spark), str(voc_source[0])
+    by_driver = list_voc(session, root)
+    monkeypatch.setattr(annotated, "list_voc_on_driver", lambda *_: None)
+    by_spark = list_voc(session, root)
+    assert (by_driver.is_at_hand, by_spark.is_at_hand, by_driver.root) == (True, False, by_spark.root)
+    one, other = (sorted(listing.files.collect(), key=str) for listing in (by_driver, by_spark))
+    by_spark.release()
+    assert one == other
+    assert len(one) > 20
 
 
 def test_voc_boxes_lie_on_their_objects_in_every_orientation(voc):

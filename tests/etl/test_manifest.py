@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lakelens.errors import AnnotationFileError, InvalidArgumentError
 from lakelens.etl import annotations as an
 from lakelens.etl.annotations import merge_annotations
-from lakelens.etl.manifest import find_columns, manifest_format, parse_json_line, read_csv, read_rows
+from lakelens.etl.manifest import find_columns, manifest_format, parse_json_line, read_csv, read_json, read_rows
 from lakelens.etl.references import resolve_reference
 
 pytestmark = pytest.mark.unit
@@ -142,6 +142,39 @@ def test_a_json_line_that_is_no_object_is_accounted_for():
     assert rows[3].path == "m.jsonl#row=4"
 
 
+def from_json(text):
+    return list(read_rows(read_json(io.BytesIO(text.encode()), "m.json"), "m.json", path_of))
+
+
+def test_a_json_array_and_json_lines_are_the_same_rows():
+    objects = [{"path": f"{number}.jpg", "label": "cat"} for number in range(3)]
+    lines = "\n\n".join(map(json.dumps, objects))
+    texts = [lines, json.dumps(objects), f"\ufeff \n{json.dumps(objects, indent=2)}\r\n", f"\ufeff{lines}"]
+    for text in texts:
+        assert [(row.path, row.label_name, row.problems) for row in from_json(text)] == [
+            (f"file:///data/{number}.jpg", "cat", ()) for number in range(3)
+        ]
+    assert from_json("[]") == from_json("") == []
+
+
+def test_an_element_of_a_json_array_that_is_no_object_is_accounted_for():
+    good, bad = from_json('[{"path": "a.jpg", "label": "cat"}, 7]')
+    assert (good.label_name, bad.path, reasons(bad)) == ("cat", "m.json#row=2", [an.PATH_UNUSABLE])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('[{"path": "a.jpg", "label": "cat"}', "begins as a JSON array, and is none"),
+        ('[{"path": "a.jpg", "label": "cat"}] []', "goes on after its end"),
+        ('{\n  "images": []\n}', "an array of objects, or JSON lines"),
+    ],
+)
+def test_a_torn_json_array_and_an_object_on_several_lines_are_refused(text, message):
+    with pytest.raises(AnnotationFileError, match=rf"m\.json.*{message}"):
+        from_json(text)
+
+
 @pytest.mark.parametrize("data", [b"", b"path,label\n\xff\xfe,cat\n", "path,label\na.jpg,cat\n".encode("utf-16")])
 def test_a_file_that_is_no_csv_in_utf8_is_refused_by_name(data):
     with pytest.raises(AnnotationFileError, match=r"m\.csv"):
@@ -155,7 +188,13 @@ def test_a_quote_that_is_never_closed_is_refused():
 
 @pytest.mark.parametrize(
     ("location", "kind"),
-    [("a/m.csv", "csv"), ("M.JSONL", "jsonl"), ("m.ndjson", "jsonl"), ("s3a://b/m.parquet/", "parquet")],
+    [
+        ("a/m.csv", "csv"),
+        ("M.JSONL", "json"),
+        ("m.ndjson", "json"),
+        ("m.json", "json"),
+        ("s3a://b/m.parquet/", "parquet"),
+    ],
 )
 def test_the_format_is_told_by_the_suffix(location, kind):
     assert manifest_format(location) == kind

@@ -27,7 +27,9 @@ from lakelens.etl.compare import BadFile, KnownFiles, Stamp, StoredFile, compare
 from lakelens.etl.driver_limits import TooMuchError
 from lakelens.etl.driver_plan import DriverPlan
 from lakelens.etl.listing import FOLDER_LISTING_DDL, Listing, completed, folder_batch
+from lakelens.etl.plan import IN_QUARANTINE, STATUS, STORED_CLASS, STORED_HASH, TOUCHED
 from lakelens.etl.quality import RETRIED_REASONS
+from lakelens.etl.sources import Source, list_source
 from lakelens.etl.spark_plan import make_plan
 from lakelens.etl.writing import writing_session
 
@@ -39,6 +41,8 @@ _SECOND = 1_000_000
 # Lengths, times and contents of which some are equal; a digest of annotations, which class folders have not.
 _STAMPS = [(10, 5 * _SECOND), (10, 6 * _SECOND), (11, 5 * _SECOND)]
 _LISTED = [None, *[(*stamp, None) for stamp in _STAMPS], (0, 0, "hidden")]
+# What only other sources know: a digest of annotations, and one of the content.
+_ANNOTATED = [(10, 5 * _SECOND, None, *known) for known in (("said", None), ("said", "h1"), (None, "h2"))]
 _STORED = [
     None,
     *[(*stamp, said, "h1", "cat") for stamp in _STAMPS[:2] for said in (None, "said")],
@@ -58,21 +62,23 @@ _SPARED_FOLDERS = [f"{ROOT}-2/cat", f"{ROOT}/locked", f"{ROOT}/cat/unmounted/dee
 # A loop leads to a folder that was looked into.
 _LOOPS = {"cat/up": "link_loop"}
 _GONE_FOLDERS = [f"{ROOT}/cat", f"{ROOT}/locked-2", f"{ROOT}/cat/up"]
+_PLANNED = [schema.PATH, schema.SOURCE_LENGTH, schema.SOURCE_MODIFIED, schema.LABEL_NAME, STATUS, IN_QUARANTINE]
+_PLANNED += [STORED_HASH, STORED_CLASS, TOUCHED]
 _AGAIN = [None, *[(*stamp, content) for stamp in _STAMPS[:2] for content in ("h1", "h2", None)]]
 
 
-def every_state():
+def every_state(in_source=_LISTED):
     """Every mixture of what a path may be in the source, the table, the quarantine and the stamps."""
     passed_over = {**_NOT_LOOKED_INTO, **_LOOPS}
     listed = [ListedFile(f"{ROOT}/{name}", 0, 0, "cat", 7, reason) for name, reason in passed_over.items()]
     known = KnownFiles({}, {}, {})
-    places = [(there, f"{ROOT}/cat") for there in _LISTED if there]
+    places = [(there, f"{ROOT}/cat") for there in in_source if there]
     places += [(None, folder) for folder in (*_GONE_FOLDERS, *_SPARED_FOLDERS)]
     for number, ((there, folder), stored, bad, again) in enumerate(itertools.product(places, _STORED, _BAD, _AGAIN)):
         path = f"{folder}/{number}.jpg"
         if there:
-            length, modified, ignored = there
-            listed.append(ListedFile(path, length, modified, None if ignored else "cat", 7, ignored))
+            length, modified, ignored, *digests = there
+            listed.append(ListedFile(path, length, modified, None if ignored else "cat", 7, ignored, *digests))
         if stored:
             known.stored[path] = StoredFile(*stored)
         if bad:
@@ -106,8 +112,9 @@ def test_what_lies_below_a_path_that_could_not_be_looked_into_is_not_gone():
 
 
 @pytest.mark.spark
-def test_the_driver_and_spark_find_the_same_to_be_done(spark):
-    listed, known = every_state()
+@pytest.mark.parametrize("in_source", [_LISTED, _ANNOTATED], ids=["class folders", "annotated"])
+def test_the_driver_and_spark_find_the_same_to_be_done(spark, in_source):
+    listed, known = every_state(in_source)
     session = writing_session(spark)
     stamp = f"{schema.PATH} STRING, {schema.SOURCE_LENGTH} BIGINT, {schema.SOURCE_MODIFIED} TIMESTAMP"
 
@@ -117,17 +124,26 @@ def test_the_driver_and_spark_find_the_same_to_be_done(spark):
 
     batch = folder_batch(listed)
     files = session.range(0, 1, 1, 1).mapInArrow(lambda _: iter([batch]), FOLDER_LISTING_DDL)
+    digests = [(file.path, file.annotation_hash, file.content_hash) for file in listed]
+    digests = session.createDataFrame(
+        digests, f"{schema.PATH} STRING, {schema.ANNOTATION_HASH} STRING, {schema.CONTENT_HASH} STRING"
+    )
+    files = completed(files.join(digests, schema.PATH))
     stored = f"{schema.ANNOTATION_HASH} STRING, {schema.CONTENT_HASH} STRING, {schema.LABEL_NAME} STRING"
     by_spark = make_plan(
-        Listing("folder", completed(files), ROOT),
+        Listing("folder", files, ROOT),
         table(known.stored, stored),
         table(known.bad, f"{schema.ANNOTATION_HASH} STRING, reason STRING"),
         table(known.stamps, f"{schema.CONTENT_HASH} STRING"),
     )
-    few, rest, plainly = without_plainly_known(listed, known)
-    found = compare(few, rest, ROOT)
-    assert plainly
-    by_driver = DriverPlan(session, found.files, found.known + plainly, found.ignored)
+    if in_source is _LISTED:
+        few, rest, plainly = without_plainly_known(listed, known)
+        assert plainly
+        found = compare(few, rest, ROOT)
+        by_driver = DriverPlan(session, found.files, found.known + plainly, found.ignored)
+    else:
+        found = compare(listed, known, ROOT)
+        by_driver = DriverPlan(session, found.files, found.known, found.ignored, files)
     try:
         for name in ("counts", "ignored", "class_ranks", "listed_by_class", "lost_by_class"):
             assert getattr(by_driver, name) == getattr(by_spark, name), name
@@ -139,7 +155,7 @@ def test_the_driver_and_spark_find_the_same_to_be_done(spark):
         more_to_say = "status IS NOT NULL AND (status <> 'known' OR in_quarantine)"
         one, other = (
             rows_of(
-                files=files,
+                files=files.select(*_PLANNED),
                 work=plan.work_files(),
                 quarantined=plan.wrongly_in_quarantine(with_gone=False),
                 quarantined_or_gone=plan.wrongly_in_quarantine(with_gone=True),
@@ -154,6 +170,23 @@ def test_the_driver_and_spark_find_the_same_to_be_done(spark):
             assert len(by_driver.paths(status, limit=3)) == 3
     finally:
         by_spark.release()
+
+
+@pytest.mark.spark
+def test_parts_of_a_plan_share_no_file_although_spark_computes_it_again(spark, tmp_path):
+    session = writing_session(spark)
+    for number in range(10, 20):
+        write_image(tmp_path / "cat" / f"{number}.jpg", seed=number)
+    plan = make_plan(list_source(session, Source(tmp_path)), None, None)
+    parts = []
+    for part in plan.batches(4):
+        parts.append([row.path for row in part.work_files().collect()])
+        write_image(tmp_path / "cat" / f"0{len(parts)}.jpg", seed=1)
+        os.utime(tmp_path / "cat" / f"0{len(parts)}.jpg", (1_000_000_000, 1_000_000_000))
+        session.catalog.clearCache()  # an executor that is lost takes cached rows with it
+    read = Counter(path for part in parts for path in part)
+    assert [len(part) for part in parts] == [4, 4, 2]
+    assert set(read.values()) == {1}
 
 
 def rows_of(**frames: DataFrame) -> dict[str, Counter[str]]:
