@@ -71,7 +71,7 @@ class Prepared:
         """Gives the same with another plan, and the class numbers that the table has after that one."""
         text = None if self.transaction is None else self.transaction.property(LABELS_PROPERTY)
         before = labels_of({} if text is None else {LABELS_PROPERTY: text})
-        names = plan.class_names + (_box_classes(plan) if self.listing.has_annotations and plan.work else [])
+        names = plan.class_names + (plan.box_classes() if self.listing.has_annotations and plan.work else [])
         if self.request.classes is not None:
             names = [name for name in self.request.classes if name in set(names)]
         return replace(self, plan=plan, labels_before=before, labels=grow_labels(before, names))
@@ -181,9 +181,3 @@ def _recipe(transaction: Transaction | None, location: str, request: IngestReque
     mine = Recipe.of({} if text is None else {RECIPE_PROPERTY: text}, location)
     mine.check_unchanged(mine.with_changes(**request.recipe_changes), location)
     return mine
-
-
-def _box_classes(plan: Plan) -> list[str]:
-    """The classes of the boxes in the files that are to be read, in sorted order."""
-    rows = plan.work_files().selectExpr("explode(boxes.label_name) AS name").distinct().collect()
-    return sorted(row[0] for row in rows if row[0] is not None)
