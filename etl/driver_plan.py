@@ -78,6 +78,7 @@ class DriverPlan(Plan):
         known: Number of the others, by the class that the source gives and the class that is stored.
         ignored: Number of things passed over, by reason.
         listed: What Spark has listed, with annotations; None where a folder's class is all that there is.
+        classes_of: Classes of the boxes of a file.
     """
 
     def __init__(
@@ -87,11 +88,12 @@ class DriverPlan(Plan):
         known: Mapping[tuple[str | None, str | None], int],
         ignored: Mapping[str, int],
         listed: DataFrame | None = None,
+        classes_of: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         super().__init__()
         self._spark = spark
         self._rows = rows
-        self._listed = listed
+        self._listed, self._classes_of = listed, classes_of or {}
         self._known, self._ignored = known, ignored
         for (listed, stored), files in known.items():
             self.add(Group(KNOWN, files, listed_class=listed, stored_class=stored))
@@ -132,6 +134,11 @@ class DriverPlan(Plan):
         rows = [(row.path, row.in_quarantine) for row in filter(_is_work, self._rows)]
         return self._listed.join(F.broadcast(local_frame(self._spark, rows, _WORK_DDL)), schema.PATH)
 
+    def box_classes(self) -> list[str]:
+        """The classes of the boxes in the files that are to be read, in sorted order."""
+        work = filter(_is_work, self._rows)
+        return sorted({name for row in work for name in self._classes_of.get(row.path, ())})
+
     def paths(self, *statuses: str, limit: int | None = None) -> list[str]:
         """Lists the paths of the files of some statuses, at most so many."""
         return [row.path for row in self._rows if row.status in statuses][:limit]
@@ -143,9 +150,10 @@ class DriverPlan(Plan):
             return
         work = sorted(filter(_is_work, self._rows), key=lambda row: (row.modified_us, row.path))
         others = [row for row in self._rows if not _is_work(row)]
-        yield DriverPlan(self._spark, [*others, *work[:max_files]], self._known, self._ignored, self._listed)
+        more = self._listed, self._classes_of
+        yield DriverPlan(self._spark, [*others, *work[:max_files]], self._known, self._ignored, *more)
         for start in range(max_files, len(work), max_files):
-            yield DriverPlan(self._spark, work[start : start + max_files], {}, {}, self._listed)
+            yield DriverPlan(self._spark, work[start : start + max_files], {}, {}, *more)
 
 
 class DriverPlanning(NamedTuple):
@@ -200,8 +208,10 @@ def plan_listing(spark: SparkSession, location: str, version: int | None, listin
         sides = _known(spark, location, version)
         if not listing.is_at_hand and listing.files.count() > MOST_FILES_TO_SEND:
             return None
-        listed = [ListedFile(*row) for row in listing.files.selectExpr(*_LISTED).collect()]
-        return DriverPlanning(listing, _planned(spark, listing, listed, sides), sides.columns)
+        rows = listing.files.selectExpr(*_LISTED, "boxes.label_name").collect()
+        listed = [ListedFile(*row[:-1]) for row in rows]
+        classes_of = {row[0]: row[-1] for row in rows if row[-1]}
+        return DriverPlanning(listing, _planned(spark, listing, listed, sides, classes_of), sides.columns)
     except TooMuchError:
         return None
 
@@ -223,7 +233,13 @@ def _known(spark: SparkSession, location: str, version: int | None) -> _Sides:
     return _Sides(columns, stored, bad, again)
 
 
-def _planned(spark: SparkSession, listing: Listing, listed: list[ListedFile], sides: _Sides) -> DriverPlan:
+def _planned(
+    spark: SparkSession,
+    listing: Listing,
+    listed: list[ListedFile],
+    sides: _Sides,
+    classes_of: Mapping[str, Sequence[str]] | None = None,
+) -> DriverPlan:
     stored = sides.stored
     known: Counter[tuple[str | None, str | None]] = Counter()
     if stored is not None and listing.files is None and listing.root is not None:
@@ -235,7 +251,7 @@ def _planned(spark: SparkSession, listing: Listing, listed: list[ListedFile], si
     if len(found.files) > MOST_FILES_TO_SEND or sum(len(file.path) for file in found.files) > MOST_PATH_BYTES:
         raise TooMuchError
     rows = _compared_by_content(spark, listing, found.files, contents)
-    return DriverPlan(spark, rows, found.known + known, found.ignored, listing.files)
+    return DriverPlan(spark, rows, found.known + known, found.ignored, listing.files, classes_of)
 
 
 def _beside(spark: SparkSession, table: Quarantine | Stamps, names: Sequence[str]) -> pa.Table | None:

@@ -153,6 +153,11 @@ class Plan(ABC):
         work = self.files.where(F.col(STATUS).isin(*WORK))
         return work.drop(STATUS, STORED_HASH, TOUCHED)
 
+    def box_classes(self) -> list[str]:
+        """The classes of the boxes in the files that are to be read, in sorted order."""
+        rows = self.work_files().selectExpr("explode(boxes.label_name) AS name").distinct().collect()
+        return sorted(row[0] for row in rows if row[0] is not None)
+
     def touched_files(self) -> DataFrame:
         """Rows of `stamps.COLUMNS` for the files that were read and found unchanged."""
         from pyspark.sql import functions as F

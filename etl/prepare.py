@@ -96,7 +96,7 @@ class Prepared:
             ClassNumbersError: If two classes of the table have one number, or one has two.
         """
         before, counts = self._known_classes() if plan.work or (self.removes and plan.counts[GONE]) else ({}, None)
-        names = plan.class_names + (_box_classes(plan) if self.listing.has_annotations and plan.work else [])
+        names = plan.class_names + (plan.box_classes() if self.listing.has_annotations and plan.work else [])
         if self.request.classes is not None:
             names = [name for name in self.request.classes if name in set(names)]
         return replace(self, plan=plan, labels_before=before, labels=grow_labels(before, names), counts=counts)
@@ -223,9 +223,3 @@ def _recipe(transaction: Transaction | None, location: str, request: IngestReque
     mine = Recipe.of({} if text is None else {RECIPE_PROPERTY: text}, location)
     mine.check_unchanged(mine.with_changes(**request.recipe_changes), location)
     return mine
-
-
-def _box_classes(plan: Plan) -> list[str]:
-    """The classes of the boxes in the files that are to be read, in sorted order."""
-    rows = plan.work_files().selectExpr("explode(boxes.label_name) AS name").distinct().collect()
-    return sorted(row[0] for row in rows if row[0] is not None)

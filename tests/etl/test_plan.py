@@ -235,13 +235,14 @@ def planned(spark, tmp_path_factory):
     os.utime(source / "cat" / "0001.jpg", (1_600_000_000, 1_600_000_000))
     (source / "dog").rename(source / "DOG")
     shutil.copy(source / "cat" / "0002.jpg", source / "DOG" / "copy.jpg")
-    planners = {"driver": preparing.plan_on_driver, "spark": no_driver_plan}
     outcomes, by_spark = {}, {}
     told = {"source": source, "table": tables["driver"], "outcomes": outcomes, "by_spark": by_spark}
     told["preview"] = tables["driver"].preview(source, removed="delete")
     for name, table in tables.items():
         with pytest.MonkeyPatch.context() as patch, counting_plans_by_spark() as plans:
-            patch.setattr(preparing, "plan_on_driver", planners[name])
+            if name == "spark":
+                patch.setattr(preparing, "plan_on_driver", no_driver_plan)
+                patch.setattr(preparing, "plan_listing", no_driver_plan)
             result = table.ingest(source, removed="delete")
         rows = delta_rows(table.location)
         new = sorted((row["path"], row["label"], row["batch_id"] == result.batch_id) for row in rows)
