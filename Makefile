@@ -30,10 +30,11 @@ test-long: setup ## the tests that take many seconds each: loops of kills, serve
 test-unit: packages ## the tests of pure logic: seconds, and no compiler
 	@"$(VENV)/bin/python" -m pytest -m unit -n 2 --dist loadgroup --no-loadscope-reorder $(ARGS)
 
-lint: packages ## ruff, formatting, and mypy --strict on what the wheel holds
+lint: packages ## ruff, formatting, mypy --strict and the directions of imports
 	@"$(VENV)/bin/ruff" check .
 	@"$(VENV)/bin/ruff" format --check .
 	@.ci/typecheck "$(VENV)/bin/python"
+	@.ci/imports "$(VENV)/bin/python"
 
 format: packages ## rewrite the sources as `make lint` wants them
 	@"$(VENV)/bin/ruff" check --fix-only .

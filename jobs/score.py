@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Runs the scoring and returns version and counts."""
-    from lakelens.inference.score import score
+    from lakelens.inference.scoring.score import score
     from lakelens.progress import spark_progress
 
     spark = session_of(args, f"lakelens score {args.table}")

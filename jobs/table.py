@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _history(args: argparse.Namespace) -> dict[str, Any]:
-    from lakelens.etl.history import history
+    from lakelens.etl.versions.history import history
 
     found = history(args.table, args.limit)
     for entry in found:
@@ -89,8 +89,8 @@ def _history(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _counts(args: argparse.Namespace) -> dict[str, Any]:
-    from lakelens.etl.snapshot import open_snapshot
-    from lakelens.etl.versions import class_counts
+    from lakelens.etl.log.snapshot import open_snapshot
+    from lakelens.etl.versions.classes import class_counts
 
     snapshot = open_snapshot(args.table, _version(args.version))
     counts = class_counts(snapshot)
@@ -99,7 +99,7 @@ def _counts(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _diff(args: argparse.Namespace) -> dict[str, Any]:
-    from lakelens.etl.versions import diff
+    from lakelens.etl.versions.classes import diff
 
     found = diff(args.table, version_value(args.first), _version(args.second))
     for word in ("added", "removed", "changed"):
@@ -108,9 +108,9 @@ def _diff(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _pins(args: argparse.Namespace) -> dict[str, Any]:
-    from lakelens.etl import pins
-    from lakelens.etl.opening import place_of
-    from lakelens.etl.protection import protected_versions
+    from lakelens.etl.log.opening import place_of
+    from lakelens.etl.pins import pins
+    from lakelens.etl.versions.protection import protected_versions
 
     location = place_of(args.table)
     protected = protected_versions(location)
@@ -123,29 +123,29 @@ def _pins(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _pin(args: argparse.Namespace) -> dict[str, Any]:
-    from lakelens.etl.protection import pin_version
+    from lakelens.etl.versions.protection import pin_version
 
     number = pin_version(args.table, args.name, _version(args.version), replace=args.replace)
     return {"pin": args.name, "version": number}
 
 
 def _unpin(args: argparse.Namespace) -> dict[str, Any]:
-    from lakelens.etl import pins
-    from lakelens.etl.opening import place_of
+    from lakelens.etl.log.opening import place_of
+    from lakelens.etl.pins import pins
 
     pins.unpin(place_of(args.table), args.name)
     return {"unpinned": args.name}
 
 
 def _untrack(args: argparse.Namespace) -> dict[str, Any]:
-    from lakelens.etl import pins
-    from lakelens.etl.opening import place_of
+    from lakelens.etl.log.opening import place_of
+    from lakelens.etl.pins import pins
 
     return {"run": args.run_id, "versions": pins.untrack(place_of(args.table), args.run_id)}
 
 
 def _restore(args: argparse.Namespace) -> dict[str, Any]:
-    from lakelens.etl.restore import restore
+    from lakelens.etl.versions.restore import restore
     from lakelens.locations import absolute
 
     spark = session_of(args, f"lakelens table restore {args.table}")
@@ -156,7 +156,7 @@ def _restore(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _repair(args: argparse.Namespace) -> dict[str, Any]:
-    from lakelens.etl.repair import repair
+    from lakelens.etl.versions.repair import repair
     from lakelens.locations import absolute
 
     spark = session_of(args, f"lakelens table repair {args.table}")
@@ -172,7 +172,7 @@ def _repair(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _quarantine(args: argparse.Namespace) -> dict[str, Any]:
-    from lakelens.etl.quarantined import list_quarantine
+    from lakelens.etl.quarantine.listing import list_quarantine
 
     found = list_quarantine(args.table, batch_id=args.batch, reason=args.reason, limit=args.limit)
     for file in found.files:
@@ -186,7 +186,7 @@ def _quarantine(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _vacuum(args: argparse.Namespace) -> dict[str, Any]:
-    from lakelens.etl.vacuum import vacuum
+    from lakelens.etl.versions.vacuum import vacuum
 
     result = vacuum(
         args.table,
@@ -210,7 +210,7 @@ def _vacuum(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _profile(args: argparse.Namespace) -> dict[str, Any]:
-    from lakelens.etl.profile import profile
+    from lakelens.etl.profile.profile import profile
 
     result = profile(
         args.table,

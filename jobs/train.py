@@ -39,8 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Runs the training and returns run id, version, checkpoint and metrics."""
-    from lakelens.tracking import without_password
-    from lakelens.training.experiment import train
+    from lakelens.tracking.runs import without_password
+    from lakelens.training.experiment.train import train
 
     needs_spark = args.np >= 0 or is_table_name(absolute(args.table))
     if not needs_spark and (args.master or args.conf):

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 from deltalake import CommitProperties, write_deltalake
 
-from lakelens.etl.notes import write_note
+from lakelens.etl.log.notes import write_note
 
 NUMBERS = {"cat": 0, "dog": 1, "cow": 2}
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from lakelens.etl.pins import track
+from lakelens.etl.pins.pins import track
 from lakelens.jobs.cli import main
 
 pytestmark = pytest.mark.unit
