@@ -99,9 +99,10 @@ class ImageTable:
 
         Args:
             source: Folder, manifest, or URI of one, that Spark reads; or a DataFrame with a column `path`, and perhaps
-                `content`, `label_name`, `boxes`, `split`; or what Spark's `image` source gives.
+                `content`, `label_name`, `boxes`, `split`; or what Spark's `image` source gives, whose files are read.
+                A local file is one image, whether its path is written as `/p`, `file:/p` or `file:///p`.
             layout: `class_folders` (the first folder is the class; `001.ak47` is `ak47`), `nested_class_folders` (all
-                folders are), `voc`, `coco` or `manifest` (CSV, JSON lines, Parquet).
+                folders are), `voc`, `coco` or `manifest` (CSV, JSON, Parquet).
             **options: What is taken, and what is made of it.
 
                 size: Side of the stored image in pixels; 299 for a new table.

@@ -25,6 +25,7 @@ from ..files.driver_limits import (
 )
 from ..files.layouts import FOLDER_LAYOUTS
 from ..files.walk import local_uri
+from ..log.table_columns import TableColumns, columns_of, open_columns
 from ..model import schema
 from ..quarantine.reseen_files import Stamps
 from ..quarantine.table import Quarantine
@@ -35,7 +36,6 @@ from ..spark.local_frames import local_frame
 from ..spark.path_forms import array_in_one_form
 from .compare import BadFile, ComparedFile, KnownFiles, Stamp, StoredFile, compare, plainly_known
 from .ingest_plan import CHANGED, IN_QUARANTINE, KNOWN, STATUS, STORED_CLASS, STORED_HASH, TOUCHED, WORK, Group, Plan
-from .table_columns import TableColumns, columns_of, open_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa

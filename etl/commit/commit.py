@@ -15,11 +15,13 @@ from urllib.parse import unquote
 
 from ...errors import LakelensError, TableConflictError
 from ...locations import absolute, has_scheme, is_table_name
+from ..files.driver_limits import MOST_ROWS, TooMuchError
 from ..log.opening import log_of, open_log
+from ..log.table_columns import open_columns
 from ..model import schema
 from ..spark.catalog import read_table
 from ..spark.conflicts import conflicts_named
-from ..spark.path_forms import column_in_one_form
+from ..spark.path_forms import array_in_one_form, column_in_one_form
 from .public_commit import PublicTransaction, create_by_public_writer
 from .transaction import APPLICATION_ID, Batch, Committed, Transaction
 
@@ -102,12 +104,9 @@ class _DeltaTransaction:
         from pyspark.sql import DataFrame
         from pyspark.sql import functions as F
 
-        path = column_in_one_form(schema.PATH).alias(schema.PATH)
-        rows = read_table(self._spark, self.path, self.version).select(path, "_metadata.file_name")
-        found = rows.join(stale, schema.PATH, "left_semi").groupBy("file_name").count().collect()
-        if not found:
+        counts = self._stale_rows(stale)
+        if not counts:
             return []
-        counts = {unquote(row["file_name"]): row["count"] for row in found}
         files = {unquote(file.path()).rpartition("/")[2]: file for file in _items(self._transaction.filterFiles())}
         if not counts.keys() <= files.keys():
             raise TableConflictError(f"{self.path}@{self.version}: Delta's log names other files than Spark has read")
@@ -121,6 +120,28 @@ class _DeltaTransaction:
             kept = _items(self._transaction.writeFiles(rest.join(stale, _KEY, "left_anti").drop(_KEY)._jdf))
         now_ms = int(1000 * time.time())
         return [*kept, *(files[name].removeWithTimestamp(now_ms, True) for name in counts)]
+
+    def _stale_rows(self, stale: DataFrame) -> dict[str, int]:
+        """Number of rows of some paths by the name of their data file: counted by the driver, where they are few."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        try:
+            files = open_columns(self._spark, self.path, [schema.PATH]).by_file(self.version)
+            few = [] if files is None else stale.limit(MOST_ROWS + 1).collect()
+        except TooMuchError:
+            files, few = None, []
+        if files is None or len(few) > MOST_ROWS:
+            path = column_in_one_form(schema.PATH).alias(schema.PATH)
+            rows = read_table(self._spark, self.path, self.version).select(path, "_metadata.file_name")
+            found = rows.join(stale, schema.PATH, "left_semi").groupBy("file_name").count().collect()
+            return {unquote(row["file_name"]): row["count"] for row in found}
+        wanted = pa.array([row[0] for row in few], pa.string())
+        counts = {}
+        for name, rows in files.items():
+            is_stale = pc.is_in(array_in_one_form(rows.column(schema.PATH)), value_set=wanted)
+            counts[unquote(name).rpartition("/")[2]] = pc.sum(is_stale).as_py() or 0
+        return {name: count for name, count in counts.items() if count}
 
     def _last_number(self) -> int:
         """Reads the last ingest's number, which makes Delta refuse this commit if another has written one since."""

@@ -119,7 +119,7 @@ class PublicTransaction:
 
         names = batch.rows.columns
         new = batch.rows.withColumn(_KEY, F.lit(None).cast("string"))
-        changes = new.unionByName(stale.select(F.col(schema.PATH).alias(_KEY)), allowMissingColumns=True)
+        changes = new.unionByName(stale.select(F.col(schema.PATH).alias(_KEY)).distinct(), allowMissingColumns=True)
         settings = {_APPLICATION: APPLICATION_ID, _NUMBER: str(self._number), _SHUFFLE: _PARTITIONS_OF_IMAGES}
         is_stale = column_in_one_form(f"images.{schema.PATH}") == F.col(f"changes.{_KEY}")
         with noted(self._spark, batch.user_metadata), _set(self._spark, settings):

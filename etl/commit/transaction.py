@@ -27,7 +27,7 @@ class Batch:
     Attributes:
         rows: Rows of `schema.IMAGE_TABLE_DDL`.
         user_metadata: What the history keeps of the commit.
-        stale: The paths, in the form of `path_forms`, whose rows go, as a column `path` without repeats; or None.
+        stale: The paths, in the form of `path_forms`, whose rows go, as a column `path`; or None.
         properties: Table properties to set.
         before_commit: Called with the number of new rows, None if that is not known, once they are written and before
             they are committed: gives the text to use for `user_metadata`, or raises, and nothing is committed. Public

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from ..changes.table_columns import TableColumns
+    from ..log.table_columns import TableColumns
 
 _MOST_EXAMPLES = 10
 _Rows = TypeVar("_Rows", bound="ClassRows")

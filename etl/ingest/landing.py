@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from ...errors import EmptySourceError, InvalidArgumentError, TableConflictError
 from ...progress import spark_progress
-from ..changes.table_columns import TableColumns, columns_of
 from ..files.driver_limits import TooMuchError
+from ..log.table_columns import TableColumns, columns_of
 from .class_rows import class_rows
 from .label_changes import ClassChanges
 from .near_duplicates import find_across_splits

@@ -13,11 +13,11 @@ from ...locations import absolute, is_table_name
 from ..changes.driver_plan import plan_listing, plan_on_driver
 from ..changes.ingest_plan import GONE, Plan
 from ..changes.spark_plan import make_plan
-from ..changes.table_columns import TableColumns
 from ..commit.commit import open_transaction
 from ..commit.known_classes import count_classes, known_classes
 from ..commit.transaction import Transaction
 from ..images.recipe import RECIPE_PROPERTY, Recipe
+from ..log.table_columns import TableColumns
 from ..model import schema
 from ..model.labels import NO_CLASS, grow_labels
 from ..quarantine.reseen_files import Stamps

@@ -95,7 +95,7 @@ class Quarantine:
             return
         rows = local_frame(self._spark, [], schema.QUARANTINE_DDL) if bad is None else bad
         paths = [frame.select(schema.PATH) for frame in (bad, mended_paths) if frame is not None]
-        stale = functools.reduce(lambda one, other: one.union(other), paths).distinct()
+        stale = functools.reduce(lambda one, other: one.union(other), paths)
         transaction = open_transaction(self._spark, path_of(self._spark, self.location))
         note = json.dumps({"lakelens": "quarantine", "commit": uuid.uuid4().hex})
         transaction.commit(Batch(rows, note, stale))

@@ -105,7 +105,7 @@ def list_manifest(spark: SparkSession, source: str, images: str | None) -> Listi
 
     Args:
         spark: The session.
-        source: CSV, JSON lines or Parquet with a path and a label or boxes.
+        source: CSV, JSON (an array of objects, or one in each line) or Parquet with a path and a label or boxes.
         images: Folder that relative paths start from; the manifest's own when None.
 
     Raises:

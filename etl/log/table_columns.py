@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from ...errors import LakelensError
 from ...locations import absolute, has_scheme, is_table_name
 from ..files.driver_limits import MOST_DATA_FILES, MOST_ROWS, TooMuchError
-from ..log.data_files import open_parquet
-from ..log.snapshot import Snapshot, open_snapshot
 from ..model import schema
 from ..spark.catalog import is_local_to_spark, path_of
+from .data_files import open_parquet
+from .snapshot import Snapshot, open_snapshot
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,7 +66,16 @@ class TableColumns:
         self._read: dict[str, pa.Table] = {}
 
     def at(self, version: int | None = None) -> pa.Table | None:
-        """Reads a version's rows; None where only Spark can, or should.
+        """Reads a version's rows, as `by_file` does."""
+        import pyarrow as pa
+
+        files = self.by_file(version)
+        if files is None:
+            return None
+        return pa.concat_tables(files.values()) if files else self._arrow_schema().empty_table()
+
+    def by_file(self, version: int | None = None) -> dict[str, pa.Table] | None:
+        """Reads a version's rows, by the path of their file; None where only Spark can, or should.
 
         Only Spark can read tables with deletion vectors or mapped columns, and others that `open_snapshot` refuses; and
         a table with more rows or files should not be read by one process. An error is left to Spark to find again.
@@ -83,7 +92,7 @@ class TableColumns:
         except (LakelensError, TooMuchError, OSError, pa.ArrowException):
             return None
         self._read = files
-        return pa.concat_tables(files.values()) if files else self._arrow_schema().empty_table()
+        return files
 
     def _check(self, snapshot: Snapshot) -> None:
         rows = snapshot.rows
