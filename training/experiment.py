@@ -41,9 +41,10 @@ from .checkpoints import Checkpoint, open_checkpoint, sweep
 from .checks import PROBE_FILE
 from .entrypoint import DEFAULT_ENTRYPOINT, EntryPoint
 from .feed import DeltaFeed
-from .job import RankOutcome, TrainingJob, run_rank
+from .job import TrainingJob
 from .metrics import Goal
 from .runner import HorovodRunner
+from .segment import SegmentOutcome, train_segment
 from .trial import Trial
 
 if TYPE_CHECKING:
@@ -200,7 +201,7 @@ def train(
                 name=f"train {read.name}",
                 spark=spark,
             )
-            outcome: RankOutcome = runner.run(run_rank, job=job)
+            outcome: SegmentOutcome = runner.run(train_segment, job=job)
             outcome.raise_failure()
             _record_outcome(writer, outcome, _checkpoint_of(outcome, run))
     return TrainResult(
@@ -339,7 +340,7 @@ def _run_folder(root: Path, run: RunReference) -> Iterator[Path]:
             folder.rmdir()
 
 
-def _checkpoint_of(outcome: RankOutcome, run: RunReference) -> Checkpoint:
+def _checkpoint_of(outcome: SegmentOutcome, run: RunReference) -> Checkpoint:
     """Opens the checkpoint that rank 0 has written."""
     found = open_checkpoint(outcome.checkpoint)
     if found.digest != outcome.digest:
@@ -350,7 +351,7 @@ def _checkpoint_of(outcome: RankOutcome, run: RunReference) -> Checkpoint:
     return found
 
 
-def _record_outcome(writer: RunWriter, outcome: RankOutcome, checkpoint: Checkpoint) -> None:
+def _record_outcome(writer: RunWriter, outcome: SegmentOutcome, checkpoint: Checkpoint) -> None:
     """Writes what the run is remembered by; the digest comes last, so that it marks a whole copy."""
     best = {f"best_{name}": value for name, value in outcome.metrics.items()}
     writer.log(RunRecord(best, outcome.best_epoch))
