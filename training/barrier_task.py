@@ -20,7 +20,7 @@ from ..horovod_build import problem
 from .hosts import executor_key, interface_of, loopback_interface, machine_key
 from .launch import Job, rank_environment
 from .outcome import KEPT_LOG_LINES, RankEvent
-from .rank_process import RankSpec, temporary_file
+from .rank_process import RankProcess, RankSpec, temporary_file
 from .rendezvous import LoopbackStore
 from .supervise import Supervisor
 from .task_channel import TaskChannel
@@ -155,7 +155,7 @@ class _Task:
                 return
             try:
                 for frame in frames:
-                    self._take(frame, process.assign)
+                    self._take(frame, process)
             except LaunchError as error:
                 self._refuse(error)
 
@@ -172,7 +172,7 @@ class _Task:
                     supervisor.dump_stacks([self.rank])
                 supervisor.end()
 
-    def _take(self, frame: Frame, assign: Callable[[dict[str, Any], str], None]) -> None:
+    def _take(self, frame: Frame, process: RankProcess) -> None:
         """Does what the driver says."""
         if frame.kind == Kind.ASSIGN:
             assignment = frame.json()
@@ -187,7 +187,9 @@ class _Task:
                     "NCCL_SOCKET_IFNAME": interface,
                 }
             assignment["env"].update(self.job.environment)
-            assign(assignment, self.job.key)
+            process.assign(assignment, self.job.key)
+        elif frame.kind in (Kind.ANSWER, Kind.TELL):
+            process.send(Kind(frame.kind), frame.body)
         elif frame.kind == Kind.PUT:
             key, value = unpack_pair(frame.body)
             if self._store is None:

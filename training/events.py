@@ -17,6 +17,7 @@ _EVENTS: Mapping[str, _Fields] = {
     "joined": {},
     "progress": {"entered": (int,), "left": (int,)},
     "message": {"text": (str,)},
+    "asked": {"number": (int,), "body": (dict,)},
     "line": {"stream": (str,), "text": (str,)},
     "returned": {},
     "raised": {"type": (str,), "message": (str,), "traceback": (str,), "consequence": (bool,)},

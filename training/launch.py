@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from .conversation import Controls, OnQuestion
 from .outcome import JobRecord, RankEvent
 
 
@@ -67,17 +68,23 @@ class Job:
 
 @dataclass(frozen=True)
 class Listener:
-    """What the caller of a launcher wants to hear.
+    """What the caller of a launcher wants to hear, and what it has to say to the ranks.
 
     Attributes:
         on_line: Called with rank, stream and text of each line that a rank writes; None if nobody wants them.
         on_message: Called with what a rank sends to the driver.
         on_notice: Called with what the launcher itself has to say, such as what it waits for.
+        on_question: Called with rank and body of each question that a rank asks, one after the other, in the thread
+            that waits for the job; gives the answer. What it raises ends the job and is raised to the launcher's
+            caller. While it runs nothing else is heard, so it should be quick. None answers with an empty object.
+        controls: What ranks are told while they run.
     """
 
     on_line: Callable[[int, str, str], None] | None
     on_message: Callable[[str], None]
     on_notice: Callable[[str], None]
+    on_question: OnQuestion | None = None
+    controls: Controls = field(default_factory=Controls)
 
     def wants(self, event: RankEvent) -> bool:
         """Tells whether an event is one that a person wants to see."""

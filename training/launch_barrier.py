@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import LaunchError, NotEnoughSlotsError, RankFailedError
 from .barrier_task import BEAT_S, TaskPlan, task_function
+from .conversation import Conversation
 from .driver_channel import DriverChannel
 from .events import check_hello, checked_event
 from .executors import check_executors, explained, listening_address, reason_of
@@ -68,6 +69,7 @@ def run_on_cluster(
         NotEnoughSlotsError: If the cluster has fewer slots, or they do not come free within `slots_wait_s`.
         ClusterConfigurationError: If settings rule the job out, or an executor's Python differs from the driver's.
         RankFailedError: If a rank fails.
+        Exception: Whatever `listener.on_question` raises.
     """
     check_cluster(spark, job, slots_wait_s, listener.on_notice)
     application = spark.sparkContext.applicationId
@@ -99,6 +101,7 @@ class _BarrierRun:
     ) -> None:
         self._spark, self._job, self._listener, self._slots_wait_s = spark, job, listener, slots_wait_s
         self._record = new_record(job)
+        self._conversation = Conversation(job.size, listener.on_question, listener.controls, self._say)
         self._passed_over = PassedOver(job.name)
         stack.callback(self._passed_over.close)
         self._inbox: Inbox[tuple[int, Frame | RankEvent | str | None] | _SparkDone] = Inbox(job.size, self._pass_over)
@@ -204,12 +207,15 @@ class _BarrierRun:
         """Follows the job to its end."""
         next_notice = self._started_at + _SAY_AFTER_S
         while True:
-            self._take_inbox()
+            self._take_deciding()
+            if len(self._hellos) == self._job.size:
+                self._conversation.reply()
+            self._show()
             now = time.monotonic()
             if len(self._hellos) < self._job.size and self._done is None:
                 next_notice = self._wait_for_slots(now, next_notice)
             self._look_for_silence(now)
-            failure = self._record.failure(now)
+            failure = self._record.failure(self._conversation.now())
             if failure is not None:
                 raise self._failed(failure) from None
             if self._record.all_joined and not self._store_closed:
@@ -245,13 +251,16 @@ class _BarrierRun:
         self._show_rest(_SHOW_REST_S)
         return self._record.error(failure)
 
-    def _take_inbox(self) -> None:
-        """Takes all that decides, then shows lines for a moment."""
+    def _take_deciding(self) -> None:
+        """Takes all that decides; waits a moment for it if there is nothing."""
         for item in self._inbox.take(_POLL_S):
             self._take(item)
+
+    def _show(self) -> None:
+        """Shows lines for a moment."""
         deadline = time.monotonic() + _SHOW_S
         while (event := self._inbox.take_shown()) is not None:
-            self._hear(event, time.monotonic())
+            self._hear(event)
             if time.monotonic() >= deadline:
                 break
         if deadline >= self._say_passed_over_at:
@@ -271,37 +280,41 @@ class _BarrierRun:
         """Shows what is left of the ranks' lines; what there is no time for is in the error's log, and in a file."""
         deadline = time.monotonic() + seconds
         while (event := self._inbox.take_shown()) is not None:
-            now = time.monotonic()
-            if now < deadline:
-                self._hear(event, now)
+            if time.monotonic() < deadline:
+                self._hear(event)
             else:
-                self._record.record(event, now)
+                self._record.record(event, self._conversation.now())
                 self._pass_over(event)
         self._say_passed_over()
 
     def _take(self, item: tuple[int, Frame | RankEvent | str | None] | _SparkDone) -> None:
-        now = time.monotonic()
         if isinstance(item, _SparkDone):
-            self._done, self._done_at = item, now
+            self._done, self._done_at = item, time.monotonic()
             return
         rank, told = item
         if isinstance(told, RankEvent):
-            self._hear(told, now)
+            self._hear(told)
         elif told is None or isinstance(told, str):
             self._hung_up.add(rank)
             record = self._record.ranks[rank]
             if not record.gone:
                 reason = _LOST if told is None else f"sent what the driver does not take: {told}"
-                self._hear(RankEvent(rank, "lost", {"reason": reason}), now)
+                self._hear(RankEvent(rank, "lost", {"reason": reason}))
         else:
             self._hellos[rank] = told.json()
             self._record.ranks[rank].host = self._hellos[rank]["host"]
             if len(self._hellos) == self._job.size:
                 self._assign()
 
-    def _hear(self, event: RankEvent, now: float) -> None:
-        self._record.record(event, now)
+    def _hear(self, event: RankEvent) -> None:
+        self._record.record(event, self._conversation.now())
+        self._conversation.hear(event)
         self._listener.hear(event)
+
+    def _say(self, rank: int, kind: Kind, body: bytes) -> None:
+        # A task whose rank has left may be closing its connection.
+        if not self._record.ranks[rank].left:
+            self._channel.send(rank, kind, body)
 
     def _assign(self) -> None:
         """Tells every rank its place, once all tasks are there."""
@@ -359,7 +372,7 @@ class _BarrierRun:
         for rank, heard_at in enumerate(self._heard_at):
             if heard_at is not None and not self._record.ranks[rank].gone and now - heard_at > longest:
                 reason = f"gave no sign of life for {now - heard_at:.0f} s; its executor or host hangs"
-                self._hear(RankEvent(rank, "lost", {"reason": reason}), now)
+                self._hear(RankEvent(rank, "lost", {"reason": reason}))
 
     # --- the end --------------------------------------------------------------------------------------------------
 
@@ -396,7 +409,8 @@ class _BarrierRun:
     def _wait_for(self, condition: Callable[[], bool], seconds: float) -> None:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and not condition():
-            self._take_inbox()
+            self._take_deciding()
+            self._show()
 
     def _all_reported(self) -> bool:
         return all(self._record.ranks[rank].gone or self._record.ranks[rank].lost for rank in self._hellos)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from typing import Any
 
+from .conversation import Conversation
 from .gpus import driver_gpus, visible_to_rank
 from .hosts import loopback_interface
 from .launch import Job, Listener, assignment, horovod_environment, new_record, place, rank_environment
@@ -26,11 +26,19 @@ def run_on_driver(job: Job, listener: Listener) -> Any:
 
     Raises:
         RankFailedError: If a rank fails.
+        Exception: Whatever `listener.on_question` raises.
     """
     record = new_record(job)
+    conversation = Conversation(
+        job.size,
+        listener.on_question,
+        listener.controls,
+        lambda rank, kind, body: supervisor.ranks[rank].send(kind, body),
+    )
 
     def hear(event: RankEvent) -> None:
-        record.record(event, time.monotonic())
+        record.record(event, conversation.now())
+        conversation.hear(event)
         listener.hear(event)
 
     placements = place(["localhost"] * job.size)
@@ -59,7 +67,8 @@ def run_on_driver(job: Job, listener: Listener) -> Any:
                 process.assign(assignment(job, placement, variables), job.key)
             while not (record.all_returned and supervisor.gone):
                 supervisor.step(_STEP_S)
-                failure = record.failure(time.monotonic())
+                conversation.reply()
+                failure = record.failure(conversation.now())
                 if failure is not None:
                     if failure.reason == "stalled":
                         supervisor.dump_stacks([failure.rank])

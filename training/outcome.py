@@ -39,8 +39,8 @@ class RankEvent:
 
     Attributes:
         rank: Which rank.
-        kind: One of started, ready, joining, joined, progress, message, line, returned, raised, stopped, continued,
-            ended, gone, lost.
+        kind: One of started, ready, joining, joined, progress, message, asked, line, returned, raised, stopped,
+            continued, ended, gone, lost.
         data: Details as plain JSON values, by kind.
     """
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import socket
-import threading
 from dataclasses import dataclass, field
 from typing import Any
 
-from .wire import Kind, pack
+from .driver_line import DriverLine
+from .wire import Kind
 
 # The original documents the same limit: longer messages are cut.
 MAX_MESSAGE_CHARACTERS = 4000
@@ -25,6 +24,7 @@ class RankLink:
         attempt: 0 for the first start of the job, 1 after its first restart, ...
         name: The job's name.
         job_key: Secret that only this job's processes hold; signs what one rank sends to another to be unpickled.
+        line: The line; None in a process that nobody launched.
     """
 
     rank: int
@@ -34,25 +34,17 @@ class RankLink:
     attempt: int = 0
     name: str = ""
     job_key: bytes = field(default=b"", repr=False)
-    _socket: socket.socket | None = field(default=None, repr=False, compare=False)
-    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+    line: DriverLine | None = field(default=None, repr=False, compare=False)
 
     def send(self, kind: Kind, body: bytes | dict[str, Any] = b"") -> None:
         """Sends one frame to the supervisor; without one (a process that nobody launched) does nothing."""
-        if self._socket is None:
-            return
-        frame = pack(kind, body)
-        with self._lock:
-            try:
-                self._socket.sendall(frame)
-            except OSError:
-                # The supervisor is gone and the keeper is about to end this process.
-                return
+        if self.line is not None:
+            self.line.send(kind, body)
 
     @property
     def launched(self) -> bool:
         """Tells whether a lakelens launcher started this process."""
-        return self._socket is not None
+        return self.line is not None
 
 
 _current = RankLink(rank=0, size=1)
@@ -67,6 +59,30 @@ def attach(link: RankLink) -> None:
     """Makes `link` the one of this process."""
     global _current
     _current = link
+
+
+def ask(body: dict[str, Any]) -> dict[str, Any]:
+    """Asks the driver and waits for its answer, from any thread.
+
+    While the driver thinks about the answer, no rank counts as stalled.
+
+    Args:
+        body: JSON values, at most half a mebibyte.
+
+    Returns:
+        The driver's answer, also JSON values; nothing if nobody there listens, or outside a job.
+
+    Raises:
+        LaunchError: If `body` cannot be sent, or the line to the launcher is closed.
+    """
+    line = current().line
+    return {} if line is None else line.ask(body)
+
+
+def told() -> dict[str, Any]:
+    """Gives what the driver has told this start of the job, the latest value of each key, without waiting."""
+    line = current().line
+    return {} if line is None else line.told()
 
 
 def log_to_driver(message: str) -> None:

@@ -39,6 +39,7 @@ _FRAME_EVENTS = {
     Kind.RETURNED: "returned",
     Kind.RAISED: "raised",
     Kind.PROGRESS: "progress",
+    Kind.ASK: "asked",
 }
 
 
@@ -101,7 +102,9 @@ class RankProcess:
         self._partial = {"stdout": bytearray(), "stderr": bytearray(), "status": bytearray()}
         self._frames = FrameReader()
         self._garbled = False
+        self._unsent = bytearray()
         self.line, theirs = socket.socketpair()
+        self.line.setblocking(False)
         out_read, out_write = _pipe()
         err_read, err_write = _pipe()
         source = temporary_file(inspect.getsource(keeper).encode())
@@ -226,8 +229,23 @@ class RankProcess:
 
     def assign(self, assignment: dict[str, Any], key: str) -> None:
         """Tells the rank its place in the world and the job's secret."""
-        with contextlib.suppress(OSError):
-            self.line.sendall(pack(Kind.ASSIGN, {**assignment, "job_key": key}))
+        self.send(Kind.ASSIGN, {**assignment, "job_key": key})
+
+    def send(self, kind: Kind, body: bytes | dict[str, Any]) -> None:
+        """Sends the rank a frame, without waiting for it to read: it may be stopped, or may never look."""
+        self._unsent += pack(kind, body)
+        self.flush()
+
+    def flush(self) -> None:
+        """Sends more of what the rank's line did not take at once."""
+        try:
+            while self._unsent:
+                sent = self.line.send(self._unsent)
+                del self._unsent[:sent]
+        except BlockingIOError:
+            return
+        except OSError:
+            self._unsent.clear()  # the rank is gone
 
     def command(self, letter: bytes) -> None:
         """Sends the keeper a command: `T` to end softly, `K` to end at once."""

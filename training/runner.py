@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from ..errors import InvalidArgumentError, NotEnoughSlotsError, RankFailedError
 from ..shipping import ship_wheel
+from .conversation import Controls, OnQuestion
 from .launch import Job, Listener
 from .launch_local import run_on_driver
 from .payload import modules_to_preload, pickle_function
@@ -106,6 +107,26 @@ class HorovodRunner:
             MissingDependencyError: If Horovod is missing or was built for another TensorFlow.
             RankFailedError: If a rank raised, died, stalled or left early.
         """
+        return self.run_with(main, kwargs)
+
+    def run_with(
+        self,
+        main: Callable[..., Any],
+        kwargs: Mapping[str, Any],
+        *,
+        on_question: OnQuestion | None = None,
+        controls: Controls | None = None,
+    ) -> Any:
+        """Does what `run` does, and talks with the ranks meanwhile. For lakelens' own use.
+
+        Args:
+            main: The training function.
+            kwargs: Its arguments.
+            on_question: Called with rank and body of each question that a rank asks (`rank_link.ask`); gives the
+                answer. What it raises ends the job and is raised here.
+            controls: What ranks are told (`rank_link.told`), at every start of the job.
+        """
+        controls = controls or Controls()
         payload = pickle_function(main, kwargs)
         job = Job(
             name=self.name or str(getattr(main, "__name__", type(main).__name__)),
@@ -118,7 +139,7 @@ class HorovodRunner:
         job = replace(job, preload=modules_to_preload(main, payload, job.size))
         while True:
             try:
-                return self._launch(job)
+                return self._launch(job, on_question, controls)
             except RankFailedError as error:
                 # Who cancels a job does not want it started again.
                 if error.reason == "cancelled" or job.attempt >= self.max_restarts:
@@ -154,9 +175,13 @@ class HorovodRunner:
         ship_wheel(self._spark)
         return self._spark
 
-    def _launch(self, job: Job) -> Any:
+    def _launch(self, job: Job, on_question: OnQuestion | None, controls: Controls) -> Any:
         listener = Listener(
-            on_line=_print_line if self.driver_log_verbosity == "all" else None, on_message=_print, on_notice=_notice
+            on_line=_print_line if self.driver_log_verbosity == "all" else None,
+            on_message=_print,
+            on_notice=_notice,
+            on_question=on_question,
+            controls=controls,
         )
         if self.np < 0:
             return run_on_driver(job, listener)

@@ -76,6 +76,7 @@ class Supervisor:
 
     def _tend(self, now: float) -> None:
         for rank, process in self.ranks.items():
+            process.flush()
             if process.keeper_gone and not process.ended:
                 # A process that escaped with the rank's output open must not hold up the end.
                 deadline = self._closing.setdefault(rank, now + _DRAIN_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 import time
@@ -13,6 +14,7 @@ from .seal import MAC_BYTES, NONCE_BYTES, Seal, SealedReader, new_nonce, prove, 
 from .wire import Frame, Kind, pack
 
 CONNECT_TIMEOUT_S = 10.0
+CLOSE_TIMEOUT_S = 2.0
 
 
 class TaskChannel:
@@ -96,5 +98,11 @@ class TaskChannel:
         return self._reader.feed(data)
 
     def close(self) -> None:
-        """Closes the connection."""
+        """Closes the connection once the driver has read everything."""
+        # If a frame arrives unread or after the end, TCP resets the connection and drops what is still on its way.
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_WR)
+            self.socket.settimeout(CLOSE_TIMEOUT_S)
+            while self.socket.recv(65536):
+                pass
         self.socket.close()

@@ -17,6 +17,8 @@ from ..errors import LaunchError
 
 # Log lines and rendezvous values are the largest bodies; 8 KiB and 150 KiB (1,000 ranks) respectively.
 MAX_BODY_BYTES = 1 << 20
+# A question, an answer or what is told: what else travels with it must fit into its frame too.
+MAX_SAID_BYTES = 512 << 10
 HEADER = struct.Struct(">BI")
 _KEY_LENGTH = struct.Struct(">H")
 # A rank answers this signal by writing the stacks of its Python threads.
@@ -33,9 +35,14 @@ class Kind(IntEnum):
     RETURNED = 5
     RAISED = 6
     PROGRESS = 7
+    ASK = 8
 
     ASSIGN = 20
     """Supervisor to rank, driver to supervisor: the rank's place in the world and its environment."""
+    ANSWER = 21
+    """The same way: the answer to the ASK of the same number."""
+    TELL = 22
+    """The same way: what the driver tells every rank."""
 
     HELLO = 30
     EVENT = 31
@@ -66,6 +73,18 @@ class Frame(NamedTuple):
             raise LaunchError(f"a frame of kind {self.kind} holds {type(value).__name__}, not an object")
         return value
 
+    def said(self) -> tuple[int, dict[str, Any]]:
+        """Reads the number and the object of an ANSWER or TELL.
+
+        Raises:
+            LaunchError: If it holds none.
+        """
+        found = self.json()
+        number, body = found.get("number"), found.get("body")
+        if not isinstance(number, int) or not isinstance(body, dict):
+            raise LaunchError(f"a frame of kind {self.kind} lacks its number or its object")
+        return number, body
+
 
 def pack(kind: int, body: bytes | dict[str, Any] = b"") -> bytes:
     """Makes the bytes of one frame.
@@ -77,6 +96,28 @@ def pack(kind: int, body: bytes | dict[str, Any] = b"") -> bytes:
     if len(raw) > MAX_BODY_BYTES:
         raise LaunchError(f"a message of {len(raw)} bytes is too large; at most {MAX_BODY_BYTES} are sent at once")
     return HEADER.pack(kind, len(raw)) + raw
+
+
+def said(what: str, body: Any, number: int = 0) -> bytes:
+    """Makes the body of an ASK, ANSWER or TELL.
+
+    Args:
+        what: What it is, for the error.
+        body: A dict of JSON values.
+        number: The number of the question.
+
+    Raises:
+        LaunchError: If it is no such dict, or larger than MAX_SAID_BYTES.
+    """
+    if not isinstance(body, dict):
+        raise LaunchError(f"{what} is of type {type(body).__name__}; it must be a dict of JSON values")
+    try:
+        raw = json.dumps({"number": number, "body": body}).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise LaunchError(f"{what} must be a dict of JSON values ({error}); convert what is none") from error
+    if len(raw) > MAX_SAID_BYTES:
+        raise LaunchError(f"{what} takes {len(raw)} bytes as JSON; at most {MAX_SAID_BYTES} are sent")
+    return raw
 
 
 def pack_pair(key: str, value: bytes) -> bytes:

@@ -25,9 +25,10 @@ from typing import Any
 
 from ..errors import LaunchError
 from . import lazy_imports, rank_link
+from .driver_line import DriverLine
 from .outcome import is_consequence
 from .rank_link import RankLink
-from .wire import STACK_SIGNAL, FrameReader, Kind
+from .wire import STACK_SIGNAL, Kind
 
 EXIT_RAISED = 1
 EXIT_TERMINATED = 128 + signal.SIGTERM
@@ -39,7 +40,7 @@ _WITH_A_BUFFER = frozenset({io.TextIOWrapper, io.BufferedWriter, io.BufferedRand
 def main(argument: str) -> None:
     """Runs the rank that `argument` (JSON: line, payload, value, preload) describes, and ends the process."""
     spec: dict[str, Any] = json.loads(argument)
-    line = socket.socket(fileno=spec["line"])
+    line = DriverLine(socket.socket(fileno=spec["line"]))
     signal.signal(signal.SIGTERM, _terminate)
     faulthandler.register(STACK_SIGNAL, all_threads=True)
     for stream in (sys.stdout, sys.stderr):
@@ -72,27 +73,21 @@ def _preload(name: str) -> None:
         return
 
 
-def _receive_assignment(line: socket.socket) -> RankLink:
-    reader = FrameReader()
-    while True:
-        data = line.recv(65536)
-        if not data:
-            raise SystemExit(EXIT_TERMINATED)  # the supervisor is gone before the job began
-        for frame in reader.feed(data):
-            if frame.kind != Kind.ASSIGN:
-                raise LaunchError(f"a rank expects its assignment first, got a frame of kind {frame.kind}")
-            assignment = frame.json()
-            os.environ.update(assignment["env"])
-            return RankLink(
-                rank=assignment["rank"],
-                size=assignment["size"],
-                local_rank=assignment["local_rank"],
-                local_size=assignment["local_size"],
-                attempt=assignment["attempt"],
-                name=assignment["name"],
-                job_key=bytes.fromhex(assignment["job_key"]),
-                _socket=line,
-            )
+def _receive_assignment(line: DriverLine) -> RankLink:
+    assignment = line.assignment()
+    if assignment is None:
+        raise SystemExit(EXIT_TERMINATED)  # the supervisor is gone before the job began
+    os.environ.update(assignment["env"])
+    return RankLink(
+        rank=assignment["rank"],
+        size=assignment["size"],
+        local_rank=assignment["local_rank"],
+        local_size=assignment["local_size"],
+        attempt=assignment["attempt"],
+        name=assignment["name"],
+        job_key=bytes.fromhex(assignment["job_key"]),
+        line=line,
+    )
 
 
 def _run(link: RankLink, payload: int, value: int) -> int:

@@ -355,6 +355,23 @@ def test_strangers_who_speak_while_the_last_rank_comes_in_do_not_end_the_job(dri
         client.close()
 
 
+def test_what_a_task_has_sent_arrives_though_it_closes_without_having_read_all_that_the_driver_sent(driver):
+    tasks = [driver.task(0), driver.task(1)]
+    driver.wait(lambda: len(driver.frames) == 2)
+    driver.channel.send(0, Kind.TELL, {"number": 0, "body": {"pause": True}})
+    assert tasks[0].socket.recv(1, socket.MSG_PEEK)
+    pieces = [bytes([number]) * (64 << 10) for number in range(16)]
+    with HeldUp(driver, tasks[1]):
+        for piece in pieces:
+            tasks[0].send(Kind.VALUE, piece)
+        closing = threading.Thread(target=tasks[0].close)
+        closing.start()
+    driver.wait(lambda: driver.lost == [0])
+    assert [frame.body for rank, frame in driver.frames if rank == 0 and frame.kind == Kind.VALUE] == pieces
+    closing.join(timeout=60)
+    tasks[1].close()
+
+
 def test_a_task_that_takes_nothing_is_lost_without_the_others(monkeypatch):
     driver = Driver(size=3)
     tasks = [driver.task(rank) for rank in range(3)]
@@ -396,6 +413,7 @@ def running() -> Iterator[tuple[Driver, _BarrierRun]]:
         (Kind.EVENT, {"kind": "ready"}, "an event of kind 'ready' has data=None; it must be an object"),
         (Kind.EVENT, {"kind": "line", "data": {"text": 1}}, "an event of kind 'line' has stream=None; it must be str"),
         (Kind.EVENT, {"kind": "progress", "data": {"entered": 1}}, "'progress' has left=None; it must be int"),
+        (Kind.EVENT, {"kind": "asked", "data": {"number": "1", "body": {}}}, "'asked' has number='1'; it must be int"),
         (Kind.EVENT, {"kind": "raised", "data": {"type": "E"}}, "'raised' has message=None; it must be str"),
         (Kind.EVENT, {"kind": "returned", "data": {}}, "'returned' has pickle=None; it must be int"),
         (Kind.EVENT, {"kind": "returned", "data": {"pickle": 1, "large": [7]}}, "has large=[7]; it must be [kind, byt"),

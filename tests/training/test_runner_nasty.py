@@ -146,8 +146,9 @@ def test_a_rank_that_closes_every_descriptor_fails_and_does_not_hang(watch):
         (pack(99), "a frame of kind 99 is none that a rank sends"),
         (pack(Kind.PROGRESS, {"entered": 1}), "an event of kind 'progress' has left=None; it must be int"),
         (pack(Kind.RAISED, b"[1]"), "a frame of kind 6 holds list, not an object"),
+        (pack(Kind.ASK, {"number": 1}), "an event of kind 'asked' has body=None; it must be dict"),
     ],
-    ids=["rubbish", "kind", "fields", "list"],
+    ids=["rubbish", "kind", "fields", "list", "question"],
 )
 def test_a_rank_that_writes_into_its_line_to_the_launcher_is_lost_with_the_rule(watch, rubbish, rule):
     def main(data):
@@ -155,7 +156,7 @@ def test_a_rank_that_writes_into_its_line_to_the_launcher_is_lost_with_the_rule(
 
         from lakelens.training.rank_link import current
 
-        current()._socket.sendall(data)
+        current().line.socket.sendall(data)
         time.sleep(600)
 
     with pytest.raises(RankFailedError) as caught:
