@@ -7,6 +7,7 @@ in it is pickled. The manifest's digest identifies it wherever it is copied to.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import secrets
 import shutil
@@ -35,6 +36,8 @@ from .manifests import (
 if TYPE_CHECKING:
     import keras
     import numpy as np
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -217,6 +220,22 @@ def list_checkpoints(folder: str | Path) -> list[Checkpoint]:
         if (child / MANIFEST_FILE).is_file() and not is_partial(child)
     ]
     return sorted(found, key=_place)
+
+
+def last_checkpoint(folder: str | Path) -> Checkpoint | None:
+    """Opens the checkpoint of `folder` that is the latest in the training; damaged ones are passed over."""
+    last: Checkpoint | None = None
+    root = Path(folder)
+    for child in sorted(root.iterdir()) if root.is_dir() else []:
+        if not (child / MANIFEST_FILE).is_file() or is_partial(child):
+            continue
+        try:
+            found = open_checkpoint(child)
+        except CheckpointError as error:
+            logger.warning("%s is passed over: %s", child, error)
+            continue
+        last = max((each for each in (last, found) if each is not None), key=_place)
+    return last
 
 
 def _place(checkpoint: Checkpoint) -> tuple[int, int, str]:

@@ -12,14 +12,13 @@ from ..errors import FeedError
 from ..run_records import RecordFile, RunRecord
 from . import distributed as world
 from .agreement import Agreement, Wish
-from .checkpoints import Checkpoint, list_checkpoints, remove_checkpoint, save_checkpoint
+from .checkpoints import Checkpoint, remove_checkpoint, save_checkpoint
 from .checks import cause_in_graph
 from .decisions import Answer, Progress
 from .epoch_end import Report, TrainingMetrics, average_statistics
 from .prepared_rank import PreparedRank
 from .rank_link import log_to_driver
 from .rank_state import capture, gather, of_rank, restore_callbacks, restore_process, restore_variables
-from .retention import CheckpointRecord
 from .training_state import TrainingState
 from .verdicts import Verdicts
 
@@ -56,12 +55,7 @@ class TrainingLoop:
         self.last = checkpoint
         feed = self._job.training_feed
         self._metrics = TrainingMetrics(self._model, feed.rows if prepared.feeds else None, self._job.batch_size)
-        self._verdicts = Verdicts(
-            self._job.rules,
-            state.progress if state is not None else Progress(),
-            self._kept() if self._rank == 0 else [],
-            self._rank,
-        )
+        self._verdicts = Verdicts(self._job, state.progress if state is not None else Progress(), self._rank)
         self._agreement = Agreement(self._rank, self.step)
         self._report: Report | None = None
         self._callbacks = keras.callbacks.CallbackList(
@@ -255,11 +249,3 @@ class TrainingLoop:
         )
         for name in self._verdicts.wrote(self.last.name, step, metrics):
             remove_checkpoint(Checkpoint(job.folder / name, "", {}))
-
-    def _kept(self) -> list[CheckpointRecord]:
-        """Finds the checkpoints of this trial up to where it goes on; later ones will be written again."""
-        metric = self._job.goal.metric
-        return [
-            CheckpointRecord(kept.name, 0, int(kept.metadata["step"]), kept.metadata["metrics"].get(metric))
-            for kept in list_checkpoints(self._job.folder)
-        ]

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from .decisions import Answer, Decisions, Progress, Rules
+from . import rank_link
+from .checkpoints import list_checkpoints
+from .decisions import Answer, Decisions, Progress
+from .metrics import Goal
 from .retention import CheckpointRecord
+
+if TYPE_CHECKING:
+    from .job import TrainingJob
 
 
 class Verdicts:
     """A rank's access to the decisions about its trial.
 
+    Where no driver answers (a training function of the user's own called `train_segment`), rank 0 decides itself.
+
     Args:
-        rules: What decides.
+        job: What every rank is told.
         progress: How far the trial had come where the segment starts.
-        checkpoints: The checkpoints that it has then; needed on rank 0.
         rank: This rank.
     """
 
-    def __init__(self, rules: Rules, progress: Progress, checkpoints: Iterable[CheckpointRecord], rank: int) -> None:
-        self._goal = rules.goal
-        self._rank = rank
-        self._own = Decisions(rules, progress, checkpoints)
+    def __init__(self, job: TrainingJob, progress: Progress, rank: int) -> None:
+        self._job, self._goal, self._rank = job, job.goal, rank
+        self._own: Decisions | None = None
         self.progress = progress
 
     def validated(self, step: int, epoch: int, metrics: Mapping[str, float]) -> Answer:
@@ -49,7 +56,25 @@ class Verdicts:
 
     def wants_pause(self) -> bool:
         """Tells whether the driver has told this rank to pause."""
-        return False
+        return bool(rank_link.told().get("pause"))
 
     def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
+        given = rank_link.ask(question)
+        if given:
+            return given
+        if self._own is None:
+            self._own = Decisions(self._job.rules, self.progress, records_in(self._job.folder, self._goal))
         return self._own.answer(question)
+
+
+def records_in(folder: Path, goal: Goal) -> list[CheckpointRecord]:
+    """Describes a trial's checkpoints for the decisions about them."""
+    return [
+        CheckpointRecord(kept.name, 0, int(kept.metadata["step"]), _metric(kept.metadata["metrics"], goal))
+        for kept in list_checkpoints(folder)
+    ]
+
+
+def _metric(metrics: Mapping[str, Any], goal: Goal) -> float | None:
+    value = metrics.get(goal.metric)
+    return None if value is None else float(value)  # NaN is kept as its name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import textwrap
 from dataclasses import dataclass, replace
@@ -22,6 +23,7 @@ from lakelens.training.job import TrainingJob
 from lakelens.training.metrics import Goal
 from lakelens.training.runner import HorovodRunner
 from lakelens.training.segment import SegmentOutcome, train_segment
+from lakelens.training.trial_driver import run_segment
 
 RUN = RunReference("sqlite:////nowhere/mlflow.db", "0", "r1", "driver")
 # What the promise of bit-equal results names.
@@ -30,11 +32,30 @@ EXACT = {"TF_DETERMINISTIC_OPS": "1", "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INT
 STEPS, EPOCHS = 6, 4
 
 NOISY = """
+    import os
     import random
+    import signal
+    import time
+    from pathlib import Path
 
     import keras
     import numpy as np
+    from lakelens.training import rank_link
     from lakelens.training.trial import Trial
+
+    class Accident(keras.callbacks.Callback):
+        '''Kills this rank once, or interrupts the driver, where the test says so.'''
+
+        def on_train_batch_end(self, batch, logs=None):
+            step = int(self.model.optimizer.iterations)
+            once = Path(os.environ.get("KILL_ONCE", "/nowhere"))
+            if str(step) == os.environ.get("KILL_AT") and not once.exists():
+                once.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            if str(step) == os.environ.get("INTERRUPT_AT"):
+                os.kill(int(os.environ["DRIVER"]), signal.SIGINT)
+                while not rank_link.told().get("pause"):
+                    time.sleep(0.01)
 
     class Drawing(keras.callbacks.Callback):
         '''Makes the result depend on Python's and NumPy's random numbers, which each rank has of its own.'''
@@ -67,6 +88,7 @@ NOISY = """
         def keras_callbacks(self):
             return [
                 *([Drawing()] if self.context.size == 1 else []),
+                Accident(),
                 keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.9),
                 keras.callbacks.ReduceLROnPlateau("loss", factor=0.5, patience=2, min_delta=10.0),
                 keras.callbacks.EarlyStopping("val_loss", patience=50, restore_best_weights=True),
@@ -113,11 +135,12 @@ def place(tmp_path_factory) -> Place:
     return Place(folder)
 
 
-def in_a_new_process(job: TrainingJob, start: str = "", until: int | None = None, ranks: int = 1) -> SegmentOutcome:
-    runner = HorovodRunner(np=-ranks, env=EXACT)
-    outcome = runner.run(train_segment, job=job, start=open_checkpoint(start) if start else None, until=until)
-    outcome.raise_failure()
-    return outcome
+def in_a_new_process(
+    job: TrainingJob, start: str = "", until: int | None = None, ranks: int = 1, restarts: int = 0, **env: str
+) -> SegmentOutcome:
+    runner = HorovodRunner(np=-ranks, env=EXACT | env)
+    begin = open_checkpoint(start) if start else None
+    return run_segment(runner, job, start=begin, until=until, max_restarts=restarts)
 
 
 def history(job: TrainingJob) -> list[dict[str, float]]:
@@ -165,6 +188,27 @@ def test_a_training_that_goes_on_in_another_process_is_that_of_one_to_the_bit(pl
     assert (outcome.step, outcome.epochs) == (EPOCHS * STEPS, EPOCHS)
     assert history(job) == whole.history
     assert outcome.metrics == whole.outcome.metrics
+    assert_equal_to_the_bit(open_checkpoint(outcome.last), whole.last)
+
+
+@pytest.mark.tensorflow
+def test_a_training_whose_rank_is_killed_goes_on_from_its_last_checkpoint_to_the_same_result(place, whole):
+    job = place.job("killed", checkpoint_period=4)
+    # Within the fourth epoch; the last checkpoint is that of step 20, in the same epoch.
+    outcome = in_a_new_process(job, restarts=1, KILL_AT="22", KILL_ONCE=str(place.folder / "killed once"))
+    assert (place.folder / "killed once").exists()
+    assert history(job) == whole.history
+    assert_equal_to_the_bit(open_checkpoint(outcome.last), whole.last)
+
+
+@pytest.mark.tensorflow
+def test_the_first_interrupt_pauses_with_a_checkpoint_that_the_training_goes_on_from(place, whole):
+    job = place.job("interrupted")
+    paused = in_a_new_process(job, INTERRUPT_AT="9", DRIVER=str(os.getpid()))
+    assert (paused.reason, paused.step) == ("paused", 9)
+    outcome = in_a_new_process(job, paused.last)
+    assert (outcome.reason, outcome.step) == ("completed", EPOCHS * STEPS)
+    assert history(job) == whole.history
     assert_equal_to_the_bit(open_checkpoint(outcome.last), whole.last)
 
 
