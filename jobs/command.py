@@ -102,8 +102,9 @@ def _executed(run: Run, args: argparse.Namespace) -> int:
         return _failed(error, EXIT_FAILED)
     except KeyboardInterrupt as interrupt:
         number = signal.SIGTERM if isinstance(interrupt, Terminated) else signal.SIGINT
-        print("interrupted", file=sys.stderr)
-        print_json({"error": type(interrupt).__name__, "message": f"interrupted by {number.name}"})
+        print(str(interrupt) or "interrupted", file=sys.stderr)
+        message = str(interrupt) or f"interrupted by {number.name}"
+        print_json({"error": type(interrupt).__name__, "message": message})
         return 128 + number
     except Exception as error:
         if isinstance(error, BrokenPipeError) and _stdout_is_gone():

@@ -239,6 +239,10 @@ class TrackingError(LakelensError):
     """Raised when the MLflow store cannot be reached, or refuses what is recorded."""
 
 
+class TrainingPaused(KeyboardInterrupt):
+    """Raised when a training was interrupted and has paused with a checkpoint; a second interrupt ends it at once."""
+
+
 # --- search ---------------------------------------------------------------------------------------------------------
 
 

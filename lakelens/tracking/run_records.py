@@ -24,7 +24,7 @@ class RunRecord:
 
     Attributes:
         metrics: Values by metric.
-        step: The epoch that they are of, from 1.
+        step: The epoch that they are of, from 1; the training step where validations do not fall on ends of epochs.
         params: Parameters by name.
         time_ms: When they were measured, in milliseconds since 1970. The same record written twice is one to MLflow.
     """
@@ -36,7 +36,7 @@ class RunRecord:
 
 
 class RecordFile:
-    """Writes records, one JSON object per line.
+    """Writes records, one JSON object per line; those that a folder holds already stay.
 
     Args:
         folder: Where the file lies.
@@ -44,12 +44,20 @@ class RecordFile:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / RECORDS_FILE
-        self._lines: list[str] = []
+        self._lines = [_line(record) for record in read_records(folder)]
+
+    def read(self) -> list[RunRecord]:
+        """Gives all records."""
+        return [RunRecord(**json.loads(line)) for line in self._lines]
 
     def add(self, record: RunRecord) -> None:
         """Adds a record; once this returns it is on disk."""
-        self._lines.append(json.dumps(asdict(record), default=str) + "\n")
+        self._lines.append(_line(record))
         write_bytes(str(self.path), "".join(self._lines).encode(), None)
+
+
+def _line(record: RunRecord) -> str:
+    return json.dumps(asdict(record), default=str) + "\n"
 
 
 def read_records(folder: Path) -> list[RunRecord]:

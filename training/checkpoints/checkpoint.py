@@ -7,6 +7,7 @@ in it is pickled. The manifest's digest identifies it wherever it is copied to.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import secrets
 import shutil
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import CheckpointError, InvalidArgumentError
 from .manifests import (
+    ARRAYS_FILE,
     MANIFEST_FILE,
     MODEL_FILE,
     NAME,
@@ -33,6 +35,9 @@ from .manifests import (
 
 if TYPE_CHECKING:
     import keras
+    import numpy as np
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -43,7 +48,7 @@ class Checkpoint:
         path: Its folder.
         digest: SHA-256 over the files' digests and the metadata, as 64 hexadecimal digits; equal for every copy.
         metadata: What the checkpoint says of itself: input, labels, table, version, entrypoint, hyperparameters, epoch,
-            run_id, metrics.
+            step, run_id, metrics.
     """
 
     path: Path
@@ -76,11 +81,21 @@ class Checkpoint:
         return [by_number.get(number, str(number)) for number in range(max(by_number) + 1)]
 
     def state(self) -> dict[str, Any]:
-        """Reads the training state (epoch, feed position, seed)."""
+        """Reads the training state (see `training_state`)."""
         value = json.loads((self.path / STATE_FILE).read_text(encoding="utf-8"))
         if not isinstance(value, dict):
             raise CheckpointError(f"{self.path / STATE_FILE} holds {type(value).__name__}, not an object")
         return value
+
+    def arrays(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Reads the arrays of the training state by name; none for most checkpoints at the end of an epoch."""
+        import numpy as np
+
+        path = self.path / ARRAYS_FILE
+        if not path.exists():
+            return {}
+        with np.load(path, allow_pickle=False) as arrays:
+            return dict(arrays)
 
     def load_model(self, *, compile: bool = False, custom_objects: Mapping[str, Any] | None = None) -> keras.Model:
         """Loads the model in Keras safe mode.
@@ -103,6 +118,7 @@ def save_checkpoint(
     *,
     metadata: Mapping[str, Any],
     state: Mapping[str, Any] | None = None,
+    arrays: Mapping[str, np.ndarray[Any, Any]] | None = None,
     name: str = "checkpoint",
 ) -> Checkpoint:
     """Writes `model` as a new checkpoint in `folder` and gives it back.
@@ -112,6 +128,7 @@ def save_checkpoint(
         folder: Where checkpoints are kept; made when missing.
         metadata: JSON values; `input` with height, width and channels is required.
         state: JSON values that continue the training: epoch, feed position, seed.
+        arrays: Arrays that belong to them.
         name: Beginning of the checkpoint's name; its digest's first 12 digits follow.
 
     Raises:
@@ -120,15 +137,13 @@ def save_checkpoint(
     """
     from .keras_files import save_keras_file
 
-    return write_checkpoint(
-        folder,
-        files={
-            MODEL_FILE: lambda path: save_keras_file(model, path),
-            STATE_FILE: lambda path: _write_text(path, canonical_json("state", state or {})),
-        },
-        metadata=metadata,
-        name=name,
-    )
+    files: dict[str, Callable[[Path], None]] = {
+        MODEL_FILE: lambda path: save_keras_file(model, path),
+        STATE_FILE: lambda path: _write_text(path, canonical_json("state", state or {})),
+    }
+    if arrays:
+        files[ARRAYS_FILE] = lambda path: _write_arrays(path, arrays)
+    return write_checkpoint(folder, files=files, metadata=metadata, name=name)
 
 
 def write_checkpoint(
@@ -195,7 +210,7 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
 
 
 def list_checkpoints(folder: str | Path) -> list[Checkpoint]:
-    """Opens every checkpoint in `folder`, oldest epoch first; half-written ones are passed over."""
+    """Opens every checkpoint in `folder`, the earliest in the training first; half-written ones are passed over."""
     root = Path(folder)
     if not root.is_dir():
         return []
@@ -204,7 +219,28 @@ def list_checkpoints(folder: str | Path) -> list[Checkpoint]:
         for child in sorted(root.iterdir())
         if (child / MANIFEST_FILE).is_file() and not is_partial(child)
     ]
-    return sorted(found, key=lambda checkpoint: (int(checkpoint.metadata.get("epoch", 0)), checkpoint.name))
+    return sorted(found, key=_place)
+
+
+def last_checkpoint(folder: str | Path) -> Checkpoint | None:
+    """Opens the checkpoint of `folder` that is the latest in the training; damaged ones are passed over."""
+    last: Checkpoint | None = None
+    root = Path(folder)
+    for child in sorted(root.iterdir()) if root.is_dir() else []:
+        if not (child / MANIFEST_FILE).is_file() or is_partial(child):
+            continue
+        try:
+            found = open_checkpoint(child)
+        except CheckpointError as error:
+            logger.warning("%s is passed over: %s", child, error)
+            continue
+        last = max((each for each in (last, found) if each is not None), key=_place)
+    return last
+
+
+def _place(checkpoint: Checkpoint) -> tuple[int, int, str]:
+    told = checkpoint.metadata
+    return int(told.get("step", 0)), int(told.get("epoch", 0)), checkpoint.name
 
 
 def sweep(folder: str | Path) -> list[Path]:
@@ -231,6 +267,13 @@ def remove_checkpoint(checkpoint: Checkpoint) -> None:
 
 def _write_text(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
+
+
+def _write_arrays(path: Path, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
+    import numpy as np
+
+    with path.open("wb") as file:
+        np.savez(file, **dict(arrays))
 
 
 def _sync(path: Path) -> None:

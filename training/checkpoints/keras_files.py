@@ -56,6 +56,22 @@ def load_keras_file(path: Path, *, compile: bool, custom_objects: Mapping[str, A
         raise CheckpointError(f"{path} cannot be loaded as a Keras model: {type(error).__name__}: {error}") from error
 
 
+def load_weights(model: keras.Model, path: Path) -> None:
+    """Puts the weights and the optimizer's state of a `.keras` file into a built model of the same layers.
+
+    Raises:
+        CheckpointError: If it is no such file, or of another model.
+    """
+    check_keras_file(path, registered_custom_objects=True)
+    try:
+        model.load_weights(path)
+    except (ValueError, KeyError, OSError) as error:
+        raise CheckpointError(
+            f"{path} is of another model than the Trial builds now ({error}); continue with the entry point and the "
+            "hyperparameters that it was written with"
+        ) from error
+
+
 def check_keras_file(
     path: Path, *, custom_objects: Mapping[str, Any] | None = None, registered_custom_objects: bool = False
 ) -> None:

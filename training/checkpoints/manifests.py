@@ -14,6 +14,8 @@ from ...errors import CheckpointError, CheckpointNotFoundError
 
 MODEL_FILE = "model.keras"
 STATE_FILE = "state.json"
+# Of a checkpoint within an epoch, or with callbacks that keep weights.
+ARRAYS_FILE = "state.npz"
 MANIFEST_FILE = "manifest.json"
 # Of a checkpoint, and of a file in one.
 NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,100}$")

@@ -16,13 +16,13 @@ class CheckpointRecord:
     Attributes:
         name: Its identity.
         trial: The trial that wrote it.
-        epoch: Epochs completed when it was written.
+        step: Training steps completed when it was written.
         metric: The validation metric then; None or NaN when there is none, and then it is never a best one.
     """
 
     name: str
     trial: Hashable
-    epoch: int
+    step: int
     metric: float | None
 
 
@@ -56,12 +56,12 @@ def checkpoints_to_keep(
     everything = list(records)
     ranked = sorted(
         (record for record in everything if record.metric is not None and not math.isnan(record.metric)),
-        key=lambda record: (_cost(record, smaller_is_better), record.epoch, record.name),
+        key=lambda record: (_cost(record, smaller_is_better), record.step, record.name),
     )
     kept = {record.name for record in ranked[: retention.save_experiment_best]}
     for trial in {record.trial for record in everything}:
         best = [record for record in ranked if record.trial == trial]
-        latest = sorted((record for record in everything if record.trial == trial), key=lambda record: -record.epoch)
+        latest = sorted((record for record in everything if record.trial == trial), key=lambda record: -record.step)
         kept |= {record.name for record in best[: retention.save_trial_best]}
         kept |= {record.name for record in latest[: retention.save_trial_latest]}
     return kept

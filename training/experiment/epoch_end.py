@@ -1,142 +1,111 @@
-"""What happens at the end of an epoch, on every rank alike: validate, agree on the metrics, keep the best, report."""
+"""What ranks measure and record at the boundaries of a training, on every rank alike."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from ...tracking.run_records import RecordFile, RunRecord
 from .. import distributed as world
-from ..checkpoints.checkpoint import Checkpoint, remove_checkpoint
-from ..checkpoints.retention import CheckpointRecord, Retention, checkpoints_to_keep
-from ..trials.metrics import Goal, RankMetrics, mean_over_ranks
+from ..distributed.callbacks import MetricAverageCallback
+from ..trials.metrics import RankMetrics, mean_over_ranks
+from .schedule import Schedule
 
 
-class SharedStatistics(keras.callbacks.Callback):
-    """Averages over ranks what no gradient trains, such as the moving means of batch normalisation.
-
-    Comes before whatever measures or saves the model, so that all ranks have one and the same.
-    """
-
-    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
-        """Averages."""
-        average_statistics(self.model)
-
-
-class Validation(keras.callbacks.Callback):
-    """Measures the model on this rank's validation rows and adds the mean over all ranks to the logs, as `val_...`.
+class Validation:
+    """Measures the model on the validation rows of all ranks.
 
     Args:
-        dataset: Batches (images, labels, weights); rows of weight 0 are left out.
+        dataset: This rank's batches (images, labels, weights); rows of weight 0 are left out.
         rows: Rows of positive weight in it.
         batches: Batches in it that have such rows.
     """
 
     def __init__(self, dataset: tf.data.Dataset, rows: int, batches: int) -> None:
-        super().__init__()
         real = dataset.map(_real_rows).filter(_has_rows)
         # Without a known end Keras warns after each pass that the data ran out.
         self._dataset = real.apply(tf.data.experimental.assert_cardinality(batches)) if rows else None
         self._rows = rows
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
-        """Validates."""
+    def measure(self, model: keras.Model) -> dict[str, float]:
+        """Gives the mean of each metric over all ranks, as `val_...`; the model's running metrics stay as they are."""
         values: dict[str, float] = {}
         if self._dataset is not None:
-            values = self.model.evaluate(self._dataset, return_dict=True, verbose=0)
+            running = [(variable, np.asarray(variable)) for variable in model.metrics_variables]
+            values = model.evaluate(self._dataset, return_dict=True, verbose=0)
+            for variable, value in running:
+                variable.assign(value)
         mine = RankMetrics(self._rows, {f"val_{name}": float(value) for name, value in values.items()})
-        everyone = world.allgather_object(mine, name="lakelens.validation")
-        if logs is not None:
-            logs.update(mean_over_ranks(everyone))
+        return mean_over_ranks(world.allgather_object(mine, name="lakelens.validation"))
 
 
-class WholeLoss(keras.callbacks.Callback):
-    """Corrects the training loss for the rows of weight zero that fill the last batch: Keras counts them as rows.
+class TrainingMetrics:
+    """The training metrics of the epoch in progress, over all ranks.
 
     Args:
-        factor: Rows that Keras counts in an epoch over rows that there are.
+        model: The model in training.
+        rows: Rows of an epoch; None for a dataset of the user's own, whose padding is not known.
+        batch_size: Rows of a batch over all ranks.
     """
 
-    def __init__(self, factor: float) -> None:
-        super().__init__()
-        self._factor = factor
+    def __init__(self, model: keras.Model, rows: int | None, batch_size: int) -> None:
+        self._model, self._rows, self._batch_size = model, rows, batch_size
+        self._average = MetricAverageCallback()
+        self._average.set_model(model)
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
-        """Corrects, unless a part of the loss belongs to weights rather than rows (regularisation)."""
-        if logs is not None and "loss" in logs and not self.model.losses:
-            logs["loss"] = float(logs["loss"]) * self._factor
+    def over_ranks(self, logs: Mapping[str, Any], steps: int) -> dict[str, float]:
+        """Averages this rank's metrics; every rank calls it.
 
-
-class KeepBest(keras.callbacks.Callback):
-    """Remembers the best epoch, and on rank 0 keeps its checkpoint.
-
-    Args:
-        goal: What decides.
-        save: Writes the model as a checkpoint, given the epoch (from 1) and its metrics; None on ranks that write none.
-    """
-
-    def __init__(self, goal: Goal, save: Callable[[int, dict[str, float]], Checkpoint] | None) -> None:
-        super().__init__()
-        self._goal = goal
-        self._save = save
-        self._saved: dict[str, tuple[Checkpoint, float]] = {}
-        self.best: float | None = None
-        self.best_epoch = 0
-        self.best_metrics: dict[str, float] = {}
-        self.checkpoint: Checkpoint | None = None
-
-    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
-        """Compares this epoch with the best one."""
-        metrics = {name: float(value) for name, value in (logs or {}).items()}
-        value = self._goal.value_in(metrics)
-        if not self._goal.is_better(value, self.best):
-            return
-        self.best, self.best_epoch, self.best_metrics = value, epoch + 1, metrics
-        if self._save is not None:
-            self.checkpoint = self._save(epoch + 1, metrics)
-            self._saved[self.checkpoint.name] = (self.checkpoint, value)
-            self._forget_others()
-
-    def _forget_others(self) -> None:
-        records = [
-            CheckpointRecord(name, 0, int(saved.metadata["epoch"]), value)
-            for name, (saved, value) in self._saved.items()
-        ]
-        kept = checkpoints_to_keep(records, Retention(), smaller_is_better=self._goal.mode == "min")
-        for name in self._saved.keys() - kept:
-            remove_checkpoint(self._saved.pop(name)[0])
+        Args:
+            logs: This rank's.
+            steps: Steps of the epoch so far.
+        """
+        metrics = {name: float(value) for name, value in logs.items()}
+        self._average.on_epoch_end(0, metrics)
+        # Keras counts the rows of weight zero that fill the last batch as rows of the loss. What belongs to weights
+        # rather than rows (regularisation) cannot be told apart in it.
+        if self._rows is not None and "loss" in metrics and not self._model.losses:
+            counted = steps * self._batch_size
+            metrics["loss"] *= counted / min(counted, self._rows)
+        return metrics
 
 
-class Report(keras.callbacks.Callback):
-    """Records each epoch's metrics and sends a line to the driver, from rank 0.
-
-    Comes before the checkpoint of the epoch is written, so that an epoch is known from when it has been measured.
+class Report:
+    """Records metrics and sends a line to the driver, on rank 0.
 
     Args:
-        epochs: Epochs that are planned.
         records: Where the driver reads them.
+        schedule: Whether epochs or steps are counted.
+        epochs: Epochs that are planned.
     """
 
-    def __init__(self, epochs: int, records: RecordFile) -> None:
-        super().__init__()
-        self._epochs = epochs
+    def __init__(self, records: RecordFile, schedule: Schedule, epochs: int) -> None:
         self._records = records
-        self._started = 0.0
+        self._schedule = schedule
+        self._epochs = epochs
+        self._known = {record.step for record in records.read() if record.metrics}
+        self._started = time.perf_counter()
 
-    def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
+    def begin(self) -> None:
         """Starts the clock."""
         self._started = time.perf_counter()
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
-        """Reports."""
-        metrics = {name: float(value) for name, value in (logs or {}).items()}
+    def add(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Reports the metrics after a step; those that are recorded, by a training that went on from before, stay."""
         seconds = time.perf_counter() - self._started
-        self._records.add(RunRecord({**metrics, "epoch_seconds": seconds}, epoch + 1))
-        world.log_to_driver(f"epoch {epoch + 1}/{self._epochs} in {seconds:.1f} s: {described(metrics)}")
+        number = self._schedule.recorded_as(step)
+        by_epochs = self._schedule.counts_epochs
+        if number not in self._known:
+            timed = {"epoch_seconds": seconds} if by_epochs else {}
+            self._records.add(RunRecord({**metrics, **timed}, number))
+            self._known.add(number)
+        place = f"epoch {number}/{self._epochs}" if by_epochs else f"step {number}/{self._schedule.length}"
+        world.log_to_driver(f"{place} in {seconds:.1f} s: {described(metrics)}")
 
 
 def described(metrics: Mapping[str, float]) -> str:

@@ -25,13 +25,32 @@ def separate_noise(layers: Iterable[keras.layers.Layer], rank: int) -> None:
         layers: Layers and models; what they hold is found.
         rank: This rank; nothing changes on rank 0.
     """
-    states = {id(state): state for layer in layers for state in _noise_states(layer)}
-    for state in states.values():
+    for state in noise_states(layers):
         seed, drawn = (int(number) for number in state.numpy())
         state.assign([rank_seed(seed, rank), drawn])
 
 
+def renew_noise(layers: Iterable[keras.layers.Layer], rank: int, step: int) -> None:
+    """Reseeds random layers with seeds that no rank has used before a step: where the number of ranks has changed.
+
+    Args:
+        layers: Layers and models.
+        rank: This rank.
+        step: The step that training goes on after; above 0.
+    """
+    for state in noise_states(layers):
+        seed, _ = (int(number) for number in state.numpy())
+        state.assign([rank_seed(rank_seed(seed, step), rank), 0])
+
+
+def noise_states(layers: Iterable[keras.layers.Layer]) -> list[keras.Variable]:
+    """Finds the states of seed generators, each once, in the order of the layers.
+
+    Keras counts them among a layer's variables, and not among its weights.
+    """
+    return list({id(state): state for layer in layers for state in _noise_states(layer)}.values())
+
+
 def _noise_states(layer: keras.layers.Layer) -> list[keras.Variable]:
-    """Finds the states of seed generators: Keras counts them among a layer's variables, and not among its weights."""
     weights = {id(weight) for weight in layer.weights}
     return [variable for variable in layer.variables if id(variable) not in weights]

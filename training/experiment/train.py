@@ -18,6 +18,7 @@ from ...errors import (
     NotADeltaTableError,
     NotAnImageTableError,
     TrackingError,
+    TrainingPaused,
 )
 from ...etl.pins import pins
 from ...locations import absolute, absolute_path, has_scheme, is_table_name
@@ -45,7 +46,9 @@ from ..trials.entrypoint import DEFAULT_ENTRYPOINT, EntryPoint
 from ..trials.metrics import Goal
 from ..trials.trial import Trial
 from .checks import PROBE_FILE
-from .job import RankOutcome, TrainingJob, run_rank
+from .job import TrainingJob
+from .segment import SegmentOutcome
+from .trial_driver import run_segment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -108,6 +111,7 @@ def train(
     experiment_name: str = "lakelens",
     run_name: str | None = None,
     checkpoint_dir: str | Path | None = None,
+    max_restarts: int = 0,
     stall_timeout_s: float = 60.0,
     driver_log_verbosity: str = "log_callback_only",
     storage_options: Mapping[str, str] | None = None,
@@ -140,6 +144,7 @@ def train(
         experiment_name: MLflow experiment; made when missing.
         run_name: As the MLflow UI shows it.
         checkpoint_dir: A folder that the driver and rank 0 share; `lakelens-checkpoints` by default.
+        max_restarts: How often training goes on from its last checkpoint after a rank failed.
         stall_timeout_s: Seconds after which a rank that is stopped, or that the others wait for, fails the job; rank 0
             must write a checkpoint in less.
         driver_log_verbosity: `log_callback_only` prints a line per epoch, `all` every line of every rank.
@@ -152,11 +157,14 @@ def train(
         TrackingError: If MLflow's store cannot be reached before the launch, or has not taken the records when the
             training has ended; then it names the checkpoint and the file of the records.
         RankFailedError: If a rank raised, died or stalled.
+        TrainingPaused: If the training was interrupted (Ctrl-C, SIGTERM): it has written a checkpoint first. A second
+            interrupt ends it at once.
     """
     started = time.perf_counter()
     _require_positive(epochs=epochs, batch_size=batch_size)
     if patience is not None:
         _require_positive(patience=patience)
+    _require_whole(0, max_restarts=max_restarts)
     goal = _goal(metric, mode, validation_split)
     entry = EntryPoint.parse(entrypoint)
     root = _checkpoint_root(checkpoint_dir)
@@ -202,8 +210,11 @@ def train(
                 name=f"train {read.name}",
                 spark=spark,
             )
-            outcome: RankOutcome = runner.run(run_rank, job=job)
-            outcome.raise_failure()
+            outcome = run_segment(runner, job, max_restarts=max_restarts)
+            if outcome.reason == "paused":
+                raise TrainingPaused(
+                    f"run {run.run_id} was interrupted and is paused after step {outcome.step}: {outcome.last}"
+                )
             _record_outcome(writer, outcome, _checkpoint_of(outcome, run))
     return TrainResult(
         run_id=run.run_id,
@@ -255,9 +266,13 @@ def _recorded_run(
 
 
 def _require_positive(**values: int) -> None:
+    _require_whole(1, **values)
+
+
+def _require_whole(least: int, **values: int) -> None:
     for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise InvalidArgumentError(f"{name} is {value!r}; it must be a whole number of at least 1")
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise InvalidArgumentError(f"{name} is {value!r}; it must be a whole number of at least {least}")
 
 
 def _checkpoint_root(checkpoint_dir: str | Path | None) -> Path:
@@ -348,7 +363,7 @@ def _run_folder(root: Path, run: RunReference) -> Iterator[Path]:
             folder.rmdir()
 
 
-def _checkpoint_of(outcome: RankOutcome, run: RunReference) -> Checkpoint:
+def _checkpoint_of(outcome: SegmentOutcome, run: RunReference) -> Checkpoint:
     """Opens the checkpoint that rank 0 has written."""
     found = open_checkpoint(outcome.checkpoint)
     if found.digest != outcome.digest:
@@ -359,7 +374,7 @@ def _checkpoint_of(outcome: RankOutcome, run: RunReference) -> Checkpoint:
     return found
 
 
-def _record_outcome(writer: RunWriter, outcome: RankOutcome, checkpoint: Checkpoint) -> None:
+def _record_outcome(writer: RunWriter, outcome: SegmentOutcome, checkpoint: Checkpoint) -> None:
     """Writes what the run is remembered by; the digest comes last, so that it marks a whole copy."""
     best = {f"best_{name}": value for name, value in outcome.metrics.items()}
     writer.log(RunRecord(best, outcome.best_epoch))

@@ -18,7 +18,8 @@ from lakelens.tracking.run_records import read_records
 from lakelens.tracking.runs import RunReference
 from lakelens.training.checkpoints.checkpoint import list_checkpoints, open_checkpoint
 from lakelens.training.experiment.checks import PROBE_FILE
-from lakelens.training.experiment.job import RankOutcome, TrainingJob, run_rank
+from lakelens.training.experiment.job import TrainingJob
+from lakelens.training.experiment.segment import SegmentOutcome, train_segment
 from lakelens.training.feed.feed import DeltaFeed
 from lakelens.training.trials.entrypoint import EntryPoint
 from lakelens.training.trials.metrics import Goal
@@ -58,7 +59,7 @@ def table(tmp_path_factory) -> Path:
     return coloured_table(tmp_path_factory.mktemp("data") / "squares")
 
 
-def run_in(folder: Path, table: Path, trial: type[Trial], /, **changes) -> RankOutcome:
+def run_in(folder: Path, table: Path, trial: type[Trial], /, **changes) -> SegmentOutcome:
     """Runs a job of one rank as the driver would, and gives its outcome."""
     feed = DeltaFeed(table, 0, "train", 1)
     (folder / PROBE_FILE).write_text(RUN.run_id)
@@ -77,19 +78,19 @@ def run_in(folder: Path, table: Path, trial: type[Trial], /, **changes) -> RankO
         "folder": folder,
         "run": RUN,
     }
-    return run_rank(TrainingJob(**(settings | changes)))
+    return train_segment(TrainingJob(**(settings | changes)))
 
 
 @pytest.fixture
 def rank(table, tmp_path):
-    def run(trial: type[Trial] = Tiny, **changes) -> RankOutcome:
+    def run(trial: type[Trial] = Tiny, **changes) -> SegmentOutcome:
         return run_in(tmp_path, table, trial, **changes)
 
     return run
 
 
 @pytest.fixture(scope="module")
-def usual(table, tmp_path_factory) -> RankOutcome:
+def usual(table, tmp_path_factory) -> SegmentOutcome:
     """Two epochs of the trial as it is."""
     outcome = run_in(tmp_path_factory.mktemp("usual"), table, Tiny)
     outcome.raise_failure()
@@ -344,7 +345,7 @@ def test_a_metric_that_the_model_has_not_is_named_after_one_epoch(rank):
 
 
 def test_a_training_that_only_gives_nan_keeps_nothing_and_says_so(rank, tmp_path):
-    with pytest.raises(TrialError, match="val_loss was NaN in each of the 2 epochs"):
+    with pytest.raises(TrialError, match="val_loss was NaN in each of the 2 validations"):
         rank(hyperparameters={"learning_rate": float("inf")}).raise_failure()
     assert list_checkpoints(tmp_path) == []
 
