@@ -12,7 +12,7 @@ ARGS ?=
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages demo test test-unit lint format doctor wheel clean
+.PHONY: help setup packages demo test test-long test-unit lint format doctor wheel clean
 
 help: ## this list
 	@awk -F ': .*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,16 +21,20 @@ help: ## this list
 demo: setup ## images to a scored Delta table, on a real two-executor Spark; sets up what is missing
 	@"$(VENV)/bin/lakelens" demo $(if $(IMAGES),--images "$(IMAGES)")
 
-test: setup ## all tests: a real two-executor Spark, real Horovod ranks
-	@"$(VENV)/bin/python" -m pytest -n 3 --dist loadgroup --no-loadscope-reorder $(ARGS)
+test: setup ## the tests: a real two-executor Spark, real Horovod ranks; under 20 minutes on 2 cores
+	@"$(VENV)/bin/python" -m pytest -m "not long" -n 3 --dist loadgroup --no-loadscope-reorder $(ARGS)
+
+test-long: setup ## the tests that take many seconds each: loops of kills, servers that stop answering
+	@"$(VENV)/bin/python" -m pytest -m long -n 2 --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 test-unit: packages ## the tests of pure logic: seconds, and no compiler
 	@"$(VENV)/bin/python" -m pytest -m unit -n 2 --dist loadgroup --no-loadscope-reorder $(ARGS)
 
-lint: packages ## ruff, formatting, and mypy --strict on what the wheel holds
+lint: packages ## ruff, formatting, mypy --strict and the directions of imports
 	@"$(VENV)/bin/ruff" check .
 	@"$(VENV)/bin/ruff" format --check .
 	@.ci/typecheck "$(VENV)/bin/python"
+	@.ci/imports "$(VENV)/bin/python"
 
 format: packages ## rewrite the sources as `make lint` wants them
 	@"$(VENV)/bin/ruff" check --fix-only .

@@ -48,7 +48,7 @@ DEVELOPMENT = [
 
 def packages() -> dict[str, str]:
     """Maps the name of every package to its folder in the checkout."""
-    mapping = {"lakelens": "lakelens"}
+    mapping = {name: name.replace(".", "/") for name in find_packages(str(HERE), include=["lakelens", "lakelens.*"])}
     for folder in FOLDERS:
         for name in find_packages(str(HERE), include=[folder, f"{folder}.*"]):
             mapping[f"lakelens.{name}"] = name.replace(".", "/")

@@ -27,8 +27,8 @@ sys.path.insert(0, str(CHECKOUT))
 
 from lakelens import horovod_build, horovod_patch  # noqa: E402
 from lakelens.errors import BuildError, LakelensError, MissingDependencyError, UsageError  # noqa: E402
-from lakelens.java import find_java  # noqa: E402
 from lakelens.logged import last_lines, run_logged, say  # noqa: E402
+from lakelens.spark.java import find_java  # noqa: E402
 
 CONSTRAINTS = CHECKOUT / "constraints.txt"
 EXTRAS = "all,dev"

@@ -72,7 +72,7 @@ class Source:
         """All rows of the table, in memory."""
         import pyarrow.dataset as ds
 
-        from lakelens.etl.snapshot import open_snapshot
+        from lakelens.etl.log.snapshot import open_snapshot
 
         snapshot = open_snapshot(self.table)
         places = [snapshot.file_location(i) for i in range(len(snapshot.files))]

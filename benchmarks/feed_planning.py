@@ -135,7 +135,7 @@ class Feed:
     def look(self, table: str) -> dict[str, Any]:
         """Plans, then looks for the files in the folder beside the log that has them."""
         from lakelens import DeltaFeed
-        from lakelens.training.planning import check
+        from lakelens.training.feed.plan_builder import check
 
         plan = replace(DeltaFeed(table, split="train", check_files=False).plan, location=f"{table}{_WITH_NAMES}")
         started = time.perf_counter()

@@ -1,1 +1,7 @@
-"""Images into versioned Delta tables."""
+"""Images into versioned Delta tables. Door: `image_table.ImageTable`.
+
+The rooms, each of which imports only from those to its right:
+
+    image_table > ingest > profile > versions > commit > changes > quarantine > sources > log
+                > spark, pins, annotations, files > images > model
+"""

@@ -1,1 +1,1 @@
-"""Batch inference from tracked checkpoints."""
+"""Batch inference from tracked checkpoints. Doors: `udf.predict_udf`, `scoring.score.score`."""

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidArgumentError
-from .arrow import PREDICTION_DDL, predict_pandas
-from .models import resolve_model
-from .predictor import DEFAULT_BATCH_BYTES, check_batch_bytes
-from .shipping import ShippedModel, ship
+from .model.arrow_batches import PREDICTION_DDL, predict_pandas
+from .model.predictor import DEFAULT_BATCH_BYTES, check_batch_bytes
+from .model.references import resolve_model
+from .model.shipping import ShippedModel, ship
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,6 +12,7 @@ from lakelens.jobs.command import JobParser, execute
 
 # Each module has DESCRIPTION, add_arguments(parser) and run(args).
 COMMANDS = ("etl", "table", "train", "score", "doctor", "demo")
+_MODULES = {"doctor": "doctor.run", "demo": "demo.run"}
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -24,7 +25,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"lakelens {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="{" + ",".join(COMMANDS) + "}")
     for name in COMMANDS:
-        module = importlib.import_module(f"lakelens.jobs.{name}")
+        module = importlib.import_module(f"lakelens.jobs.{_MODULES.get(name, name)}")
         command = commands.add_parser(name, help=module.DESCRIPTION, description=module.DESCRIPTION)
         module.add_arguments(command)
         command.set_defaults(run=module.run)

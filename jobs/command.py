@@ -178,7 +178,7 @@ def add_session_arguments(parser: argparse.ArgumentParser) -> None:
 
 def session_of(args: argparse.Namespace, app_name: str) -> Any:
     """Opens the Spark session that `add_session_arguments` describes."""
-    from lakelens.session import spark_session
+    from lakelens.spark.session import spark_session
 
     session = spark_session(args.master, app_name=app_name, **key_values(args.conf, "--conf"))
     if session.sparkContext.master.startswith("local"):

@@ -11,8 +11,8 @@ from lakelens.errors import InvalidArgumentError
 from lakelens.jobs.command import add_session_arguments, key_values, main_of, session_of
 
 if TYPE_CHECKING:
-    from lakelens.etl.label_changes import ClassChanges
-    from lakelens.etl.results import IngestRequest, IngestResult
+    from lakelens.etl.ingest.label_changes import ClassChanges
+    from lakelens.etl.ingest.results import IngestRequest, IngestResult
 
 DESCRIPTION = "Ingest a folder of images as one new version of an image table."
 _FILES_OF_A_BATCH = 10_000
@@ -41,6 +41,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--near-duplicates", action="store_true", help="look for new images that look like one of another split"
+    )
+    parser.add_argument(
+        "--allow-loss",
+        action="store_true",
+        help="let the ingest take more than half of the stored rows, or all of a class of 20 or more, out of the table",
     )
     stream = parser.add_argument_group("stream", "The source is a landing folder: what is there now, then the end.")
     stream.add_argument("--stream", action="store_true", help="ingest in batches, each a version of its own")
@@ -74,10 +79,10 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Runs the ingest, the stream or the dry run, and returns version and counts."""
-    from lakelens.etl.ingest import ingest, preview
-    from lakelens.etl.label_changes import ClassChanges
-    from lakelens.etl.stream import ingest_available
-    from lakelens.etl.tables import ImageTable
+    from lakelens.etl.image_table import ImageTable
+    from lakelens.etl.ingest.label_changes import ClassChanges
+    from lakelens.etl.ingest.landing import ingest_available
+    from lakelens.etl.ingest.run import ingest, preview
 
     request = _request(args)
     request.check()
@@ -106,10 +111,10 @@ def _files_of_a_batch(args: argparse.Namespace) -> int:
 
 
 def _request(args: argparse.Namespace) -> IngestRequest:
-    from lakelens.etl.options import RecipeOptions
-    from lakelens.etl.recipe import Limits
-    from lakelens.etl.results import IngestRequest
-    from lakelens.etl.sources import Source
+    from lakelens.etl.images.recipe import Limits
+    from lakelens.etl.ingest.options import RecipeOptions
+    from lakelens.etl.ingest.results import IngestRequest
+    from lakelens.etl.sources.sources import Source
 
     limits = {name: getattr(args, name) for name in ("max_bytes", "max_pixels", "timeout_s", "memory_bytes")}
     recipe = {name: getattr(args, name) for name in RecipeOptions.__annotations__ if name != "splits"}
@@ -122,6 +127,7 @@ def _request(args: argparse.Namespace) -> IngestRequest:
         classes=args.classes or None,
         batch_id=args.batch_id,
         near_duplicates=args.near_duplicates,
+        allow_loss=args.allow_loss,
     )
 
 

@@ -19,13 +19,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("predictions", help="predictions table to write: path, URI or catalog.schema.table")
     parser.add_argument("--version", default="latest", help="version number, timestamp, pin or latest")
     parser.add_argument("--split", default=None, help="only this split")
+    parser.add_argument(
+        "--strict", action="store_true", help="refuse a model whose class names, image size or table differ"
+    )
+    parser.add_argument(
+        "--rows-per-commit", type=int, default=None, help="most rows of a commit; about half a minute's when absent"
+    )
     parser.add_argument("--tracking-uri", default=None, help="MLflow tracking URI; MLFLOW_TRACKING_URI when absent")
     add_session_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Runs the scoring and returns version and counts."""
-    from lakelens.inference.score import score
+    from lakelens.inference.scoring.score import score
     from lakelens.progress import spark_progress
 
     spark = session_of(args, f"lakelens score {args.table}")
@@ -37,6 +43,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
             version_value(args.version),
             args.predictions,
             split=args.split,
+            strict=args.strict,
+            rows_per_commit=args.rows_per_commit,
             tracking_uri=args.tracking_uri,
         )
     return {"table": args.table, "predictions": args.predictions, **dataclasses.asdict(result)}

@@ -1,6 +1,6 @@
 """Looks at an image table and its versions, pins, restores and cleans them (`lakelens table`).
 
-Only `restore` starts a JVM.
+Only `restore` and `repair` start a JVM.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from lakelens.jobs.command import add_session_arguments, main_of, session_of, version_value
 
-DESCRIPTION = "Look at the versions of an image table, pin and restore them, remove files that none needs."
+DESCRIPTION = "Look at the versions of an image table, pin, restore and repair them, remove files that none needs."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,6 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     restore = add("restore", "make a new version whose rows are those of an old one (starts Spark)", _restore)
     restore.add_argument("version", help="number, timestamp or pin")
     add_session_arguments(restore)
+    repair = add("repair", "give each class one number of its own, where others have damaged that", _repair)
+    repair.add_argument("--yes", action="store_true", help="change the table; without it, what would change is printed")
+    add_session_arguments(repair)
     quarantine = add("quarantine", "the files that could not be stored, with their reasons", _quarantine)
     quarantine.add_argument("--reason", default=None, help="only files with this reason")
     quarantine.add_argument("--batch", default=None, metavar="BATCH_ID", help="only files that this ingest found bad")
@@ -69,23 +72,25 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _history(args: argparse.Namespace) -> dict[str, Any]:
-    from lakelens.etl.history import history
+    from lakelens.etl.versions.history import history
 
     found = history(args.table, args.limit)
     for entry in found:
-        rows = "files gone" if entry.rows is None else f"{entry.rows} rows"
+        rows = "rows unknown" if entry.rows is None else f"{entry.rows} rows"
         # Whole, so that --version takes it for this version and not for the one before.
         when = "" if entry.timestamp is None else entry.timestamp.isoformat(" ", "milliseconds").replace("+00:00", "Z")
         what = entry.operation if entry.restored is None else f"{entry.operation} of version {entry.restored}"
         who = f"  {entry.user}" if entry.user else ""
         batch = f"  {entry.source} (batch {entry.batch_id})" if entry.batch_id else ""
         print(f"{entry.version:>6}  {when:<24}  {rows:>12}  {what}{who}{batch}")
+        for finding in entry.damage:
+            print(f"{'':>8}class numbers: {finding} (lakelens table repair)")
     return {"versions": [dataclasses.asdict(entry) for entry in found]}
 
 
 def _counts(args: argparse.Namespace) -> dict[str, Any]:
-    from lakelens.etl.snapshot import open_snapshot
-    from lakelens.etl.versions import class_counts
+    from lakelens.etl.log.snapshot import open_snapshot
+    from lakelens.etl.versions.classes import class_counts
 
     snapshot = open_snapshot(args.table, _version(args.version))
     counts = class_counts(snapshot)
@@ -94,7 +99,7 @@ def _counts(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _diff(args: argparse.Namespace) -> dict[str, Any]:
-    from lakelens.etl.versions import diff
+    from lakelens.etl.versions.classes import diff
 
     found = diff(args.table, version_value(args.first), _version(args.second))
     for word in ("added", "removed", "changed"):
@@ -103,9 +108,9 @@ def _diff(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _pins(args: argparse.Namespace) -> dict[str, Any]:
-    from lakelens.etl import pins
-    from lakelens.etl.opening import place_of
-    from lakelens.etl.protection import protected_versions
+    from lakelens.etl.log.opening import place_of
+    from lakelens.etl.pins import pins
+    from lakelens.etl.versions.protection import protected_versions
 
     location = place_of(args.table)
     protected = protected_versions(location)
@@ -118,29 +123,29 @@ def _pins(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _pin(args: argparse.Namespace) -> dict[str, Any]:
-    from lakelens.etl.protection import pin_version
+    from lakelens.etl.versions.protection import pin_version
 
     number = pin_version(args.table, args.name, _version(args.version), replace=args.replace)
     return {"pin": args.name, "version": number}
 
 
 def _unpin(args: argparse.Namespace) -> dict[str, Any]:
-    from lakelens.etl import pins
-    from lakelens.etl.opening import place_of
+    from lakelens.etl.log.opening import place_of
+    from lakelens.etl.pins import pins
 
     pins.unpin(place_of(args.table), args.name)
     return {"unpinned": args.name}
 
 
 def _untrack(args: argparse.Namespace) -> dict[str, Any]:
-    from lakelens.etl import pins
-    from lakelens.etl.opening import place_of
+    from lakelens.etl.log.opening import place_of
+    from lakelens.etl.pins import pins
 
     return {"run": args.run_id, "versions": pins.untrack(place_of(args.table), args.run_id)}
 
 
 def _restore(args: argparse.Namespace) -> dict[str, Any]:
-    from lakelens.etl.restore import restore
+    from lakelens.etl.versions.restore import restore
     from lakelens.locations import absolute
 
     spark = session_of(args, f"lakelens table restore {args.table}")
@@ -150,8 +155,24 @@ def _restore(args: argparse.Namespace) -> dict[str, Any]:
     return dataclasses.asdict(result)
 
 
+def _repair(args: argparse.Namespace) -> dict[str, Any]:
+    from lakelens.etl.versions.repair import repair
+    from lakelens.locations import absolute
+
+    spark = session_of(args, f"lakelens table repair {args.table}")
+    location = absolute(args.table)
+    plan = repair(spark, location, dry_run=True)
+    for line in (*plan.findings, *plan.changes):
+        print(line)
+    if not plan.findings:
+        print("the class numbers are in order")
+    elif not args.yes:
+        print("nothing was changed; --yes changes it")
+    return dataclasses.asdict(repair(spark, location) if args.yes and plan.findings else plan)
+
+
 def _quarantine(args: argparse.Namespace) -> dict[str, Any]:
-    from lakelens.etl.quarantined import list_quarantine
+    from lakelens.etl.quarantine.listing import list_quarantine
 
     found = list_quarantine(args.table, batch_id=args.batch, reason=args.reason, limit=args.limit)
     for file in found.files:
@@ -165,7 +186,7 @@ def _quarantine(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _vacuum(args: argparse.Namespace) -> dict[str, Any]:
-    from lakelens.etl.vacuum import vacuum
+    from lakelens.etl.versions.vacuum import vacuum
 
     result = vacuum(
         args.table,
@@ -189,7 +210,7 @@ def _vacuum(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _profile(args: argparse.Namespace) -> dict[str, Any]:
-    from lakelens.etl.profile import profile
+    from lakelens.etl.profile.profile import profile
 
     result = profile(
         args.table,

@@ -12,19 +12,21 @@ from typing import TYPE_CHECKING, Any
 from .errors import LakelensError
 
 if TYPE_CHECKING:
-    from .etl.tables import ImageTable
-    from .inference.score import score
+    from .etl.image_table import ImageTable
+    from .inference.scoring.score import score
     from .inference.udf import predict_udf
-    from .session import spark_session
-    from .training.copies import materialize
-    from .training.experiment import train
-    from .training.feed import DeltaFeed
-    from .training.runner import HorovodRunner
+    from .spark.session import spark_session
+    from .training.configuration.experiment import ExperimentConfig
+    from .training.experiment.train import train
+    from .training.feed.copies import materialize
+    from .training.feed.feed import DeltaFeed
+    from .training.runner.runner import HorovodRunner
 
 __version__ = "0.1.0"
 
 __all__ = [
     "DeltaFeed",
+    "ExperimentConfig",
     "HorovodRunner",
     "ImageTable",
     "LakelensError",
@@ -37,14 +39,15 @@ __all__ = [
 ]
 
 _HOME_OF = {
-    "DeltaFeed": ".training.feed",
-    "HorovodRunner": ".training.runner",
-    "ImageTable": ".etl.tables",
-    "materialize": ".training.copies",
+    "DeltaFeed": ".training.feed.feed",
+    "ExperimentConfig": ".training.configuration.experiment",
+    "HorovodRunner": ".training.runner.runner",
+    "ImageTable": ".etl.image_table",
+    "materialize": ".training.feed.copies",
     "predict_udf": ".inference.udf",
-    "score": ".inference.score",
-    "spark_session": ".session",
-    "train": ".training.experiment",
+    "score": ".inference.scoring.score",
+    "spark_session": ".spark.session",
+    "train": ".training.experiment.train",
 }
 
 # A bare clone has etl/, training/ ... beside this folder rather than in it.

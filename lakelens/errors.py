@@ -127,6 +127,14 @@ class CopyError(TableError):
     """Raised when a plain copy of a version cannot be made: no room for it, or not the version's rows."""
 
 
+class ClassNumbersError(TableError, UsageError):
+    """Raised when a table gives one number to two classes, or one class two numbers; names them."""
+
+
+class IngestLossError(TableError, UsageError):
+    """Raised when an ingest would take most rows of a table, or all of a class, out of it; nothing was committed."""
+
+
 class TableConflictError(TableError):
     """Raised when another writer changed the table in a way that this write cannot be combined with."""
 
@@ -254,7 +262,11 @@ class PredictionsSchemaError(TableError, UsageError):
 
 
 class ModelMismatchError(UsageError):
-    """Raised when a model's input or output does not fit the table that it is to score."""
+    """Raised when a model's classes, input or output do not fit the table that it is to score."""
+
+
+class ScoringFailedError(LakelensError):
+    """Raised when the machine or the model fails while rows are scored, so that no row is to blame."""
 
 
 def _rebuild(kind: type[Exception], message: str, attributes: dict[str, Any]) -> Exception:

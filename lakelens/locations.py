@@ -14,7 +14,7 @@ _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 def is_table_name(location: str) -> bool:
-    """Tells whether `location` is `schema.table` or `catalog.schema.table` rather than a path."""
+    """Tells whether `location`, as `absolute` gives it, is `schema.table` or `catalog.schema.table`, not a path."""
     return "/" not in location and _TABLE_NAME.match(location) is not None
 
 
@@ -29,7 +29,19 @@ def scheme_of(location: str) -> str:
 
 
 def absolute(location: str | Path) -> str:
-    """Makes a local path absolute and leaves URIs and table names as they are.
+    """Makes a table's local path absolute and leaves URIs and catalog names as they are.
+
+    A `Path`, and a text under which something exists, is a path, also where it looks like `schema.table`.
+
+    Raises:
+        InvalidArgumentError: If `location` is empty, or a `file:` URI of another machine.
+    """
+    is_name = isinstance(location, str) and is_table_name(location) and not Path(location).exists()
+    return str(location) if is_name else absolute_path(location)
+
+
+def absolute_path(location: str | Path) -> str:
+    """Makes a local path absolute and leaves URIs as they are; what is no table is never a name of the catalog.
 
     `file:` URIs become plain paths, so that one place on disk has one spelling.
 
@@ -41,7 +53,7 @@ def absolute(location: str | Path) -> str:
         raise InvalidArgumentError("a location is empty; give a path, a URI or schema.table")
     if text[:5].lower() == "file:":
         return _path_of(text)
-    if has_scheme(text) or is_table_name(text):
+    if has_scheme(text):
         return text
     return str(Path(text).expanduser().absolute())
 

@@ -12,7 +12,7 @@ import warnings
 from pathlib import Path
 
 from lakelens.errors import MissingDependencyError
-from lakelens.java import find_java
+from lakelens.spark.java import find_java
 
 # One JVM does what drivers and executors do, and writes at its end which classes that took.
 TRAINING = """

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from class_archive import use_class_archive
 
-from lakelens.java import SHORT_LIVED
+from lakelens.spark.java import SHORT_LIVED
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from lakelens.etl.data_files import open_parquet
-from lakelens.etl.snapshot import open_snapshot
+from lakelens.etl.log.data_files import open_parquet
+from lakelens.etl.log.snapshot import open_snapshot
 
 
 def delta_rows(location: str | Path, version: int | None = None) -> list[dict[str, Any]]:

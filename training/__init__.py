@@ -1,1 +1,6 @@
-"""Distributed training that pins one version of a Delta table."""
+"""Distributed training that pins one version of a Delta table.
+
+The rooms, each of which imports only from those to its right:
+
+    experiment > configuration > trials > checkpoints, runner, feed > distributed > rank
+"""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lakelens.jobs.cli import COMMANDS
-from lakelens.jobs.demo_images import write_digits
+from lakelens.jobs.demo.images import write_digits
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 

@@ -12,10 +12,10 @@ import pyarrow as pa
 from deltalake import write_deltalake
 from PIL import Image
 
-from lakelens.etl import schema
-from lakelens.etl.labels import LABELS_PROPERTY
-from lakelens.etl.recipe import RECIPE_PROPERTY
-from lakelens.etl.splits import DEFAULT_SPLITS, split_of
+from lakelens.etl.images.recipe import RECIPE_PROPERTY
+from lakelens.etl.model import schema
+from lakelens.etl.model.labels import LABELS_PROPERTY
+from lakelens.etl.model.splits import DEFAULT_SPLITS, split_of
 
 
 def picture(seed, size=(96, 96)):

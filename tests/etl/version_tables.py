@@ -9,7 +9,9 @@ from typing import Any
 import pyarrow as pa
 from deltalake import CommitProperties, write_deltalake
 
-NOTE = {"lakelens": "ingest", "batch_id": "b1", "source": "/photos", "user": "ann"}
+from lakelens.etl.log.notes import write_note
+
+NUMBERS = {"cat": 0, "dog": 1, "cow": 2}
 
 
 def images(**classes: list[str]) -> pa.Table:
@@ -19,18 +21,22 @@ def images(**classes: list[str]) -> pa.Table:
     return pa.table({"path": path, "content_hash": content, "label_name": name})
 
 
-def write(table: Path, rows: pa.Table, mode: str = "append", **options: Any) -> None:
-    """Writes one version with the note of an ingest."""
-    properties = CommitProperties(custom_metadata={"userMetadata": json.dumps(NOTE)})
+def write(
+    table: Path, rows: pa.Table, mode: str = "append", counts: dict[str, int] | None = None, **options: Any
+) -> None:
+    """Writes one version with the note of an ingest, which counts the rows that the table has then."""
+    note = write_note("ingest", NUMBERS, counts, batch_id="b1", source="/photos", user="ann")
+    properties = CommitProperties(custom_metadata={"userMetadata": note})
     write_deltalake(str(table), rows, mode=mode, commit_properties=properties, **options)
 
 
 def three_versions(folder: Path) -> Path:
     """Version 0: two cats and a dog. Version 1: two more dogs. Version 2: all rewritten, one gone, one changed."""
     place = folder / "a table, 100%"
-    write(place, images(cat=["c1", "c2"], dog=["d1"]))
-    write(place, images(dog=["d2", "d3"]))
-    write(place, images(cat=["c1", "c2=new"], dog=["d2", "d3"], cow=["w1"]), mode="overwrite")
+    write(place, images(cat=["c1", "c2"], dog=["d1"]), counts={"cat": 2, "dog": 1})
+    write(place, images(dog=["d2", "d3"]), counts={"cat": 2, "dog": 3})
+    last = images(cat=["c1", "c2=new"], dog=["d2", "d3"], cow=["w1"])
+    write(place, last, mode="overwrite", counts={"cat": 2, "dog": 2, "cow": 1})
     return place
 
 

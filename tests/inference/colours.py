@@ -104,7 +104,7 @@ def mixed_model(layer: Any) -> Any:
 
 def save(model: Any, folder: Path, **metadata: Any) -> Any:
     """Saves a model as a checkpoint."""
-    from lakelens.training.checkpoints import save_checkpoint
+    from lakelens.training.checkpoints.checkpoint import save_checkpoint
 
     return save_checkpoint(model, folder, metadata={**METADATA, **metadata}, state={"epoch": 1})
 

@@ -42,8 +42,8 @@ def test_the_demo_shows_that_the_data_version_made_the_difference(tmp_path: Path
     assert "quarantined: 001_truncated.jpg: truncated" in done.stdout
     assert (out / "result.png").stat().st_size > 10_000
 
-    from lakelens.etl.snapshot import open_snapshot
-    from lakelens.tracking import open_client
+    from lakelens.etl.log.snapshot import open_snapshot
+    from lakelens.tracking.runs import open_client
 
     assert open_snapshot(str(out / "tables" / "images"), 0).rows == 1627
     assert open_snapshot(summary["predictions"]["path"]).rows == summary["predictions"]["rows"]

@@ -10,10 +10,10 @@ import pytest
 from PIL import Image
 
 from lakelens.errors import EmptySourceError, SourceNotFoundError
-from lakelens.etl.layouts import class_of_parts
+from lakelens.etl.files.layouts import class_of_parts
 from lakelens.jobs.cli import build_parser, main
-from lakelens.jobs.demo import MARKER, run
-from lakelens.jobs.demo_images import FIRST_FILES_OF_HELD_BACK, deliver, link_own, write_digits
+from lakelens.jobs.demo.images import FIRST_FILES_OF_HELD_BACK, deliver, link_own, write_digits
+from lakelens.jobs.demo.run import MARKER, run
 
 pytestmark = pytest.mark.unit
 

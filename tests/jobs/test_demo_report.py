@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from lakelens.jobs.demo_report import MOST_CLASSES_DRAWN, ClassLine, Sample, choose_samples, class_table, draw_result
+from lakelens.jobs.demo.report import MOST_CLASSES_DRAWN, ClassLine, Sample, choose_samples, class_table, draw_result
 
 pytestmark = pytest.mark.unit
 

@@ -19,8 +19,8 @@ JOBS = Path(__file__).resolve().parents[2] / "jobs"
 def spark_submit(job: str, *flags: str, folder: Path) -> tuple[int, dict]:
     import pyspark
 
-    from lakelens.java import find_java
-    from lakelens.maven import delta_package
+    from lakelens.spark.java import find_java
+    from lakelens.spark.maven import delta_package
 
     settings = {
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -57,7 +57,7 @@ def test_an_ingest_is_a_spark_submit_job(tmp_path: Path) -> None:
     assert code == 0, result
     assert (result["version"], result["rows_in"], result["stored"]) == (0, 3, 3)
 
-    from lakelens.etl.snapshot import open_snapshot
+    from lakelens.etl.log.snapshot import open_snapshot
 
     assert open_snapshot(str(table)).rows == 3
 

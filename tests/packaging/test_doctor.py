@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from lakelens.errors import BuildError, LakelensError, RankFailedError
-from lakelens.jobs.doctor import ORDER, examine
-from lakelens.jobs.doctor_checks import CHECKS, Seen, run_check
+from lakelens.jobs.doctor.checks import CHECKS, Seen, run_check
+from lakelens.jobs.doctor.run import ORDER, examine
 
 
 def doctor(checkout: Path, *arguments: str, **variables: str) -> tuple[int, list[str], dict]:

@@ -40,7 +40,7 @@ def top_of_site_packages(environment: Borrower) -> set[str]:
 
 
 def python_files(sources: Path) -> set[str]:
-    """What the mapping promises: etl/schema.py of the checkout is lakelens/etl/schema.py of the wheel."""
+    """What the mapping promises: etl/model/schema.py of the checkout is lakelens/etl/schema.py of the wheel."""
     files = set()
     for folder in FOLDERS:
         for path in (sources / folder).rglob("*.py"):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pyspark
 import pytest
 
-from lakelens.java import find_java
+from lakelens.spark.java import find_java
 
 if TYPE_CHECKING:
     from conftest import Borrower

@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from lakelens import azure
 from lakelens.errors import InvalidArgumentError
-from lakelens.store_options import fsspec_options
+from lakelens.stores import azure
+from lakelens.stores.options import fsspec_options
 
 pytestmark = pytest.mark.unit
 

@@ -7,9 +7,9 @@ import os
 
 import pytest
 
-from lakelens import google
 from lakelens.errors import InvalidArgumentError
-from lakelens.store_options import fsspec_options
+from lakelens.stores import google
+from lakelens.stores.options import fsspec_options
 
 pytestmark = pytest.mark.unit
 

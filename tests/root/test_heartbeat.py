@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from lakelens.heartbeat import LOST_AFTER_S, Heartbeat, _start_of
+from lakelens.tracking.heartbeat import LOST_AFTER_S, Heartbeat, _start_of
 
 pytestmark = pytest.mark.unit
 

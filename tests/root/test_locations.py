@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lakelens.errors import InvalidArgumentError
-from lakelens.locations import absolute, file_uri, has_scheme, is_table_name
+from lakelens.locations import absolute, absolute_path, file_uri, has_scheme, is_table_name
 
 pytestmark = pytest.mark.unit
 
@@ -26,6 +26,14 @@ pytestmark = pytest.mark.unit
 )
 def test_a_table_name_has_two_or_three_parts_and_no_slash(location: str, named: bool) -> None:
     assert is_table_name(location) is named
+
+
+def test_what_exists_is_a_path_not_a_table_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert absolute("photos.v1") == "photos.v1"
+    (tmp_path / "photos.v1").mkdir()
+    assert absolute("photos.v1") == str(tmp_path / "photos.v1")
+    assert absolute(Path("other.v1")) == absolute_path("other.v1") == str(tmp_path / "other.v1")
 
 
 def test_a_file_uri_and_its_path_are_the_same_location(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lakelens.maven import fetching
+from lakelens.spark.maven import fetching
 
 pytestmark = pytest.mark.unit
 
@@ -35,7 +35,7 @@ def test_of_sessions_that_fetch_one_does_and_the_others_wait_and_then_start_side
             together.wait()
 
     waiting = [threading.Thread(target=start) for _ in range(2)]
-    with caplog.at_level(logging.WARNING, "lakelens.maven"):
+    with caplog.at_level(logging.WARNING, "lakelens.spark.maven"):
         with fetching(PACKAGES, str(tmp_path)):
             for thread in waiting:
                 thread.start()

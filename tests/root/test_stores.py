@@ -7,9 +7,9 @@ import os
 import pytest
 
 from lakelens.errors import InvalidArgumentError, StoreError
-from lakelens.etl.snapshot import open_snapshot
-from lakelens.store_options import delta_options, fsspec_options
-from lakelens.stores import PROTOCOLS, by_folder, file_system, local_form, names_in, reaching, read_bytes
+from lakelens.etl.log.snapshot import open_snapshot
+from lakelens.stores.data_files import PROTOCOLS, by_folder, file_system, local_form, names_in, reaching, read_bytes
+from lakelens.stores.options import delta_options, fsspec_options
 
 pytestmark = pytest.mark.unit
 

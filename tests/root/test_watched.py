@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from lakelens.errors import FeedStalledError
-from lakelens.watched import watched, watched_each
+from lakelens.stores.watched import watched, watched_each
 
 pytestmark = pytest.mark.unit
 
@@ -53,7 +53,7 @@ def test_work_that_does_not_answer_is_an_error_that_names_it():
 
 def test_a_thread_that_hangs_does_not_keep_the_interpreter():
     code = (
-        "import threading; from lakelens.watched import watched; from lakelens.errors import FeedStalledError\n"
+        "import threading; from lakelens.stores.watched import watched; from lakelens.errors import FeedStalledError\n"
         "try:\n    watched(threading.Event().wait, 'it', 0.05)\nexcept FeedStalledError:\n    print('stalled')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=True)

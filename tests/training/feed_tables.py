@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from deltalake import WriterProperties, write_deltalake
+from deltalake import ColumnProperties, WriterProperties, write_deltalake
 from PIL import Image
 
 HEIGHT, WIDTH = 12, 16
@@ -82,3 +82,28 @@ def flat(lists: Iterable[list[int]]) -> list[int]:
 
 def labels_of(dataset) -> list[list[int]]:
     return [real(batch) for batch in dataset]
+
+
+def write_numbers(
+    folder: Path, files: list[int], row_group_rows: int, row_bytes: int = 10, compression: str = "UNCOMPRESSED"
+) -> Path:
+    """A table whose labels are 0, 1, 2 ... in stored order, one file per entry."""
+    first = 0
+    for rows in files:
+        numbers = range(first, first + rows)
+        table = pa.table(
+            {
+                "image": pa.array([bytes([n % 251]) * row_bytes for n in numbers], pa.binary()),
+                "label": pa.array(numbers, pa.int32()),
+            }
+        )
+        written = WriterProperties(
+            max_row_group_size=row_group_rows,
+            compression=compression,
+            data_page_size_limit=50_000,
+            write_batch_size=max(1, 50_000 // row_bytes),
+            default_column_properties=ColumnProperties(dictionary_enabled=False),
+        )
+        write_deltalake(str(folder), table, mode="append", writer_properties=written)
+        first += rows
+    return folder

@@ -12,8 +12,8 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from ...errors import ConfigurationError, InvalidArgumentError
-from ..entrypoint import DEFAULT_ENTRYPOINT
-from ..metrics import Goal
+from ..trials.entrypoint import DEFAULT_ENTRYPOINT
+from ..trials.metrics import Goal
 from .hyperparameters import DEFAULT_BATCH_SIZE, GLOBAL_BATCH_SIZE, check_leaves, constants, is_space, leaves
 from .lengths import Length
 from .problems import configuration_error

@@ -1,1 +1,1 @@
-"""Ready-made trials."""
+"""What a user writes, the Trial, and the ready-made ones. Door: `lakelens.Trial`."""

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from ...errors import TrialError
-from ..trial import Trial
+from .trial import Trial
 
 if TYPE_CHECKING:
     import keras

@@ -1,0 +1,344 @@
+"""Bounding boxes: one convention, and their exact way through EXIF orientation and resize.
+
+Convention: half-open intervals [xmin, xmax) x [ymin, ymax) in pixels, the origin at the outer corner of the first
+pixel. The first pixel alone is (0, 0, 1, 1); a whole image is (0, 0, width, height). Fractions are kept. Arrays of
+coordinates are float64 [n, 4] in the order xmin, ymin, xmax, ymax.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ...errors import InvalidArgumentError
+from ..images.geometry import Placement
+
+Coordinates = npt.NDArray[np.float64]
+
+BOX_CLIPPED = "box_clipped"
+BOX_INVERTED = "box_inverted"
+BOX_NOT_FINITE = "box_not_finite"
+BOX_NO_AREA = "box_no_area"
+BOX_OUTSIDE = "box_outside"
+BOX_CROPPED = "box_cropped"
+BOX_CROPPED_AWAY = "box_cropped_away"
+SIZE_MISMATCH = "annotation_size_mismatch"
+
+# Of an image's orientations, those that exchange width and height.
+_TURNING_ORIENTATIONS = (5, 6, 7, 8)
+# The orientation that undoes another; the six that are missing undo themselves.
+_INVERSE_ORIENTATIONS = {6: 8, 8: 6}
+_DECODER_REDUCTIONS = (1, 2, 4, 8)
+_DETAIL_LENGTH = 200
+_ROUNDING = 1e-9
+
+
+class Problem(NamedTuple):
+    """Something about an annotation that was repaired, dropped or is a reason to quarantine the image.
+
+    Attributes:
+        reason: One of `annotations.REASONS`.
+        detail: The value that breaks the rule, at most 200 characters.
+    """
+
+    reason: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class Box:
+    """One object in an image.
+
+    Attributes:
+        label_name: Name of its class.
+        xmin: Left edge in pixels.
+        ymin: Top edge in pixels.
+        xmax: Right edge in pixels, exclusive.
+        ymax: Bottom edge in pixels, exclusive.
+        difficult: Whether evaluation may pass over it (VOC's `difficult`, COCO's `iscrowd`).
+        label: Number of its class; None until the table has given one.
+    """
+
+    label_name: str
+    xmin: float
+    ymin: float
+    xmax: float
+    ymax: float
+    difficult: bool = False
+    label: int | None = None
+
+    @property
+    def corners(self) -> tuple[float, float, float, float]:
+        """The coordinates xmin, ymin, xmax, ymax."""
+        return self.xmin, self.ymin, self.xmax, self.ymax
+
+
+class PlacedBoxes(NamedTuple):
+    """Boxes after a check or a change of frame, and what happened to those that did not pass as they were."""
+
+    boxes: tuple[Box, ...]
+    problems: tuple[Problem, ...]
+
+
+def problem(reason: str, detail: object) -> Problem:
+    """Builds a problem whose detail is short enough to be stored for every image of a hostile source."""
+    text = str(detail)
+    return Problem(reason, text if len(text) <= _DETAIL_LENGTH else text[: _DETAIL_LENGTH - 1] + "…")
+
+
+def from_inclusive(xmin: float, ymin: float, xmax: float, ymax: float) -> tuple[float, float, float, float]:
+    """Converts Pascal VOC's corners, 1-based pixels of which the last belongs to the box, to the half-open convention.
+
+    Source: VOC2012 development kit, section on annotation: "the top-left pixel in the image has coordinates (1, 1)".
+    """
+    return xmin - 1, ymin - 1, xmax, ymax
+
+
+def from_corner_and_size(x: float, y: float, width: float, height: float) -> tuple[float, float, float, float]:
+    """Converts COCO's `bbox`, a 0-based corner with width and height, to the half-open convention.
+
+    Source: cocodataset/cocoapi issue 5: a box that spans the first pixel has the corners (0, 0) and (1, 1).
+    """
+    return x, y, x + width, y + height
+
+
+def coordinates_of(boxes: Sequence[Box]) -> Coordinates:
+    """Gathers the corners of boxes as float64 [n, 4]."""
+    return np.array([box.corners for box in boxes], dtype=np.float64).reshape(len(boxes), 4)
+
+
+def with_coordinates(boxes: Sequence[Box], coordinates: Coordinates) -> tuple[Box, ...]:
+    """Gives boxes new corners, row by row."""
+    return tuple(
+        replace(box, xmin=row[0], ymin=row[1], xmax=row[2], ymax=row[3])
+        for box, row in zip(boxes, coordinates.tolist(), strict=True)
+    )
+
+
+def upright_size(orientation: int, size: tuple[int, int]) -> tuple[int, int]:
+    """Gives (width, height) of an image after EXIF `orientation` has been applied."""
+    return (size[1], size[0]) if orientation in _TURNING_ORIENTATIONS else size
+
+
+def turn_upright(coordinates: Coordinates, orientation: int, size: tuple[int, int]) -> Coordinates:
+    """Carries boxes from the pixels of a file to the upright image.
+
+    Args:
+        coordinates: float64 [n, 4].
+        orientation: EXIF orientation 1-8; other values mean 1, as for the pixels.
+        size: (width, height) of the file's pixels, before turning.
+    """
+    width, height = size
+    x0, y0, x1, y1 = coordinates.T
+    across, along = (width - x1, width - x0), (height - y1, height - y0)
+    columns: dict[int, tuple[Any, Any, Any, Any]] = {
+        2: (across[0], y0, across[1], y1),
+        3: (across[0], along[0], across[1], along[1]),
+        4: (x0, along[0], x1, along[1]),
+        5: (y0, x0, y1, x1),
+        6: (along[0], x0, along[1], x1),
+        7: (along[0], across[0], along[1], across[1]),
+        8: (y0, across[0], y1, across[1]),
+    }
+    return np.stack(columns.get(orientation, (x0, y0, x1, y1)), axis=1)
+
+
+def decoder_reduction(file_size: tuple[int, int], decoded_size: tuple[int, int]) -> int:
+    """Finds by how much a JPEG decoder reduced an image: 1, 2, 4 or 8 pixels of the file for each decoded pixel.
+
+    Both sizes are before turning upright. libjpeg rounds a reduced side up, so that the last decoded pixel may stand
+    for less than a whole block: dividing the two sizes would shift edges by up to one decoded pixel.
+
+    Raises:
+        InvalidArgumentError: If no reduction leads from one size to the other.
+    """
+    for block in _DECODER_REDUCTIONS:
+        if decoded_size == (math.ceil(file_size[0] / block), math.ceil(file_size[1] / block)):
+            return block
+    raise InvalidArgumentError(
+        f"decoded_size = {_by(decoded_size)} is not {_by(file_size)} pixels divided by 1, 2, 4 or 8 and rounded up"
+    )
+
+
+def check_boxes(boxes: Sequence[Box], size: tuple[int, int]) -> PlacedBoxes:
+    """Checks boxes against the image that they were drawn on.
+
+    Repaired: corners in the wrong order are exchanged (`box_inverted`); a box that reaches over the edge is cut there
+    (`box_clipped`). Dropped: coordinates that are not finite (`box_not_finite`), no area (`box_no_area`), no pixel
+    within the image (`box_outside`).
+
+    Args:
+        boxes: In pixels of the image.
+        size: (width, height) of that image.
+    """
+    if not boxes:
+        return PlacedBoxes((), ())
+    given = coordinates_of(boxes)
+    finite = np.isfinite(given).all(axis=1)
+    ordered = np.concatenate([np.minimum(given[:, :2], given[:, 2:]), np.maximum(given[:, :2], given[:, 2:])], axis=1)
+    flat = (ordered[:, 2:] <= ordered[:, :2]).any(axis=1)
+    clipped = _clip(ordered, size)
+    outside = (clipped[:, 2:] <= clipped[:, :2]).any(axis=1)
+    dropped = _first_reason([(~finite, BOX_NOT_FINITE), (flat, BOX_NO_AREA), (outside, BOX_OUTSIDE)])
+    repaired = [((ordered != given).any(axis=1), BOX_INVERTED), ((clipped != ordered).any(axis=1), BOX_CLIPPED)]
+    return _select(boxes, clipped, dropped, repaired, size)
+
+
+def place_boxes(
+    boxes: Sequence[Box],
+    *,
+    source_size: tuple[int, int],
+    orientation: int,
+    placement: Placement,
+    declared_size: tuple[int, int] | None = None,
+    decoded_size: tuple[int, int] | None = None,
+) -> PlacedBoxes:
+    """Carries boxes from an annotation to the stored image: check, turn upright, scale, cut what `crop` cuts.
+
+    Boxes are taken as drawn on the file's pixels, unless the size that the annotation declares is that of the upright
+    image and not that of the file: then the tool had applied the EXIF orientation already.
+
+    Args:
+        boxes: In pixels of the annotated image.
+        source_size: (width, height) of the upright source, before any reduction by the decoder.
+        orientation: EXIF orientation of the file; values other than 1-8 mean 1, as for the pixels.
+        placement: Of the upright source in the stored image.
+        declared_size: (width, height) that the annotation gives; None when it gives none.
+        decoded_size: (width, height) of the upright image as the decoder gave it; None when it was not reduced.
+
+    Returns:
+        Boxes in pixels of the stored image, and the problems. `annotation_size_mismatch` among them means that the
+        boxes belong to an image of another size: none is returned, and the image is to be quarantined.
+    """
+    file_size = upright_size(orientation, source_size)
+    if declared_size is not None and declared_size not in (source_size, source_size[::-1]):
+        detail = f"annotated at {_by(declared_size)}, the image has {_by(file_size)} pixels"
+        return PlacedBoxes((), (problem(SIZE_MISMATCH, detail),))
+    drawn_upright = declared_size == source_size and source_size != file_size
+    checked = check_boxes(boxes, source_size if drawn_upright else file_size)
+    if not checked.boxes:
+        return checked
+    coordinates = coordinates_of(checked.boxes)
+    if drawn_upright:
+        coordinates = turn_upright(coordinates, _INVERSE_ORIENTATIONS.get(orientation, orientation), source_size)
+    decoded_file_size = upright_size(orientation, decoded_size or source_size)
+    block = decoder_reduction(file_size, decoded_file_size)
+    # The blocks of the decoder may reach over the right and bottom edges of the file; turning moves those edges.
+    covered_size = (decoded_file_size[0] * block, decoded_file_size[1] * block)
+    upright = turn_upright(coordinates, orientation, covered_size)
+    return _cut(checked, _scale(upright, upright_size(orientation, covered_size), placement), placement)
+
+
+def box_from_values(
+    label_name: str, corners: Iterable[Any], *, difficult: bool = False, convention: str = "half_open"
+) -> Box:
+    """Builds a box from four values of an annotation.
+
+    Args:
+        label_name: Name of its class.
+        corners: Four numbers, or texts of numbers, in the order of the convention.
+        difficult: As in `Box`.
+        convention: `half_open`, `inclusive` (VOC) or `corner_and_size` (COCO).
+
+    Raises:
+        InvalidArgumentError: If there are not four, one is no number, or the convention is unknown. Numbers that are
+            not finite pass, since `check_boxes` counts them.
+    """
+    converters = {
+        "half_open": lambda *values: values,
+        "inclusive": from_inclusive,
+        "corner_and_size": from_corner_and_size,
+    }
+    if convention not in converters:
+        raise InvalidArgumentError(f"convention = {convention!r} is not one of {', '.join(converters)}")
+    values = [_number(value) for value in corners]
+    if len(values) != 4:
+        raise InvalidArgumentError(f"a box has four numbers, and {len(values)} were given")
+    xmin, ymin, xmax, ymax = converters[convention](*values)
+    return Box(label_name, xmin, ymin, xmax, ymax, difficult)
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise InvalidArgumentError(f"{_short(value)} is not a number of pixels")
+    # float() also reads 1_000 and digits of other scripts, which no annotation tool writes.
+    if isinstance(value, str) and (not value.isascii() or "_" in value):
+        raise InvalidArgumentError(f"{_short(value)} is not a number of pixels")
+    try:
+        return float(value)
+    except ValueError as error:
+        raise InvalidArgumentError(f"{_short(value)} is not a number of pixels") from error
+    except OverflowError:
+        return math.inf
+
+
+def _short(value: Any) -> str:
+    if value is None:
+        return "a missing value"
+    return repr(value)[:60] if isinstance(value, (str, int, float, bool)) else f"a {type(value).__name__}"
+
+
+def _by(size: tuple[int, int]) -> str:
+    return f"{size[0]} x {size[1]}"
+
+
+def _scale(coordinates: Coordinates, size: tuple[int, int], placement: Placement) -> Coordinates:
+    """Carries boxes of an upright image of the given size to the stored image."""
+    scale = np.array([placement.scaled_width / size[0], placement.scaled_height / size[1]] * 2)
+    offset = np.array([placement.offset_x, placement.offset_y] * 2, dtype=np.float64)
+    scaled: Coordinates = coordinates * scale + offset
+    return scaled
+
+
+def _cut(checked: PlacedBoxes, placed: Coordinates, placement: Placement) -> PlacedBoxes:
+    """Cuts placed boxes at the edges of the stored image, and says so where `crop` is the cause."""
+    size = (placement.width, placement.height)
+    clipped = _clip(placed, size)
+    gone = (clipped[:, 2:] <= clipped[:, :2]).any(axis=1)
+    is_cropped = placement.offset_x < 0 or placement.offset_y < 0
+    # Without a crop only the last bit of a product lies beyond an edge, or the scale leaves a box without any width.
+    dropped = _first_reason([(gone, BOX_CROPPED_AWAY if is_cropped else BOX_NO_AREA)])
+    cut = (np.abs(clipped - placed) > _ROUNDING * max(size)).any(axis=1)
+    result = _select(checked.boxes, clipped, dropped, [(cut, BOX_CROPPED)] if is_cropped else [], size)
+    return PlacedBoxes(result.boxes, checked.problems + result.problems)
+
+
+def _clip(coordinates: Coordinates, size: tuple[int, int]) -> Coordinates:
+    clipped: Coordinates = np.clip(coordinates, 0.0, np.array([size[0], size[1]] * 2, dtype=np.float64))
+    return clipped
+
+
+def _first_reason(rules: list[tuple[npt.NDArray[np.bool_], str]]) -> list[str | None]:
+    """For each box the first reason whose rule it breaks, or None."""
+    reasons: list[str | None] = [None] * len(rules[0][0])
+    for broken, reason in reversed(rules):
+        for index in np.flatnonzero(broken):
+            reasons[index] = reason
+    return reasons
+
+
+def _select(
+    boxes: Sequence[Box],
+    coordinates: Coordinates,
+    dropped: list[str | None],
+    repaired: list[tuple[npt.NDArray[np.bool_], str]],
+    size: tuple[int, int],
+) -> PlacedBoxes:
+    """Keeps the boxes that no rule drops, at their new coordinates, and lists what happened."""
+    kept = [index for index, reason in enumerate(dropped) if reason is None]
+    problems = [
+        problem(reason, _describe(boxes[index], size)) for index, reason in enumerate(dropped) if reason is not None
+    ]
+    for changed, reason in repaired:
+        problems += [problem(reason, _describe(boxes[index], size)) for index in kept if changed[index]]
+    return PlacedBoxes(with_coordinates([boxes[i] for i in kept], coordinates[kept]), tuple(problems))
+
+
+def _describe(box: Box, size: tuple[int, int]) -> str:
+    corners = ", ".join(f"{value:g}" for value in box.corners)
+    return f"{box.label_name[:80]} ({corners}) in {_by(size)} pixels"

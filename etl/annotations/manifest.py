@@ -1,0 +1,314 @@
+"""Manifests: a table with one row per image, or per box, as CSV, JSON or Parquet; rows to annotations, pure.
+
+Boxes follow the convention of `boxes`: half-open pixels, 0-based. COCO's `bbox` is taken within a box as well.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+from ...errors import AnnotationFileError, InvalidArgumentError
+from .boxes import Box, Problem, box_from_values, problem
+from .json_stream import JsonStreamError, iterate_array
+from .record import (
+    ANNOTATION_UNREADABLE,
+    BOX_MALFORMED,
+    MAX_BOXES_PER_IMAGE,
+    PATH_UNUSABLE,
+    TOO_MANY_BOXES,
+    Annotation,
+    clean_name,
+    declared_size,
+    limit_boxes,
+    with_split,
+)
+
+FORMATS = ("csv", "json", "parquet")
+_FORMAT_OF_SUFFIX = {"csv": "csv", "jsonl": "json", "ndjson": "json", "json": "json", "parquet": "parquet"}
+
+# What tools call the columns, the first name being ours.
+_ALIASES = {
+    "path": ("path", "filename", "file_name", "image", "image_path", "filepath", "uri"),
+    "label": ("label", "class", "label_name", "class_name", "category"),
+    "boxes": ("boxes", "annotations", "objects"),
+    "split": ("split", "subset"),
+    "width": ("width", "image_width"),
+    "height": ("height", "image_height"),
+    "difficult": ("difficult",),
+    "xmin": ("xmin", "x_min"),
+    "ymin": ("ymin", "y_min"),
+    "xmax": ("xmax", "x_max"),
+    "ymax": ("ymax", "y_max"),
+}
+_SIDES = ("xmin", "ymin", "xmax", "ymax")
+_TRUE = (True, 1, "1", "true", "True", "TRUE")
+# A quote that is never closed would otherwise make one field of the rest of the file.
+_MAX_FIELD = 16 * 1024 * 1024
+_NO_VALUE = ("", None)
+_MAX_KEY_SETS = 1000
+
+
+@dataclass(frozen=True)
+class ManifestColumns:
+    """Which of a manifest's columns holds what.
+
+    Attributes:
+        names: From our name (`path`, `label`, `boxes`, `split`, `width`, `height`, `difficult`, `xmin` ...) to the
+            manifest's own.
+    """
+
+    names: Mapping[str, str]
+
+    @property
+    def has_box_columns(self) -> bool:
+        """Whether each row is one box, its class in `label` and its corners in four columns."""
+        return all(side in self.names for side in _SIDES)
+
+    def value(self, row: Mapping[str, Any], name: str) -> Any:
+        """The value that a row has under one of our names; None when the column is absent."""
+        column = self.names.get(name)
+        value = row.get(column) if column is not None else None
+        return None if isinstance(value, float) and math.isnan(value) and name not in _SIDES else value
+
+
+def manifest_format(location: str) -> str:
+    """Tells a manifest's format from its suffix.
+
+    Raises:
+        InvalidArgumentError: If the suffix is none of those that are known.
+    """
+    suffix = location.rstrip("/").rpartition(".")[2].lower()
+    if suffix not in _FORMAT_OF_SUFFIX:
+        known = ", ".join(f".{name}" for name in _FORMAT_OF_SUFFIX)
+        raise InvalidArgumentError(f"{location}: a manifest's format is told by its suffix, which is one of {known}")
+    return _FORMAT_OF_SUFFIX[suffix]
+
+
+def find_columns(names: Sequence[str], location: str) -> ManifestColumns:
+    """Finds the columns of a manifest, whatever their case.
+
+    Raises:
+        AnnotationFileError: If there is none for the path, or neither a label nor boxes, or two for the same thing;
+            names the columns that there are.
+    """
+    folded = [_folded(name) for name in names]
+    twice = next((name for name in folded if folded.count(name) > 1), None)
+    if twice is not None:
+        raise AnnotationFileError(f"{location} has two columns {twice!r}; remove or rename one of them")
+    columns = match_columns(names)
+    found = columns.names
+    there = ", ".join(repr(name) for name in names[:40]) or "none"
+    if "path" not in found:
+        raise AnnotationFileError(f"{location} has no column 'path' (its columns: {there}); add one, or rename it")
+    partial = [side for side in _SIDES if side in found]
+    if partial and not columns.has_box_columns:
+        missing = [side for side in _SIDES if side not in found]
+        raise AnnotationFileError(f"{location} has the columns {', '.join(partial)} without {', '.join(missing)}")
+    if columns.has_box_columns and "label" not in found:
+        raise AnnotationFileError(f"{location} has a box in each row and no column 'label' for its class; add one")
+    if "label" not in found and "boxes" not in found:
+        raise AnnotationFileError(
+            f"{location} has neither a column 'label' nor 'boxes' (its columns: {there}); add one, or rename it"
+        )
+    return columns
+
+
+def match_columns(names: Iterable[str]) -> ManifestColumns:
+    """Finds the columns that there are, without any rule about those that must be."""
+    by_name = {_folded(name): name for name in names}
+    found = {}
+    for ours, aliases in _ALIASES.items():
+        present = [alias for alias in aliases if alias in by_name]
+        if present:
+            found[ours] = by_name[present[0]]
+    return ManifestColumns(found)
+
+
+def annotation_of_row(
+    row: Mapping[str, Any], columns: ManifestColumns, path_of: Callable[[str], str], where: str
+) -> Annotation:
+    """Reads one row.
+
+    Args:
+        row: From the manifest's own column names to values; texts, or typed values from JSON and Parquet.
+        columns: From `find_columns`.
+        path_of: Resolves the path; raises InvalidArgumentError when it cannot be one.
+        where: Names the row, as in `labels.csv#row=17`; stands for the path of a row that has none.
+    """
+    try:
+        path = path_of(columns.value(row, "path"))
+    except InvalidArgumentError as error:
+        return Annotation(where).with_problem(PATH_UNUSABLE, error)
+    boxes, problems = _boxes(row, columns)
+    label = columns.value(row, "label")
+    name = None
+    if not columns.has_box_columns and label not in _NO_VALUE:
+        name = clean_name(label)
+        if name is None:
+            problems.append(problem(ANNOTATION_UNREADABLE, f"the label {str(label)[:80]!r} is no name of a class"))
+    size = declared_size(columns.value(row, "width"), columns.value(row, "height"))
+    record = Annotation(path, label_name=name, boxes=tuple(boxes), size=size, problems=tuple(problems))
+    split = columns.value(row, "split")
+    return limit_boxes(with_split(record, None if split is None else str(split)))
+
+
+def read_csv(stream: BinaryIO, location: str) -> Iterator[dict[str, Any]]:
+    """Yields the rows of a CSV file: UTF-8 with or without a byte order mark, quoting as in RFC 4180, a header line.
+
+    Raises:
+        AnnotationFileError: If it is not UTF-8, has no header, lacks a column, or a field goes on for more than 16 MiB.
+    """
+    csv.field_size_limit(_MAX_FIELD)
+    lines = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
+    try:
+        reader = csv.reader(lines, strict=False)
+        header = next(reader, None)
+        if not header:
+            raise AnnotationFileError(f"{location} is empty; its first line names the columns, such as path,label")
+        find_columns(header, location)
+        for values in reader:
+            if values:
+                # A row that is too short lacks its last values, not its columns.
+                yield dict(itertools.zip_longest(header, values[: len(header)]))
+    except UnicodeDecodeError as error:
+        raise AnnotationFileError(f"{location} is not UTF-8 ({error}); save it as UTF-8") from error
+    except csv.Error as error:
+        raise AnnotationFileError(f"{location}: {error}; a quote may lack its end") from error
+    finally:
+        lines.detach()
+
+
+def read_json(stream: BinaryIO, location: str) -> Iterator[dict[str, Any]]:
+    """Yields the rows of a JSON file: the elements of an array, or one row per line.
+
+    Raises:
+        AnnotationFileError: If it begins as an array and is none, or holds one object on several lines.
+    """
+    start = _first_bytes(stream)
+    if start == b"[":
+        try:
+            yield from map(_as_row, iterate_array(stream))
+        except JsonStreamError as error:
+            raise AnnotationFileError(f"{location} begins as a JSON array, and is none: {error}") from error
+        return
+    for number, line in enumerate(stream):
+        # Bytes that are not UTF-8 fail in the line they are in.
+        text = line.decode("utf-8", "replace").removeprefix("\ufeff").strip()
+        if text == "{" and number == 0:
+            raise AnnotationFileError(
+                f"{location} holds a JSON object on several lines; a manifest is an array of objects, or JSON lines"
+            )
+        if text:
+            yield parse_json_line(text)
+
+
+def _first_bytes(stream: BinaryIO) -> bytes:
+    """Gives the first byte that is no blank and no byte order mark, and goes back to the beginning."""
+    start = stream.read(1)
+    while start and start in b" \t\r\n\xef\xbb\xbf":
+        start = stream.read(1)
+    stream.seek(0)
+    return start
+
+
+def parse_json_line(line: str) -> dict[str, Any]:
+    """Reads one line of JSON; a line that is no object becomes a row without a path, which is then accounted for."""
+    try:
+        return _as_row(json.loads(line))
+    except (ValueError, RecursionError):
+        return {}
+
+
+def _as_row(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _boxes(row: Mapping[str, Any], columns: ManifestColumns) -> tuple[list[Box], list[Problem]]:
+    if columns.has_box_columns:
+        corners = [columns.value(row, side) for side in _SIDES]
+        if all(value in _NO_VALUE for value in corners):  # how such manifests list an image without any object
+            return [], []
+        entries: Any = [
+            {
+                "label": columns.value(row, "label"),
+                "difficult": columns.value(row, "difficult"),
+                **dict(zip(_SIDES, corners, strict=True)),
+            }
+        ]
+    else:
+        entries = columns.value(row, "boxes")
+    try:
+        entries = _as_list(entries)
+    except InvalidArgumentError as error:
+        return [], [problem(ANNOTATION_UNREADABLE, error)]
+    if len(entries) > MAX_BOXES_PER_IMAGE:
+        return [], [problem(TOO_MANY_BOXES, f"{len(entries)} boxes")]
+    boxes: list[Box] = []
+    problems: list[Problem] = []
+    for entry in entries:
+        try:
+            boxes.append(_box(entry))
+        except InvalidArgumentError as error:
+            problems.append(problem(BOX_MALFORMED, error))
+    return boxes, problems
+
+
+def _as_list(value: Any) -> list[Any]:
+    """Takes boxes as a list, as JSON text of one, or as nothing."""
+    if isinstance(value, str):
+        if not value.strip():
+            return []
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError) as error:
+            raise InvalidArgumentError(f"boxes are not JSON: {error}") from error
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise InvalidArgumentError(f"boxes are a {type(value).__name__}, not a list of objects")
+    return value
+
+
+def _box(entry: Any) -> Box:
+    if not isinstance(entry, Mapping):
+        raise InvalidArgumentError("a box is no object with a label and four numbers")
+    label = next((entry[name] for name in _ALIASES["label"] if entry.get(name) not in _NO_VALUE), None)
+    name = clean_name(label)
+    if name is None:
+        raise InvalidArgumentError("a box has no label")
+    difficult = entry.get("difficult") in _TRUE
+    if entry.get("bbox") is not None:
+        corners = entry["bbox"]
+        return box_from_values(
+            name, corners if isinstance(corners, list) else [], difficult=difficult, convention="corner_and_size"
+        )
+    return box_from_values(name, [entry.get(side) for side in _SIDES], difficult=difficult)
+
+
+def read_rows(rows: Iterable[Mapping[str, Any]], location: str, path_of: Callable[[str], str]) -> Iterator[Annotation]:
+    """Reads rows in a manifest's own order; JSON lines may each leave out other keys.
+
+    Raises:
+        AnnotationFileError: If the first row that is one lacks a column.
+    """
+    known: dict[tuple[str, ...], ManifestColumns] = {}
+    checked = False
+    for number, row in enumerate(rows, start=1):
+        names = tuple(row)
+        if names and not checked:
+            known[names], checked = find_columns(names, location), True
+        columns = known.get(names) or match_columns(names)
+        if len(known) < _MAX_KEY_SETS:
+            known[names] = columns
+        yield annotation_of_row(row, columns, path_of, f"{location}#row={number}")
+
+
+def _folded(name: str) -> str:
+    return name.strip().lstrip("\ufeff").lower()

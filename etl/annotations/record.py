@@ -1,0 +1,303 @@
+"""What a source says about one image: the record that every annotation format is read into, and its closed reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ...errors import InvalidArgumentError
+from ..model import schema
+from ..model.splits import check_splits
+from . import boxes as box_rules
+from .boxes import Box, Problem, problem
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+QUARANTINED = "quarantined"
+DROPPED = "dropped"
+REPAIRED = "repaired"
+
+ANNOTATION_MISSING = "annotation_missing"
+ANNOTATION_UNREADABLE = "annotation_unreadable"
+ANNOTATION_REPEATED = "annotation_repeated"
+IMAGE_MISSING = "image_missing"
+CONTENT_CONFLICT = "content_conflict"
+LABEL_CONFLICT = "label_conflict"
+CLASS_UNKNOWN = "class_unknown"
+SPLIT_CONFLICT = "split_conflict"
+SPLIT_UNFIT = "split_unfit"
+PATH_UNUSABLE = "path_unusable"
+TOO_MANY_BOXES = "too_many_boxes"
+BOX_MALFORMED = "box_malformed"
+BOX_CLASS_UNKNOWN = "box_class_unknown"
+
+# An image's boxes travel in one row; the densest public detection sets stay below a tenth of this.
+MAX_BOXES_PER_IMAGE = 20_000
+# Texts of a hostile source are cut where they would be stored for every image.
+MAX_NAME_LENGTH = 500
+
+
+class Reason(NamedTuple):
+    """What a problem of an annotation leads to.
+
+    Attributes:
+        effect: `quarantined` (the image is not stored), `dropped` (one box is not) or `repaired` (stored, changed).
+        meaning: In words.
+    """
+
+    effect: str
+    meaning: str
+
+
+REASONS: dict[str, Reason] = {
+    ANNOTATION_MISSING: Reason(QUARANTINED, "the source annotates its images, but not this one"),
+    ANNOTATION_UNREADABLE: Reason(QUARANTINED, "the image's annotation breaks its own format"),
+    box_rules.SIZE_MISMATCH: Reason(QUARANTINED, "the annotation was drawn on an image of another size"),
+    IMAGE_MISSING: Reason(QUARANTINED, "an annotation names an image that the source does not hold"),
+    CONTENT_CONFLICT: Reason(QUARANTINED, "the source gives one path two contents"),
+    LABEL_CONFLICT: Reason(QUARANTINED, "the source gives one image two classes"),
+    CLASS_UNKNOWN: Reason(QUARANTINED, "the image's class is not among those that are known"),
+    SPLIT_CONFLICT: Reason(QUARANTINED, "the source puts one image into two splits"),
+    SPLIT_UNFIT: Reason(QUARANTINED, "the split's name cannot be that of a folder"),
+    PATH_UNUSABLE: Reason(QUARANTINED, "the annotation gives no path that can be read here"),
+    TOO_MANY_BOXES: Reason(QUARANTINED, f"the image has more than {MAX_BOXES_PER_IMAGE} boxes"),
+    BOX_MALFORMED: Reason(DROPPED, "a box lacks its class or one of four numbers"),
+    BOX_CLASS_UNKNOWN: Reason(DROPPED, "a box is of a class that is not among those that are known"),
+    box_rules.BOX_NOT_FINITE: Reason(DROPPED, "a box has a coordinate that is not a finite number"),
+    box_rules.BOX_NO_AREA: Reason(DROPPED, "a box has no area"),
+    box_rules.BOX_OUTSIDE: Reason(DROPPED, "a box has no pixel within the image"),
+    box_rules.BOX_CROPPED_AWAY: Reason(DROPPED, "a box lies in what `crop` cuts off"),
+    box_rules.BOX_CLIPPED: Reason(REPAIRED, "a box reached over the image's edge and was cut there"),
+    box_rules.BOX_INVERTED: Reason(REPAIRED, "a box's corners were in the wrong order and were exchanged"),
+    box_rules.BOX_CROPPED: Reason(REPAIRED, "a part of a box lies in what `crop` cuts off"),
+    ANNOTATION_REPEATED: Reason(REPAIRED, "the same annotation was given twice and kept once"),
+}
+
+_SPLIT_ALIASES = {
+    "train": "train",
+    "training": "train",
+    "val": "validation",
+    "valid": "validation",
+    "validation": "validation",
+    "dev": "validation",
+    "test": "test",
+    "testing": "test",
+}
+
+
+@dataclass(frozen=True)
+class Annotation:
+    """What a source says about one image.
+
+    Attributes:
+        path: The image, as the listing of the source names it.
+        label_name: Class of the whole image; None when the source gives none.
+        boxes: Objects in the image, in pixels of the annotated image; empty when it has none.
+        split: The split that the source puts the image into; None leaves it to the hash of the content.
+        size: (width, height) of the image that was annotated, if the source says it.
+        problems: What was found wrong so far.
+    """
+
+    path: str
+    label_name: str | None = None
+    boxes: tuple[Box, ...] = ()
+    split: str | None = None
+    size: tuple[int, int] | None = None
+    problems: tuple[Problem, ...] = ()
+
+    @property
+    def quarantine(self) -> Problem | None:
+        """The first problem that keeps the image from being stored, or None."""
+        return next((found for found in self.problems if REASONS[found.reason].effect == QUARANTINED), None)
+
+    def with_problem(self, reason: str, detail: object) -> Annotation:
+        """Adds a problem."""
+        return replace(self, problems=(*self.problems, problem(reason, detail)))
+
+
+def limit_classes(annotation: Annotation, known: Collection[str]) -> Annotation:
+    """Drops the boxes of classes that are not known, and marks an image whose own class is not."""
+    kept = tuple(box for box in annotation.boxes if box.label_name in known)
+    unknown = [box.label_name for box in annotation.boxes if box.label_name not in known]
+    problems = tuple(problem(BOX_CLASS_UNKNOWN, name) for name in unknown)
+    limited = replace(annotation, boxes=kept, problems=annotation.problems + problems)
+    if annotation.label_name is not None and annotation.label_name not in known:
+        return limited.with_problem(CLASS_UNKNOWN, annotation.label_name)
+    return limited
+
+
+def limit_boxes(annotation: Annotation) -> Annotation:
+    """Marks an image with more boxes than one row may hold, and lets go of them."""
+    if len(annotation.boxes) <= MAX_BOXES_PER_IMAGE:
+        return annotation
+    return replace(annotation, boxes=()).with_problem(TOO_MANY_BOXES, f"{len(annotation.boxes)} boxes")
+
+
+def with_split(annotation: Annotation, text: str | None) -> Annotation:
+    """Sets the split that a source names; `val`, `valid` and `dev` mean `validation`, an empty name means none."""
+    name = (text or "").strip()
+    if not name:
+        return annotation
+    name = _SPLIT_ALIASES.get(name.lower(), name)
+    try:
+        check_splits({name: 1.0})
+    except InvalidArgumentError:
+        return annotation.with_problem(SPLIT_UNFIT, name)
+    return replace(annotation, split=name)
+
+
+def merge_annotations(annotations: Iterable[Annotation]) -> Iterator[Annotation]:
+    """Joins annotations of one path that follow one another, as a manifest with one row per box has them.
+
+    Boxes are gathered; labels, splits and sizes must agree. The same annotation twice counts as repeated, once.
+    """
+    current: Annotation | None = None
+    group: list[Annotation] = []
+    for annotation in annotations:
+        if current is not None and annotation.path != current.path:
+            yield _merge(group)
+            group = []
+        current = annotation
+        # A path that is repeated without end must not fill the memory.
+        if len(group) <= MAX_BOXES_PER_IMAGE:
+            group.append(annotation)
+    if group:
+        yield _merge(group)
+
+
+def _merge(group: list[Annotation]) -> Annotation:
+    first = group[0]
+    if len(group) == 1:
+        return limit_boxes(first)
+    distinct = list(dict.fromkeys(group))
+    problems = [found for annotation in distinct for found in annotation.problems]
+    if len(distinct) < len(group):
+        problems.append(problem(ANNOTATION_REPEATED, f"{len(group) - len(distinct)} times"))
+    labels = sorted({annotation.label_name for annotation in distinct if annotation.label_name is not None})
+    splits = sorted({annotation.split for annotation in distinct if annotation.split is not None})
+    sizes = sorted({annotation.size for annotation in distinct if annotation.size is not None})
+    if len(labels) > 1:
+        problems.append(problem(LABEL_CONFLICT, ", ".join(labels)))
+    if len(splits) > 1:
+        problems.append(problem(SPLIT_CONFLICT, ", ".join(splits)))
+    if len(sizes) > 1:
+        problems.append(problem(box_rules.SIZE_MISMATCH, f"annotated at {sizes[0]} and at {sizes[1]}"))
+    return limit_boxes(
+        Annotation(
+            path=first.path,
+            label_name=labels[0] if labels else None,
+            boxes=tuple(box for annotation in distinct for box in annotation.boxes),
+            split=splits[0] if splits else None,
+            size=sizes[0] if sizes else None,
+            problems=tuple(problems),
+        )
+    )
+
+
+BOXES_DDL = (
+    "ARRAY<STRUCT<label_name: STRING, xmin: DOUBLE, ymin: DOUBLE, xmax: DOUBLE, ymax: DOUBLE, difficult: BOOLEAN>>"
+)
+ANNOTATIONS_DDL = (
+    f"path STRING, label_name STRING, boxes {BOXES_DDL}, split STRING, declared_width INT, declared_height INT, "
+    "problems ARRAY<STRUCT<reason: STRING, detail: STRING>>"
+)
+
+
+def annotations_arrow_schema() -> pa.Schema:
+    """The Arrow schema of `ANNOTATIONS_DDL`: annotations as rows on their way through Spark."""
+    import pyarrow as pa
+
+    sides = [(name, pa.float64()) for name in schema.BOX_CORNERS]
+    box = pa.struct([("label_name", pa.string()), *sides, ("difficult", pa.bool_())])
+    found = pa.struct([("reason", pa.string()), ("detail", pa.string())])
+    return pa.schema(
+        [
+            ("path", pa.string()),
+            ("label_name", pa.string()),
+            ("boxes", pa.list_(box)),
+            ("split", pa.string()),
+            ("declared_width", pa.int32()),
+            ("declared_height", pa.int32()),
+            ("problems", pa.list_(found)),
+        ]
+    )
+
+
+def row_of(annotation: Annotation) -> dict[str, Any]:
+    """Writes an annotation as a row of `ANNOTATIONS_DDL`; half a surrogate pair, which Arrow refuses, as its escape."""
+    width, height = annotation.size or (None, None)
+    return {
+        "path": encodable(annotation.path),
+        "label_name": annotation.label_name,
+        "boxes": [
+            {
+                "label_name": box.label_name,
+                "xmin": box.xmin,
+                "ymin": box.ymin,
+                "xmax": box.xmax,
+                "ymax": box.ymax,
+                "difficult": box.difficult,
+            }
+            for box in annotation.boxes
+        ],
+        "split": annotation.split,
+        "declared_width": width,
+        "declared_height": height,
+        "problems": [{"reason": found.reason, "detail": encodable(found.detail)} for found in annotation.problems],
+    }
+
+
+def annotation_of(row: Mapping[str, Any]) -> Annotation:
+    """Reads back what `row_of` wrote; columns that are absent or null, as after a join, are empty."""
+    width, height = row.get("declared_width"), row.get("declared_height")
+    return Annotation(
+        path=row["path"],
+        label_name=row.get("label_name"),
+        boxes=tuple(Box(**box) for box in row.get("boxes") or ()),
+        split=row.get("split"),
+        size=None if width is None or height is None else (width, height),
+        problems=tuple(Problem(**found) for found in row.get("problems") or ()),
+    )
+
+
+def annotation_batches(annotations: Iterable[Annotation], batch_boxes: int = 50_000) -> Iterator[pa.RecordBatch]:
+    """Packs annotations into Arrow batches that are bounded by images and boxes together."""
+    import pyarrow as pa
+
+    arrow_schema = annotations_arrow_schema()
+    rows: list[dict[str, Any]] = []
+    held = 0
+    for annotation in annotations:
+        rows.append(row_of(annotation))
+        held += 1 + len(annotation.boxes) + len(annotation.problems)
+        if held >= batch_boxes:
+            yield pa.RecordBatch.from_pylist(rows, schema=arrow_schema)
+            rows, held = [], 0
+    if rows:
+        yield pa.RecordBatch.from_pylist(rows, schema=arrow_schema)
+
+
+def encodable(text: str) -> str:
+    """Writes half a surrogate pair, as JSON and names of files that are not UTF-8 may hold it, as its escape."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def declared_size(width: Any, height: Any) -> tuple[int, int] | None:
+    """Reads the size that an annotation gives; tools write 0 or nothing where they did not know it."""
+    try:
+        size = (int(float(width)), int(float(height)))
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return size if min(size) > 0 and max(size) < 2**31 else None
+
+
+def clean_name(value: Any) -> str | None:
+    """Reads the name of a class: text without surrounding blanks; None when there is none or it is beyond all use."""
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        return None
+    name = str(value).strip()
+    is_whole_float = isinstance(value, float) and value.is_integer()
+    name = str(int(value)) if is_whole_float else name
+    return name if name and len(name) <= MAX_NAME_LENGTH and name.isprintable() else None

@@ -1,0 +1,99 @@
+"""References to images as annotation files write them, resolved to the paths that listings use; pure."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+from urllib.parse import urlsplit
+
+from ...errors import InvalidArgumentError
+from ...locations import has_scheme
+from ..files.walk import local_path, local_uri
+
+# A drive's letter is no URI scheme: those of object stores have two letters or more.
+_WINDOWS_ABSOLUTE = re.compile(r"^([A-Za-z]:|\\\\)")
+_MAX_LENGTH = 4096
+
+
+def resolve_reference(reference: object, root: str) -> str:
+    """Resolves what an annotation file calls an image.
+
+    Relative references are joined to `root`, lexically: `..` leads up, a backslash separates folders as `/` does. A
+    percent sign is a percent sign, except in a `file:` URI.
+
+    Args:
+        reference: Relative path, absolute path or URI.
+        root: Absolute local path, or URI of a folder.
+
+    Returns:
+        As `sources` lists it: a `file://` URI with quoting for a local file, any other URI as it is.
+
+    Raises:
+        InvalidArgumentError: If the reference is empty, no text, beyond 4096 characters, holds control characters or
+            half a surrogate pair, or is an absolute path of Windows.
+    """
+    try:
+        path = _resolved(reference, root)
+        path.encode()
+    except UnicodeEncodeError:
+        raise InvalidArgumentError(
+            f"{_short(reference)} holds half a surrogate pair, which is no character: write the whole character, or a "
+            "file: URI with the bytes of the name as %XX"
+        ) from None
+    return path
+
+
+def _resolved(reference: object, root: str) -> str:
+    text = reference.strip() if isinstance(reference, str) else ""
+    if not text:
+        raise InvalidArgumentError(f"{_short(reference)} is no path: give a path below {root}, or a URI")
+    if len(text) > _MAX_LENGTH or any(ord(character) < 32 for character in text):
+        raise InvalidArgumentError(f"{_short(text)} is too long for a path or holds control characters")
+    if _WINDOWS_ABSOLUTE.match(text):
+        raise InvalidArgumentError(
+            f"{_short(text)} is an absolute path of Windows, which means nothing here: write it relative to {root}"
+        )
+    if text.startswith("file:"):
+        return local_uri(posixpath.normpath(local_path(text)))
+    if has_scheme(text):
+        return text
+    text = text.replace("\\", "/")
+    if has_scheme(root) and not root.startswith("file:"):
+        return _below_uri(root, text)
+    folder = local_path(root) if root.startswith("file:") else os.fsencode(root)
+    return local_uri(posixpath.normpath(posixpath.join(folder, text.encode("utf-8", "surrogateescape"))))
+
+
+def relative_reference(path: str, root: str) -> str | None:
+    """Gives a listed path relative to the source folder, unquoted; None when it lies elsewhere.
+
+    Args:
+        path: As `sources` lists it.
+        root: The source folder as `sources.Listing` names it.
+    """
+    if path.startswith("file:"):
+        folder, here = local_path(root).rstrip(b"/") + b"/", local_path(path)
+        return os.fsdecode(here[len(folder) :]) if here.startswith(folder) else None
+    prefix = root.rstrip("/") + "/"
+    return path[len(prefix) :] if path.startswith(prefix) else None
+
+
+def folder_of(location: str) -> str:
+    """The folder that holds a file, of a local path or a URI."""
+    return location.rpartition("/")[0] or "/"
+
+
+def _below_uri(root: str, text: str) -> str:
+    parts = urlsplit(root, allow_fragments=False)
+    start = (
+        f"{parts.scheme}://{parts.netloc}"
+        if parts.netloc or root.startswith(f"{parts.scheme}://")
+        else f"{parts.scheme}:"
+    )
+    below = root[len(start) :]
+    return start + posixpath.normpath(posixpath.join(below or "/", text))
+
+
+def _short(value: object) -> str:
+    return repr(value)[:100] if isinstance(value, str) or value is None else f"a value of type {type(value).__name__}"

@@ -1,0 +1,202 @@
+"""What an ingest has to do: each file of the source against what the table and its quarantine already know."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..model import schema
+from ..model.labels import NO_CLASS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+STATUS = "status"
+IN_QUARANTINE = "in_quarantine"
+STORED_HASH = "stored_hash"
+STORED_CLASS = "stored_class"
+TOUCHED = "touched"
+
+NEW = "new"
+CHANGED = "changed"
+KNOWN = "known"
+GONE = "gone"
+# Files of these are read.
+WORK = (NEW, CHANGED)
+
+
+class Group(NamedTuple):
+    """Files that are alike, as they are counted.
+
+    Attributes:
+        status: Their status; None when they are passed over.
+        files: How many they are.
+        ignored: Why they are passed over.
+        in_quarantine: Whether they are in quarantine and do not belong there.
+        listed_class: The class that the source gives them.
+        stored_class: The class that the table has, `(no class)` for a row without one; None where it has no row.
+        rank: The smallest number of their class folders, or None.
+        touched: How many of them were found unchanged by their content.
+        work_bytes: Bytes of all.
+        largest: Bytes of the largest.
+    """
+
+    status: str | None
+    files: int
+    ignored: str | None = None
+    in_quarantine: bool = False
+    listed_class: str | None = None
+    stored_class: str | None = None
+    rank: int | None = None
+    touched: int = 0
+    work_bytes: int = 0
+    largest: int = 0
+
+
+@dataclass
+class Plan(ABC):
+    """The files of one ingest, each with what is to be done about it.
+
+    Attributes:
+        counts: Number of files by status.
+        ignored: Number of things passed over, by reason.
+        class_ranks: Classes of the files that are to be read, with the number of their folder or None.
+        listed_by_class: Files of the source by class.
+        lost_by_class: Stored rows by class whose file is gone, or is of another class now.
+        gone_by_class: Stored rows by class whose file is gone.
+        changed_by_class: Stored rows by class whose file is to be read again.
+        work_by_class: Files that are to be read, by the class that the source gives them.
+        mended_known: Number of files that are stored as they are and still in quarantine: an ingest was killed between
+            its two commits.
+        quarantined_work: Number of files to read that are in quarantine.
+        quarantined_gone: Number of files in quarantine that are gone.
+        touched: Number of files with the column `touched`.
+        work_bytes: Bytes of the files that are to be read.
+        largest_bytes: Bytes of the largest of them.
+    """
+
+    counts: Counter[str] = field(default_factory=Counter)
+    ignored: Counter[str] = field(default_factory=Counter)
+    class_ranks: dict[str, int | None] = field(default_factory=dict)
+    listed_by_class: Counter[str] = field(default_factory=Counter)
+    lost_by_class: Counter[str] = field(default_factory=Counter)
+    gone_by_class: Counter[str] = field(default_factory=Counter)
+    changed_by_class: Counter[str] = field(default_factory=Counter)
+    work_by_class: Counter[str] = field(default_factory=Counter)
+    mended_known: int = 0
+    quarantined_work: int = 0
+    quarantined_gone: int = 0
+    touched: int = 0
+    work_bytes: int = 0
+    largest_bytes: int = 0
+
+    @property
+    @abstractmethod
+    def files(self) -> DataFrame:
+        """The listing with the columns `status`, `in_quarantine`, `stored_hash`, `stored_class` and `touched`.
+
+        The status is `new`, `changed` or `known`; null when passed over; `gone` for known paths below the source folder
+        that it no longer holds. `touched` is known by its content, although its size or time is new. Files that are
+        known, neither touched nor in quarantine, may be left out.
+        """
+
+    @abstractmethod
+    def batches(self, max_files: int) -> Iterator[Plan]:
+        """Yields the same plan in parts of at most `max_files` files to read.
+
+        Each part may be used until the next one is asked for. What is not to be read is in the first part, so that the
+        counts of all parts add up to those of the whole.
+        """
+
+    def release(self) -> None:
+        """Lets go of what is kept for the plan."""
+        return
+
+    @property
+    def rows_in(self) -> int:
+        """Number of files of the source."""
+        return self.counts.total() - self.counts[GONE]
+
+    @property
+    def work(self) -> int:
+        """Number of files that are to be read."""
+        return sum(self.counts[status] for status in WORK)
+
+    @property
+    def class_names(self) -> list[str]:
+        """Classes of the files that are to be read: numbered folders by number, then the others by name."""
+        return sorted(
+            self.class_ranks, key=lambda name: (self.class_ranks[name] is None, self.class_ranks[name] or 0, name)
+        )
+
+    @property
+    def lost_classes(self) -> list[str]:
+        """Classes of which the source has lost every file."""
+        return sorted(name for name in self.lost_by_class if not self.listed_by_class[name])
+
+    def paths(self, *statuses: str, limit: int | None = None) -> list[str]:
+        """Lists the paths of the files of some statuses, at most so many."""
+        from pyspark.sql import functions as F
+
+        if not any(self.counts[status] for status in statuses):
+            return []
+        rows = self.files.where(F.col(STATUS).isin(*statuses)).select(schema.PATH)
+        return [row[0] for row in (rows if limit is None else rows.limit(limit)).collect()]
+
+    def work_files(self) -> DataFrame:
+        """The files that are to be read, as the source lists them, with `stored_class`."""
+        from pyspark.sql import functions as F
+
+        work = self.files.where(F.col(STATUS).isin(*WORK))
+        return work.drop(STATUS, STORED_HASH, TOUCHED)
+
+    def box_classes(self) -> list[str]:
+        """The classes of the boxes in the files that are to be read, in sorted order."""
+        rows = self.work_files().selectExpr("explode(boxes.label_name) AS name").distinct().collect()
+        return sorted(row[0] for row in rows if row[0] is not None)
+
+    def touched_files(self) -> DataFrame:
+        """Rows of `stamps.COLUMNS` for the files that were read and found unchanged."""
+        from pyspark.sql import functions as F
+
+        stamp = [schema.PATH, schema.SOURCE_LENGTH, schema.SOURCE_MODIFIED]
+        return self.files.where(TOUCHED).select(*stamp, F.col(STORED_HASH).alias(schema.CONTENT_HASH))
+
+    def wrongly_in_quarantine(self, *, with_gone: bool) -> DataFrame:
+        """The paths that are in quarantine and, once the work is done well, do not belong there; or are gone."""
+        from pyspark.sql import functions as F
+
+        statuses = (*WORK, KNOWN, GONE) if with_gone else (*WORK, KNOWN)
+        return self.files.where(F.col(IN_QUARANTINE) & F.col(STATUS).isin(*statuses)).select(schema.PATH)
+
+    def add(self, group: Group) -> None:
+        """Counts some files."""
+        status, files = group.status, group.files
+        if status is None:
+            self.ignored[str(group.ignored)] += files
+            return
+        self.counts[status] += files
+        listed_class, stored_class = group.listed_class, group.stored_class
+        if stored_class not in (None, NO_CLASS) and (status == GONE or listed_class != stored_class):
+            self.lost_by_class[stored_class] += files
+        if stored_class is not None and status in (GONE, CHANGED):
+            (self.gone_by_class if status == GONE else self.changed_by_class)[stored_class] += files
+        if status == GONE:
+            self.quarantined_gone += files if group.in_quarantine else 0
+            return
+        if listed_class is not None:
+            self.listed_by_class[listed_class] += files
+        if status == KNOWN:
+            self.mended_known += files if group.in_quarantine else 0
+            self.touched += group.touched
+            return
+        self.quarantined_work += files if group.in_quarantine else 0
+        self.work_by_class[listed_class or NO_CLASS] += files
+        self.work_bytes += group.work_bytes
+        self.largest_bytes = max(self.largest_bytes, group.largest)
+        if listed_class is not None:
+            ranks = [rank for rank in (self.class_ranks.get(listed_class), group.rank) if rank is not None]
+            self.class_ranks[listed_class] = min(ranks, default=None)

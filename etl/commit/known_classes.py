@@ -1,0 +1,128 @@
+"""What is known of a table's classes before an ingest: their numbers, and how many rows each has.
+
+Nearly always the latest commit's note tells both. Older commits are read while they are of others; the numbers of the
+rows are looked at where others may have written some.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ...errors import NotAnImageTableError, TableError
+from ...locations import absolute
+from ...stores.data_files import local_form
+from ..log.log_walk import walk_log
+from ..log.notes import MOST_COMMITS, Memory, commits_by_spark, commits_in_files, remember
+from ..log.opening import log_of
+from ..model import schema
+from ..model.class_numbers import ClassNumbers, merge_older, settle
+from ..model.labels import LABELS_PROPERTY, NO_CLASS, labels_of
+from ..spark.catalog import is_local_to_spark, read_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from ..log.snapshot import Snapshot
+    from .transaction import Transaction
+
+
+@dataclass(frozen=True)
+class KnownClasses:
+    """What is known at one version.
+
+    Attributes:
+        numbers: The class numbers.
+        counts: Rows by class; None where they would have to be counted.
+    """
+
+    numbers: ClassNumbers
+    counts: Mapping[str, int] | None
+
+
+def known_classes(spark: SparkSession, transaction: Transaction, *, look_at_rows: bool = False) -> KnownClasses:
+    """Finds what is known of the classes at a transaction's version.
+
+    Args:
+        spark: The session.
+        transaction: The transaction.
+        look_at_rows: Whether to look at the rows in any case, and to pass over a property that is broken.
+
+    Raises:
+        NotAnImageTableError: If the property is broken.
+    """
+    place = local_form(absolute(transaction.path)) if is_local_to_spark(spark, transaction.path) else None
+    memory = _memory(spark, transaction, place)
+    noted = memory.labels if memory is not None else _older_labels(place)
+    text = transaction.property(LABELS_PROPERTY)
+    stated: Mapping[str, int] = {}
+    try:
+        stated = labels_of({} if text is None else {LABELS_PROPERTY: text})
+    except NotAnImageTableError:
+        if not look_at_rows:
+            raise
+    follows = memory is not None and memory.rows_follow and stated.items() <= noted.items()
+    rows = Counter[tuple[str, int]]()
+    if look_at_rows or not follows:
+        rows = _numbers_in_rows(read_table(spark, transaction.path, transaction.version))
+    return KnownClasses(settle(noted, stated, rows), None if memory is None else memory.counts)
+
+
+def count_classes(rows: DataFrame) -> Counter[str]:
+    """Counts rows by class."""
+    from pyspark.sql import functions as F
+
+    name = F.coalesce(F.nullif(schema.LABEL_NAME, F.lit("")), F.lit(NO_CLASS)).alias("name")
+    return Counter({row["name"]: row["count"] for row in rows.groupBy(name).count().collect()})
+
+
+def labels_in_log(
+    latest: Snapshot, stated: Mapping[str, int], storage_options: Mapping[str, str] | None
+) -> dict[str, int]:
+    """Every class number that a version's property or the log up to it knows, without Spark.
+
+    Args:
+        latest: The version.
+        stated: The numbers of its property.
+        storage_options: Access to an object store.
+    """
+    with log_of(latest.location) as log:
+        memory = remember(commits_in_files(log, latest.version, storage_options))
+    noted = memory.labels if memory is not None else _older_labels(latest.location, storage_options)
+    return settle(noted, stated, {}).labels
+
+
+def _memory(spark: SparkSession, transaction: Transaction, place: str | None) -> Memory | None:
+    if place is None:
+        return remember(commits_by_spark(spark, transaction.path, transaction.version))
+    with log_of(place) as log:
+        return remember(commits_in_files(log, transaction.version))
+
+
+def _older_labels(location: str | None, storage_options: Mapping[str, str] | None = None) -> dict[str, int]:
+    """The numbers in the properties of older versions, where no commit has a note of them."""
+    if location is None:  # only Spark sees the log, and has no way to tell them
+        return {}
+    versions: list[Mapping[str, int]] = []
+    try:
+        for state in walk_log(location, MOST_COMMITS, storage_options):
+            try:
+                versions.append(labels_of(state.configuration))
+            except NotAnImageTableError:
+                continue
+    except TableError:  # a feature that delta-rs does not know
+        return {}
+    return merge_older(versions)
+
+
+def _numbers_in_rows(rows: DataFrame) -> Counter[tuple[str, int]]:
+    """Counts the pairs of class and number in rows and boxes."""
+    from pyspark.sql import functions as F
+
+    own = rows.select(schema.LABEL_NAME, schema.LABEL)
+    boxes = rows.select(F.explode(schema.ANNOTATIONS).alias("box")).select("box.label_name", "box.label")
+    pairs = own.unionByName(boxes).where(f"{schema.LABEL_NAME} <> '' AND {schema.LABEL} IS NOT NULL")
+    found = pairs.groupBy(schema.LABEL_NAME, schema.LABEL).count().collect()
+    return Counter({(row[0], row[1]): row["count"] for row in found})

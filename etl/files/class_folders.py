@@ -1,0 +1,176 @@
+"""The files of a folder as rows, with the class that a layout gives each; knows no Spark."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ...errors import EmptySourceError, SourceNotFoundError
+from .driver_limits import TooMuchError
+from .layouts import CLASS_FOLDERS, FOLDER_LAYOUTS, check_class_folders, class_of_parts, number_of_folder
+from .walk import IMAGE_SUFFIXES, NO_CLASS_FOLDER, folder_id, local_uri, visit
+
+_LOOKED_AT_THE_CLOCK = 1000
+
+
+class ListedFile(NamedTuple):
+    """One file of a folder, or one thing that was passed over.
+
+    Attributes:
+        path: Its `file://` URI.
+        length: Size in bytes.
+        modified_us: Time of the last change, microseconds since 1970, in whole milliseconds.
+        label_name: Its class, or None.
+        label_rank: The number of its class folder, such as 1 of `001.ak47`, or None.
+        ignored: Why it is passed over, or None.
+        annotation_hash: Digest of what is said of it beside its folder, or None.
+        content_hash: Digest of its content where that is known without reading it, or None.
+    """
+
+    path: str
+    length: int
+    modified_us: int
+    label_name: str | None
+    label_rank: int | None
+    ignored: str | None
+    annotation_hash: str | None = None
+    content_hash: str | None = None
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a layout looks for in a folder.
+
+    Attributes:
+        layout: Its name.
+        suffixes: What the names of its files end with.
+    """
+
+    layout: str
+    suffixes: frozenset[str] = IMAGE_SUFFIXES
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether folders name classes."""
+        return self.layout in FOLDER_LAYOUTS
+
+    def class_of(self, parts: Sequence[str]) -> str | None:
+        """Gives the class of a file by its path's components below the source folder."""
+        return class_of_parts(parts, self.layout) if self.has_classes else None
+
+    def rank_of(self, parts: Sequence[str]) -> int | None:
+        """Gives the number of the class folder."""
+        return number_of_folder(parts[0]) if len(parts) > 1 and self.has_classes else None
+
+
+@dataclass(frozen=True)
+class TopLevel:
+    """What lies in a source folder itself.
+
+    Attributes:
+        folders: Names of its folders, sorted.
+        others: Names of everything else, sorted.
+        problem: `missing`, `file` or `unreadable`, when it is no folder that can be listed.
+    """
+
+    folders: tuple[bytes, ...] = ()
+    others: tuple[bytes, ...] = ()
+    problem: str | None = None
+
+    @property
+    def names(self) -> tuple[bytes, ...]:
+        """All names, folders first."""
+        return (*self.folders, *self.others)
+
+    def check(self, root: str, wanted: Wanted) -> None:
+        """Checks that the folder is what a layout wants.
+
+        Raises:
+            SourceNotFoundError: If the folder does not exist, is a file, or cannot be listed.
+            EmptySourceError: If it has no class folder and the layout wants some.
+            InvalidArgumentError: If two folders name the same class.
+        """
+        if self.problem == "missing":
+            raise SourceNotFoundError(
+                f"{root} does not exist (as the executors see it); give an existing folder or URI"
+            )
+        if self.problem == "file":
+            raise SourceNotFoundError(f"{root} is a file; layout {wanted.layout!r} wants a folder")
+        if self.problem == "unreadable":
+            raise SourceNotFoundError(f"{root} cannot be listed: permission denied; let the executors' user read it")
+        if wanted.has_classes and not self.folders:
+            raise EmptySourceError(
+                f"{root} has no class folder, which layout {wanted.layout!r} wants: put the images of each class into "
+                "a folder of its own, as in cat/1.jpg"
+            )
+        if wanted.layout == CLASS_FOLDERS:
+            check_class_folders([name.decode("utf-8", "replace") for name in self.folders])
+
+
+def list_top(root: bytes) -> TopLevel:
+    """Lists a source folder itself, as this machine sees it."""
+    try:
+        with os.scandir(root) as entries:
+            found = sorted((entry.name, _is_folder(entry)) for entry in entries)
+    except FileNotFoundError:
+        return TopLevel(problem="missing")
+    except NotADirectoryError:
+        return TopLevel(problem="file")
+    except OSError:
+        return TopLevel(problem="unreadable")
+    return TopLevel(
+        tuple(name for name, is_folder in found if is_folder), tuple(name for name, is_folder in found if not is_folder)
+    )
+
+
+def list_below(root: bytes, names: Iterable[bytes], wanted: Wanted) -> Iterator[ListedFile]:
+    """Lists everything below some of a folder's entries.
+
+    Args:
+        root: The source folder.
+        names: Names of entries in it.
+        wanted: What its layout looks for.
+    """
+    classes: dict[tuple[bytes, ...], tuple[str | None, int | None]] = {}
+    above_all = folder_id(root)
+    for name in names:
+        for entry in visit(root.rstrip(b"/") + b"/" + name, (name,), above_all, wanted.suffixes):
+            above = entry.parts[:-1]
+            found = classes.get(above)
+            if found is None:
+                parts = [part.decode("utf-8", "replace") for part in (*above, b"")]
+                found = classes[above] = wanted.class_of(parts), wanted.rank_of(parts)
+            ignored = entry.ignored or (NO_CLASS_FOLDER if wanted.has_classes and found[0] is None else None)
+            yield ListedFile(local_uri(entry.path), entry.length, entry.modified_ms * 1000, *found, ignored)
+
+
+def list_within(root: bytes, names: Iterable[bytes], wanted: Wanted, most: int, seconds: float) -> list[ListedFile]:
+    """Lists like `list_below`, as long as that takes neither long nor much memory.
+
+    Args:
+        root: The source folder.
+        names: Names of entries in it.
+        wanted: What its layout looks for.
+        most: The most rows.
+        seconds: The longest time.
+
+    Raises:
+        TooMuchError: If there is more, or it took longer.
+    """
+    deadline = time.monotonic() + seconds
+    rows: list[ListedFile] = []
+    for row in list_below(root, names, wanted):
+        rows.append(row)
+        if len(rows) > most or (len(rows) % _LOOKED_AT_THE_CLOCK == 0 and time.monotonic() > deadline):
+            raise TooMuchError
+    return rows
+
+
+def _is_folder(entry: os.DirEntry[bytes]) -> bool:
+    try:
+        return entry.is_dir() and not entry.name.startswith(b".")
+    except OSError:
+        return False

@@ -1,0 +1,229 @@
+"""A child process that decodes images for one Spark task, so that a decoder that crashes or spins costs one image.
+
+Requests are paths or bytes. A reply is one frame: the length of its header, the header as JSON, and the stored bytes.
+Nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import resource
+import select
+import signal
+import stat
+import struct
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from PIL import Image
+
+from ...errors import ImageError
+from .geometry import Placement
+from .recipe import Limits, Recipe
+from .stored_form import StoredImage, make_stored_image
+
+# Paths are small: some ahead keep the child busy while the parent packs what is done.
+_PATHS_AHEAD = 8
+_HEADER_LENGTH = struct.Struct("!I")
+_SET_PARENT_DEATH_SIGNAL = 1  # prctl's PR_SET_PDEATHSIG
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a child is to decode: a local file, or bytes that were already read.
+
+    Attributes:
+        path: Local path as bytes, or None.
+        data: The file's content, or None when the child reads `path`.
+    """
+
+    path: bytes | None = None
+    data: bytes | None = None
+
+
+class IsolatedDecoder:
+    """Turns sources into stored images in a child process that may be killed.
+
+    Use as a context manager: the child ends with the block.
+    """
+
+    def __init__(self, recipe: Recipe, limits: Limits) -> None:
+        self._recipe = recipe
+        self._limits = limits
+        self._pid: int | None = None
+        self._connection: Connection[Any, Any] | None = None
+        self._poll = select.poll()
+
+    def __enter__(self) -> IsolatedDecoder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end_child()
+
+    def decode_all(self, sources: Iterable[Source]) -> Iterator[StoredImage | ImageError]:
+        """Yields, in order, the stored image of each source or the error that it ended in."""
+        waiting: deque[Source] = deque()
+        for source in sources:
+            # Bytes go one at a time: a large frame and a large reply in flight at once would block both ends.
+            ahead = 0 if source.data is not None or (waiting and waiting[-1].data is not None) else _PATHS_AHEAD - 1
+            while len(waiting) > ahead:
+                yield self._receive_first(waiting)
+            self._send(source)
+            waiting.append(source)
+        while waiting:
+            yield self._receive_first(waiting)
+
+    def _receive_first(self, waiting: deque[Source]) -> StoredImage | ImageError:
+        try:
+            result = self._receive()
+        except ImageError as error:
+            waiting.popleft()
+            for source in waiting:
+                self._send(source)
+            return error
+        waiting.popleft()
+        return result
+
+    def _send(self, source: Source) -> None:
+        connection = self._connection or self._start_child()
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # its death shows when the reply is read
+            if source.data is not None:
+                connection.send_bytes(b"D" + source.data)
+            else:
+                connection.send_bytes(b"P" + (source.path or b""))
+
+    def _receive(self) -> StoredImage | ImageError:
+        connection = self._connection or self._start_child()
+        try:
+            if not self._poll.poll(1000 * self._limits.timeout_s):
+                self._end_child()
+                raise ImageError("timeout", f"not done after {self._limits.timeout_s:g} s")
+            header, payload = _unpack(connection.recv_bytes())
+        except (EOFError, OSError) as error:
+            raise ImageError("decoder_crashed", f"the decoder's process died ({self._end_child()})") from error
+        if "reason" in header:
+            return ImageError(header["reason"], header["error"])
+        placement = Placement(**header.pop("placement"))
+        return StoredImage(image=payload, placement=placement, **header)
+
+    def _start_child(self) -> Connection[Any, Any]:
+        Image.init()  # imports the decoders here, once for all tasks; what a child imports goes with the child
+        here, there = Pipe()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid == 0:
+            _child_main(there, self._recipe, self._limits)
+        there.close()
+        self._pid, self._connection = pid, here
+        self._poll.register(here.fileno(), select.POLLIN)
+        return here
+
+    def _end_child(self) -> str:
+        """Kills the child if it lives, and tells how it ended."""
+        pid, connection = self._pid, self._connection
+        self._pid = self._connection = None
+        if connection is not None:
+            self._poll.unregister(connection.fileno())
+            connection.close()
+        if pid is None:
+            return "not started"
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended == 0:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            _, status = os.waitpid(pid, 0)
+        code = os.waitstatus_to_exitcode(status)
+        return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+
+
+def _child_main(connection: Connection[Any, Any], recipe: Recipe, limits: Limits) -> None:
+    """The child's whole life; never returns."""
+    code = 1
+    try:
+        _bound_child(connection.fileno(), limits)
+        _serve(connection, recipe, limits)
+        code = 0
+    except (EOFError, OSError):
+        code = 0  # the parent has gone
+    finally:
+        os._exit(code)
+
+
+def _bound_child(keep: int, limits: Limits) -> None:
+    """Binds the child to its parent's life and to its memory, and lets go of the parent's sockets."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+        held = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (held + int(limits.memory_bytes),) * 2)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    for handled in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGHUP):
+        signal.signal(handled, signal.SIG_DFL)
+    os.closerange(3, keep)
+    os.closerange(keep + 1, os.sysconf("SC_OPEN_MAX"))
+
+
+def _serve(connection: Connection[Any, Any], recipe: Recipe, limits: Limits) -> None:
+    while True:
+        request = connection.recv_bytes()
+        try:
+            data = request[1:] if request[:1] == b"D" else read_file(request[1:], limits.max_bytes)
+            stored = make_stored_image(data, recipe, limits)
+        except ImageError as error:
+            connection.send_bytes(_packed({"reason": error.reason, "error": str(error)[:2000]}))
+            continue
+        except MemoryError:
+            text = f"more than {limits.memory_bytes} bytes"
+            connection.send_bytes(_packed({"reason": "out_of_memory", "error": text}))
+            continue
+        except Exception as error:  # noqa: BLE001  as good as a crash, and its words are worth more than an exit code
+            text = f"{type(error).__name__}: {error}"[:2000]
+            connection.send_bytes(_packed({"reason": "decoder_crashed", "error": text}))
+            continue
+        header = asdict(stored)
+        payload = header.pop("image")
+        connection.send_bytes(_packed(header, payload))
+
+
+def _packed(header: Mapping[str, Any], payload: bytes = b"") -> bytes:
+    text = json.dumps(header).encode()
+    return _HEADER_LENGTH.pack(len(text)) + text + payload
+
+
+def _unpack(frame: bytes) -> tuple[dict[str, Any], bytes]:
+    start = _HEADER_LENGTH.size
+    (length,) = _HEADER_LENGTH.unpack_from(frame)
+    return json.loads(frame[start : start + length]), frame[start + length :]
+
+
+def read_file(path: bytes, max_bytes: int) -> bytes:
+    """Reads a regular file of at most `max_bytes` bytes.
+
+    Raises:
+        ImageError: With the reason `unreadable` or `too_many_bytes`.
+    """
+    try:
+        # A pipe would make a plain open wait for its writer.
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise ImageError("unreadable", "not a regular file")
+            if status.st_size > max_bytes:
+                raise ImageError(
+                    "too_many_bytes", f"{status.st_size} bytes are more than the {max_bytes} that a file may have"
+                )
+            return file.read()
+    except OSError as error:
+        raise ImageError("unreadable", f"{type(error).__name__}: {error.strerror or error}") from error

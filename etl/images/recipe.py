@@ -1,0 +1,135 @@
+"""What every image of one table has in common: how it is placed, stored and split; and what one image may cost."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ...errors import InvalidArgumentError, NotAnImageTableError
+from ..model.splits import DEFAULT_SPLITS, check_splits
+from .codec import (
+    DEFAULT_JPEG_QUALITY,
+    DEFAULT_MAX_PIXELS,
+    RESAMPLINGS,
+    SUBSAMPLINGS,
+    check_resample,
+    check_resize,
+    check_size,
+)
+
+RECIPE_PROPERTY = "lakelens.recipe"
+STORES = ("jpeg", "raw_rgb", "original")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How sources become rows; fixed when the table is created, so that all rows of a table are comparable.
+
+    Attributes:
+        size: Side of the stored image in pixels.
+        resize: `fit`, `crop`, `stretch` or `none`.
+        resample: Filter of the scaling: `lanczos`, `bicubic`, `hamming`, `bilinear` or `box`.
+        store: `jpeg`, `raw_rgb` or `original`.
+        quality: JPEG quality, 1-100.
+        subsampling: Chroma of a stored JPEG: `4:2:0`, `4:2:2` or `4:4:4`.
+        splits: Fractions by split name, in order.
+        seed: Seed of the split.
+    """
+
+    size: int = 299
+    resize: str = "fit"
+    resample: str = RESAMPLINGS[0]
+    store: str = "jpeg"
+    quality: int = DEFAULT_JPEG_QUALITY
+    subsampling: str = SUBSAMPLINGS[0]
+    splits: Mapping[str, float] = dataclasses.field(default_factory=lambda: dict(DEFAULT_SPLITS))
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_size(self.size)
+        check_resize(self.resize)
+        check_resample(self.resample)
+        check_splits(self.splits)
+        if self.store not in STORES:
+            raise InvalidArgumentError(f"store = {self.store!r} is not one of {', '.join(STORES)}")
+        if not _is_whole(self.quality) or not 1 <= self.quality <= 100:
+            raise InvalidArgumentError(f"quality = {self.quality!r}: JPEG quality is a whole number from 1 to 100")
+        if self.subsampling not in SUBSAMPLINGS:
+            raise InvalidArgumentError(f"subsampling = {self.subsampling!r} is not one of {', '.join(SUBSAMPLINGS)}")
+        if not _is_whole(self.seed):
+            raise InvalidArgumentError(f"seed = {self.seed!r}: the seed of the split is a whole number")
+
+    def as_property(self) -> str:
+        """Writes the value of the table property."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def of(cls, configuration: Mapping[str, str], location: str) -> Recipe:
+        """Reads the recipe from a table's properties.
+
+        Raises:
+            NotAnImageTableError: If the table has none, or one that this version of lakelens does not understand.
+        """
+        text = configuration.get(RECIPE_PROPERTY)
+        if text is None:
+            raise NotAnImageTableError(
+                f"{location} is a Delta table without the property {RECIPE_PROPERTY}: lakelens did not create it. "
+                "Ingest into another location; DeltaFeed and score read any Delta table as it is"
+            )
+        try:
+            return cls(**json.loads(text))
+        except (ValueError, TypeError) as error:
+            raise NotAnImageTableError(
+                f"{location}: the table property {RECIPE_PROPERTY} = {text[:300]!r} is not understood ({error})"
+            ) from error
+
+    def with_changes(self, **changes: Any) -> Recipe:
+        """Gives the recipe with those of `changes` that are not None."""
+        given = {name: value for name, value in changes.items() if value is not None}
+        if "splits" in given:
+            given["splits"] = check_splits(given["splits"])
+        return dataclasses.replace(self, **given)
+
+    def check_unchanged(self, wanted: Recipe, location: str) -> None:
+        """Checks that an ingest asks for what the table already is.
+
+        Raises:
+            InvalidArgumentError: If it asks for something else; names the first difference.
+        """
+        for field in dataclasses.fields(self):
+            mine, theirs = getattr(self, field.name), getattr(wanted, field.name)
+            if mine != theirs:
+                raise InvalidArgumentError(
+                    f"{field.name} = {theirs!r}, but the rows of {location} were made with {field.name} = {mine!r}, "
+                    f"and one table has one recipe. Leave {field.name} out, or ingest into another table"
+                )
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one source file may cost before it is quarantined.
+
+    Attributes:
+        max_bytes: Largest file in bytes.
+        max_pixels: Largest width x height.
+        timeout_s: Longest time from reading the file to the stored bytes, in seconds.
+        memory_bytes: Most memory that its decoding may take, beyond what the worker holds.
+    """
+
+    max_bytes: int = 256 * 1024 * 1024
+    max_pixels: int = DEFAULT_MAX_PIXELS
+    timeout_s: float = 60.0
+    memory_bytes: int = 2 * 1024**3
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if not isinstance(value, (int, float)) or isinstance(value, bool) or not value > 0:
+                raise InvalidArgumentError(f"limits: {field.name} = {value!r} must be a number above 0")
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

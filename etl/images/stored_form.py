@@ -1,0 +1,94 @@
+"""One source file to the bytes that a row stores; pure."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+from PIL import Image
+
+from ...errors import ImageError
+from .codec import Decoded, decode_source, encode_jpeg, encode_png, place_image
+from .geometry import Placement, place
+from .recipe import Limits, Recipe
+
+
+@dataclass(frozen=True)
+class StoredImage:
+    """What a row keeps of one source file.
+
+    Attributes:
+        image: The stored bytes; for `raw_rgb` height x width x 3 bytes, row by row.
+        format: `jpeg`, `png` or `raw_rgb`.
+        height: Height of the stored image in pixels.
+        width: Width of the stored image in pixels.
+        content_hash: SHA-256 of the source file, in hexadecimal.
+        orientation: EXIF orientation of the source.
+        placement: Where the upright source lies in the stored image.
+        source_width: Width of the upright source in pixels.
+        source_height: Height of the upright source in pixels.
+        decoded_width: Width that the decoder gave, smaller than the source's when it decoded at a fraction.
+        decoded_height: The same of the height.
+    """
+
+    image: bytes
+    format: str
+    height: int
+    width: int
+    content_hash: str
+    orientation: int
+    placement: Placement
+    source_width: int
+    source_height: int
+    decoded_width: int
+    decoded_height: int
+
+
+def content_hash_of(data: bytes) -> str:
+    """SHA-256 of a file's bytes, in hexadecimal."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def make_stored_image(data: bytes, recipe: Recipe, limits: Limits) -> StoredImage:
+    """Decodes, places and encodes one source file.
+
+    `original` keeps the file's own bytes when they are a JPEG or PNG that every decoder shows alike (RGB or grey, 8
+    bits, upright, opaque); any other file becomes a PNG of the source's size, so that no reader has to know EXIF.
+
+    Raises:
+        ImageError: If the bytes cannot become a stored image; carries the reason.
+    """
+    if len(data) > limits.max_bytes:
+        raise ImageError(
+            "too_many_bytes", f"{len(data)} bytes are more than the {limits.max_bytes} that a file may have"
+        )
+    reduces = recipe.store != "original" and recipe.resize != "none"
+    decoded = decode_source(data, target_size=recipe.size if reduces else None, max_pixels=limits.max_pixels)
+    placement = place(
+        recipe.resize if recipe.store != "original" else "none", decoded.width, decoded.height, recipe.size
+    )
+    image = place_image(decoded.image, placement, resample=recipe.resample)
+    stored, stored_format = _encode(image, decoded, data, recipe)
+    return StoredImage(
+        image=stored,
+        format=stored_format,
+        height=image.height,
+        width=image.width,
+        content_hash=content_hash_of(data),
+        orientation=decoded.orientation,
+        placement=placement,
+        source_width=decoded.width,
+        source_height=decoded.height,
+        decoded_width=decoded.image.width,
+        decoded_height=decoded.image.height,
+    )
+
+
+def _encode(image: Image.Image, decoded: Decoded, data: bytes, recipe: Recipe) -> tuple[bytes, str]:
+    if recipe.store == "raw_rgb":
+        return image.tobytes(), "raw_rgb"
+    if recipe.store == "jpeg":
+        return encode_jpeg(image, recipe.quality, recipe.subsampling), "jpeg"
+    if decoded.is_plain:
+        return data, decoded.file_format.lower()
+    return encode_png(image), "png"

@@ -1,0 +1,38 @@
+"""Looks for what an ingest did to the classes: in its plan, and in the table before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from ..changes.ingest_plan import Plan
+from .class_rows import ClassRows
+from .label_changes import Rename, find_renames
+
+
+def find_vanished(plan: Plan, stored: ClassRows | None) -> tuple[str, ...]:
+    """Finds classes of stored rows that no file of the source has any more, and no row of another source.
+
+    Args:
+        plan: The whole plan of the source.
+        stored: The table that it was made for, or None when there is none yet.
+    """
+    if stored is None or not plan.lost_classes:
+        return ()
+    rows = stored.counts(plan.lost_classes)
+    return tuple(sorted(name for name, count in rows.items() if count == plan.lost_by_class[name]))
+
+
+def find_renamed(
+    stored: ClassRows, rows: ClassRows, vanished: Collection[str], present: Collection[str]
+) -> tuple[Rename, ...]:
+    """Finds the new names of classes that have vanished.
+
+    Args:
+        stored: The table while it had all rows of those classes.
+        rows: The table as it is now.
+        vanished: What `find_vanished` has found.
+        present: Classes that the source has.
+    """
+    if not vanished:
+        return ()
+    return find_renames(stored.sizes(vanished), present, stored.moved(vanished, rows))

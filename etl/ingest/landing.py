@@ -1,0 +1,120 @@
+"""A landing folder as a stream: what is there now becomes one commit for each bounded batch of files.
+
+The table itself is the checkpoint; `docs/decisions/landing-folders.md` says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ...errors import EmptySourceError, InvalidArgumentError, TableConflictError
+from ...progress import spark_progress
+from ..changes.table_columns import TableColumns, columns_of
+from ..files.driver_limits import TooMuchError
+from .class_rows import class_rows
+from .label_changes import ClassChanges
+from .near_duplicates import find_across_splits
+from .prepare import Prepared, open_table, prepare
+from .results import IngestRequest, IngestResult, StreamResult
+from .run import run_prepared
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_ATTEMPTS = 5
+
+
+def ingest_available(
+    spark: SparkSession,
+    location: str,
+    request: IngestRequest,
+    max_files: int,
+    on_batch: Callable[[IngestResult], None] | None = None,
+) -> StreamResult:
+    """Ingests what a landing folder holds now, in batches of bounded size, each one commit; then ends.
+
+    The table itself is the checkpoint: a file is done when it is known, as stored or as bad, by path, size and time.
+    Killed at any moment, the next call goes on where this one stopped, and no file is stored twice or left out.
+
+    Args:
+        spark: The session.
+        location: The table, created by the first batch if it is not there.
+        request: What is asked for, of every batch alike.
+        max_files: Most files that one batch reads.
+        on_batch: Is told each batch's result as soon as it is committed.
+
+    Raises:
+        TableConflictError: If other writers kept being faster.
+        UsageError: Its subclasses, as `ingest` does; but an empty folder is no error.
+    """
+    request.check()
+    if not isinstance(max_files, int) or isinstance(max_files, bool) or max_files < 1:
+        raise InvalidArgumentError(f"max_files = {max_files!r}: a batch has a whole number of files, 1 or more")
+    done: list[IngestResult] = []
+    attempts = 0
+    while True:
+        known_of_ours = sum(result.stored + result.quarantined for result in done)
+        before = len(done)
+        try:
+            with prepare(spark, location, request) as prepared:
+                for result in _batches(prepared, max_files):
+                    # After another writer's commit, what this call has done itself is among what is known.
+                    own = min(known_of_ours, result.skipped)
+                    known_of_ours -= own
+                    done.append(replace(result, skipped=result.skipped - own, rows_in=result.rows_in - own))
+                    if on_batch is not None:
+                        on_batch(done[-1])
+            return _with_findings(spark, location, request, StreamResult.of(done))
+        except EmptySourceError:
+            version = done[-1].version if done else _version_of(spark, location)
+            return _with_findings(spark, location, request, StreamResult.of(done, version))
+        except TableConflictError as error:
+            attempts = 1 if len(done) > before else attempts + 1
+            if attempts == _ATTEMPTS:
+                raise TableConflictError(
+                    f"{location}: gave up after {_ATTEMPTS} attempts and {len(done)} batches, because other writers "
+                    f"kept committing first; run the stream again when they are done. Last: {error}"
+                ) from error
+
+
+def _batches(prepared: Prepared, max_files: int) -> Iterator[IngestResult]:
+    """Runs the parts of one plan, each on top of the version that the one before has made."""
+    version = prepared.version
+    for number, plan in enumerate(prepared.plan.batches(max_files)):
+        part = prepared
+        if number:
+            transaction = open_table(prepared.spark, prepared.location)
+            if transaction is None or transaction.version != version:
+                raise TableConflictError(f"{prepared.location}: another writer committed between two batches")
+            part = replace(prepared, transaction=transaction)
+        with spark_progress(prepared.spark, f"ingest {prepared.request.source.name}, batch {number + 1}"):
+            result, _ = run_prepared(part.with_plan(plan))
+        version = result.version
+        yield result
+
+
+def _with_findings(spark: SparkSession, location: str, request: IngestRequest, result: StreamResult) -> StreamResult:
+    """Adds what is to be told of all batches together."""
+    batch_ids = {batch.batch_id for batch in result.batches if batch.committed}
+    version = result.version
+    if not batch_ids or version is None:
+        return result
+    # Files of a landing folder come and go: a class without any has not vanished.
+    _, rows = class_rows(spark, location, _columns(spark, location), (None, version))
+    changes = ClassChanges((), (), *rows.conflicts(batch_ids))
+    near = find_across_splits(spark, location, version, batch_ids) if request.near_duplicates else None
+    return replace(result, class_changes=changes, near_duplicates=near)
+
+
+def _columns(spark: SparkSession, location: str) -> TableColumns | None:
+    try:
+        return columns_of(spark, location)
+    except TooMuchError:
+        return None
+
+
+def _version_of(spark: SparkSession, location: str) -> int | None:
+    transaction = open_table(spark, location)
+    return None if transaction is None else transaction.version

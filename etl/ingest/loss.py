@@ -1,0 +1,75 @@
+"""Stops an ingest that would take most stored rows, or all of a class, out of the table; pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+from ...errors import IngestLossError
+
+_SHARE = 0.5
+# A class of fewer rows may well come and go.
+_SMALLEST_CLASS = 20
+_MOST_NAMED = 5
+FILE_GONE = "the source no longer holds their files"
+
+
+class LossGuard:
+    """What one ingest, or all batches of one stream, take out of a table.
+
+    Args:
+        table: The table, for messages.
+        stored: Counts the table's rows by class, before anything is taken out.
+        allowed: Whether any loss is.
+    """
+
+    def __init__(self, table: str, stored: Callable[[], Mapping[str, int]], *, allowed: bool) -> None:
+        self._table = table
+        self._count = stored
+        self._allowed = allowed
+        self._stored: Mapping[str, int] | None = None
+        self._lost: Counter[tuple[str, str]] = Counter()
+
+    def add(self, lost: Mapping[tuple[str, str], int]) -> None:
+        """Adds rows that are about to be taken out, by class and by why.
+
+        Raises:
+            IngestLossError: If that is too many, with those that were added before.
+        """
+        self._lost.update(lost)
+        found = self._too_many(self._lost)
+        if found:
+            why = "; ".join(f"{reason}: {rows}" for reason, rows in _by(self._lost, 1).most_common())
+            raise IngestLossError(
+                f"{self._table}: this ingest would take out {found} ({why}). Nothing was committed of it. Check the "
+                "source and its annotations; if the loss is meant, allow it: --allow-loss, or allow_loss=True"
+            )
+
+    def would_stop(self, lost: Mapping[str, int]) -> bool:
+        """Whether rows by class would be too many."""
+        return bool(self._too_many(self._lost + Counter({(name, ""): rows for name, rows in lost.items()})))
+
+    def _too_many(self, lost: Counter[tuple[str, str]]) -> str:
+        total = lost.total()
+        if self._allowed or not total:
+            return ""
+        if self._stored is None:
+            self._stored = self._count()
+        by_class, rows = _by(lost, 0), sum(self._stored.values())
+        whole = [
+            f"{name!r} ({count})"
+            for name, count in self._stored.items()
+            if count >= _SMALLEST_CLASS and by_class[name] >= count
+        ]
+        if total <= _SHARE * rows and not whole:
+            return ""
+        more = f" and {len(whole) - _MOST_NAMED} more" if len(whole) > _MOST_NAMED else ""
+        classes = f", and every row of {', '.join(whole[:_MOST_NAMED])}{more}" if whole else ""
+        return f"{total} of {rows} stored rows{classes}"
+
+
+def _by(lost: Mapping[tuple[str, str], int], part: int) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for key, rows in lost.items():
+        counts[key[part]] += rows
+    return counts

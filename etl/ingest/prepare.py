@@ -1,0 +1,225 @@
+"""An ingest up to the point where the first image is read: the table opened, the source listed, the work planned."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...errors import ClassNumbersError, EmptySourceError, NotADeltaTableError
+from ...locations import absolute, is_table_name
+from ..changes.driver_plan import plan_listing, plan_on_driver
+from ..changes.ingest_plan import GONE, Plan
+from ..changes.spark_plan import make_plan
+from ..changes.table_columns import TableColumns
+from ..commit.commit import open_transaction
+from ..commit.known_classes import count_classes, known_classes
+from ..commit.transaction import Transaction
+from ..images.recipe import RECIPE_PROPERTY, Recipe
+from ..model import schema
+from ..model.labels import NO_CLASS, grow_labels
+from ..quarantine.reseen_files import Stamps
+from ..quarantine.table import Quarantine
+from ..sources.listing import Listing
+from ..sources.sources import list_source
+from ..spark.catalog import is_delta_table, path_of, read_table
+from ..spark.writing_session import writing_session
+from .loss import LossGuard
+from .results import CONTENT, DELETE, IngestRequest
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass
+class Prepared:
+    """An ingest up to the point where the first image is read; a context manager that lets go of the plan.
+
+    Attributes:
+        spark: A session of its own.
+        location: The table.
+        request: What was asked for.
+        transaction: The open transaction; None when the table is to be created.
+        recipe: How sources become rows.
+        listing: What the source holds.
+        plan: What is to be done.
+        columns: The table's small columns, where the driver reads them itself; None where Spark does.
+        guard: What keeps the ingest from taking most of the table out.
+        labels_before: Class numbers of the table.
+        labels: Class numbers after the ingest.
+        counts: Rows by class of the table, where a note in its log tells them.
+    """
+
+    spark: SparkSession
+    location: str
+    request: IngestRequest
+    transaction: Transaction | None
+    recipe: Recipe
+    listing: Listing
+    plan: Plan
+    columns: TableColumns | None
+    guard: LossGuard
+    labels_before: Mapping[str, int] = field(default_factory=dict)
+    labels: Mapping[str, int] = field(default_factory=dict)
+    counts: Mapping[str, int] | None = None
+
+    @property
+    def version(self) -> int | None:
+        """The version that the ingest starts from; None when the table is to be created."""
+        return None if self.transaction is None else self.transaction.version
+
+    @property
+    def new_classes(self) -> tuple[str, ...]:
+        """Classes that get a number."""
+        return tuple(name for name in self.labels if name not in self.labels_before)
+
+    @property
+    def removes(self) -> bool:
+        """Whether rows of files that the source no longer holds go."""
+        return self.request.removed == DELETE
+
+    def stored_counts(self) -> Mapping[str, int]:
+        """Rows by class of the version that the ingest starts from."""
+        if self.version is None:
+            return {}
+        rows = None if self.columns is None else self.columns.at(self.version)
+        if rows is not None:
+            return Counter(name or NO_CLASS for name in rows.column(schema.LABEL_NAME).to_pylist())
+        return self.counts if self.counts is not None else count_classes(self._stored())
+
+    def with_plan(self, plan: Plan) -> Prepared:
+        """Gives the same with another plan, and the class numbers that the table has after that one.
+
+        Raises:
+            ClassNumbersError: If two classes of the table have one number, or one has two.
+        """
+        before, counts = self._known_classes() if plan.work or (self.removes and plan.counts[GONE]) else ({}, None)
+        names = plan.class_names + (plan.box_classes() if self.listing.has_annotations and plan.work else [])
+        if self.request.classes is not None:
+            names = [name for name in self.request.classes if name in set(names)]
+        return replace(self, plan=plan, labels_before=before, labels=grow_labels(before, names), counts=counts)
+
+    def _known_classes(self) -> tuple[Mapping[str, int], Mapping[str, int] | None]:
+        if self.transaction is None:
+            return {}, None
+        known = known_classes(self.spark, self.transaction)
+        if known.numbers.findings():
+            raise ClassNumbersError(
+                f"{self.location}@{self.version}: the class numbers are damaged: {known.numbers.summary()}. "
+                f"`lakelens table repair {self.location}` says what it would change, and mends it with --yes"
+            )
+        return known.numbers.labels, known.counts
+
+    def _stored(self) -> DataFrame:
+        return read_table(self.spark, self.location, self.version)
+
+    def __enter__(self) -> Prepared:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.plan.release()
+        self.listing.release()
+
+
+def prepare(user_session: SparkSession, location: str, request: IngestRequest) -> Prepared:
+    """Opens the table, lists the source and plans; the caller's session stays as it is.
+
+    Raises:
+        EmptySourceError: If the source holds nothing, and nothing is to be removed.
+        UsageError: Its other subclasses, for every input that cannot be ingested.
+    """
+    spark = writing_session(user_session)
+    transaction = open_table(spark, location)
+    recipe = _recipe(transaction, location, request)
+    listing, plan, columns = _plan(spark, location, transaction, request)
+    try:
+        if plan.rows_in == 0 and not (request.removed == DELETE and plan.counts[GONE]):
+            passed = ", ".join(f"{count} {reason}" for reason, count in sorted(plan.ignored.items())) or "nothing"
+            raise EmptySourceError(
+                f"{request.source.name} holds no image file in layout {request.source.layout!r} ({passed} found); "
+                "check the folder and the layout"
+            )
+        # Counted when it is asked: few ingests lose anything.
+        guard = LossGuard(location, lambda: prepared.stored_counts(), allowed=request.allow_loss)
+        prepared = Prepared(spark, location, request, transaction, recipe, listing, plan, columns, guard)
+        prepared = prepared.with_plan(plan)
+        return prepared
+    except BaseException:
+        plan.release()
+        listing.release()
+        raise
+
+
+def _plan(
+    spark: SparkSession, location: str, transaction: Transaction | None, request: IngestRequest
+) -> tuple[Listing, Plan, TableColumns | None]:
+    """Lists the source and plans: on the driver if that is done soon, else by Spark."""
+    version = None if transaction is None else transaction.version
+    if request.verify != CONTENT:
+        planned = plan_on_driver(spark, location, version, request.source)
+        if planned is not None:
+            return planned
+    listing = list_source(spark, request.source).kept()
+    try:
+        return _plan_listed(spark, location, version, request, listing)
+    except BaseException:
+        listing.release()
+        raise
+
+
+def _plan_listed(
+    spark: SparkSession, location: str, version: int | None, request: IngestRequest, listing: Listing
+) -> tuple[Listing, Plan, TableColumns | None]:
+    if request.verify != CONTENT:
+        planned = plan_listing(spark, location, version, listing)
+        if planned is not None:
+            return planned
+    quarantine, stamps = Quarantine(spark, location), Stamps(spark, location)
+    plan = make_plan(
+        listing,
+        None if version is None else read_table(spark, location, version),
+        quarantine.read() if quarantine.exists() else None,
+        stamps.read() if stamps.exists() else None,
+        verify_content=request.verify == CONTENT,
+    )
+    return listing, plan, None
+
+
+def open_table(spark: SparkSession, location: str) -> Transaction | None:
+    """Opens a transaction on the table; None when there is none yet and one may be made.
+
+    Raises:
+        NotADeltaTableError: If something else is there.
+    """
+    if is_delta_table(spark, location):
+        return open_transaction(spark, path_of(spark, location))
+    if is_table_name(location):
+        _check_schema(spark, location)
+        return None
+    path = Path(absolute(location))
+    is_taken = "://" not in location and path.exists() and (not path.is_dir() or any(path.iterdir()))
+    # A log without a version is what a first ingest leaves that died before its commit; its files are in nobody's way.
+    if is_taken and not (path / "_delta_log").is_dir():
+        raise NotADeltaTableError(
+            f"{location} exists and is no Delta table; ingest into a path that does not exist yet, or an image table"
+        )
+    return None
+
+
+def _check_schema(spark: SparkSession, name: str) -> None:
+    schema_name = name.rpartition(".")[0]
+    if not spark.catalog.databaseExists(schema_name):
+        raise NotADeltaTableError(
+            f"{name}: the catalog has no schema {schema_name}; create it, or write ./{name} for a table in a folder"
+        )
+
+
+def _recipe(transaction: Transaction | None, location: str, request: IngestRequest) -> Recipe:
+    if transaction is None:
+        return Recipe().with_changes(**request.recipe_changes)
+    text = transaction.property(RECIPE_PROPERTY)
+    mine = Recipe.of({} if text is None else {RECIPE_PROPERTY: text}, location)
+    mine.check_unchanged(mine.with_changes(**request.recipe_changes), location)
+    return mine

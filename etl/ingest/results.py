@@ -1,0 +1,186 @@
+"""What an ingest is asked for, and what it answers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...errors import InvalidArgumentError
+from ..images.recipe import Limits, Recipe
+from ..sources.sources import Source
+from .label_changes import ClassChanges
+from .near_duplicates import NearDuplicates
+
+KEEP = "keep"
+DELETE = "delete"
+STAMP = "stamp"
+CONTENT = "content"
+
+
+@dataclass(frozen=True)
+class IngestRequest:
+    """What was asked for.
+
+    Attributes:
+        source: Where the images come from.
+        recipe_changes: Fields of `Recipe` that were given, None for those that were not.
+        limits: What one source may cost.
+        removed: `keep` the rows of files that the source no longer holds, or `delete` them.
+        verify: What tells that a known file is unchanged: its `stamp` (size and time) or its `content`.
+        classes: The only classes that may be stored; None takes every class that the source names.
+        batch_id: Name of the batch in every row and in the table's history; None makes one up.
+        near_duplicates: Whether to look for images that came in and look like one of another split; decodes the whole
+            table once more, at an eighth of its size.
+        allow_loss: Whether it may take most stored rows out of the table, or all of a class.
+    """
+
+    source: Source
+    recipe_changes: Mapping[str, Any]
+    limits: Limits = dataclasses.field(default_factory=Limits)
+    removed: str = KEEP
+    verify: str = STAMP
+    classes: Sequence[str] | None = None
+    batch_id: str | None = None
+    near_duplicates: bool = False
+    allow_loss: bool = False
+
+    def check(self) -> None:
+        """Checks everything that can be checked without looking at the source or the table.
+
+        Raises:
+            InvalidArgumentError: If an argument is outside its rule.
+        """
+        self.source.check()
+        Recipe().with_changes(**self.recipe_changes)
+        if self.removed not in (KEEP, DELETE):
+            raise InvalidArgumentError(f"removed = {self.removed!r} is neither 'keep' nor 'delete'")
+        if self.verify not in (STAMP, CONTENT):
+            raise InvalidArgumentError(f"verify = {self.verify!r} is neither 'stamp' nor 'content'")
+        if isinstance(self.classes, str) or (self.classes is not None and not self.classes):
+            raise InvalidArgumentError(f"classes = {self.classes!r}: give a list of names, or leave it out for all")
+        if self.batch_id is not None and (not isinstance(self.batch_id, str) or not self.batch_id.strip()):
+            raise InvalidArgumentError(f"batch_id = {self.batch_id!r}: give a text, or leave it out")
+
+
+@dataclass(frozen=True)
+class IngestResult:
+    """What an ingest did; `rows_in == stored + quarantined + skipped`, always.
+
+    Attributes:
+        version: The table's version that holds the result; the version before when nothing was committed.
+        rows_in: Files of the source, and annotations that name a file which is not there.
+        stored: Files that became rows in this ingest, new and changed ones.
+        quarantined: Files that this ingest read and found bad.
+        skipped: Files that were known, as stored or as bad, and unchanged.
+        changed: How many of those read were known with other content, or another annotation.
+        gone: Known files below the source folder that it no longer holds.
+        removed: How many of those were taken out of the table.
+        ignored: Things in the source that are no image files, by reason; not part of `rows_in`.
+        reasons: Files quarantined by this ingest, by reason.
+        repairs: Boxes of stored rows that were repaired or dropped, by reason.
+        new_classes: Classes that got a number in this ingest.
+        batch_id: Written into every row of this ingest.
+        committed: Whether a new version was made.
+        class_changes: Classes that vanished or were renamed, and images that are in several classes or splits.
+        near_duplicates: Images that look like one of another split; None when it was not asked for, or nothing came in.
+    """
+
+    version: int
+    rows_in: int
+    stored: int
+    quarantined: int
+    skipped: int
+    changed: int = 0
+    gone: int = 0
+    removed: int = 0
+    ignored: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    reasons: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    repairs: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    new_classes: tuple[str, ...] = ()
+    batch_id: str = ""
+    committed: bool = False
+    class_changes: ClassChanges = dataclasses.field(default_factory=ClassChanges)
+    near_duplicates: NearDuplicates | None = None
+
+
+@dataclass(frozen=True)
+class StreamResult:
+    """What the batches of a stream did together; `rows_in == stored + quarantined + skipped`, always.
+
+    Attributes:
+        version: The table's version after the last batch; None when there is no table and nothing to make one of.
+        rows_in: Files of the source.
+        stored: Files that became rows.
+        quarantined: Files that were read and found bad.
+        skipped: Files that were known before, and unchanged.
+        reasons: Files quarantined, by reason.
+        repairs: Boxes of stored rows that were repaired or dropped, by reason.
+        new_classes: Classes that got a number.
+        batches: Each batch's own result, in order; batches that had nothing to do are left out.
+        class_changes: Images of all batches that are in several classes or splits. No class counts as vanished: files
+            of a landing folder come and go.
+        near_duplicates: Of all batches, as in `IngestResult`.
+    """
+
+    version: int | None
+    rows_in: int
+    stored: int
+    quarantined: int
+    skipped: int
+    reasons: Mapping[str, int]
+    repairs: Mapping[str, int]
+    new_classes: tuple[str, ...]
+    batches: tuple[IngestResult, ...]
+    class_changes: ClassChanges = dataclasses.field(default_factory=ClassChanges)
+    near_duplicates: NearDuplicates | None = None
+
+    @classmethod
+    def of(cls, results: Sequence[IngestResult], version: int | None = None) -> StreamResult:
+        """Adds up batches; `version` is that of the table when there is none."""
+
+        def counted(name: str) -> dict[str, int]:
+            return dict(sum((Counter(getattr(result, name)) for result in results), Counter[str]()))
+
+        return cls(
+            version=results[-1].version if results else version,
+            rows_in=sum(result.rows_in for result in results),
+            stored=sum(result.stored for result in results),
+            quarantined=sum(result.quarantined for result in results),
+            skipped=sum(result.skipped for result in results),
+            reasons=counted("reasons"),
+            repairs=counted("repairs"),
+            new_classes=tuple(name for result in results for name in result.new_classes),
+            batches=tuple(result for result in results if result.committed or result.quarantined or result.stored),
+        )
+
+
+@dataclass(frozen=True)
+class IngestPreview:
+    """What an ingest would do; nothing was written.
+
+    Attributes:
+        version: The table's version that was compared with; None when there is no table yet.
+        rows_in: Files of the source.
+        new: Files that the table does not know.
+        changed: Known files with other content, or another annotation.
+        known: Files that would be skipped.
+        gone: Known files below the source folder that it no longer holds.
+        ignored: Things in the source that are no image files, by reason.
+        new_classes: Classes that would get a number.
+        vanished_classes: Classes of stored rows that no file of the source has any more.
+        files: Paths by what would be done about them (`new`, `changed`, `gone`), as many of each as were asked for.
+    """
+
+    version: int | None
+    rows_in: int
+    new: int
+    changed: int
+    known: int
+    gone: int
+    ignored: Mapping[str, int]
+    new_classes: tuple[str, ...]
+    vanished_classes: tuple[str, ...]
+    files: Mapping[str, Sequence[str]]

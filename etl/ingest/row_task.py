@@ -1,0 +1,223 @@
+"""What a Spark task does with its share of a batch: files in, rows of the image table or of the quarantine out."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from ...errors import ImageError
+from ..annotations.boxes import Box, PlacedBoxes, place_boxes
+from ..annotations.record import QUARANTINED, REASONS, Annotation, annotation_of, limit_classes
+from ..changes.ingest_plan import STORED_CLASS
+from ..files.walk import local_path
+from ..images.isolated_decoder import IsolatedDecoder, Source
+from ..images.recipe import Limits, Recipe
+from ..images.stored_form import StoredImage
+from ..model import schema
+from ..model.labels import NO_CLASS
+from ..model.splits import split_of
+from ..sources.contents import CONTENT
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.accumulators import Accumulator
+
+    from .tally import Outcome
+
+# Arrow batches of images are cut by bytes: a batch of 10,000 rows, Spark's default, would pass 2 GiB.
+_BATCH_BYTES = 8 * 1024 * 1024
+_BATCH_ROWS = 1024
+
+# Python has no later dates, and the last day is another one in other time zones.
+_LATEST_US = int(datetime(9999, 12, 30, tzinfo=timezone.utc).timestamp()) * 1_000_000
+
+
+@dataclass(frozen=True)
+class BatchTask:
+    """What every task of one ingest knows.
+
+    Its rows keep a time of change beyond 9999-12-30 as that day, since Python could not read the table otherwise. The
+    next ingest finds another time and looks at the content: a stored file is then known, a bad one is read again.
+
+    Attributes:
+        recipe: How sources become rows.
+        limits: What one source may cost.
+        labels: Class numbers by name.
+        batch_id: Written into every row.
+        has_annotations: Whether the layout has boxes; without, the column is null rather than empty.
+        classes: The only classes that may be stored, or None.
+        problems: Where repaired and dropped boxes are told: reasons by path.
+        outcome: Where `stored_rows` tells what became of the files.
+        refused: Where sources that cannot be stored are told: values of their quarantine rows by path.
+    """
+
+    recipe: Recipe
+    limits: Limits
+    labels: Mapping[str, int]
+    batch_id: str
+    has_annotations: bool = False
+    classes: frozenset[str] | None = None
+    problems: Accumulator[dict[str, list[str]]] | None = None
+    outcome: Accumulator[Outcome] | None = None
+    refused: Accumulator[dict[str, tuple[Any, ...]]] | None = None
+
+    def stored_rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yields the rows of the sources that can be stored; the others are told in `refused`."""
+        from .tally import Outcome
+
+        packer, outcome = _Packer(schema.image_arrow_schema()), Outcome()
+        for annotation, row, result in self._results(batches):
+            placed = self._place(annotation, result) if isinstance(result, StoredImage) else result
+            if isinstance(result, StoredImage) and isinstance(placed, PlacedBoxes):
+                self._tell_problems(annotation, placed)
+                outcome.stored[annotation.label_name or NO_CLASS] += 1
+                yield from packer.add(self._stored_row(annotation, row, result, placed), len(result.image))
+            elif isinstance(placed, ImageError):
+                self._tell_refused(row, placed)
+                if row.get(STORED_CLASS) is not None:
+                    outcome.lost[row[STORED_CLASS], placed.reason] += 1
+        yield from packer.flush()
+        if self.outcome is not None:
+            self.outcome.add(outcome)
+
+    def quarantined_rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yields a quarantine row for every source that `stored_rows` left out.
+
+        A source that succeeds this time is `unstable`: it failed a moment ago.
+        """
+        packer = _Packer(schema.quarantine_arrow_schema())
+        for annotation, row, result in self._results(batches):
+            error = result if isinstance(result, ImageError) else self._place(annotation, result)
+            if isinstance(error, PlacedBoxes):
+                error = ImageError("unstable", "failed while the batch was written, and succeeded right after")
+            yield from packer.add(self._quarantined_row(row, error), 256)
+        yield from packer.flush()
+
+    def _results(
+        self, batches: Iterable[pa.RecordBatch]
+    ) -> Iterator[tuple[Annotation, dict[str, Any], StoredImage | ImageError]]:
+        """Decodes every source whose annotation lets it be stored."""
+        with IsolatedDecoder(self.recipe, self.limits) as decoder:
+            for batch in batches:
+                rows = _rows(batch)
+                annotations = [self._annotation(row) for row in rows]
+                refused = [annotation.quarantine for annotation in annotations]
+                results = decoder.decode_all(_sources(batch, [problem is None for problem in refused]))
+                for annotation, row, problem in zip(annotations, rows, refused, strict=True):
+                    if problem is not None:
+                        yield annotation, row, ImageError(problem.reason, problem.detail)
+                    else:
+                        yield annotation, row, next(results)
+
+    def _annotation(self, row: dict[str, Any]) -> Annotation:
+        annotation = annotation_of(row)
+        return annotation if self.classes is None else limit_classes(annotation, self.classes)
+
+    def _place(self, annotation: Annotation, stored: StoredImage) -> PlacedBoxes | ImageError:
+        """Carries the boxes to the stored image."""
+        if not annotation.boxes:
+            return PlacedBoxes((), ())
+        placed = place_boxes(
+            annotation.boxes,
+            source_size=(stored.source_width, stored.source_height),
+            orientation=stored.orientation,
+            placement=stored.placement,
+            declared_size=annotation.size,
+            decoded_size=(stored.decoded_width, stored.decoded_height),
+        )
+        fatal = next((found for found in placed.problems if REASONS[found.reason].effect == QUARANTINED), None)
+        return placed if fatal is None else ImageError(fatal.reason, fatal.detail)
+
+    def _tell_problems(self, annotation: Annotation, placed: PlacedBoxes) -> None:
+        found = [problem.reason for problem in (*annotation.problems, *placed.problems)]
+        if found and self.problems is not None:
+            self.problems.add({annotation.path: found})
+
+    def _tell_refused(self, row: dict[str, Any], error: ImageError) -> None:
+        if self.refused is not None:
+            self.refused.add({row[schema.PATH]: tuple(self._quarantined_row(row, error).values())})
+
+    def _stored_row(
+        self, annotation: Annotation, row: dict[str, Any], stored: StoredImage, placed: PlacedBoxes
+    ) -> dict[str, Any]:
+        name = annotation.label_name
+        split = annotation.split or split_of(stored.content_hash, self.recipe.splits, self.recipe.seed)
+        return {
+            schema.PATH: row[schema.PATH],
+            schema.IMAGE: stored.image,
+            schema.FORMAT: stored.format,
+            schema.HEIGHT: stored.height,
+            schema.WIDTH: stored.width,
+            schema.LABEL: None if name is None else self.labels[name],
+            schema.LABEL_NAME: name,
+            schema.ANNOTATIONS: [self._annotation_row(box) for box in placed.boxes] if self.has_annotations else None,
+            schema.SPLIT: split,
+            schema.CONTENT_HASH: stored.content_hash,
+            schema.SOURCE_LENGTH: row[schema.SOURCE_LENGTH],
+            schema.SOURCE_MODIFIED: row[schema.SOURCE_MODIFIED],
+            schema.BATCH_ID: self.batch_id,
+            schema.ANNOTATION_HASH: row[schema.ANNOTATION_HASH],
+        }
+
+    def _annotation_row(self, box: Box) -> dict[str, Any]:
+        return {**dataclasses.asdict(box), "label": self.labels[box.label_name]}
+
+    def _quarantined_row(self, row: dict[str, Any], error: ImageError) -> dict[str, Any]:
+        return {
+            schema.PATH: row[schema.PATH],
+            "reason": error.reason,
+            "error": str(error),
+            schema.LABEL_NAME: row[schema.LABEL_NAME],
+            schema.SOURCE_LENGTH: row[schema.SOURCE_LENGTH],
+            schema.SOURCE_MODIFIED: row[schema.SOURCE_MODIFIED],
+            schema.BATCH_ID: self.batch_id,
+            schema.ANNOTATION_HASH: row[schema.ANNOTATION_HASH],
+        }
+
+
+def _rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """Gives the rows without their bytes, and their times as numbers that are dates in Python too."""
+    import pyarrow as pa
+
+    others = [name for name in batch.schema.names if name not in (CONTENT, schema.SOURCE_MODIFIED)]
+    rows: list[dict[str, Any]] = batch.select(others).to_pylist()
+    times = batch.column(schema.SOURCE_MODIFIED).cast(pa.int64()).to_pylist()
+    for row, time in zip(rows, times, strict=True):
+        row[schema.SOURCE_MODIFIED] = None if time is None else min(time, _LATEST_US)
+    return rows
+
+
+def _sources(batch: pa.RecordBatch, wanted: Sequence[bool]) -> Iterator[Source]:
+    if CONTENT in batch.schema.names:
+        for value, is_wanted in zip(batch.column(CONTENT), wanted, strict=True):
+            if is_wanted:
+                yield Source(data=value.as_py() or b"")
+    else:
+        for path, is_wanted in zip(batch.column(schema.PATH).to_pylist(), wanted, strict=True):
+            if is_wanted:
+                yield Source(path=local_path(path))
+
+
+class _Packer:
+    """Gathers rows into Arrow batches of bounded size."""
+
+    def __init__(self, arrow_schema: pa.Schema) -> None:
+        self._schema = arrow_schema
+        self._rows: list[dict[str, Any]] = []
+        self._bytes = 0
+
+    def add(self, row: dict[str, Any], size: int) -> Iterator[pa.RecordBatch]:
+        self._rows.append(row)
+        self._bytes += size
+        if self._bytes >= _BATCH_BYTES or len(self._rows) >= _BATCH_ROWS:
+            yield from self.flush()
+
+    def flush(self) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        if self._rows:
+            yield pa.RecordBatch.from_pylist(self._rows, schema=self._schema)
+            self._rows, self._bytes = [], 0

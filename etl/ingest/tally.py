@@ -1,0 +1,68 @@
+"""What workers tell the driver beside the rows that they write: repaired boxes, and what became of the files."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pyspark.accumulators import AccumulatorParam
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.accumulators import Accumulator
+
+
+@dataclass
+class Outcome:
+    """What became of files.
+
+    Attributes:
+        stored: Those that became rows, by class.
+        lost: Those that had a row and will have none, by the row's class and the reason.
+    """
+
+    stored: Counter[str] = field(default_factory=Counter)
+    lost: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+
+class _ByPath(AccumulatorParam[dict[str, Any]]):  # type: ignore[misc]  # pyspark is not typed for mypy here
+    """Joins what tasks tell; the last word on a path counts, and paths beyond a bound are left out."""
+
+    def __init__(self, most: int | None) -> None:
+        self._most = most
+
+    def zero(self, value: dict[str, Any]) -> dict[str, Any]:
+        return {}
+
+    def addInPlace(self, value1: dict[str, Any], value2: dict[str, Any]) -> dict[str, Any]:
+        if self._most is None or len(value1) + len(value2) <= self._most:
+            value1.update(value2)
+        return value1
+
+
+class _Outcomes(AccumulatorParam[Outcome]):  # type: ignore[misc]  # as above
+    """Adds up; Spark counts a task of a job's last stage once."""
+
+    def zero(self, value: Outcome) -> Outcome:
+        return Outcome()
+
+    def addInPlace(self, value1: Outcome, value2: Outcome) -> Outcome:
+        value1.stored.update(value2.stored)
+        value1.lost.update(value2.lost)
+        return value1
+
+
+def open_tally(context: SparkContext, most: int | None = None) -> Accumulator[dict[str, Any]]:
+    """Gives an accumulator for `worker.BatchTask`, of so many paths at most."""
+    return context.accumulator({}, _ByPath(most))
+
+
+def open_outcome(context: SparkContext) -> Accumulator[Outcome]:
+    """Gives an accumulator for `worker.BatchTask.outcome`."""
+    return context.accumulator(Outcome(), _Outcomes())
+
+
+def counts_of(tally: Accumulator[dict[str, list[str]]]) -> dict[str, int]:
+    """Number of repaired and dropped boxes by reason, most frequent first."""
+    return dict(Counter(reason for reasons in tally.value.values() for reason in reasons).most_common())

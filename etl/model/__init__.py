@@ -1,0 +1,1 @@
+"""What an image table is: its columns and properties, how rows are split, how classes are numbered. Pure."""

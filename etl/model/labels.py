@@ -1,0 +1,66 @@
+"""Label numbers: they live in a table property as JSON, and only ever grow."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+
+from ...errors import NotAnImageTableError
+
+LABELS_PROPERTY = "lakelens.labels"
+NO_CLASS = "(no class)"
+
+
+def labels_of(configuration: Mapping[str, str]) -> dict[str, int]:
+    """Reads the class numbers from a table's properties, ordered by number; empty when the table has none.
+
+    Raises:
+        NotAnImageTableError: If the property is not a JSON object of names and distinct numbers.
+    """
+    text = configuration.get(LABELS_PROPERTY)
+    if text is None:
+        return {}
+    try:
+        numbers = json.loads(text)
+        labels = {str(name): int(number) for name, number in sorted(numbers.items(), key=lambda item: int(item[1]))}
+    except (ValueError, TypeError, AttributeError) as error:
+        raise NotAnImageTableError(
+            f"table property {LABELS_PROPERTY} = {text[:200]!r} is not a JSON object of class names and numbers "
+            f"({error}); `lakelens table repair` writes it anew"
+        ) from error
+    if len(set(labels.values())) != len(labels):
+        raise NotAnImageTableError(
+            f"table property {LABELS_PROPERTY} gives two classes the same number: {text[:200]!r}; "
+            "`lakelens table repair` writes it anew"
+        )
+    return labels
+
+
+def grow_labels(labels: Mapping[str, int], names: Iterable[str], largest: int = -1) -> dict[str, int]:
+    """Adds numbers for names that have none, in the order given, after the largest; numbers that exist stay.
+
+    Args:
+        labels: The numbers that exist.
+        names: Names of classes.
+        largest: A number that no new one may be, nor one below it.
+    """
+    grown = dict(labels)
+    following = max([*grown.values(), largest]) + 1
+    for name in names:
+        if name not in grown:
+            grown[name] = following
+            following += 1
+    return grown
+
+
+def labels_property(labels: Mapping[str, int]) -> str:
+    """Writes the value of the table property, readable without escapes."""
+    return json.dumps(dict(labels), ensure_ascii=False)
+
+
+def in_order(counts: Mapping[str, int], labels: Mapping[str, int]) -> dict[str, int]:
+    """Orders rows by class: classes by their numbers, 0 where there is no row; then others by name; `(no class)`."""
+    others = sorted(name for name, rows in counts.items() if name not in labels and name != NO_CLASS and rows)
+    without = [NO_CLASS] if counts.get(NO_CLASS) else []
+    numbered = sorted(labels, key=lambda name: labels[name])
+    return {name: counts.get(name, 0) for name in (*numbered, *others, *without)}

@@ -1,0 +1,66 @@
+"""Splits by content: a row's split is a pure function of the bytes of its source and a seed."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Mapping
+
+from ...errors import InvalidArgumentError
+
+DEFAULT_SPLITS: Mapping[str, float] = {"train": 0.8, "validation": 0.1, "test": 0.1}
+
+# Names become folders of the table (split=train), so they stay within what every file system takes.
+_SPLIT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}\Z")
+_TOLERANCE = 1e-6
+
+
+def check_splits(splits: Mapping[str, float]) -> dict[str, float]:
+    """Checks names and fractions and returns them as a plain dictionary, in the given order.
+
+    Raises:
+        InvalidArgumentError: If there is no split, a name is unfit for a folder, a fraction is not within 0..1, or the
+            fractions do not sum to 1.
+    """
+    if not splits:
+        raise InvalidArgumentError("splits is empty; give at least one, as in {'train': 0.8, 'validation': 0.2}")
+    result: dict[str, float] = {}
+    for name, fraction in splits.items():
+        if not isinstance(name, str) or not _SPLIT_NAME.match(name):
+            raise InvalidArgumentError(
+                f"splits: {name!r} is not a name of at most 100 letters, digits, _ and -, as in 'train'"
+            )
+        is_number = isinstance(fraction, (int, float)) and not isinstance(fraction, bool)
+        if not is_number or not math.isfinite(fraction) or not 0 <= fraction <= 1:
+            raise InvalidArgumentError(f"splits[{name!r}] = {fraction!r}: a fraction is a number from 0 to 1")
+        result[name] = float(fraction)
+    total = sum(result.values())
+    if abs(total - 1) > _TOLERANCE:
+        raise InvalidArgumentError(f"splits {result} sum to {total:g}, and must sum to 1; change one of the fractions")
+    return result
+
+
+def position_of(content_hash: str, seed: int) -> float:
+    """Maps a content hash to a number in [0, 1) that is uniform over contents and independent between seeds."""
+    digest = hashlib.sha256(f"{seed}:{content_hash}".encode()).digest()
+    # 53 bits: every value is an exact float, so that no rounding reaches 1.0.
+    return (int.from_bytes(digest[:8], "big") >> 11) / 2**53
+
+
+def split_of(content_hash: str, splits: Mapping[str, float], seed: int) -> str:
+    """Chooses the split of one content: the interval of the fractions, in their order, that holds its position.
+
+    Equal contents always share a split, and adding rows moves none.
+    """
+    position = position_of(content_hash, seed)
+    upper = 0.0
+    chosen = ""
+    for name, fraction in splits.items():
+        if fraction == 0:
+            continue
+        upper += fraction
+        chosen = name
+        if position < upper:
+            return name
+    return chosen  # the fractions sum to a hair under 1

@@ -1,0 +1,55 @@
+"""Sizes and times under which an unchanged file was met again: a memory that saves reading it once more.
+
+A copy or a checkout gives files new times without changing them. An ingest finds that out by reading them; their rows
+are as they were, and are not rewritten for a time. What was found is kept beside the table, by path, and believed only
+while the row still holds the content that was read then. To lose it costs the reading, nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from ...errors import TableConflictError
+from ..model import schema
+from ..spark.catalog import create_table, delta_table, is_delta_table, read_table
+from ..spark.conflicts import conflicts_named
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+COLUMNS = (schema.PATH, schema.SOURCE_LENGTH, schema.SOURCE_MODIFIED, schema.CONTENT_HASH)
+
+
+class Stamps:
+    """The stamps of one image table, in a table of their own."""
+
+    def __init__(self, spark: SparkSession, location: str) -> None:
+        self._spark = spark
+        self.location = location.rstrip("/") + "_stamps"
+
+    def exists(self) -> bool:
+        """Whether any was ever kept."""
+        return is_delta_table(self._spark, self.location)
+
+    def read(self) -> DataFrame:
+        """Rows of `COLUMNS`, one per path."""
+        return read_table(self._spark, self.location)
+
+    def remember(self, seen: DataFrame) -> None:
+        """Keeps rows of `COLUMNS`; gives way to another writer, since the next ingest finds them again."""
+        with contextlib.suppress(TableConflictError), conflicts_named(self.location):
+            self._write(seen)
+
+    def _write(self, seen: DataFrame) -> None:
+        if not self.exists():
+            create_table(seen, self.location)
+            return
+        (
+            delta_table(self._spark, self.location)
+            .alias("kept")
+            .merge(seen.alias("seen"), f"kept.{schema.PATH} = seen.{schema.PATH}")
+            .whenMatchedUpdateAll()
+            .whenNotMatchedInsertAll()
+            .execute()
+        )

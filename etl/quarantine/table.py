@@ -1,0 +1,101 @@
+"""The quarantine: which reasons there are, and the table that keeps every file that could not be stored."""
+
+from __future__ import annotations
+
+import functools
+import json
+import uuid
+from typing import TYPE_CHECKING
+
+from ...errors import TableConflictError
+from ..commit.commit import open_transaction
+from ..commit.transaction import Batch
+from ..model import schema
+from ..spark.catalog import create_table, is_delta_table, path_of, read_table
+from ..spark.conflicts import conflicts_named
+from ..spark.local_frames import local_frame
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_ATTEMPTS = 5
+
+REASONS: dict[str, str] = {
+    "empty": "the file has no bytes",
+    "not_an_image": "no decoder knows the bytes, whatever the file is called",
+    "truncated": "the file ends before its image does",
+    "corrupt": "a decoder knows the format and fails on the content",
+    "unsupported": "a decoder knows the format but not this variant of it",
+    "too_many_pixels": "width x height is beyond the limit (decompression bomb)",
+    "too_many_bytes": "the file is larger than the limit",
+    "timeout": "decoding took longer than the limit and was stopped",
+    "out_of_memory": "decoding took more memory than the limit",
+    "decoder_crashed": "the decoder's process died",
+    "unreadable": "the file could not be opened or read",
+    "unstable": "the file failed once and succeeded when it was looked at again",
+}
+
+# These say something of the surroundings rather than of the bytes: the next ingest tries again although the file's size
+# and time are the same.
+RETRIED_REASONS = ("unreadable", "unstable")
+# These may: an ingest itself tries once more.
+DOUBTFUL_REASONS = ("unreadable", "timeout", "out_of_memory", "decoder_crashed")
+
+
+def quarantine_location(location: str) -> str:
+    """Names the quarantine table that belongs to the image table at `location`."""
+    return location.rstrip("/") + "_quarantine"
+
+
+class Quarantine:
+    """The quarantine table of one image table.
+
+    It is a table of its own, because a bad file must not make a version of the images. An ingest writes it after the
+    images: a kill between the two commits leaves bad files in neither table, so that the next ingest takes them again.
+    """
+
+    def __init__(self, spark: SparkSession, location: str) -> None:
+        self._spark = spark
+        self.location = quarantine_location(location)
+
+    def exists(self) -> bool:
+        """Whether any file was ever quarantined."""
+        return is_delta_table(self._spark, self.location)
+
+    def read(self) -> DataFrame:
+        """The files that are in quarantine now; an empty DataFrame when there never were any."""
+        if not self.exists():
+            return local_frame(self._spark, [], schema.QUARANTINE_DDL)
+        return read_table(self._spark, self.location)
+
+    def record(self, bad: DataFrame | None, mended_paths: DataFrame | None) -> None:
+        """Writes bad files, one row per path, and takes out those that are mended, in one commit.
+
+        Args:
+            bad: Rows of `schema.QUARANTINE_DDL`, or None.
+            mended_paths: Rows with a column `path`, or None.
+
+        Raises:
+            TableConflictError: If other writers kept changing the quarantine.
+        """
+        for _ in range(_ATTEMPTS):
+            try:
+                self._write(bad, mended_paths)
+            except TableConflictError as error:
+                conflict = error
+            else:
+                return
+        raise conflict
+
+    def _write(self, bad: DataFrame | None, mended_paths: DataFrame | None) -> None:
+        if not self.exists():
+            if bad is not None:
+                with conflicts_named(self.location):
+                    create_table(bad, self.location)
+            return
+        rows = local_frame(self._spark, [], schema.QUARANTINE_DDL) if bad is None else bad
+        paths = [frame.select(schema.PATH) for frame in (bad, mended_paths) if frame is not None]
+        stale = functools.reduce(lambda one, other: one.union(other), paths).distinct()
+        transaction = open_transaction(self._spark, path_of(self._spark, self.location))
+        note = json.dumps({"lakelens": "quarantine", "commit": uuid.uuid4().hex})
+        transaction.commit(Batch(rows, note, stale))

@@ -1,0 +1,6 @@
+"""What there is to ingest: any source becomes one `Listing`, a DataFrame with one row per file.
+
+    class folders, VOC, COCO, manifest, DataFrame --> Listing(path, label_name, size, time, annotation, problem)
+
+Door: `sources`.
+"""

@@ -1,0 +1,314 @@
+"""Annotations as Spark DataFrames of `annotations.ANNOTATIONS_DDL`, one row per image, to be joined by path.
+
+A local COCO file or manifest is read as a stream by one worker, in the memory that `coco` states; one in an object
+store by the driver, through a temporary copy, in the same memory plus the records themselves, packed (about 60 bytes a
+box and 120 an image). Parquet manifests are read by all workers, as VOC's XML files are in `voc_frames`.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from ...errors import AnnotationFileError, SessionError, SourceNotFoundError
+from ...locations import absolute_path, has_scheme
+from ..annotations.coco import read_coco
+from ..annotations.manifest import annotation_of_row, find_columns, manifest_format, read_csv, read_json, read_rows
+from ..annotations.record import (
+    ANNOTATION_MISSING,
+    ANNOTATIONS_DDL,
+    IMAGE_MISSING,
+    Annotation,
+    annotation_batches,
+    annotation_of,
+    merge_annotations,
+)
+from ..annotations.references import folder_of, resolve_reference
+from ..spark.catalog import hadoop_path
+from ..spark.local_frames import local_frame
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    Batches = Iterable[pa.RecordBatch]
+    Mapper = Callable[[Batches], Iterator[pa.RecordBatch]]
+
+_CONTENT = "content"
+_WORKER_ERROR = re.compile(rf"{AnnotationFileError.__name__}: (.+)")
+_OF_ANNOTATION = "is_annotated"
+_OF_LISTING = "is_listed"
+
+
+def coco_annotations(spark: SparkSession, location: str, image_root: str, split: str | None = None) -> DataFrame:
+    """Reads a COCO instances file.
+
+    Args:
+        spark: The session.
+        location: Path or URI of the JSON file.
+        image_root: Folder that its `file_name`s are relative to: a local path or URI.
+        split: The split of all its images, or None.
+
+    Returns:
+        One row per path; read at once and kept by Spark until `unpersist`.
+
+    Raises:
+        SourceNotFoundError: If there is no such file.
+        AnnotationFileError: If it is not a COCO instances file.
+    """
+    return _read_now(_from_one_file(spark, location, _CocoReader(location, absolute_path(image_root), split)))
+
+
+def manifest_annotations(spark: SparkSession, location: str, root: str | None = None) -> DataFrame:
+    """Reads a manifest in CSV, JSON (an array or lines) or Parquet; rows of one path are joined.
+
+    Args:
+        spark: The session.
+        location: Path or URI of the manifest; its suffix tells the format.
+        root: Folder that relative paths in it are relative to; the manifest's own folder when None.
+
+    Returns:
+        One row per path.
+
+    Raises:
+        SourceNotFoundError: If there is no such file.
+        AnnotationFileError: If it lacks a column, or is not what its suffix says.
+        InvalidArgumentError: If the suffix is unknown.
+    """
+    kind = manifest_format(location)
+    image_root = absolute_path(root if root is not None else folder_of(absolute_path(location)))
+    if kind != "parquet":
+        rows = _from_one_file(spark, location, _ManifestReader(location, image_root, kind))
+        return _read_now(merged_by_path(rows))
+    _check_exists(spark, location)
+    rows = spark.read.parquet(_hadoop_path(location))
+    find_columns(rows.columns, location)
+    return _read_now(merged_by_path(rows.mapInArrow(_ParquetRows(location, image_root).read, ANNOTATIONS_DDL)))
+
+
+def match_images(annotations: DataFrame, paths: DataFrame) -> DataFrame:
+    """Gives every image of a listing a row, and every annotation without an image its reason.
+
+    Args:
+        annotations: Rows of `ANNOTATIONS_DDL`, one per path.
+        paths: A column `path`, one row per image of the source.
+
+    Returns:
+        One row per path: images without annotation have the problem `annotation_missing`, annotations without image
+        `image_missing`.
+    """
+    from pyspark.sql import functions as F
+
+    annotated = annotations.withColumn(_OF_ANNOTATION, F.lit(True))
+    listed = paths.select("path").withColumn(_OF_LISTING, F.lit(True))
+    return annotated.join(listed, "path", "full_outer").mapInArrow(_match, ANNOTATIONS_DDL)
+
+
+def merged_by_path(annotations: DataFrame, *, has_order: bool = True) -> DataFrame:
+    """Joins the rows of each path, as `annotations.merge_annotations` does.
+
+    Args:
+        annotations: Rows of `ANNOTATIONS_DDL`.
+        has_order: Whether the rows of a path come in an order that is the source's own; else they are joined in the
+            order of their values, so that the same rows are the same annotation, however they come.
+    """
+    # Spark's 200 shuffle partitions would be 200 Python tasks for what is small beside the images.
+    tasks = 2 * annotations.sparkSession.sparkContext.defaultParallelism
+    order = ["path"] if has_order else ["path", *(name for name in annotations.columns if name != "path")]
+    partitioned = annotations.repartition(tasks, "path").sortWithinPartitions(*order)
+    return partitioned.mapInArrow(_merge, ANNOTATIONS_DDL)
+
+
+def located_rows(batches: Batches, name: str) -> Iterator[tuple[list[str], list[tuple[dict[str, Any], str]]]]:
+    """Yields the columns and the rows of each batch of a task, every row with a name of its own."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    task = context.partitionId() if context is not None else 0
+    first = 1
+    for batch in batches:
+        rows = enumerate(batch.to_pylist(), start=first)
+        yield batch.schema.names, [(row, f"{name}#row={task}.{number}") for number, row in rows]
+        first += batch.num_rows
+
+
+@dataclass(frozen=True)
+class _CocoReader:
+    """Reads a COCO file wherever the stream of it is open."""
+
+    location: str
+    image_root: str
+    split: str | None
+
+    def read(self, stream: BinaryIO) -> Iterator[Annotation]:
+        yield from read_coco(stream, self.location).annotations(self._path_of, self.split)
+
+    def _path_of(self, name: str) -> str:
+        return resolve_reference(name, self.image_root)
+
+
+@dataclass(frozen=True)
+class _ManifestReader:
+    """Reads a manifest of text wherever the stream of it is open."""
+
+    location: str
+    image_root: str
+    kind: str
+
+    def read(self, stream: BinaryIO) -> Iterator[Annotation]:
+        rows = (read_csv if self.kind == "csv" else read_json)(stream, self.location)
+        yield from read_rows(rows, self.location, self._path_of)
+
+    def _path_of(self, reference: str) -> str:
+        return resolve_reference(reference, self.image_root)
+
+
+@dataclass(frozen=True)
+class _ParquetRows:
+    """Reads the rows of a Parquet manifest in a task."""
+
+    location: str
+    image_root: str
+
+    def read(self, batches: Batches) -> Iterator[pa.RecordBatch]:
+        yield from annotation_batches(self._annotations(batches))
+
+    def _annotations(self, batches: Batches) -> Iterator[Annotation]:
+        for names, rows in located_rows(batches, self.location):
+            columns = find_columns(names, self.location)
+            for row, where in rows:
+                yield annotation_of_row(row, columns, self._path_of, where)
+
+    def _path_of(self, reference: str) -> str:
+        return resolve_reference(reference, self.image_root)
+
+
+@dataclass(frozen=True)
+class _OneFile:
+    """Streams one local file in a task."""
+
+    path: bytes
+    reader: _CocoReader | _ManifestReader
+
+    def read(self, batches: Batches) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            pass
+        with open(self.path, "rb") as stream:  # noqa: PTH123  bytes: pathlib takes none
+            yield from annotation_batches(self.reader.read(stream))
+
+
+def _from_one_file(spark: SparkSession, location: str, reader: _CocoReader | _ManifestReader) -> DataFrame:
+    _check_exists(spark, location)
+    place = absolute_path(location)
+    if not has_scheme(place):
+        task = _OneFile(place.encode("utf-8", "surrogateescape"), reader)
+        return spark.range(0, 1, 1, 1).mapInArrow(task.read, ANNOTATIONS_DDL)
+    with tempfile.TemporaryDirectory(prefix="lakelens-annotations-") as folder:
+        copy = Path(folder) / "copy"
+        _copy_to_local(spark, place, copy)
+        with copy.open("rb") as stream:
+            rows = [(_ipc_bytes(batch),) for batch in annotation_batches(reader.read(stream))]
+    frame = local_frame(spark, rows, f"{_CONTENT} BINARY")
+    return frame.mapInArrow(_read_ipc, ANNOTATIONS_DDL)
+
+
+def _read_now(annotations: DataFrame) -> DataFrame:
+    """Reads a file once, so that what is wrong with it is said here, under its own name."""
+    from pyspark import StorageLevel
+    from pyspark.errors import PySparkException
+
+    annotations = annotations.persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        annotations.count()
+    except PySparkException as error:
+        annotations.unpersist()
+        found = _WORKER_ERROR.search(str(error))
+        if found is None:
+            raise
+        raise AnnotationFileError(found[1]) from error
+    return annotations
+
+
+def _ipc_bytes(batch: pa.RecordBatch) -> bytearray:
+    import pyarrow as pa
+
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return bytearray(sink.getvalue())
+
+
+def _read_ipc(batches: Batches) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    for batch in batches:
+        for value in batch.column(0):
+            with pa.ipc.open_stream(value.as_buffer()) as reader:
+                yield from reader
+
+
+def _check_exists(spark: SparkSession, location: str) -> None:
+    """Checks that a file or folder exists, before any job starts.
+
+    Raises:
+        SourceNotFoundError: If it does not, or cannot be looked at.
+        SessionError: If Spark has no file system for it.
+    """
+    place = absolute_path(location)
+    if not has_scheme(place):
+        if not Path(place).exists():
+            raise SourceNotFoundError(f"{place} does not exist; give the path of an existing file")
+        return
+    try:
+        path, file_system = _hadoop(spark, place)
+        exists = bool(file_system.exists(path))
+    except SessionError:
+        raise
+    except Exception as error:  # py4j wraps every Hadoop exception in one type
+        raise SourceNotFoundError(f"{place} cannot be read through Spark: {str(error).splitlines()[0]}") from error
+    if not exists:
+        raise SourceNotFoundError(f"{place} does not exist; give the URI of an existing file")
+
+
+def _copy_to_local(spark: SparkSession, location: str, target: Path) -> None:
+    path, file_system = _hadoop(spark, location)
+    local = spark._jvm.org.apache.hadoop.fs.Path(f"file://{target}")
+    # No checksum file beside the copy, and the source stays.
+    file_system.copyToLocalFile(False, path, local, True)
+
+
+def _hadoop(spark: SparkSession, location: str) -> tuple[Any, Any]:
+    """Gives a Hadoop path and its file system."""
+    if spark._jvm is None:
+        raise AnnotationFileError(f"{location}: reading it needs a Spark session with a JVM of its own")
+    return hadoop_path(spark, location)
+
+
+def _hadoop_path(location: str) -> str:
+    """Writes a location for Spark's readers, which take a local path for a pattern."""
+    place = absolute_path(location)
+    if has_scheme(place):
+        return place
+    return "file://" + "".join(f"\\{character}" if character in "{}[]*?\\" else character for character in place)
+
+
+def _match(batches: Batches) -> Iterator[pa.RecordBatch]:
+    yield from annotation_batches(_matched(row) for batch in batches for row in batch.to_pylist())
+
+
+def _matched(row: dict[str, Any]) -> Annotation:
+    annotation = annotation_of(row)
+    if not row[_OF_ANNOTATION]:
+        return annotation.with_problem(ANNOTATION_MISSING, "the annotation file does not name it")
+    if not row[_OF_LISTING] and annotation.quarantine is None:
+        return annotation.with_problem(IMAGE_MISSING, "the source holds no such file")
+    return annotation
+
+
+def _merge(batches: Batches) -> Iterator[pa.RecordBatch]:
+    rows = (annotation_of(row) for batch in batches for row in batch.to_pylist())
+    yield from annotation_batches(merge_annotations(rows))

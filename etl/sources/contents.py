@@ -1,0 +1,113 @@
+"""The bytes of files: digested by tasks, or read by Spark where the Python workers cannot open them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from ...errors import SourceNotFoundError
+from ..files.walk import local_path
+from ..model import schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    from .listing import Listing
+
+CONTENT = "content"
+_HASHED_AT_ONCE = 64
+
+
+def content_hashes(listing: Listing, files: DataFrame, count: int) -> DataFrame:
+    """Has Spark's tasks digest files: rows of `path` and `hash`, which is null where a file cannot be read.
+
+    Args:
+        listing: The source.
+        files: Rows with the columns `path` and `source_length`.
+        count: How many they are, at most.
+    """
+    from pyspark.sql import functions as F
+
+    if listing.read_contents is not None:
+        read = listing.read_contents(files, _HASHED_AT_ONCE)
+        return read.select(schema.PATH, F.sha2(CONTENT, 256).alias("hash"))
+    tasks = min(count, 2 * files.sparkSession.sparkContext.defaultParallelism)
+    paths = files.select(schema.PATH).repartition(tasks)
+    return paths.mapInArrow(_hash_batches, f"{schema.PATH} STRING, hash STRING")
+
+
+def hash_file(uri: str) -> str | None:
+    """Digests the content of a local file; None where it cannot be read."""
+    digest = hashlib.sha256()
+    try:
+        with open(local_path(uri), "rb") as file:  # noqa: PTH123  bytes: names that are not UTF-8 are names too
+            while chunk := file.read(1 << 20):
+                digest.update(chunk)
+    except OSError:
+        return None
+    return digest.hexdigest()
+
+
+def _hash_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    for batch in batches:
+        paths = batch.column(schema.PATH).to_pylist()
+        hashes = [hash_file(path) for path in paths]
+        columns = [pa.array(paths, pa.string()), pa.array(hashes, pa.string())]
+        yield pa.RecordBatch.from_arrays(columns, [schema.PATH, "hash"])
+
+
+def read_contents(spark: SparkSession, files: DataFrame, batch_rows: int) -> DataFrame:
+    """Adds a column `content` with the bytes of each file, read by Spark; null where there is no file.
+
+    Args:
+        spark: The session.
+        files: Rows with the columns `path` and `source_length`, below zero for what is not there; few enough that their
+            paths fit into the driver.
+        batch_rows: Largest number of files in one Arrow batch.
+
+    Raises:
+        SourceNotFoundError: If a file has gone since it was listed; `gone_while_read` knows one that goes later.
+    """
+    from pyspark.errors import AnalysisException
+    from pyspark.sql import DataFrame as SparkDataFrame
+    from pyspark.sql import functions as F
+
+    paths = [row[schema.PATH] for row in files.where(f"{schema.SOURCE_LENGTH} >= 0").select(schema.PATH).collect()]
+    if not paths:
+        return files.withColumn("content", F.lit(None).cast("binary"))
+    gateway = spark.sparkContext._gateway
+    array = gateway.new_array(gateway.jvm.java.lang.String, len(paths))
+    for index, path in enumerate(paths):
+        array[index] = path
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(batch_rows))
+    # Names with [ or * are names, not patterns.
+    reader = spark._jsparkSession.read().format("binaryFile").option("__globPaths__", "false")
+    try:
+        contents = SparkDataFrame(reader.option("recursiveFileLookup", "true").load(array), spark)
+    except AnalysisException as error:
+        raise _gone(str(error).splitlines()[0]) from error
+    # An outer join would shuffle the bytes: what is not there comes beside them.
+    read = contents.select(F.col("path"), F.col("content")).join(F.broadcast(files), schema.PATH)
+    absent = files.where(f"{schema.SOURCE_LENGTH} < 0").withColumn("content", F.lit(None).cast("binary"))
+    return read.unionByName(absent)
+
+
+def gone_while_read(error: Exception, table: str) -> SourceNotFoundError | None:
+    """Gives the typed error when a Spark job failed because a file of the source went away, else None.
+
+    Args:
+        error: What the job raised.
+        table: The table's location; one of its own files is none of the source.
+    """
+    # A mount tells where the file really lies, so the source's folder need not be in what is said.
+    lines = [line.strip() for line in str(error).splitlines() if "FileNotFoundException" in line]
+    ours = next((line for line in lines if table not in line), None)
+    return None if ours is None else _gone(ours)
+
+
+def _gone(what: str) -> SourceNotFoundError:
+    return SourceNotFoundError(f"a file went away while it was ingested ({what.strip()[:500]}); run the ingest again")

@@ -1,0 +1,132 @@
+"""DataFrames as sources: rows of paths, as of Spark's `image` source, or of bytes, as `binaryFile` gives them."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from ...errors import InvalidArgumentError
+from ..annotations.manifest import annotation_of_row, match_columns
+from ..annotations.record import ANNOTATIONS_DDL, CONTENT_CONFLICT, annotations_arrow_schema, row_of
+from ..annotations.references import resolve_reference
+from ..files.walk import local_uri
+from ..model import schema
+from ..spark.path_forms import column_in_one_form
+from .annotated import list_annotated_paths, stamped_files, with_problem
+from .annotation_frames import located_rows, merged_by_path
+from .contents import CONTENT
+from .listing import PROBLEMS, Listing, completed, with_annotation_hash
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+NAME = "DataFrame"
+_IS_CONFLICT = "is_conflict"
+
+
+def list_frame(spark: SparkSession, frame: DataFrame, images: str | None) -> Listing:
+    """Lists the rows of a DataFrame.
+
+    It has a column `path` and, as a manifest has them, a label or boxes and perhaps a split; either the paths are read,
+    or a binary column `content` holds the bytes. Rows of one path are one image, with the boxes of all; a row without a
+    path is listed under its number. Rows of Spark's `image` source are the files that they name: the pixels that it has
+    decoded are not what the files hold, and would replace what a folder has stored under the same paths.
+
+    Args:
+        spark: The session.
+        frame: The rows.
+        images: Folder that relative paths start from.
+
+    Raises:
+        InvalidArgumentError: If the columns are not these.
+    """
+    from pyspark.sql import functions as F
+
+    kinds = dict(frame.dtypes)
+    is_by_spark = kinds.get("image", "").startswith("struct<origin:")
+    if is_by_spark:
+        frame = frame.withColumn("path", F.url_decode(F.replace("image.origin", F.lit("+"), F.lit("%2B"))))
+        frame = frame.drop("image")
+        kinds = dict(frame.dtypes)
+    if "path" not in kinds:
+        raise InvalidArgumentError(
+            f"the DataFrame has the columns {', '.join(kinds)}; one to ingest has a column path, and perhaps content, "
+            "label_name, boxes, split"
+        )
+    if kinds.get(CONTENT) == "binary":
+        return _list_contents(frame)
+    is_listing = is_by_spark or {"length", "modificationTime"} <= set(kinds)
+    reader = _PathRows(images, is_listing)
+    rows = frame.drop("length", "modificationTime").mapInArrow(reader.read, ANNOTATIONS_DDL)
+    merged = merged_by_path(rows, has_order=False).persist()  # looked at twice, and the query may be a long one
+    return dataclasses.replace(list_annotated_paths(spark, NAME, merged, images), cached=(merged,))
+
+
+def _list_contents(frame: DataFrame) -> Listing:
+    from pyspark.sql import functions as F
+
+    frame = frame.withColumn("path", column_in_one_form("path"))
+    rows = frame.drop(CONTENT, "length", "modificationTime", schema.SOURCE_LENGTH)
+    annotated = merged_by_path(rows.mapInArrow(_KeyRows().read, ANNOTATIONS_DDL), has_order=False)
+    modified = F.col("modificationTime") if "modificationTime" in frame.columns else F.timestamp_seconds(F.lit(0))
+    content_hash = F.sha2(CONTENT, 256)
+    stamps = frame.groupBy("path").agg(
+        F.max(F.length(CONTENT)).cast("bigint").alias(schema.SOURCE_LENGTH),
+        F.max(modified).alias(schema.SOURCE_MODIFIED),
+        F.max(content_hash).alias(schema.CONTENT_HASH),
+        (F.min(content_hash) != F.max(content_hash)).alias(_IS_CONFLICT),
+    )
+
+    @functools.cache
+    def has_repeats() -> bool:
+        return bool(frame.where("path <> ''").groupBy("path").count().where("count > 1").head(1))
+
+    def read(work: DataFrame, batch_rows: int) -> DataFrame:
+        work.sparkSession.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(batch_rows))
+        contents = frame.select("path", CONTENT)
+        if has_repeats():  # finding one row per path shuffles the bytes, which most frames need not pay for
+            wanted = contents.join(F.broadcast(work.select("path")), "path", "left_semi")
+            contents = wanted.groupBy("path").agg(F.max(CONTENT).alias(CONTENT))
+        read = contents.join(F.broadcast(work.where(f"{schema.SOURCE_LENGTH} >= 0")), "path")
+        # An outer join would shuffle the bytes: rows without a path or without bytes come beside the others.
+        absent = work.where(f"{schema.SOURCE_LENGTH} < 0").withColumn(CONTENT, F.lit(None).cast("binary"))
+        return read.unionByName(absent)
+
+    files = stamped_files(annotated.join(stamps, "path", "left"))
+    conflict = with_problem(CONTENT_CONFLICT, "its rows differ in their content")
+    files = files.withColumn(PROBLEMS, F.when(F.col(_IS_CONFLICT), conflict).otherwise(F.col(PROBLEMS)))
+    return Listing(NAME, completed(with_annotation_hash(files)), read_contents=read, has_annotations=True)
+
+
+class _KeyRows:
+    """Reads what rows say beside their bytes; paths are keys and stay as they are."""
+
+    def path_of(self, path: object) -> str:
+        if not isinstance(path, str) or not path:
+            raise InvalidArgumentError(f"{path!r} is no path")
+        return path
+
+    def read(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        for names, located in located_rows(batches, NAME):
+            columns = match_columns(names)
+            annotations = [annotation_of_row(row, columns, self.path_of, where) for row, where in located]
+            rows: list[dict[str, Any]] = [row_of(annotation) for annotation in annotations]
+            yield pa.RecordBatch.from_pylist(rows, schema=annotations_arrow_schema())
+
+
+class _PathRows(_KeyRows):
+    """Reads rows whose paths are to be opened."""
+
+    def __init__(self, root: str | None, is_listing: bool) -> None:
+        self._root = root or "/"
+        self._is_listing = is_listing
+
+    def path_of(self, path: object) -> str:
+        if self._is_listing and isinstance(path, str) and path.startswith("file:/"):  # Hadoop does not quote
+            return local_uri(b"/" + path[len("file:") :].lstrip("/").encode("utf-8", "surrogateescape"))
+        return resolve_reference(path, self._root)

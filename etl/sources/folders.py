@@ -1,0 +1,193 @@
+"""Lists folders: local and mounted ones by the Python workers, any other URI through Spark's `binaryFile`."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ...errors import SessionError, SourceNotFoundError
+from ..files.class_folders import TopLevel, Wanted, list_below, list_top
+from ..files.walk import HIDDEN, HIDDEN_BY_SPARK, NO_CLASS_FOLDER, NOT_AN_IMAGE_NAME, has_suffix, is_hidden, local_uri
+from ..model import schema
+from ..spark.catalog import hadoop_path
+from .listing import FOLDER_LISTING_DDL, IGNORED, LABEL_RANK, folder_batch
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+_LISTING_ROWS = 10_000
+_TOP_DDL = "name BINARY, kind STRING"
+_FOLDER, _OTHER = "folder", "other"
+
+
+def list_local_folder(spark: SparkSession, root: str, wanted: Wanted) -> tuple[str, DataFrame]:
+    """Lists a folder that the workers can open.
+
+    Returns:
+        The folder's URI and rows of `FOLDER_LISTING_DDL`.
+
+    Raises:
+        SourceNotFoundError: If the folder does not exist, is a file, or cannot be listed.
+        EmptySourceError: If it has no class folder and the layout wants some.
+        InvalidArgumentError: If two folders name the same class.
+    """
+    root_bytes = os.fsencode(root)
+    is_local = spark.sparkContext.master.startswith("local")
+    top = list_top(root_bytes) if is_local else top_as_executors_see_it(spark, root_bytes)
+    top.check(root, wanted)
+    tasks = max(1, min(len(top.names), 2 * spark.sparkContext.defaultParallelism))
+    task = _FolderTask(root_bytes, top.names, tasks, wanted)
+    return local_uri(root_bytes), spark.range(0, tasks, 1, tasks).mapInArrow(task.list_share, FOLDER_LISTING_DDL)
+
+
+def top_as_executors_see_it(spark: SparkSession, root: bytes) -> TopLevel:
+    """Lists a source folder itself in a task."""
+    rows = spark.range(0, 1, 1, 1).mapInArrow(_TopTask(root).list_top, _TOP_DDL).collect()
+    found: dict[str, list[bytes]] = {}
+    for name, kind in rows:
+        found.setdefault(kind, []).append(bytes(name))
+    problem = next((kind for kind in found if kind not in (_FOLDER, _OTHER)), None)
+    return TopLevel(tuple(found.get(_FOLDER, ())), tuple(found.get(_OTHER, ())), problem)
+
+
+def list_folder_by_spark(spark: SparkSession, root: str, wanted: Wanted) -> tuple[str, DataFrame]:
+    """Lists a folder of any file system that Spark reads.
+
+    Spark's own reader passes over files whose names start with `_`; they are listed, and passed over with a reason.
+
+    Returns:
+        The folder's full URI and rows of `FOLDER_LISTING_DDL`.
+
+    Raises:
+        SourceNotFoundError: If Hadoop finds no folder there.
+        SessionError: If Spark has no file system for it.
+    """
+    from pyspark.sql import functions as F
+
+    qualified = qualified_folder(spark, root, wanted.layout)
+    below = F.substring("path", len(qualified.rstrip("/")) + 2, 1_000_000)
+    rule = _PathRule(wanted)
+    named = _all_files(spark, qualified).select(
+        F.col("path").alias(schema.PATH),
+        F.col("length").alias(schema.SOURCE_LENGTH),
+        F.col("modified").alias(schema.SOURCE_MODIFIED),
+        F.udf(rule.class_of, "string")(below).alias(schema.LABEL_NAME),
+        F.udf(rule.rank_of, "int")(below).alias(LABEL_RANK),
+        F.udf(rule.ignored_of, "string")(below).alias(IGNORED),
+    )
+    return qualified, named
+
+
+def _all_files(spark: SparkSession, root: str) -> DataFrame:
+    """Lists path, length and time of change of every file below a folder, by all executors."""
+    from pyspark.sql import DataFrame as SparkDataFrame
+    from pyspark.sql import functions as F
+
+    jvm: Any = spark._jvm
+    try:
+        no_filter = getattr(getattr(jvm.scala.collection.immutable, "Set$EmptySet$"), "MODULE$")  # hides no name
+        settings = jvm.org.apache.spark.util.SerializableConfiguration(
+            spark._jsparkSession.sessionState().newHadoopConf()
+        )
+        folders = jvm.java.util.ArrayList()
+        folders.add(root)
+        found = jvm.org.apache.spark.sql.delta.util.DeltaFileOperations.recursiveListDirs(
+            spark._jsparkSession,
+            jvm.org.apache.spark.api.python.PythonUtils.toSeq(folders),
+            spark.sparkContext._jsc.broadcast(settings),
+            no_filter,
+            no_filter,
+            jvm.scala.Option.empty(),
+            True,
+        )
+        listed = SparkDataFrame(found.toDF(), spark).where("NOT isDir")
+        return listed.select("path", "length", F.timestamp_millis("modificationTime").alias("modified"))
+    except (AttributeError, TypeError):  # Delta's classes have another name on Databricks
+        files = spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(root)
+        return files.select("path", "length", F.col("modificationTime").alias("modified"))
+
+
+def qualified_folder(spark: SparkSession, root: str, layout: str) -> str:
+    """Asks Hadoop for the full URI of a folder.
+
+    Raises:
+        SourceNotFoundError: If Hadoop finds no folder there.
+        SessionError: If Spark has no file system for it.
+    """
+    try:
+        path, file_system = hadoop_path(spark, root)
+        qualified = file_system.makeQualified(path)
+        status = file_system.getFileStatus(qualified)
+    except SessionError:
+        raise
+    except Exception as error:  # py4j wraps every Hadoop exception in one type, whose text says which it was
+        text = str(getattr(error, "java_exception", None) or error)
+        raise SourceNotFoundError(f"{root} cannot be listed through Spark: {text.splitlines()[0]}") from error
+    if not status.isDirectory():
+        raise SourceNotFoundError(f"{root} is a file; layout {layout!r} wants a folder")
+    return str(qualified.toString())
+
+
+@dataclass(frozen=True)
+class _PathRule:
+    """What a path below the source folder says of a file that Spark has listed."""
+
+    wanted: Wanted
+
+    def class_of(self, path: str) -> str | None:
+        return self.wanted.class_of(path.split("/"))
+
+    def rank_of(self, path: str) -> int | None:
+        return self.wanted.rank_of(path.split("/"))
+
+    def ignored_of(self, path: str) -> str | None:
+        parts = path.split("/")
+        if any(is_hidden(part) for part in parts):
+            return HIDDEN
+        # Annotation files of this suffix are copied rather than read by Spark, and some tools write just such names.
+        if parts[-1].startswith("_") and not path.lower().endswith(".json"):
+            return HIDDEN_BY_SPARK if has_suffix(path, self.wanted.suffixes) else NOT_AN_IMAGE_NAME
+        if not has_suffix(parts[-1], self.wanted.suffixes):
+            return NOT_AN_IMAGE_NAME
+        return NO_CLASS_FOLDER if self.wanted.has_classes and self.class_of(path) is None else None
+
+
+@dataclass(frozen=True)
+class _FolderTask:
+    """What a task needs to list its share of the top-level names."""
+
+    root: bytes
+    names: tuple[bytes, ...]
+    tasks: int
+    wanted: Wanted
+
+    def list_share(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for task in batch.column(0).to_pylist():
+                listed = list_below(self.root, self.names[task :: self.tasks], self.wanted)
+                while rows := list(itertools.islice(listed, _LISTING_ROWS)):
+                    yield folder_batch(rows)
+
+
+@dataclass(frozen=True)
+class _TopTask:
+    """Lists the source folder itself, where the executors see it."""
+
+    root: bytes
+
+    def list_top(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        for _ in batches:
+            pass
+        top = list_top(self.root)
+        rows = [(self.root, top.problem)] if top.problem is not None else []
+        rows += [(name, _FOLDER) for name in top.folders] + [(name, _OTHER) for name in top.others]
+        for start in range(0, len(rows), _LISTING_ROWS):
+            part = rows[start : start + _LISTING_ROWS]
+            columns = [pa.array([name for name, _ in part], pa.binary()), pa.array([kind for _, kind in part])]
+            yield pa.RecordBatch.from_arrays(columns, ["name", "kind"])

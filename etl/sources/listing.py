@@ -1,0 +1,110 @@
+"""What a source holds: one row per file, with what is known of it before it is read."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..annotations.record import BOXES_DDL
+from ..files.class_folders import ListedFile
+from ..model import schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+    # Adds a column `content` to rows that have a column `path`; the number bounds the files of one Arrow batch.
+    ReadContents = Callable[[DataFrame, int], DataFrame]
+
+IGNORED = "ignored"
+# The number of a class folder, such as 1 of 001.ak47: new classes are numbered in this order.
+LABEL_RANK = "label_rank"
+PROBLEMS = "problems"
+PROBLEMS_DDL = "ARRAY<STRUCT<reason: STRING, detail: STRING>>"
+
+FOLDER_LISTING_DDL = (
+    f"{schema.PATH} STRING, {schema.SOURCE_LENGTH} BIGINT, {schema.SOURCE_MODIFIED} TIMESTAMP, "
+    f"{schema.LABEL_NAME} STRING, {LABEL_RANK} INT, {IGNORED} STRING"
+)
+_ANNOTATION_COLUMNS = {
+    schema.LABEL_NAME: "STRING",
+    LABEL_RANK: "INT",
+    IGNORED: "STRING",
+    schema.SPLIT: "STRING",
+    "boxes": BOXES_DDL,
+    "declared_width": "INT",
+    "declared_height": "INT",
+    PROBLEMS: PROBLEMS_DDL,
+    schema.ANNOTATION_HASH: "STRING",
+    # Digest of the content where it is known without reading; it then decides about a change, beside size and time.
+    schema.CONTENT_HASH: "STRING",
+}
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The files of a source.
+
+    Attributes:
+        name: The source as the user wrote it.
+        files: One row per file and one per thing passed over (`ignored` says why): `path`, `source_length`,
+            `source_modified`, and the columns of annotations, null where the layout has none. None where the driver has
+            listed and planned them itself.
+        root: The folder's URI, below which known paths that are not listed are gone; None when there is no such folder.
+        read_contents: How Spark reads the bytes; None when the Python workers open the local paths themselves.
+        has_annotations: Whether boxes and problems may be there.
+        cached: What Spark keeps for this listing until `release`. It has to go: Spark would give a later listing of the
+            same place the files of this one.
+        is_at_hand: Whether the files are rows of the driver, which Spark need not keep.
+    """
+
+    name: str
+    files: DataFrame | None
+    root: str | None = None
+    read_contents: ReadContents | None = None
+    has_annotations: bool = False
+    cached: tuple[DataFrame, ...] = ()
+    is_at_hand: bool = False
+
+    def kept(self) -> Listing:
+        """Gives the same listing with files that Spark keeps, so that they are found once."""
+        if self.files is None or self.is_at_hand:
+            return self
+        files = self.files.persist()
+        return dataclasses.replace(self, files=files, cached=(*self.cached, files))
+
+    def release(self) -> None:
+        """Lets Spark forget what it keeps."""
+        for frame in self.cached:
+            frame.unpersist()
+
+
+def completed(files: DataFrame, others: Sequence[str] = ()) -> DataFrame:
+    """Adds the columns that a layout has not, and puts all into one order, with `others` at the end."""
+    from pyspark.sql import functions as F
+
+    columns = [F.col(schema.PATH), F.col(schema.SOURCE_LENGTH), F.col(schema.SOURCE_MODIFIED)]
+    for name, kind in _ANNOTATION_COLUMNS.items():
+        columns.append(F.col(name) if name in files.columns else F.lit(None).cast(kind.lower()).alias(name))
+    return files.select(*columns, *others)
+
+
+def with_annotation_hash(files: DataFrame) -> DataFrame:
+    """Adds the digest of everything that a source says of an image."""
+    from pyspark.sql import functions as F
+
+    said = [schema.LABEL_NAME, "boxes", schema.SPLIT, "declared_width", "declared_height", PROBLEMS]
+    return files.withColumn(schema.ANNOTATION_HASH, F.sha2(F.to_json(F.struct(*said)), 256))
+
+
+def folder_batch(rows: Sequence[ListedFile]) -> pa.RecordBatch:
+    """Packs rows into an Arrow batch of `FOLDER_LISTING_DDL`."""
+    import pyarrow as pa
+
+    kinds = [pa.string(), pa.int64(), pa.timestamp("us", tz="UTC"), pa.string(), pa.int32(), pa.string()]
+    names = [schema.PATH, schema.SOURCE_LENGTH, schema.SOURCE_MODIFIED, schema.LABEL_NAME, LABEL_RANK, IGNORED]
+    values = list(zip(*rows, strict=True))[: len(kinds)]
+    columns = [pa.array(column, kind) for column, kind in zip(values, kinds, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, names)

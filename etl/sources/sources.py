@@ -1,0 +1,96 @@
+"""Sources: which files there are, with what is said of each, as a Spark DataFrame; and how their bytes are read.
+
+Local and mounted files (`file:`) are listed and read by the Python workers, which is what makes an ingest as fast as
+Pillow alone. Any other URI (`s3a`, `abfss`, `gs`, `dbfs`, `hdfs`) goes through Spark's `binaryFile`.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...errors import InvalidArgumentError
+from ...locations import absolute_path, has_scheme
+from ..files.class_folders import Wanted
+from ..files.layouts import CLASS_FOLDERS, FOLDER_LAYOUTS, check_layout
+from .annotated import ANNOTATED_LAYOUTS, COCO, MANIFEST, VOC, list_coco, list_manifest, list_voc
+from .contents import read_contents
+from .dataframe_source import list_frame
+from .folders import list_folder_by_spark, list_local_folder
+from .listing import Listing, completed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+LAYOUTS = (*FOLDER_LAYOUTS, *ANNOTATED_LAYOUTS)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the images of an ingest come from.
+
+    Attributes:
+        location: Folder, manifest, or DataFrame.
+        layout: One of `LAYOUTS`; means nothing for a DataFrame.
+        annotations: COCO: an instances file that has no usual name.
+        images: Manifest and DataFrame: the folder that relative paths start from.
+    """
+
+    location: str | Path | DataFrame
+    layout: str = CLASS_FOLDERS
+    annotations: str | None = None
+    images: str | None = None
+
+    @property
+    def is_frame(self) -> bool:
+        """Whether the source is a DataFrame rather than a place."""
+        return not isinstance(self.location, (str, Path))
+
+    @property
+    def name(self) -> str:
+        """The source as messages and the table's history call it."""
+        return "DataFrame" if self.is_frame else str(self.location)
+
+    def check(self) -> None:
+        """Checks what can be checked without looking at the source.
+
+        Raises:
+            UnknownLayoutError: If the layout is not one that lakelens reads.
+            InvalidArgumentError: If an argument belongs to another layout.
+        """
+        check_layout(self.layout, LAYOUTS)
+        if self.is_frame and not hasattr(self.location, "mapInArrow"):
+            raise InvalidArgumentError(
+                f"source = {self.location!r} is no path, URI or Spark DataFrame; give one of these"
+            )
+        if self.annotations is not None and (self.is_frame or self.layout != COCO):
+            raise InvalidArgumentError(f"annotations={self.annotations!r} is for layout 'coco' alone; leave it out")
+        if self.images is not None and not self.is_frame and self.layout != MANIFEST:
+            raise InvalidArgumentError(f"images={self.images!r} is for manifests and DataFrames; leave it out")
+
+
+def list_source(spark: SparkSession, source: Source) -> Listing:
+    """Lists a source.
+
+    Raises:
+        SourceNotFoundError: If it does not exist or cannot be listed.
+        EmptySourceError: If it lacks what its layout wants.
+        InvalidArgumentError: If two folders name the same class, or an argument does not fit.
+    """
+    source.check()
+    if not isinstance(source.location, (str, Path)):
+        return list_frame(spark, source.location, source.images)
+    location = absolute_path(source.location)
+    if source.layout == VOC:
+        return list_voc(spark, location)
+    if source.layout == COCO:
+        return list_coco(spark, location, source.annotations)
+    if source.layout == MANIFEST:
+        return list_manifest(spark, location, source.images)
+    if has_scheme(location):
+        root, files = list_folder_by_spark(spark, location, Wanted(source.layout))
+        return Listing(source.name, completed(files), root, functools.partial(read_contents, spark))
+    root, files = list_local_folder(spark, location, Wanted(source.layout))
+    return Listing(source.name, completed(files), root)

@@ -1,0 +1,191 @@
+"""Pascal VOC through Spark: XML files parsed by all workers, matched with images and split lists."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..annotations import voc
+from ..annotations.record import (
+    ANNOTATION_MISSING,
+    ANNOTATIONS_DDL,
+    IMAGE_MISSING,
+    Annotation,
+    annotation_batches,
+    annotation_of,
+    merge_annotations,
+    row_of,
+)
+from ..annotations.references import relative_reference
+from ..files.walk import local_path
+from ..model import schema
+from .annotation_frames import merged_by_path
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    Batches = Iterable[pa.RecordBatch]
+
+_KEY = "image_key"
+_LISTS = "split_lists"
+_CONTENT = "content"
+_FILES_AT_ONCE = 500
+
+
+def voc_annotations(spark: SparkSession, paths: DataFrame, root: str, *, is_local: bool) -> DataFrame:
+    """Reads the XML files and split lists of a Pascal VOC folder, and matches them with its images.
+
+    Args:
+        spark: The session.
+        paths: A column `path` with all files of the source as `sources` lists them: images, XML, lists. Files that are
+            none of these, but share a name with an annotation, must have been left out.
+        root: The source folder as `sources.Listing` names it.
+        is_local: Whether the workers can open the files.
+
+    Returns:
+        One row per path; images without XML have the problem `annotation_missing`, and XML without image is a row with
+        the XML's own path and `image_missing`.
+    """
+    from pyspark.sql import functions as F
+
+    key_of = F.udf(_KeyOf(root).key, "string")
+    is_list = F.udf(_KeyOf(root).is_list, "boolean")
+    files = paths.select("path").withColumn(_KEY, key_of("path"))
+    lowered = F.lower("path")
+    xml = files.where(lowered.endswith(".xml"))
+    lists = paths.select("path").where(lowered.endswith(".txt")).where(is_list("path"))
+    images = files.where(~lowered.endswith(".xml") & ~lowered.endswith(".txt"))
+    parsed = _with_content(spark, xml, is_local).mapInArrow(_parse, ANNOTATIONS_DDL).withColumn(_KEY, key_of("path"))
+    named = _with_content(spark, lists, is_local).mapInArrow(_SplitLists(root).read, f"{_KEY} STRING, list STRING")
+    by_key = named.groupBy(_KEY).agg(F.collect_set("list").alias(_LISTS))
+    joined = (
+        images.select(_KEY, F.col("path").alias("image_path"))
+        .join(parsed, _KEY, "full_outer")
+        .join(by_key, _KEY, "left")
+    )
+    return merged_by_path(joined.mapInArrow(_match_voc, ANNOTATIONS_DDL))
+
+
+def match_on_driver(paths: Iterable[str], root: str) -> Iterator[Annotation]:
+    """`voc_annotations` of a few local files, without Spark.
+
+    Args:
+        paths: The files of the source.
+        root: The source folder's URI.
+    """
+    key_of = _KeyOf(root).key
+    xml, images, lists = (collections.defaultdict[str, list[str]](list) for _ in range(3))
+    for path in paths:
+        lowered = path.lower()
+        if lowered.endswith(".txt"):
+            for key, name in _SplitLists(root).pairs(path, _content_of(path)):
+                lists[key].append(name)
+        else:
+            (xml if lowered.endswith(".xml") else images)[key_of(path)].append(path)
+    matched = []
+    for key in [*(xml.keys() | images.keys())]:
+        sources: list[str | None] = [*xml[key]] or [None]
+        of_key: list[str | None] = [*images[key]] or [None]
+        for source, image in itertools.product(sources, of_key):
+            said = {} if source is None else row_of(voc.parse_voc(_content_of(source) or b"", source))
+            row = {"path": None, **said, "image_path": image, _KEY: key, _LISTS: sorted(set(lists[key]))}
+            matched.append(_matched_voc(row))
+    yield from merge_annotations(sorted(matched, key=lambda annotation: annotation.path))
+
+
+def _with_content(spark: SparkSession, paths: DataFrame, is_local: bool) -> DataFrame:
+    """Adds the bytes of small files: local ones read by the workers, others through Spark."""
+    from pyspark.sql import functions as F
+
+    from .contents import read_contents
+
+    if is_local:
+        return paths.select("path").mapInArrow(_read_local, f"path STRING, {_CONTENT} BINARY")
+    files = paths.select("path", F.lit(0).alias(schema.SOURCE_LENGTH))
+    return read_contents(spark, files, _FILES_AT_ONCE).select("path", _CONTENT)
+
+
+def _read_local(batches: Batches) -> Iterator[pa.RecordBatch]:
+    """Reads files; one that cannot be read, or that is beyond any annotation, has no content."""
+    import pyarrow as pa
+
+    for batch in batches:
+        for start in range(0, len(batch), _FILES_AT_ONCE):
+            paths = batch.column(0).slice(start, _FILES_AT_ONCE)
+            contents = [_content_of(path) for path in paths.to_pylist()]
+            yield pa.RecordBatch.from_arrays([paths, pa.array(contents, pa.binary())], ["path", _CONTENT])
+
+
+def _content_of(path: str) -> bytes | None:
+    try:
+        with open(local_path(path), "rb") as stream:  # noqa: PTH123
+            return stream.read(voc.MAX_XML_BYTES + 1)
+    except OSError:
+        return None
+
+
+def _parse(batches: Batches) -> Iterator[pa.RecordBatch]:
+    """Parses XML files; the records keep the path of their file until they are matched with an image."""
+    yield from annotation_batches(
+        voc.parse_voc(content or b"", path) for batch in batches for path, content in _pairs(batch)
+    )
+
+
+def _pairs(batch: pa.RecordBatch) -> Iterator[tuple[str, bytes | None]]:
+    yield from zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)
+
+
+@dataclass(frozen=True)
+class _KeyOf:
+    """Derives keys from listed paths."""
+
+    root: str
+
+    def key(self, path: str) -> str:
+        return voc.image_key(relative_reference(path, self.root) or path)
+
+    def is_list(self, path: str) -> bool:
+        return voc.split_list(relative_reference(path, self.root) or path) is not None
+
+
+@dataclass(frozen=True)
+class _SplitLists:
+    """Reads the split lists of a source in a task."""
+
+    root: str
+
+    def read(self, batches: Batches) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        for batch in batches:
+            for path, content in _pairs(batch):
+                pairs = list(self.pairs(path, content))
+                columns = [pa.array([pair[place] for pair in pairs], pa.string()) for place in (0, 1)]
+                yield pa.RecordBatch.from_arrays(columns, [_KEY, "list"])
+
+    def pairs(self, path: str, content: bytes | None) -> Iterator[tuple[str, str]]:
+        """Yields the key of each image that a list names, with the list's own name; nothing for other files."""
+        found = voc.split_list(relative_reference(path, self.root) or path)
+        if found is not None:
+            folder, name = found
+            for key in voc.parse_split_list((content or b"").decode("utf-8", "replace"), folder):
+                yield key, name
+
+
+def _match_voc(batches: Batches) -> Iterator[pa.RecordBatch]:
+    yield from annotation_batches(_matched_voc(row) for batch in batches for row in batch.to_pylist())
+
+
+def _matched_voc(row: dict[str, Any]) -> Annotation:
+    lists = row[_LISTS] or ()
+    if row["path"] is None:
+        annotation = Annotation(row["image_path"]).with_problem(ANNOTATION_MISSING, f"no XML file for {row[_KEY]}")
+        return voc.with_split_lists(annotation, lists)
+    annotation = annotation_of(row)
+    if row["image_path"] is None:
+        return annotation.with_problem(IMAGE_MISSING, f"no image for {row[_KEY]}")
+    return voc.with_split_lists(voc.with_path(annotation, row["image_path"]), lists)

@@ -1,0 +1,141 @@
+"""Tables by path or by name: the few places where Spark wants the two written differently."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from ...errors import SessionError
+from ...locations import is_table_name, scheme_of
+
+if TYPE_CHECKING:
+    from delta.tables import DeltaTable
+    from pyspark.sql import DataFrame, SparkSession
+
+# Above this line `DESCRIBE` lists the table's own columns, one of which may be called Location.
+_DETAILS = "# Detailed Table Information"
+_BUCKET = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/]+")
+_NO_DRIVER = re.compile(r"No FileSystem for scheme|ClassNotFoundException: Class \S*FileSystem\S* not found")
+_DRIVERS = {
+    "s3a": "org.apache.hadoop:hadoop-aws",
+    "abfs": "org.apache.hadoop:hadoop-azure",
+    "abfss": "org.apache.hadoop:hadoop-azure",
+    "wasb": "org.apache.hadoop:hadoop-azure",
+    "wasbs": "org.apache.hadoop:hadoop-azure",
+    "gs": "com.google.cloud.bigdataoss:gcs-connector",
+}
+# As a package it brings another Guava than Spark's, and fails on it; and Hadoop does not find it among spark.jars.
+_GOOGLE = (
+    "the JAR gcs-connector-hadoop3-<version>-shaded of com.google.cloud.bigdataoss:gcs-connector in spark.jars, and "
+    "with spark.hadoop.fs.gs.impl=com.google.cloud.hadoop.fs.gcs.GoogleHadoopFileSystem"
+)
+
+
+@contextmanager
+def naming_driver(location: str) -> Iterator[None]:
+    """Turns Hadoop's word for a scheme that it has no file system for into an error that names the package.
+
+    Raises:
+        SessionError: If Spark lacks the package.
+    """
+    try:
+        yield
+    except Exception as error:  # py4j wraps every Hadoop exception in one type
+        if not _NO_DRIVER.search(str(getattr(error, "java_exception", None) or error)):
+            raise
+        scheme = scheme_of(location)
+        known = ", ".join(f"{name} ({package})" for name, package in _DRIVERS.items())
+        package = _DRIVERS.get(scheme, f"of that store; known are {known}")
+        way = f"the package {package}, for hadoop-* in the version of Spark's own Hadoop, in spark.jars.packages"
+        raise SessionError(
+            f"{location}: Spark has no file system for {scheme}://. Start the session with "
+            f"{_GOOGLE if scheme == 'gs' else way}"
+        ) from error
+
+
+def sql_name(location: str) -> str:
+    """Writes a location as SQL wants it: names as they are, paths as delta.`path`."""
+    if is_table_name(location):
+        return location
+    escaped = location.replace("`", "``")
+    return f"delta.`{escaped}`"
+
+
+def is_delta_table(spark: SparkSession, location: str) -> bool:
+    """Whether a Delta table is at `location`.
+
+    Raises:
+        SessionError: If Spark has no file system for the location.
+    """
+    from delta.tables import DeltaTable
+
+    if is_table_name(location):
+        return bool(spark.catalog.tableExists(location))
+    with naming_driver(location):
+        return bool(DeltaTable.isDeltaTable(spark, location))
+
+
+def delta_table(spark: SparkSession, location: str) -> DeltaTable:
+    """Opens Delta's own handle of the table at `location`."""
+    from delta.tables import DeltaTable
+
+    return DeltaTable.forName(spark, location) if is_table_name(location) else DeltaTable.forPath(spark, location)
+
+
+def create_table(rows: DataFrame, location: str) -> None:
+    """Creates a Delta table that must not exist yet."""
+    writer = rows.write.format("delta").mode("errorifexists")
+    if is_table_name(location):
+        writer.saveAsTable(location)
+    else:
+        writer.save(location)
+
+
+def read_table(spark: SparkSession, location: str, version: int | None = None) -> DataFrame:
+    """Reads one version of a Delta table; None reads the latest."""
+    reader = spark.read.format("delta")
+    if version is not None:
+        reader = reader.option("versionAsOf", str(version))
+    return reader.table(location) if is_table_name(location) else reader.load(location)
+
+
+def path_of(spark: SparkSession, location: str) -> str:
+    """Resolves a table's name to the path that holds its files; paths stay as they are."""
+    if not is_table_name(location):
+        return location
+    # What the catalog says costs no job; DESCRIBE DETAIL would have Delta count the table's files.
+    described = spark.sql(f"DESCRIBE TABLE EXTENDED {location}").collect()
+    details = itertools.dropwhile(lambda row: row["col_name"] != _DETAILS, described)
+    place = next((row["data_type"] for row in details if row["col_name"] == "Location"), None)
+    return str(place or spark.sql(f"DESCRIBE DETAIL {location}").collect()[0]["location"])
+
+
+def hadoop_path(spark: SparkSession, location: str) -> tuple[Any, Any]:
+    """Gives a location as a path of Hadoop's, and the file system that it is in.
+
+    Raises:
+        SessionError: If Hadoop has none for it.
+    """
+    jvm: Any = spark._jvm
+    # Hadoop takes a bucket without a slash for a path that is not absolute.
+    path = jvm.org.apache.hadoop.fs.Path(f"{location}/" if _BUCKET.fullmatch(location) else location)
+    with naming_driver(location):
+        return path, path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+
+
+def is_local_to_spark(spark: SparkSession, path: str) -> bool:
+    """Whether Spark takes a path for one of the local file system.
+
+    A path without a scheme may be one of HDFS, or of DBFS, while this machine has another folder under the same path.
+    """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        found, file_system = hadoop_path(spark, path)
+        return str(file_system.makeQualified(found).toUri().getScheme()) == "file"
+    except (Py4JError, PySparkException, SessionError, TypeError):
+        return False  # no such file system, or a runtime that lets nobody ask

@@ -1,0 +1,54 @@
+"""Delta's word that another writer was faster, as an error of ours."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from ...errors import TableConflictError
+
+_CONFLICTS = (
+    "ConcurrentTransactionException",
+    "ConcurrentAppendException",
+    "ConcurrentDeleteReadException",
+    "ConcurrentDeleteDeleteException",
+    "ConcurrentWriteException",
+    "MetadataChangedException",
+    "ProtocolChangedException",
+    "ConcurrentModificationException",
+    # Two that create the same table at once.
+    "DELTA_TABLE_ALREADY_EXISTS",
+    "TABLE_OR_VIEW_ALREADY_EXISTS",
+    "DELTA_PATH_EXISTS",
+    "TableAlreadyExistsException",
+)
+
+
+@contextlib.contextmanager
+def conflicts_named(read: str) -> Iterator[None]:
+    """Raises Delta's word that another writer was faster as our error, and every other one as it is.
+
+    Args:
+        read: What the slower writer had read, for the message.
+
+    Raises:
+        TableConflictError: If another writer was faster.
+    """
+    try:
+        yield
+    except Exception as error:
+        conflict = _conflict_of(error, read)
+        if conflict is None:
+            raise
+        raise conflict from error
+
+
+def _conflict_of(error: Exception, read: str) -> TableConflictError | None:
+    text = f"{type(error).__name__} {error}"
+    cause = getattr(error, "java_exception", None)
+    if cause is not None:
+        text += str(cause.getClass().getName())
+    if not any(name in text for name in _CONFLICTS):
+        return None
+    first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return TableConflictError(f"another writer was faster than the one that had read {read}: {first}")

@@ -1,0 +1,1 @@
+"""Versions of a table: history, class counts, differences, restore, VACUUM. Mostly without a JVM."""

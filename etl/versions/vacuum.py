@@ -1,0 +1,159 @@
+"""VACUUM that asks first: which files no version within the retention needs, and none that is pinned or was used."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+from ...errors import (
+    InvalidArgumentError,
+    TableError,
+    VersionNotFoundError,
+    VersionProtectedError,
+    VersionUnreadableError,
+)
+from ...stores.options import delta_options
+from ..log.data_files import exists, remove_files
+from ..log.opening import log_of
+from ..log.snapshot import Snapshot, locate, open_snapshot
+from ..pins import pins
+from .protection import protected_versions
+
+DEFAULT_RETENTION_HOURS = 168
+
+
+@dataclass(frozen=True)
+class VacuumResult:
+    """What a VACUUM has taken, or would take.
+
+    Attributes:
+        files: Paths relative to the table, sorted.
+        dry_run: Whether the files are still there.
+        kept: Protected versions whose files were left, with the pins and runs that protect them.
+        unreadable: Protected versions that the table's log can no longer rebuild, with the same: which files were
+            theirs cannot be told, and nothing can read them.
+    """
+
+    files: tuple[str, ...]
+    dry_run: bool
+    kept: dict[int, tuple[str, ...]]
+    unreadable: dict[int, tuple[str, ...]] = field(default_factory=dict)
+
+
+def vacuum(
+    location: str | Path,
+    retention_hours: int | None = None,
+    *,
+    dry_run: bool = False,
+    keep_protected: bool = False,
+    allow_short_retention: bool = False,
+    storage_options: Mapping[str, str] | None = None,
+) -> VacuumResult:
+    """Removes data files that no version younger than the retention needs, and none that a protected version needs.
+
+    Also files of that age which no version ever had, as a killed writer leaves them. A version is protected by a pin,
+    or because a run has trained on it or scored it. Files outside the table's folder are never touched: a shallow
+    clone's log names those of the table that it was cloned from. That table does not know of its clones; pin the
+    version that was cloned.
+
+    Args:
+        location: Path or URI of the table.
+        retention_hours: Age in hours from which removed files go; None takes the table's own (168 by default).
+        dry_run: Only tell what would go.
+        keep_protected: Leave the files of protected versions and remove the others, instead of refusing.
+        allow_short_retention: Accept fewer hours than 168: readers and writers that are at work now may break.
+        storage_options: Access to an object store.
+
+    Raises:
+        InvalidArgumentError: If `retention_hours` is negative, or short without `allow_short_retention`.
+        VersionProtectedError: If files of a protected version would go; names the versions and what protects them.
+        VersionUnreadableError: If a protected version cannot be opened now, so that its files are not known.
+        NotADeltaTableError: If there is no table.
+        TableConflictError: If the object store could not be reached for so long that the lock on the pins was lost.
+    """
+    _check_retention(retention_hours, allow_short_retention)
+    latest = open_snapshot(location, None, storage_options)
+    with contextlib.ExitStack() as writing:
+        require_lock = None
+        if not dry_run:
+            writing.enter_context(pins.writing_to(latest.location))
+            require_lock = writing.enter_context(pins.no_new_pins(latest.location, storage_options))
+        protected = protected_versions(latest.location, storage_options)
+        held = {version: _files_of(latest.location, version, by, storage_options) for version, by in protected.items()}
+        doomed = _doomed(latest, retention_hours, storage_options)
+        endangered = {version: protected[version] for version, files in held.items() if files and files & doomed.keys()}
+        if endangered and not keep_protected:
+            named = "; ".join(f"version {version} ({', '.join(by)})" for version, by in endangered.items())
+            raise VersionProtectedError(
+                f"{latest.location}: VACUUM would remove files of {named}. Unpin or untrack these versions, keep more "
+                "hours, or leave their files with keep_protected=True (--keep-protected)"
+            )
+        kept = {place for version in endangered for place in held[version] or ()}
+        files = {place: path for place, path in doomed.items() if place not in kept}
+        if require_lock is not None:
+            remove_files(files, storage_options, before_each=require_lock)
+    unreadable = {version: protected[version] for version, places in held.items() if places is None}
+    return VacuumResult(tuple(sorted(files.values())), dry_run, endangered, unreadable)
+
+
+def _check_retention(retention_hours: int | None, allow_short: bool) -> None:
+    if retention_hours is None:
+        return
+    if isinstance(retention_hours, bool) or not isinstance(retention_hours, int) or retention_hours < 0:
+        raise InvalidArgumentError(f"retention_hours={retention_hours!r}: give whole hours, 0 or more")
+    if retention_hours < DEFAULT_RETENTION_HOURS and not allow_short:
+        raise InvalidArgumentError(
+            f"retention_hours={retention_hours} is below {DEFAULT_RETENTION_HOURS}: files that a reader or writer "
+            "needs right now could go; say allow_short_retention=True (--allow-short-retention) when nobody else uses "
+            "the table"
+        )
+
+
+def _doomed(latest: Snapshot, retention_hours: int | None, storage_options: Mapping[str, str] | None) -> dict[str, str]:
+    """Lists the files that no version within the retention needs: their paths in the table by where they are."""
+    from deltalake import DeltaTable
+
+    with log_of(latest.location, whole=True) as place:
+        table = DeltaTable(place, storage_options=delta_options(storage_options) or None)
+        # Not only what the log since its last checkpoint calls removed, but also what it does not know at all.
+        listed = table.vacuum(retention_hours, dry_run=True, enforce_retention_duration=False, full=True)
+    active = {locate(latest.location, path) for path in latest.files.paths}
+    doomed = {
+        locate(latest.location, path): path
+        for path in listed
+        if _is_inside(path) and not _is_hidden(path, latest.partition_columns)
+    }
+    # delta-rs also lists what the log calls removed and an earlier VACUUM has taken.
+    return {place: path for place, path in doomed.items() if place not in active and exists(place, storage_options)}
+
+
+def _is_inside(path: str) -> bool:
+    pure = PurePosixPath(path)
+    return ":" not in path.split("/", 1)[0] and not pure.is_absolute() and ".." not in pure.parts
+
+
+def _is_hidden(path: str, partition_columns: tuple[str, ...]) -> bool:
+    """Whether Delta passes a path over: a name that starts with `_` or `.`, unless it is a partition's folder."""
+    return any(
+        part.startswith(("_", ".")) and not part.startswith(tuple(f"{name}=" for name in partition_columns))
+        for part in PurePosixPath(path).parts
+    )
+
+
+def _files_of(
+    location: str, version: int, protected_by: tuple[str, ...], storage_options: Mapping[str, str] | None
+) -> set[str] | None:
+    """Where the files of a protected version are; None when the log has no longer the entries to rebuild it."""
+    try:
+        snapshot = open_snapshot(location, version, storage_options)
+    except VersionNotFoundError:
+        return None
+    except (TableError, OSError) as error:
+        raise VersionUnreadableError(
+            f"{location}: version {version} is protected ({', '.join(protected_by)}) and cannot be opened, so that its "
+            f"files are not known; nothing was removed. Once it can be read, start VACUUM again; or unpin or untrack "
+            f"it, which gives its files up. Why: {error}"
+        ) from error
+    return {locate(location, path) for path in snapshot.files.paths}

@@ -1,0 +1,1 @@
+"""Metrics of a predictions table. Door: `evaluate`."""

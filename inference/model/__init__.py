@@ -1,0 +1,1 @@
+"""From a reference (run, alias, path) to predictions of stored images. Doors: `references`, `predictor`."""

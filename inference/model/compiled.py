@@ -1,0 +1,168 @@
+"""A checkpoint's Keras model as one traced function from pixels to class probabilities."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...errors import ModelMismatchError, ScoringFailedError
+from ...etl.images.stored_image import MODES, Pixels
+from ...training.checkpoints.checkpoint import Checkpoint
+from .failures import first_line, is_of_the_machine
+
+if TYPE_CHECKING:
+    import keras
+
+# Keras's own layers and operations after which logits are still logits, and probabilities probabilities.
+_TRANSPARENT = re.compile(
+    r"((Alpha|Gaussian|Spatial)?Dropout|GaussianNoise|Identity|Flatten|Permute|Reshape|Squeeze|Cast"
+    r"|(Adaptive|Global)?(Average|Max)Pooling)([123]D)?"
+)
+# By how much rounding to half precision may move a probability out of its range.
+_ROUNDING = 1e-2
+
+
+@dataclass(frozen=True)
+class CompiledModel:
+    """A model that is ready to run.
+
+    Attributes:
+        function: uint8 [rows, height, width, channels] to float32 [rows, classes].
+        classes: Number of classes.
+    """
+
+    function: Callable[[Pixels], npt.NDArray[np.float32]]
+    classes: int
+
+
+def compile_model(checkpoint: Checkpoint, custom_objects: Mapping[str, Any] | None = None) -> CompiledModel:
+    """Loads the model, traces it once for any number of rows and tries it on one black image.
+
+    Logits become probabilities by a softmax; what is a probability already stays as it is. One value per image, of a
+    model of two classes or of one without names, is the second class's: its logit becomes a probability by a sigmoid,
+    and the first class has the rest. The layer that decides is the last one that makes new numbers: what only casts,
+    reshapes, drops or pools them, or is a linear `Activation`, is passed over. Without activation it gives logits, with
+    softmax or sigmoid probabilities. Where the layers do not tell (a subclassed model, a user's own last layer, another
+    activation), values outside [0, 1] for a black, a white and a noisy image are logits; the images are always these,
+    so that all Python workers decide alike.
+
+    Raises:
+        CheckpointError: If the file is damaged or holds what is refused.
+        ModelMismatchError: If the model does not take the images that its checkpoint describes, or does not give one
+            row of classes per image.
+        ScoringFailedError: If the machine fails while the model is tried.
+    """
+    shape = checkpoint.input_shape
+    if shape[2] not in MODES:
+        raise ModelMismatchError(
+            f"{checkpoint.path}: the model takes images with {shape[2]} channels; 1 (grey) and 3 (RGB) can be decoded"
+        )
+    model = checkpoint.load_model(custom_objects=custom_objects)
+    import tensorflow as tf
+
+    def infer(pixels: tf.Tensor) -> tf.Tensor:
+        output = model(tf.cast(pixels, tf.float32), training=False)
+        if isinstance(output, (dict, list, tuple)):
+            raise ModelMismatchError(
+                f"{checkpoint.path}: the model has {len(output)} outputs; scoring needs one, of shape [rows, classes]"
+            )
+        return tf.cast(output, tf.float32)
+
+    traced = tf.function(infer, input_signature=[tf.TensorSpec((None, *shape), tf.uint8)], autograph=False)
+
+    def values(pixels: Pixels) -> npt.NDArray[np.float32]:
+        return np.asarray(traced(pixels), dtype=np.float32)
+
+    width = _try_out(values, checkpoint, "black", np.zeros(shape, np.uint8)).shape[1]
+    logits = _gives_logits(model)
+    if logits is None:
+        logits = _shows_logits(values, checkpoint)
+    is_binary = _is_binary(width, checkpoint)
+
+    def probabilities(pixels: Pixels) -> npt.NDArray[np.float32]:
+        output = traced(pixels)
+        if logits:
+            output = tf.nn.sigmoid(output) if is_binary else tf.nn.softmax(output)
+        if is_binary:
+            output = tf.concat([1 - output, output], axis=1)
+        return np.asarray(output, dtype=np.float32)
+
+    return CompiledModel(probabilities, 2 if is_binary else width)
+
+
+def _is_binary(width: int, checkpoint: Checkpoint) -> bool:
+    """Tells whether so many values per image are those of the second of two classes alone."""
+    names = checkpoint.class_names
+    return width == 1 and (names is None or len(names) == 2)
+
+
+def _try_out(
+    run: Callable[[Pixels], npt.NDArray[np.float32]], checkpoint: Checkpoint, name: str, image: Pixels
+) -> npt.NDArray[np.float32]:
+    """Runs the model on one image; a model that fails here fails on every row, which no row is to blame for."""
+    height, width, channels = checkpoint.input_shape
+    try:
+        output = run(image[np.newaxis])
+    except ModelMismatchError:
+        raise
+    # The model's layers raise what they like; the caller needs one type that says which model.
+    except Exception as error:
+        if is_of_the_machine(error):
+            raise ScoringFailedError(
+                f"{checkpoint.path}: the model failed on a {name} image, {first_line(error)}"
+            ) from error
+        raise ModelMismatchError(
+            f"{checkpoint.path}: the model raises on a {name} image of its own size, {height} x {width} x {channels}: "
+            f"{first_line(error)}. Check `input` in the checkpoint's metadata against the model's input"
+        ) from error
+    if output.ndim != 2 or len(output) != 1:
+        raise ModelMismatchError(
+            f"{checkpoint.path}: for 1 image the model gives shape {output.shape}; scoring needs (1, classes)"
+        )
+    names = checkpoint.class_names
+    if names is not None and output.shape[1] < len(names) and not _is_binary(output.shape[1], checkpoint):
+        raise ModelMismatchError(
+            f"{checkpoint.path}: the model gives {output.shape[1]} values per image, its checkpoint names "
+            f"{len(names)} classes ({', '.join(names[:5])}{', ...' if len(names) > 5 else ''}); end the model with one "
+            "value per class"
+        )
+    return output
+
+
+def _gives_logits(model: keras.Model) -> bool | None:
+    """Tells from the model's layers whether its values are logits or probabilities; None where they do not tell."""
+    import keras
+
+    probable = (keras.activations.softmax, keras.activations.sigmoid, keras.activations.hard_sigmoid)
+    tensors: Sequence[Any] = getattr(model, "outputs", None) or ()
+    while len(tensors) == 1:
+        layer, node, _ = tensors[0]._keras_history
+        if isinstance(layer, keras.Model):
+            return _gives_logits(layer)
+        activation = getattr(layer, "activation", None)
+        kind = type(layer).__name__ if type(layer).__module__.startswith("keras.") else "the user's own"
+        if activation in probable or kind in ("Softmax", "Sigmoid"):
+            return False
+        linear = activation is keras.activations.linear
+        if not _TRANSPARENT.fullmatch(kind) and not (linear and kind == "Activation"):
+            return True if linear else None
+        tensors = layer._inbound_nodes[node].input_tensors
+    return None
+
+
+def _shows_logits(run: Callable[[Pixels], npt.NDArray[np.float32]], checkpoint: Checkpoint) -> bool:
+    """Tells from the model's values for some images whether they cannot be probabilities."""
+    shape = checkpoint.input_shape
+    images = {
+        "black": np.zeros(shape, np.uint8),
+        "white": np.full(shape, 255, np.uint8),
+        "noisy": np.random.default_rng(0).integers(0, 256, shape, np.uint8),
+    }
+    output = np.concatenate([_try_out(run, checkpoint, name, image) for name, image in images.items()])
+    finite = output[np.isfinite(output)]
+    return bool(((finite < -_ROUNDING) | (finite > 1 + _ROUNDING)).any())

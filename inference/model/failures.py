@@ -1,0 +1,101 @@
+"""Whose fault it is that rows are not scored: the row's own, the machine's, or that of a task's error inside Spark."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ... import errors
+from ...errors import LakelensError, ScoringFailedError, VersionFilesMissingError
+
+# Errors of rows that may have had their cause in the machine or the model at that moment: the next scoring tries such
+# rows again. Read by Python and by Java.
+TRANSIENT = r"^(model_raised|out_of_memory):|MemoryError|\[Errno \d+\]"
+# What TensorFlow calls faults that no input of a fixed size is to blame for.
+_OF_THE_MACHINE = frozenset(
+    {
+        "AbortedError",
+        "CancelledError",
+        "DataLossError",
+        "DeadlineExceededError",
+        "ResourceExhaustedError",
+        "UnavailableError",
+    }
+)
+
+# The last line of a Python traceback in Spark's message.
+_RAISED = re.compile(r"^(?:\s*)lakelens\.errors\.(?P<kind>\w+): (?P<message>.+)$", re.MULTILINE)
+_MISSING_FILE = re.compile(
+    r"FileNotFoundException|FAILED_READ_FILE\.FILE_NOT_EXIST|DELTA_FILE_NOT_FOUND|PATH_NOT_FOUND"
+)
+_TASK_FAILED = re.compile(r"Job aborted due to stage failure: (?P<report>.+)")
+_PYTHON_ERROR = re.compile(r"^(?P<error>(?:\w+\.)*\w+(?:Error|Exception|Exit|Interrupt)\b.*)$", re.MULTILINE)
+# What TensorFlow writes before the cause.
+_AROUND = ("Graph execution error", "Detected at node", "File ", "Traceback ")
+_LONGEST = 500
+
+
+def is_of_the_machine(error: Exception) -> bool:
+    """Tells whether a model that raises this would raise it on any image of the same size."""
+    return isinstance(error, (MemoryError, OSError)) or type(error).__name__ in _OF_THE_MACHINE
+
+
+def is_transient(error: str) -> bool:
+    """Tells whether a row with this error is worth another try."""
+    return re.search(TRANSIENT, error) is not None
+
+
+def first_line(error: Exception) -> str:
+    """Writes an error in one line, without what TensorFlow says around it."""
+    text = str(error)
+    raised = _PYTHON_ERROR.search(text)  # in a model's Python function
+    lines = [raised[0]] if raised else [line.strip() for line in text.splitlines()]
+    useful = [line for line in lines if line and not line.startswith(_AROUND)]
+    return f"{type(error).__name__}: {(useful or ['without a message'])[0][:_LONGEST]}"
+
+
+@contextmanager
+def typed_failures(table: str) -> Iterator[None]:
+    """Raises the `LakelensError` that a task of the body raised, instead of Spark's report of it.
+
+    Args:
+        table: The table version that the tasks read, for the message about its files.
+
+    Raises:
+        LakelensError: Of the class that the task raised.
+        VersionFilesMissingError: If a data file of the table is gone.
+        ScoringFailedError: If a task failed for another reason.
+    """
+    try:
+        yield
+    except LakelensError:
+        raise
+    except Exception as error:
+        typed = typed_failure(str(error), table)
+        if typed is None:
+            raise
+        raise typed from error
+
+
+def typed_failure(report: str, table: str) -> LakelensError | None:
+    """Finds the error of ours in Spark's report; None if no task has failed."""
+    raised = _RAISED.search(report)
+    if raised is not None:
+        kind = getattr(errors, raised["kind"], None)
+        if isinstance(kind, type) and issubclass(kind, LakelensError) and kind is not errors.ImageError:
+            return kind(raised["message"])
+    if _MISSING_FILE.search(report):
+        return VersionFilesMissingError(
+            f"{table}: a data file of this version is gone, removed by VACUUM or by hand. Score a version whose files "
+            "are there, and pin versions that are needed for longer (ImageTable.pin)"
+        )
+    failed = _TASK_FAILED.search(report)
+    if failed is None and "Traceback (most recent call last)" not in report:
+        return None
+    python = _PYTHON_ERROR.findall(report)
+    cause = python[-1] if python else failed["report"] if failed is not None else ""
+    return ScoringFailedError(
+        f"{table}: a task failed and no row is to blame: {cause.strip()[:_LONGEST]}. Mend the cause and score again: "
+        "what was committed before stays"
+    )

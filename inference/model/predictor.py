@@ -1,0 +1,334 @@
+"""A loaded model that turns stored images into predictions: bounded batches, decoding ahead, errors row by row."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from ...errors import InvalidArgumentError, ScoringFailedError
+from ...etl.images.codec import encode_jpeg
+from ...etl.images.stored_image import Pixels
+from ...training.checkpoints.checkpoint import Checkpoint, open_checkpoint
+from .compiled import compile_model
+from .decoding import StoredRows, decode_rows
+from .failures import first_line, is_of_the_machine, is_transient
+
+Probabilities: TypeAlias = npt.NDArray[np.float32]
+
+DEFAULT_BATCH_BYTES = 32 << 20
+# Beyond this a batch is no faster and a model's activations, many times its input, only take memory.
+MOST_BATCH_ROWS = 256
+_INPUT_BYTES = 4  # float32, as the model computes
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What a model says of some rows; one entry per row in each attribute.
+
+    Attributes:
+        probabilities: float32 [rows, classes]; a row with an error holds NaN.
+        errors: None, or why the row has no prediction, as `<reason>: <message>`.
+        class_names: Class names by label number; None when the model has none.
+    """
+
+    probabilities: Probabilities
+    errors: list[str | None]
+    class_names: Sequence[str] | None = None
+
+    def __len__(self) -> int:
+        return len(self.errors)
+
+    @property
+    def valid(self) -> npt.NDArray[np.bool_]:
+        """Bool [rows], whether the row has a prediction."""
+        return np.array([error is None for error in self.errors], dtype=np.bool_)
+
+    @property
+    def labels(self) -> npt.NDArray[np.int32]:
+        """int32 [rows], the most probable class, the smallest number of equals; 0 where there is no prediction."""
+        return np.where(self.valid, np.nan_to_num(self.probabilities, nan=-np.inf).argmax(axis=1), 0).astype(np.int32)
+
+    @property
+    def names(self) -> list[str | None]:
+        """The name of the most probable class; None where there is no prediction or the class has no name."""
+        known = self.class_names or ()
+        return [
+            known[label] if valid and label < len(known) else None
+            for label, valid in zip(self.labels.tolist(), self.valid.tolist(), strict=True)
+        ]
+
+
+class Predictor:
+    """Runs one model over stored images.
+
+    An error is a row's own only if a black image of the model's size is decoded and taken by the model at the same
+    time. If not, or if the model runs out of memory on a single image, the machine or the model is at fault, and
+    predicting fails.
+
+    Args:
+        function: uint8 [rows, height, width, channels] to float32 [rows, classes].
+        input_shape: Height, width and channels of the model's images.
+        classes: Number of classes.
+        class_names: Class names by label number, or None.
+        batch_bytes: Most bytes of one batch of float32 input; at least one row is taken.
+        decode_threads: Threads that decode the next batch while the model runs.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[Pixels], Probabilities],
+        *,
+        input_shape: tuple[int, int, int],
+        classes: int,
+        class_names: Sequence[str] | None = None,
+        batch_bytes: int = DEFAULT_BATCH_BYTES,
+        decode_threads: int = 1,
+    ) -> None:
+        check_batch_bytes(batch_bytes)
+        self.input_shape = input_shape
+        self.classes = classes
+        self.class_names = class_names
+        self.batch_rows = max(1, min(MOST_BATCH_ROWS, batch_bytes // (int(np.prod(input_shape)) * _INPUT_BYTES)))
+        self._function = function
+        self._decode_threads = max(1, decode_threads)
+
+    def predict(
+        self,
+        images: Sequence[bytes | None],
+        formats: Sequence[str | None] | None = None,
+        heights: Sequence[int | None] | None = None,
+        widths: Sequence[int | None] | None = None,
+    ) -> Predictions:
+        """Predicts for stored images; see `StoredRows` for the arguments.
+
+        Returns:
+            One entry per image; a row that cannot be scored has an error, no exception is raised for it.
+
+        Raises:
+            ScoringFailedError: If no row is to blame.
+        """
+        parts = list(self.stream([StoredRows(images, formats, heights, widths)]))
+        probabilities = [part.probabilities for part in parts] or [np.empty((0, self.classes), np.float32)]
+        return Predictions(
+            np.concatenate(probabilities), [error for part in parts for error in part.errors], self.class_names
+        )
+
+    def stream(self, batches: Iterable[StoredRows]) -> Iterator[Predictions]:
+        """Predicts for rows in order, in pieces of at most `batch_rows`; the next piece is decoded meanwhile.
+
+        A piece never spans two of the given batches, so that they can be told apart by counting rows.
+
+        Raises:
+            ScoringFailedError: If no row is to blame.
+        """
+        with ThreadPoolExecutor(self._decode_threads, "lakelens-decode") as pool:
+            decoding: deque[_Decoding] = deque()
+            for batch in batches:
+                for start in range(0, len(batch), self.batch_rows):
+                    decoding.append(self._decode(pool, batch.rows(start, start + self.batch_rows)))
+                    if len(decoding) > 1:
+                        yield self._predict(decoding.popleft())
+            while decoding:
+                yield self._predict(decoding.popleft())
+
+    def _decode(self, pool: ThreadPoolExecutor, rows: StoredRows) -> _Decoding:
+        pixels = np.empty((len(rows), *self.input_shape), dtype=np.uint8)
+        share = -(-len(rows) // self._decode_threads)
+        pieces = [
+            pool.submit(decode_rows, rows.rows(start, start + share), pixels[start : start + share])
+            for start in range(0, len(rows), share)
+        ]
+        return _Decoding(rows, pixels, pieces)
+
+    def _predict(self, decoding: _Decoding) -> Predictions:
+        pixels, errors = decoding.pixels, decoding.wait()
+        for row, error in enumerate(errors):
+            if error is not None and is_transient(error):
+                errors[row] = self._decode_again(decoding.rows.rows(row, row + 1), pixels[row : row + 1])
+        decoded = np.array([error is None for error in errors], dtype=np.bool_)
+        probabilities = np.full((len(errors), self.classes), np.nan, dtype=np.float32)
+        if decoded.any():
+            given = pixels if decoded.all() else pixels[decoded]
+            probabilities[decoded], raised = self._run(given)
+            for row, error in zip(np.flatnonzero(decoded).tolist(), raised, strict=True):
+                errors[row] = error
+        for row in np.flatnonzero(~np.isfinite(probabilities).all(axis=1)).tolist():
+            errors[row] = errors[row] or "not_finite: the model's output for this image has NaN or infinite values"
+            probabilities[row] = np.nan
+        return Predictions(probabilities, errors, self.class_names)
+
+    def _decode_again(self, row: StoredRows, pixels: Pixels) -> str | None:
+        """Decodes a row whose error may have been the machine's, with nothing else being decoded by this task."""
+        (error,) = decode_rows(row, pixels)
+        if error is not None and is_transient(error):
+            fault = self._fault_of_decoding()
+            if fault is not None:
+                raise ScoringFailedError(f"this machine cannot decode a black image of the model's size: {fault}")
+        return error
+
+    def _fault_of_decoding(self) -> str | None:
+        height, width, _ = self.input_shape
+        try:
+            black = encode_jpeg(Image.new("RGB", (width, height)))
+            (fault,) = decode_rows(StoredRows([black]), np.empty((1, *self.input_shape), dtype=np.uint8))
+        except (MemoryError, OSError) as error:
+            return f"{type(error).__name__}: {error}"
+        return fault
+
+    def _run(self, pixels: Pixels) -> tuple[Probabilities, list[str | None]]:
+        """Runs the model; when it raises, halves the batch until only the rows that make it raise are left out."""
+        try:
+            return self._function(pixels), [None] * len(pixels)
+        except Exception as error:  # noqa: BLE001  a model raises whatever its layers raise
+            if len(pixels) == 1:
+                return self._run_again(pixels, error)
+        middle = len(pixels) // 2
+        first, first_errors = self._run(pixels[:middle])
+        second, second_errors = self._run(pixels[middle:])
+        return np.concatenate([first, second]), first_errors + second_errors
+
+    def _run_again(self, pixels: Pixels, raised: Exception) -> tuple[Probabilities, list[str | None]]:
+        """Tells the fault of the one row on which the model has raised from that of the model or the machine."""
+        if is_of_the_machine(raised):
+            raise ScoringFailedError(f"the model failed on a single image, {first_line(raised)}") from raised
+        try:
+            self._function(np.zeros_like(pixels))
+        except Exception as error:
+            raise ScoringFailedError(
+                f"the model, which ran on a black image when it was loaded, fails on it now, {first_line(error)}"
+            ) from error
+        try:
+            return self._function(pixels), [None]
+        except Exception as error:  # noqa: BLE001  as above
+            return np.full((1, self.classes), np.nan, np.float32), [f"model_raised: {first_line(error)}"]
+
+
+@dataclass(frozen=True)
+class _Decoding:
+    """A batch whose pieces are being decoded."""
+
+    rows: StoredRows
+    pixels: Pixels
+    pieces: list[Future[list[str | None]]]
+
+    def wait(self) -> list[str | None]:
+        return [error for piece in self.pieces for error in piece.result()]
+
+
+class PredictorCache:
+    """The models that this process keeps loaded, the latest used ones; safe to call from several threads.
+
+    Attributes:
+        loads: How many models were loaded so far.
+    """
+
+    def __init__(self, capacity: int = 2) -> None:
+        self.loads = 0
+        self._capacity = capacity
+        self._lock = threading.Lock()
+        self._key_locks: dict[Hashable, threading.Lock] = {}
+        self._kept: OrderedDict[Hashable, Predictor] = OrderedDict()
+
+    def get(self, key: Hashable, load: Callable[[], Predictor]) -> Predictor:
+        """Gives the predictor under `key`; calls `load` when there is none, once for all threads that ask."""
+        with self._lock:
+            key_lock = self._key_locks.setdefault(key, threading.Lock())
+        with key_lock:
+            with self._lock:
+                if key in self._kept:
+                    self._kept.move_to_end(key)
+                    return self._kept[key]
+            predictor = load()
+            with self._lock:
+                self.loads += 1
+                self._kept[key] = predictor
+                while len(self._kept) > self._capacity:
+                    self._key_locks.pop(self._kept.popitem(last=False)[0], None)
+            return predictor
+
+
+# One per process: Python workers are reused between tasks and between scoring runs.
+LOADED = PredictorCache()
+
+
+def load_predictor(
+    path: str | Path,
+    *,
+    batch_bytes: int = DEFAULT_BATCH_BYTES,
+    decode_threads: int = 1,
+    custom_objects: Mapping[str, Any] | None = None,
+) -> Predictor:
+    """Loads the checkpoint folder at `path`, or gives the predictor that this process already has of it.
+
+    Raises:
+        CheckpointError: If the checkpoint is damaged, changed, or holds what is refused.
+        ModelMismatchError: If the model takes no images, or does not give one row of classes per image.
+    """
+    return predictor_of(open_checkpoint(path), batch_bytes, decode_threads, custom_objects)
+
+
+def predictor_of(
+    checkpoint: Checkpoint, batch_bytes: int, decode_threads: int = 1, custom_objects: Mapping[str, Any] | None = None
+) -> Predictor:
+    """Loads an open checkpoint, or gives the predictor that this process already has of it."""
+    check_batch_bytes(batch_bytes)
+    objects = frozenset((name, _Same(custom)) for name, custom in (custom_objects or {}).items())
+    key = cache_key(checkpoint.digest, batch_bytes, decode_threads, objects)
+    return LOADED.get(key, lambda: build_predictor(checkpoint, batch_bytes, decode_threads, custom_objects))
+
+
+def build_predictor(
+    checkpoint: Checkpoint, batch_bytes: int, decode_threads: int, custom_objects: Mapping[str, Any] | None
+) -> Predictor:
+    """Loads an open checkpoint anew."""
+    compiled = compile_model(checkpoint, custom_objects)
+    return Predictor(
+        compiled.function,
+        input_shape=checkpoint.input_shape,
+        classes=compiled.classes,
+        class_names=checkpoint.class_names,
+        batch_bytes=batch_bytes,
+        decode_threads=decode_threads,
+    )
+
+
+def cache_key(digest: str, batch_bytes: int, decode_threads: int, custom_objects: Hashable) -> tuple[Hashable, ...]:
+    """Says what makes two predictors the same.
+
+    `custom_objects` is what tells the user's own layers apart. Names will not do: a corrected class keeps its own.
+    """
+    return digest, batch_bytes, decode_threads, custom_objects
+
+
+@dataclass(frozen=True, eq=False)
+class _Same:
+    """Equals another only if both are of the very same object, which this keeps, so that no other gets its id."""
+
+    kept: object
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.kept is other.kept
+
+    def __hash__(self) -> int:
+        return id(self.kept)
+
+
+def check_batch_bytes(batch_bytes: int) -> None:
+    """Checks a bound on batches.
+
+    Raises:
+        InvalidArgumentError: If it is not a whole number above 0.
+    """
+    if not isinstance(batch_bytes, int) or isinstance(batch_bytes, bool) or batch_bytes < 1:
+        raise InvalidArgumentError(
+            f"batch_bytes={batch_bytes!r}: give the most bytes of one batch as a whole number above 0"
+        )

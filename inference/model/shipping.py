@@ -1,0 +1,157 @@
+"""Carries a checkpoint from the driver to the Python workers of every executor, and loads it there once per process."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...errors import CheckpointError
+from ...training.checkpoints.checkpoint import open_checkpoint
+from ...training.rank import lazy_imports
+from .predictor import LOADED, Predictor, build_predictor, cache_key
+from .references import ModelRef
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Equal checkpoints make equal archives, so that shipping one twice is the same file.
+_TIMESTAMP = (1980, 1, 1, 0, 0, 0)
+
+
+@dataclass(frozen=True)
+class ShippedModel:
+    """A checkpoint that every executor can fetch; small and picklable.
+
+    Attributes:
+        archive: Name of the archive among the session's files.
+        digest: The checkpoint's digest, with which a worker compares what it got.
+        batch_bytes: Most bytes of one batch of float32 input.
+        custom_objects: The user's own layers by name.
+        custom_digest: Digest of these objects as the driver sent them; in each task they are other objects.
+    """
+
+    archive: str
+    digest: str
+    batch_bytes: int
+    custom_objects: Mapping[str, Any] = field(default_factory=dict)
+    custom_digest: str = ""
+
+    def predictor(self) -> Predictor:
+        """Loads the model, or gives the one that this process has loaded before. Call it in a task.
+
+        Raises:
+            CheckpointError: If what arrived is not the checkpoint that was shipped.
+            ModelMismatchError: If the model cannot score images.
+        """
+        threads = _task_cores()
+        key = cache_key(self.digest, self.batch_bytes, threads, self.custom_digest)
+        return LOADED.get(key, lambda: self._load(threads))
+
+    def _load(self, threads: int) -> Predictor:
+        from pyspark import SparkFiles
+
+        archive = Path(SparkFiles.get(self.archive))
+        with tempfile.TemporaryDirectory(prefix="lakelens-model-") as folder:
+            _unpack(archive, Path(folder))
+            checkpoint = open_checkpoint(folder)
+            if checkpoint.digest != self.digest:
+                raise CheckpointError(
+                    f"{archive} holds the checkpoint {checkpoint.digest}, {self.digest} was sent; "
+                    "something on this executor has replaced it. Start the job again in a new Spark application"
+                )
+            _prepare_process(threads)
+            return build_predictor(checkpoint, self.batch_bytes, threads, self.custom_objects)
+
+
+def ship(
+    spark: SparkSession, model: ModelRef, *, batch_bytes: int, custom_objects: Mapping[str, Any] | None = None
+) -> ShippedModel:
+    """Makes a checkpoint available on every executor, also on those that join later.
+
+    The checkpoint travels as an archive through `SparkContext.addFile`: each executor fetches it once onto its disk and
+    its Python workers read it from there. A broadcast would put a copy of the bytes into the memory of every Python
+    worker on top of the loaded model; a path would have to be readable from every machine. The price: Spark keeps added
+    files on the executors' disks until the application ends.
+
+    Raises:
+        PicklingError: If a custom object cannot be sent to the executors.
+    """
+    from pyspark import SparkFiles
+
+    name = f"lakelens-model-{model.digest}.zip"
+    context = spark.sparkContext
+    # The folder of the driver's own copies: Spark serves the file from there and removes it with the application.
+    archive = Path(SparkFiles.getRootDirectory()) / name
+    if not archive.exists():
+        _pack(model.path, archive)
+    if not any(uri.rsplit("/", 1)[-1] == name for uri in context.listFiles):
+        context.addFile(str(archive))
+    custom = dict(sorted((custom_objects or {}).items()))
+    return ShippedModel(name, model.digest, batch_bytes, custom, _digest_of(custom))
+
+
+def _digest_of(custom_objects: Mapping[str, Any]) -> str:
+    """Digests objects as Spark sends them: what a notebook defines by its code, what a module defines by its name."""
+    from pyspark.serializers import CloudPickleSerializer
+
+    pickled: bytes = CloudPickleSerializer().dumps(custom_objects)
+    return hashlib.sha256(pickled).hexdigest()
+
+
+def _pack(folder: Path, archive: Path) -> None:
+    partial = archive.with_name(f".{archive.name}.{secrets.token_hex(8)}")
+    with zipfile.ZipFile(partial, "w", zipfile.ZIP_STORED) as packed:
+        for file in sorted(folder.iterdir()):
+            if file.is_file():
+                with (
+                    file.open("rb") as source,
+                    packed.open(zipfile.ZipInfo(file.name, _TIMESTAMP), "w", force_zip64=True) as target,
+                ):
+                    while block := source.read(1 << 20):
+                        target.write(block)
+    partial.rename(archive)
+
+
+def _unpack(archive: Path, folder: Path) -> None:
+    try:
+        with zipfile.ZipFile(archive) as packed:
+            packed.extractall(folder)
+    except (OSError, zipfile.BadZipFile, EOFError) as error:
+        raise CheckpointError(
+            f"{archive}: the model did not arrive on this executor ({type(error).__name__}: {error}); "
+            "look for a full disk, then start the job again"
+        ) from error
+
+
+def _task_cores() -> int:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return 1 if context is None else max(1, context.cpus())
+
+
+def _prepare_process(threads: int) -> None:
+    """Lets TensorFlow use the task's cores and no more, and a GPU's memory as it needs it.
+
+    By default it takes a thread per core of the machine in every worker, and all memory of every GPU.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    lazy_imports.install()
+    with lazy_imports.without_collections():
+        import keras  # noqa: F401  loads the model in a moment
+        import tensorflow as tf
+
+    try:
+        tf.config.threading.set_intra_op_parallelism_threads(threads)
+        tf.config.threading.set_inter_op_parallelism_threads(1)
+        for gpu in tf.config.list_physical_devices("GPU"):
+            tf.config.experimental.set_memory_growth(gpu, True)
+    except RuntimeError:
+        return  # something else in this worker has started TensorFlow before us, with its own settings

@@ -1,0 +1,87 @@
+"""How the table that is to be scored differs from what a model was trained on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from ...errors import ModelMismatchError
+
+logger = logging.getLogger(__name__)
+
+_NAMED = 5
+
+
+def check_fit(
+    *,
+    model: str,
+    class_names: Sequence[str] | None,
+    model_size: tuple[int, int],
+    trained_on: str | None,
+    table: str,
+    labels: Mapping[str, int],
+    table_size: tuple[int, int] | None,
+    strict: bool,
+) -> None:
+    """Compares a model with the table that it is to score, and says once what differs.
+
+    A class that only the model has is no difference: older versions of a table have fewer classes. Another size is
+    none where the model was trained on this very table, whose images its training has resized too. Another table by
+    itself is what production looks like; it is named where something else differs, or no class name tells that the
+    two go together.
+
+    Args:
+        model: The model as the caller named it.
+        class_names: Its class names by number, or None.
+        model_size: Height and width that it takes.
+        trained_on: Location of the table that it was trained on, if its checkpoint says so.
+        table: Location of the table to be scored.
+        labels: Class numbers by name of that table; empty if it does not know them.
+        table_size: Height and width of its images, if all have one size and the log says it.
+        strict: Raise instead of warning.
+
+    Raises:
+        ModelMismatchError: If `strict` and something differs.
+    """
+    is_own = trained_on is not None and trained_on.rstrip("/") == table.rstrip("/")
+    found = [] if class_names is None else _class_differences(class_names, labels)
+    if table_size is not None and table_size != model_size and not is_own:
+        found.append(
+            f"the model takes {_size(model_size)} pixels, the table's images have {_size(table_size)} and are resized"
+        )
+    is_known = class_names is not None and bool(labels)
+    if trained_on is not None and not is_own and (found or not is_known):
+        found.append(f"the model was trained on another table, {trained_on}")
+    if not found:
+        return
+    said = f"model {model} may not fit {table}: {'; '.join(found)}"
+    if strict:
+        raise ModelMismatchError(
+            f"{said}. Score with a model that was trained for this table, or without strict=True (--strict)"
+        )
+    logger.warning("%s. It is scored all the same; strict=True (--strict) refuses", said)
+
+
+def _class_differences(class_names: Sequence[str], labels: Mapping[str, int]) -> list[str]:
+    by_number = dict(enumerate(class_names))
+    other = [
+        f"{number} is {by_number[number]!r} to the model and {name!r} in the table"
+        for name, number in sorted(labels.items(), key=lambda item: item[1])
+        if number in by_number and by_number[number] != name
+    ]
+    unknown = [f"{name!r} ({number})" for name, number in labels.items() if number not in by_number]
+    differences = []
+    if other:
+        differences.append(f"class names differ: {_some(other)}")
+    if unknown:
+        differences.append(f"the model does not know the table's class {_some(unknown)}")
+    return differences
+
+
+def _some(items: Sequence[str]) -> str:
+    more = len(items) - _NAMED
+    return ", ".join(items[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _size(size: tuple[int, int]) -> str:
+    return f"{size[0]} x {size[1]}"

@@ -1,0 +1,233 @@
+"""The predictions table: its columns, and appends that happen once however often and by whomever they are tried.
+
+Every append carries the next number under an application id that belongs to one model and one image table. Delta
+refuses a number that was written before, and of two writers that read the same number one fails. So of two scoring jobs
+that saw the same rows unscored only one can add them, and a repeated commit adds nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...errors import NotADeltaTableError, PredictionsSchemaError
+from ...etl.log.opening import log_of
+from ...etl.log.snapshot import has_deletion_vectors, open_snapshot
+from ...etl.spark.catalog import delta_table, is_delta_table, path_of, read_table, sql_name
+from ...locations import absolute, has_scheme, is_table_name
+from ...stores.options import delta_options
+from ..model.arrow_batches import PREDICTION_DDL
+from .log_counts import LoggedRows, logged_rows
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+# What passes from the image table to the predictions, where the image table has it.
+PASSED_DDL = "path STRING, content_hash STRING, label INT, label_name STRING, split STRING"
+PASSED = tuple(column.split()[0] for column in PASSED_DDL.split(", "))
+PREDICTED = tuple(column.split()[0] for column in PREDICTION_DDL.split(", "))
+ORIGIN_DDL = (
+    "model_uri STRING, checkpoint_digest STRING, table STRING, version BIGINT, scored_at TIMESTAMP, batch_id STRING"
+)
+DDL = f"{PASSED_DDL}, {PREDICTION_DDL}, {ORIGIN_DDL}"
+
+# Delta's names of the types above.
+_TYPES = {
+    "STRING": "string",
+    "INT": "integer",
+    "BIGINT": "long",
+    "FLOAT": "float",
+    "TIMESTAMP": "timestamp",
+    "ARRAY<FLOAT>": "array<float>",
+}
+COLUMNS = {name: _TYPES[kind] for name, kind in (column.split() for column in DDL.split(", "))}
+# Statistics of what reads filter on; of a list of floats they are of no use.
+_PROPERTIES = {"delta.dataSkippingStatsColumns": "path,label,split,prediction,checkpoint_digest,table,version,batch_id"}
+
+
+@dataclass(frozen=True)
+class PredictionsState:
+    """How far the appends to a predictions table have come, as far as one model and image table are concerned.
+
+    Attributes:
+        version: The table's version; None when the table does not exist.
+        transaction: Number of the last append for this model and image table; None when there was none.
+    """
+
+    version: int | None
+    transaction: int | None
+
+
+class PredictionsTable:
+    """A Delta table of predictions, by path, URI or catalog name; it need not exist.
+
+    Args:
+        spark: A session with Delta.
+        location: Path, URI or name.
+        digest: Digest of the checkpoint that scores.
+        table: Location of the image table that is scored.
+        storage_options: Access to an object store, under delta-rs' names.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        location: str,
+        *,
+        digest: str,
+        table: str,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> None:
+        self._spark = spark
+        self.location = absolute(location)
+        self._storage_options = storage_options
+        place = hashlib.sha256(table.encode()).hexdigest()[:16]
+        self._application = f"lakelens.score.{digest}.{place}"
+
+    def state(self) -> PredictionsState:
+        """Reads the table's version and the number of the last append.
+
+        Raises:
+            NotADeltaTableError: If something else than a Delta table is there.
+            PredictionsSchemaError: If a column is missing or has another type.
+        """
+        if not is_delta_table(self._spark, self.location):
+            self._require_vacant()
+            return PredictionsState(None, None)
+        with self._opened() as table:
+            fields = json.loads(table.schema().to_json())["fields"]
+            _check_columns(self.location, {field["name"]: _type_name(field["type"]) for field in fields})
+            return PredictionsState(table.version(), table.transaction_version(self._application))
+
+    def state_after(self, before: PredictionsState, note: str) -> tuple[PredictionsState, bool]:
+        """Reads the state, and whether a commit after `before` has the note.
+
+        An append that was tried from `before` may have added nothing without a word, because another with its number
+        was faster.
+        """
+        if before.version is None and not is_delta_table(self._spark, self.location):
+            return before, False
+        with self._opened() as table:
+            commits = table.version() - (-1 if before.version is None else before.version)
+            history = table.history(commits) if commits > 0 else []
+            state = PredictionsState(table.version(), table.transaction_version(self._application))
+            return state, any(entry.get("userMetadata") == note for entry in history)
+
+    def logged(self, mark: str) -> LoggedRows | None:
+        """Counts by the log alone the rows whose `batch_id` starts with `mark`; None where the log does not tell.
+
+        The table must be there.
+        """
+        with self._opened() as table:
+            if has_deletion_vectors(table):
+                return None
+            return logged_rows(table, mark, self._path(), self._storage_options)
+
+    def read(self, version: int) -> DataFrame:
+        """Reads one version."""
+        return read_table(self._spark, self.location, version)
+
+    def append(self, rows: DataFrame, state: PredictionsState, note: str) -> None:
+        """Adds rows in one commit, unless another append for this model and image table came after `state`.
+
+        In that case Delta either raises its conflict or adds nothing without a word; `state_after` tells.
+
+        Args:
+            rows: Rows of `COLUMNS`.
+            state: What the rows were chosen by.
+            note: Names this append in the table's history.
+        """
+        if state.version is None and is_table_name(self.location):
+            properties = ", ".join(f"'{name}' = '{value}'" for name, value in _PROPERTIES.items())
+            self._spark.sql(
+                f"CREATE TABLE IF NOT EXISTS {self.location} ({_quoted_ddl()}) USING DELTA TBLPROPERTIES ({properties})"
+            )
+        writer = rows.select(*COLUMNS).write.format("delta").mode("append").option("userMetadata", note)
+        writer = writer.option("txnAppId", self._application).option("txnVersion", str(next_number(state)))
+        if is_table_name(self.location):
+            writer.saveAsTable(self.location)
+        else:
+            writer.options(**({} if state.version is not None else _PROPERTIES)).save(self.location)
+
+    def remove(self, condition: Column) -> None:
+        """Removes rows in one commit."""
+        delta_table(self._spark, self.location).delete(condition)
+
+    @contextmanager
+    def _opened(self) -> Iterator[DeltaTable]:
+        from deltalake import DeltaTable
+
+        with log_of(self._path()) as log:
+            yield DeltaTable(log, storage_options=delta_options(self._storage_options) or None)
+
+    def _path(self) -> str:
+        return absolute(path_of(self._spark, self.location))
+
+    def _require_vacant(self) -> None:
+        """Refuses to make a Delta table in a folder that holds other files."""
+        if has_scheme(self.location) or is_table_name(self.location):
+            return
+        path = Path(self.location)
+        # A first append that was killed leaves data files without a log; they belong to no version.
+        foreign = path.is_dir() and any(not child.name.startswith((".", "_", "part-")) for child in path.iterdir())
+        if path.is_file() or foreign:
+            raise NotADeltaTableError(
+                f"{self.location} exists and is no Delta table; give the predictions a path of their own"
+            )
+
+
+def next_number(state: PredictionsState) -> int:
+    """The number of the next append for this model and image table."""
+    return 0 if state.transaction is None else state.transaction + 1
+
+
+def require_predictions(spark: SparkSession, location: str, version: int | None) -> None:
+    """Checks that a predictions table is at `location` and has that version.
+
+    Raises:
+        NotADeltaTableError: If there is no Delta table.
+        VersionNotFoundError: If it has no such version.
+        PredictionsSchemaError: If a column is missing or has another type.
+    """
+    if not is_delta_table(spark, location):
+        raise NotADeltaTableError(f"{location} holds no Delta table; check the path, or score into it first")
+    snapshot = open_snapshot(absolute(path_of(spark, location)), version)
+    _check_columns(location, {name: _type_name(_declared(kind)) for name, kind in snapshot.schema.items()})
+
+
+def _check_columns(location: str, found: Mapping[str, str]) -> None:
+    for name, kind in COLUMNS.items():
+        if name not in found:
+            raise PredictionsSchemaError(
+                f"{location} has no column {name!r}, so it is no predictions table of this lakelens; its columns: "
+                f"{', '.join(found)}. Add it (ALTER TABLE {sql_name(location)} ADD COLUMN {name} ...), or score into "
+                "another table"
+            )
+        if found[name] != kind:
+            raise PredictionsSchemaError(
+                f"{location}: column {name!r} is of type {found[name]}, predictions need {kind}; score into "
+                "another table"
+            )
+
+
+def _declared(kind: str) -> object:
+    """Reads a type of a snapshot's schema: a name, or the JSON of a nested type."""
+    return json.loads(kind) if kind.startswith("{") else kind
+
+
+def _type_name(kind: object) -> str:
+    if isinstance(kind, str):
+        return kind
+    if isinstance(kind, Mapping) and kind.get("type") == "array":
+        return f"array<{_type_name(kind['elementType'])}>"
+    return json.dumps(kind)
+
+
+def _quoted_ddl() -> str:
+    return ", ".join(f"`{name}` {kind}" for name, kind in (column.split() for column in DDL.split(", ")))

@@ -1,0 +1,259 @@
+"""A scoring run: parts of bounded work, each run through the model, then added to the predictions in one commit."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from ...errors import TableConflictError
+from ...etl.spark.conflicts import conflicts_named
+from ..model.arrow_batches import PREDICTION_DDL, predict_arrow
+from ..model.references import ModelRef
+from ..model.shipping import ShippedModel, ship
+from .log_counts import mark_of, new_batch_id
+from .parts import Piece, cut, first_rows, next_rows, take
+from .predictions import PASSED_DDL, PredictionsState, PredictionsTable, next_number
+from .source import ScoredTable
+from .tasks import arrow_rows, bounded_arrow_batches, spread
+from .work import Work, done_rows, retried, same_row, split_work
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+logger = logging.getLogger(__name__)
+
+# Each is lost to an append of another scoring job of the same model and table.
+_ATTEMPTS = 20
+
+
+@dataclass
+class Tally:
+    """What a scoring run has done so far.
+
+    Attributes:
+        version: A version of the predictions table that holds the rows; None when nothing was ever written.
+        total: Rows of the version and split.
+        scored: Rows that the model was run on, and that were added.
+        errors: How many of them have an error.
+        carried: Rows that were copied.
+        commits: How many commits have added these rows.
+    """
+
+    version: int | None = None
+    total: int = 0
+    scored: int = 0
+    errors: int = 0
+    carried: int = 0
+    commits: int = 0
+
+
+@dataclass
+class ScoringRun:
+    """One call of `score`, with everything resolved.
+
+    Other jobs may score the same version with the same model at the same time. Each takes the parts in an order of its
+    own, looks again at what is left whenever another has added rows, and drops from a part what was added meanwhile.
+
+    Attributes:
+        rows_per_commit: Most rows of one part; None lets a part be about half a minute of work.
+        alive: Called after each part.
+    """
+
+    spark: SparkSession
+    model: ModelRef
+    source: ScoredTable
+    results: PredictionsTable
+    batch_bytes: int
+    custom_objects: Mapping[str, Any] | None
+    rows_per_commit: int | None = None
+    alive: Callable[[], None] = lambda: None
+    tally: Tally = field(default_factory=Tally)
+    batch_id: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        source = self.source
+        self._mark = mark_of(self.model.digest, source.location, source.table_id, source.version)
+        self.batch_id = new_batch_id(self._mark)
+
+    def until_done(self) -> Tally:
+        """Adds parts until each row of the version and split is in the predictions."""
+        state = self.results.state()
+        if self._is_done(state):
+            return self.tally
+        retry = True
+        while True:
+            with split_work(self.source, self.results, state, self.model.digest, retry=retry) as work:
+                self.tally.version, self.tally.total = state.version, work.total_rows
+                retry = retry and work.retried_rows > 0
+                if not retry and self._add_all(work, state):
+                    return self.tally
+            if retry:
+                # Once a call, or two jobs would try each other's rows again for ever. Another job that is faster at it
+                # has these rows in hand.
+                with suppress(TableConflictError), conflicts_named(self.results.location):
+                    self.results.remove(retried(self.source, self.model.digest))
+                retry = False
+            state = self.results.state()
+
+    def _is_done(self, state: PredictionsState) -> bool:
+        """Tells by the log alone whether there is nothing to do; False where the log does not say enough."""
+        rows = self.source.rows
+        if rows is None:
+            return False
+        logged = self.results.logged(self._mark) if rows and state.version is not None else None
+        if rows and logged is None:
+            return False
+        split = self.source.split
+        there = 0 if logged is None else logged.rows if split is None else logged.by_split.get(split, 0)
+        if there != rows or (logged is not None and logged.has_transient):
+            return False
+        self.tally.version, self.tally.total = state.version, rows
+        return True
+
+    def _add_all(self, work: Work, state: PredictionsState) -> bool:
+        """Adds what is to be done, part by part; False as soon as another job has added rows, too."""
+        if work.carried_rows:
+            added = self._append(self._marked_as_ours(work.carried()), (work.carried_rows, 0), state)
+            self.tally.carried += added.rows
+            state = added.state
+            if added.is_overtaken:
+                return False
+        for pieces, rows in self._parts(work):
+            added = self._add(work, pieces, rows, state)
+            self.tally.scored += added.rows
+            self.tally.errors += added.errors
+            state = added.state
+            self.alive()
+            if added.is_overtaken:
+                logger.info("another job scores %s with the same model; looking for what is left", self.source.name)
+                return False
+        return True
+
+    def _parts(self, work: Work) -> Iterator[tuple[list[Piece] | None, int]]:
+        """Cuts the rows to do into parts, whose size follows from the time that the one before has taken."""
+        if not work.todo_rows:
+            return
+        if work.files is None:
+            yield None, work.todo_rows
+            return
+        slots = self.spark.sparkContext.defaultParallelism
+        most = self.rows_per_commit or first_rows(self.model.input_shape, slots)
+        todo = {place: file.todo for place, file in work.files.items()}
+        pieces = cut(todo, most, random.Random(self.batch_id))  # noqa: S311  an order, no secret
+        while pieces:
+            part = take(pieces, most)
+            rows = sum(piece.rows for piece in part)
+            started = time.monotonic()
+            yield part, rows
+            if self.rows_per_commit is None:
+                most = next_rows(rows, time.monotonic() - started)
+
+    def _add(self, work: Work, pieces: Sequence[Piece] | None, rows: int, state: PredictionsState) -> _Added:
+        """Runs the model on one part and adds the predictions."""
+        limit = arrow_rows(self.batch_bytes, self.source.mean_row_bytes)
+        predicted = self._marked_as_ours(self._predicted(work, pieces, rows))
+        try:
+            with bounded_arrow_batches(self.spark, limit):
+                counts = _counts(predicted.persist())
+            return self._append(predicted, counts, state)
+        finally:
+            predicted.unpersist()
+
+    def _append(self, rows: DataFrame, counts: tuple[int, int], state: PredictionsState) -> _Added:
+        """Adds rows; where another job has added some of them since `state`, those that are left.
+
+        Raises:
+            TableConflictError: If other jobs kept being faster.
+        """
+        left = rows
+        for attempt in range(_ATTEMPTS):
+            if counts[0] == 0:
+                return _Added(state, 0, 0, is_overtaken=True)
+            self.tally.commits += 1
+            note = f"lakelens.score {self.batch_id} {self.tally.commits}"
+            with suppress(TableConflictError), conflicts_named(self.results.location):
+                self.results.append(left, state, note)
+            after, is_there = self.results.state_after(state, note)
+            if is_there:
+                self.tally.version = after.version
+                return _Added(after, *counts, is_overtaken=attempt > 0 or after.transaction != next_number(state))
+            self.tally.commits -= 1
+            state = after
+            if state.version is not None:
+                done = done_rows(self.source, self.results, state, self.model.digest)
+                left = rows.alias("rows").join(done.alias("done"), same_row("rows", "done"), "left_anti")
+                counts = _counts(left)
+        raise TableConflictError(
+            f"{self.results.location}: other jobs that score {self.source.name} with model {self.model.digest[:12]} "
+            f"were faster {_ATTEMPTS} times; call score again when they have ended, it does what is left"
+        )
+
+    def _marked_as_ours(self, rows: DataFrame) -> DataFrame:
+        from pyspark.sql import functions
+
+        return rows.withColumns(
+            {
+                "checkpoint_digest": functions.lit(self.model.digest),
+                "table": functions.lit(self.source.location),
+                "version": functions.lit(self.source.version).cast("bigint"),
+                "batch_id": functions.lit(self.batch_id),
+            }
+        )
+
+    def _predicted(self, work: Work, pieces: Sequence[Piece] | None, rows: int) -> DataFrame:
+        from pyspark.sql import functions
+
+        shipped = ship(self.spark, self.model, batch_bytes=self.batch_bytes, custom_objects=self.custom_objects)
+        images = spread(
+            work.images(pieces),
+            row_count=rows,
+            input_shape=self.model.input_shape,
+            slots=self.spark.sparkContext.defaultParallelism,
+            row_groups=self.source.row_groups(pieces),
+        )
+        return images.mapInArrow(_task(shipped), f"{PASSED_DDL}, {PREDICTION_DDL}").withColumns(
+            {
+                "model_uri": functions.lit(self.model.uri),
+                "scored_at": functions.lit(datetime.now(timezone.utc)),
+            }
+        )
+
+
+@dataclass(frozen=True)
+class _Added:
+    """What one commit has added.
+
+    Attributes:
+        state: The state of the predictions table after it.
+        rows: Rows.
+        errors: How many of them have an error.
+        is_overtaken: Whether another job has added rows since the work was looked at.
+    """
+
+    state: PredictionsState
+    rows: int
+    errors: int
+    is_overtaken: bool
+
+
+def _counts(rows: DataFrame) -> tuple[int, int]:
+    """Counts rows, and those with an error."""
+    from pyspark.sql import functions
+
+    count = functions.count(functions.lit(1)).alias("rows")
+    found = rows.agg(count, functions.count("error").alias("errors")).collect()[0]
+    return int(found["rows"]), int(found["errors"])
+
+
+def _task(shipped: ShippedModel) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from predict_arrow(shipped.predictor(), batches)
+
+    return run

@@ -1,0 +1,192 @@
+"""Scores one version of an image table into a predictions table: only what is new, and each row once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...errors import InvalidArgumentError, NotAnImageTableError
+from ...etl.model.labels import labels_of
+from ...locations import absolute
+from ...spark.session import require_delta
+from ..model.failures import typed_failures
+from ..model.predictor import DEFAULT_BATCH_BYTES, check_batch_bytes
+from ..model.references import ModelRef, resolve_model
+from .log_counts import image_size
+from .mismatch import check_fit
+from .predictions import PredictionsTable
+from .run import ScoringRun
+from .source import ScoredTable, SourceColumns, open_scored_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True)
+class ScoreResult:
+    """What a scoring run did. The rows of the version (and split) are `scored` + `skipped`.
+
+    Attributes:
+        version: A version of the predictions table that holds the rows; None when nothing was ever written.
+        scored: Rows that the model was run on, and that this run has added.
+        skipped: Rows that it was not run on, because it has scored them before.
+        errors: How many of `scored` have an error instead of a prediction.
+        carried: How many of `skipped` were copied from another version of the table that has the same image.
+        table: Location of the image table.
+        table_version: The version that was scored.
+        predictions: Location of the predictions table.
+        digest: Digest of the checkpoint.
+        model_uri: The model as the caller named it.
+        batch_id: Marks the rows of this run in the predictions table; None when it added none.
+        seconds: From the call to this result.
+        commits: How many commits have added the rows of this run.
+    """
+
+    version: int | None
+    scored: int
+    skipped: int
+    errors: int
+    carried: int
+    table: str
+    table_version: int
+    predictions: str
+    digest: str
+    model_uri: str
+    batch_id: str | None
+    seconds: float
+    commits: int = 0
+
+
+def score(
+    spark: SparkSession,
+    model: str | Path,
+    table: str | Path,
+    version: int | str | datetime | None = None,
+    predictions: str | Path | None = None,
+    *,
+    split: str | None = None,
+    strict: bool = False,
+    rows_per_commit: int | None = None,
+    tracking_uri: str | None = None,
+    batch_bytes: int = DEFAULT_BATCH_BYTES,
+    custom_objects: Mapping[str, Any] | None = None,
+    path_column: str = "path",
+    image_column: str = "image",
+    label_column: str = "label",
+    storage_options: Mapping[str, str] | None = None,
+) -> ScoreResult:
+    """Predicts the class of every image of one version of a table, and appends the predictions part by part.
+
+    A part is about half a minute of work and a commit of its own. A job that is killed at any moment leaves the parts
+    that it has committed; call it again, and it does the rest. Two calls for the same model and table that run at once
+    never add a row twice, and share the parts between them.
+
+    A second call does only what is new. A row is skipped if this model (by its checkpoint's digest) has scored it in
+    this version of the table already; if it has scored the same image (path and content) in another version, its
+    prediction is copied, with the time at which it was made. So each version's predictions are complete, and the model
+    runs once per image.
+
+    A row that cannot be scored gets an `error`. It is not tried again in the same version, unless the error may have
+    had its cause in the machine or the model (`model_raised`, `out_of_memory`): then the next call replaces it. What no
+    row is to blame for fails the call.
+
+    Args:
+        spark: A session with Delta.
+        model: `runs:/<run id>`, `models:/<name>@<alias>`, `experiment:<id>` or a checkpoint's path (`resolve_model`).
+        table: The image table: path, URI or catalog name. Any Delta table with a path and an image will do; the columns
+            `format`, `height`, `width`, `label`, `label_name`, `split` and `content_hash` are used if they are there.
+        version: Number, timestamp, pin's name, or None or "latest".
+        predictions: The predictions table: path, URI or catalog name; made when it is missing.
+        split: Score only this split; None scores all rows.
+        strict: Refuse a model whose class names, image size or table differ from this table's, instead of warning.
+        rows_per_commit: Most rows of one part; None lets their number follow from the time that parts take.
+        tracking_uri: MLflow tracking URI.
+        batch_bytes: Most bytes of one batch of float32 input, and about as much stored images per Arrow batch.
+        custom_objects: The user's own layers by name, when the model has any.
+        path_column: Column that names a row.
+        image_column: Column with the stored image, binary.
+        label_column: Column with the number of the true class, if there is one.
+        storage_options: Access to an object store for reading Delta logs, under delta-rs' names.
+
+    Raises:
+        ModelNotFoundError: If `model` leads to no checkpoint.
+        CheckpointError: If the checkpoint is damaged, changed, or of a kind that is refused.
+        ModelMismatchError: If the model cannot be run on images of its own input size; if `strict` and it does not fit
+            the table.
+        NotADeltaTableError, VersionNotFoundError, NotAnImageTableError: If the table is not there or not fit.
+        PredictionsSchemaError: If the predictions table has other columns.
+        TableConflictError: If other scoring jobs of the same model and table kept being faster.
+        ScoringFailedError: If the machine or the model fails, so that no row is to blame.
+    """
+    started = time.perf_counter()
+    check_batch_bytes(batch_bytes)
+    _check_rows_per_commit(rows_per_commit)
+    require_delta(spark)
+    target = _predictions_location(spark, predictions, table)
+    reference = resolve_model(model, tracking_uri)
+    columns = SourceColumns(path_column, image_column, label_column)
+    source = open_scored_table(spark, table, version, split, columns=columns, storage_options=storage_options)
+    _check_fit(reference, source, strict)
+    results = PredictionsTable(
+        spark, target, digest=reference.digest, table=source.location, storage_options=storage_options
+    )
+    with source.protected(reference.digest) as alive, typed_failures(source.name):
+        run = ScoringRun(
+            spark, reference, source, results, batch_bytes, custom_objects, rows_per_commit=rows_per_commit, alive=alive
+        )
+        tally = run.until_done()
+    return ScoreResult(
+        version=tally.version,
+        scored=tally.scored,
+        skipped=tally.total - tally.scored,
+        errors=tally.errors,
+        carried=tally.carried,
+        table=source.location,
+        table_version=source.version,
+        predictions=results.location,
+        digest=reference.digest,
+        model_uri=reference.uri,
+        batch_id=run.batch_id if tally.commits else None,
+        seconds=round(time.perf_counter() - started, 3),
+        commits=tally.commits,
+    )
+
+
+def _check_fit(model: ModelRef, source: ScoredTable, strict: bool) -> None:
+    labels: dict[str, int] = {}
+    with suppress(NotAnImageTableError):  # a table whose property is damaged has names that nobody can compare
+        labels = labels_of(source.configuration)
+    trained_on = model.metadata.get("table")
+    # Its own table's images are what its training has resized, so that their size need not be known.
+    is_own = trained_on == source.location
+    check_fit(
+        model=model.uri,
+        class_names=model.class_names,
+        model_size=model.input_shape[:2],
+        trained_on=None if trained_on is None else str(trained_on),
+        table=source.location,
+        labels=labels,
+        table_size=None if is_own else image_size(source.location, source.version, source.storage_options),
+        strict=strict,
+    )
+
+
+def _check_rows_per_commit(rows: int | None) -> None:
+    if rows is not None and (not isinstance(rows, int) or isinstance(rows, bool) or rows < 1):
+        raise InvalidArgumentError(f"rows_per_commit={rows!r}: give a whole number above 0, or None")
+
+
+def _predictions_location(spark: SparkSession, predictions: str | Path | None, table: str | Path) -> str:
+    if predictions is None:
+        raise InvalidArgumentError(
+            "predictions is missing: give the table that takes the predictions, by path, URI or catalog name"
+        )
+    target = absolute(predictions)
+    if target.rstrip("/") == absolute(table).rstrip("/"):
+        raise InvalidArgumentError(f"predictions and table are both {target}; predictions go into a table of their own")
+    return target

@@ -1,0 +1,1 @@
+"""`lakelens demo`: the whole path on scanned digits, in ten steps."""

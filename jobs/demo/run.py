@@ -1,0 +1,402 @@
+"""The demo: why a model is only as good as the version of the data that it was trained on (`lakelens demo`).
+
+Real parts on one machine: a two-executor Spark, Delta tables, two Horovod ranks, MLflow. A first version of the table
+under-represents one class; new images arrive and become a second version; a model is trained on each; both are scored
+on the same held-out images; and the first version is still there, row for row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from lakelens.errors import InvalidArgumentError
+from lakelens.jobs.command import main_of
+from lakelens.jobs.demo.images import DemoImages, deliver, link_own, require_folder, write_digits
+from lakelens.jobs.demo.report import ClassLine, Sample, choose_samples, class_table, draw_result
+from lakelens.progress import spark_progress
+from lakelens.spark.java import SHORT_LIVED
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from lakelens.etl.image_table import ImageTable
+    from lakelens.etl.ingest.run import IngestResult
+    from lakelens.inference.evaluation.metrics import Evaluation
+    from lakelens.training.experiment.run_trial import TrainResult
+
+DESCRIPTION = "Show the whole path, from a folder of images to a scored Delta table, and why data versions matter."
+
+MASTER = "local-cluster[2,1,2048]"
+RANKS = 2
+SPLITS = {"train": 0.7, "validation": 0.1, "test": 0.2}
+MARKER = ".lakelens-demo"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the demo's flags."""
+    parser.add_argument("--images", default=None, type=Path, help="class folders of your own; digits when absent")
+    parser.add_argument("--out", default=Path("lakelens-demo"), type=Path, help="folder for everything; made anew")
+    parser.add_argument("--size", default=32, type=int, help="side of the stored square images in pixels")
+    parser.add_argument("--epochs", default=8, type=int, help="epochs of each training")
+    parser.add_argument("--batch-size", default=64, type=int, help="images per step over both ranks")
+    parser.add_argument("--limit-per-class", default=400, type=int, help="with --images: files taken per class")
+
+
+class Story:
+    """Prints numbered steps, indents what they print, and keeps the seconds that each took."""
+
+    def __init__(self, steps: int) -> None:
+        self.seconds: dict[str, float] = {}
+        self._steps = steps
+
+    @contextmanager
+    def step(self, key: str, title: str) -> Iterator[None]:
+        """Prints the title, runs the body, prints its time."""
+        print(f"\n[{len(self.seconds) + 1}/{self._steps}] {title}", flush=True)
+        start = time.perf_counter()
+        with redirect_stdout(_Indented(sys.stdout)):
+            yield
+            self.seconds[key] = round(time.perf_counter() - start, 1)
+            print(f"{self.seconds[key]:.1f} s", flush=True)
+
+
+class _Indented(io.TextIOBase):
+    """Writes text to another stream with every line moved to the right."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._at_line_start = True
+
+    def write(self, text: str) -> int:
+        for line in text.splitlines(keepends=True):
+            self._stream.write(f"      {line}" if self._at_line_start and line.strip() else line)
+            self._at_line_start = line.endswith("\n")
+        return len(text)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    """Runs the demo and returns its summary.
+
+    Raises:
+        InvalidArgumentError: If a flag is outside what its rule allows, or `--out` holds `--images` or is something
+            that the demo did not make.
+        SourceNotFoundError: If `--images` is no folder.
+    """
+    _check(args)
+    out = _fresh_folder(args.out)
+    demo = _Demo(args, out)
+    try:
+        return demo.tell()
+    finally:
+        demo.close()
+
+
+class _Demo:
+    """The story's parts and what they share: the folder, the session, the table, the clock."""
+
+    def __init__(self, args: argparse.Namespace, out: Path) -> None:
+        self.args = args
+        self.out = out
+        self.story = Story(10)
+        self.spark: SparkSession | None = None
+        self.tracking_uri = f"sqlite:///{out / 'mlflow.db'}"
+        self.predictions = str(out / "tables" / "predictions")
+
+    def tell(self) -> dict[str, Any]:
+        """Runs the ten steps."""
+        started = time.perf_counter()
+        images = self._prepare_images()
+        table = self._open_table()
+        first = self._ingest(table, images, "ingest_0", "Ingest: version 0")
+        rows_of_first = _rows(table, first.version)
+        model_0 = self._train(table, first.version, "train_0")
+        with self.story.step("arrivals", f"New images of {images.held_back!r} arrive"):
+            deliver(images)
+            print(f"{images.late_files} files moved into {images.source}")
+        second = self._ingest(table, images, "ingest_1", "Ingest again: version 1, and only the new files are read")
+        model_1 = self._train(table, second.version, "train_1")
+        before, after = self._score(table, second.version, (model_0, model_1))
+        lines = self._show(table, images, (first.version, second.version), before, after)
+        with self.story.step("time_travel", f"Back to version {first.version}"):
+            same = _rows(table, first.version) == rows_of_first
+            verdict = "every one as it was before the new images came" if same else "AND THEY ARE NOT those of before"
+            print(f"version {first.version} has {len(rows_of_first)} rows, {verdict}")
+        self._closing_words(table)
+        held_back = next(line for line in lines if line.name == images.held_back)
+        return {
+            "versions": [first.version, second.version],
+            "runs": [model_0.run_id, model_1.run_id],
+            "rows": [_counts(first), _counts(second)],
+            "class": images.held_back,
+            "recall_before": held_back.recall_before,
+            "recall_after": held_back.recall_after,
+            "accuracy_before": before.accuracy,
+            "accuracy_after": after.accuracy,
+            "predictions": self._predictions_summary(),
+            "version_0_unchanged": same,
+            "seconds": {**self.story.seconds, "total": round(time.perf_counter() - started, 1)},
+            "exit_code": 0 if same else 1,
+        }
+
+    @property
+    def session(self) -> SparkSession:
+        """The Spark session, started on first use."""
+        if self.spark is None:
+            from lakelens.spark.session import spark_session
+
+            with _output_of_children_to(self.out / "spark.log"):
+                self.spark = spark_session(
+                    MASTER,
+                    app_name="lakelens demo",
+                    **{
+                        "spark.sql.warehouse.dir": str(self.out / "warehouse"),
+                        "spark.driver.extraJavaOptions": SHORT_LIVED,
+                        "spark.executor.extraJavaOptions": SHORT_LIVED,
+                    },
+                )
+        return self.spark
+
+    def close(self) -> None:
+        """Stops Spark."""
+        if self.spark is not None:
+            self.spark.stop()
+
+    def _prepare_images(self) -> DemoImages:
+        own: Path | None = self.args.images
+        title = "Images: scanned digits, written as JPEG files in class folders" if own is None else f"Images of {own}"
+        with self.story.step("images", title):
+            images = write_digits(self.out) if own is None else link_own(own, self.out, self.args.limit_per_class)
+            print(f"{images.files} files in {images.source}")
+            if images.broken:
+                print(f"{len(images.broken)} of them are broken on purpose")
+            print(f"class {images.held_back!r} is nearly missing: {images.late_files} of its images come later")
+        return images
+
+    def _open_table(self) -> ImageTable:
+        from lakelens.etl.image_table import ImageTable
+
+        with self.story.step("spark", "Spark with two executors, and Delta Lake"):
+            version = self.session.version
+            print(f"Spark {version} on {MASTER}; its log: {self.out / 'spark.log'}")
+        return ImageTable(self.session, str(self.out / "tables" / "images"))
+
+    def _ingest(self, table: ImageTable, images: DemoImages, key: str, title: str) -> IngestResult:
+        with self.story.step(key, title):
+            with spark_progress(self.session, "ingest"):
+                result = table.ingest(images.source, layout="class_folders", size=self.args.size, splits=SPLITS)
+            print(
+                f"{result.rows_in} files in = {result.stored} stored + {result.quarantined} quarantined "
+                f"+ {result.skipped} known and unchanged"
+            )
+            if result.quarantined:
+                for file in table.quarantine().files:
+                    print(f"quarantined: {Path(file.path).name}: {file.reason}")
+        return result
+
+    def _train(self, table: ImageTable, version: int, key: str) -> TrainResult:
+        from lakelens.training.experiment.train import train
+
+        with self.story.step(key, f"Train on version {version}: {RANKS} Horovod ranks as Spark barrier tasks"):
+            result = train(
+                table.location,
+                version=version,
+                np=RANKS,
+                epochs=self.args.epochs,
+                batch_size=self.args.batch_size,
+                tracking_uri=self.tracking_uri,
+                experiment_name="lakelens-demo",
+                run_name=f"version {version}",
+                checkpoint_dir=str(self.out / "checkpoints"),
+                spark=self.session,
+            )
+            shown = ", ".join(f"{name} {value:.3f}" for name, value in sorted(result.metrics.items()))
+            print(f"run {result.run_id}\n{shown}")
+        return result
+
+    def _score(
+        self, table: ImageTable, version: int, models: tuple[TrainResult, TrainResult]
+    ) -> tuple[Evaluation, Evaluation]:
+        from lakelens.inference.evaluation.evaluate import evaluate
+        from lakelens.inference.scoring.score import score
+
+        evaluations = []
+        with self.story.step("score", f"Score both models on the same images: split test of version {version}"):
+            for model in models:
+                with spark_progress(self.session, "score"):
+                    scored = score(
+                        self.session,
+                        f"runs:/{model.run_id}",
+                        table.location,
+                        version,
+                        self.predictions,
+                        split="test",
+                        tracking_uri=self.tracking_uri,
+                    )
+                print(f"model of version {model.version}: {scored.scored} rows scored, {scored.errors} errors")
+                evaluations.append(evaluate(self.session, self.predictions, digest=model.digest, split="test"))
+        return evaluations[0], evaluations[1]
+
+    def _show(
+        self, table: ImageTable, images: DemoImages, versions: tuple[int, int], before: Evaluation, after: Evaluation
+    ) -> list[ClassLine]:
+        with self.story.step("result", "What the data version changed"):
+            counts = [_train_counts(table, version) for version in versions]
+            after_by_name = {metrics.name: metrics for metrics in after.classes}
+            lines = [
+                ClassLine(
+                    metrics.name,
+                    counts[0].get(metrics.name, 0),
+                    counts[1].get(metrics.name, 0),
+                    metrics.recall,
+                    after_by_name[metrics.name].recall,
+                    metrics.support,
+                )
+                for metrics in before.classes
+            ]
+            picture = self.out / "result.png"
+            draw_result(picture, lines, self._samples(table, versions[1], images.held_back), images.held_back)
+            print(class_table(lines, images.held_back))
+            print(f"accuracy on all held-out images: {before.accuracy:.3f} -> {after.accuracy:.3f}")
+            print(f"picture: {picture}")
+        return lines
+
+    def _samples(self, table: ImageTable, version: int, held_back: str) -> list[Sample]:
+        """Joins what both models said of each held-out image; only the chosen images' bytes are fetched."""
+        said: dict[str, list[str]] = {}
+        truth: dict[str, str] = {}
+        rows = self._predicted().where("error is null").orderBy("scored_at", "path")
+        for row in rows.select("path", "label_name", "predicted_name").collect():
+            said.setdefault(row.path, []).append(row.predicted_name)
+            truth[row.path] = row.label_name
+        answered = {path: names for path, names in said.items() if len(names) == 2}
+        chosen = choose_samples(
+            [Sample(path, truth[path], names[0], names[1]) for path, names in answered.items()], held_back
+        )
+        stored = table.read(version).where(_column("path").isin([sample.path for sample in chosen]))
+        images = {row.path: bytes(row.image) for row in stored.select("path", "image").collect()}
+        return [sample.with_image(images[sample.path]) for sample in chosen]
+
+    def _predicted(self) -> DataFrame:
+        return self.session.read.format("delta").load(self.predictions)
+
+    def _predictions_summary(self) -> dict[str, Any]:
+        from lakelens.etl.log.snapshot import open_snapshot
+
+        snapshot = open_snapshot(self.predictions)
+        return {"path": self.predictions, "version": snapshot.version, "rows": snapshot.rows}
+
+    def _closing_words(self, table: ImageTable) -> None:
+        print(
+            f"""
+The model did not change, the code did not change: the data version did. Each run is pinned to its version, so it can be
+trained again on exactly those rows, today or next year.
+
+  everything is in      {self.out}   (delete the folder to undo the demo)
+  look at the runs      mlflow ui --backend-store-uri {self.tracking_uri}
+  look at the picture   {self.out / "result.png"}
+  read version 0        spark.read.format("delta").option("versionAsOf", 0).load("{table.location}")
+""",
+            flush=True,
+        )
+
+
+def _train_counts(table: ImageTable, version: int) -> dict[str, int]:
+    rows = table.read(version).where("split = 'train'").groupBy("label_name").count().collect()
+    return {row["label_name"]: row["count"] for row in rows}
+
+
+def _rows(table: ImageTable, version: int) -> set[tuple[str, str, str]]:
+    """Reads what identifies each row of a version: its source, the source's content, and its split."""
+    rows = table.read(version).select("path", "content_hash", "split").collect()
+    return {(row.path, row.content_hash, row.split) for row in rows}
+
+
+def _column(name: str) -> Column:
+    from pyspark.sql import functions
+
+    return functions.col(name)
+
+
+def _counts(result: IngestResult) -> dict[str, int]:
+    return {
+        "in": result.rows_in,
+        "stored": result.stored,
+        "quarantined": result.quarantined,
+        "skipped": result.skipped,
+    }
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Checks the flags before an earlier demo's folder goes, and makes `--images` absolute."""
+    for name in ("size", "epochs", "batch_size", "limit_per_class"):
+        if getattr(args, name) < 1:
+            raise InvalidArgumentError(f"--{name.replace('_', '-')} {getattr(args, name)} must be 1 or more")
+    if args.images is None:
+        return
+    args.images = args.images.expanduser().absolute()
+    require_folder(args.images)
+    out, images = args.out.expanduser().resolve(), args.images.resolve()
+    if out == images or out in images.parents:
+        raise InvalidArgumentError(
+            f"--images {args.images} lies in --out {args.out}, which the demo makes anew; name another --out"
+        )
+
+
+def _fresh_folder(out: Path) -> Path:
+    """Makes the demo's folder anew; only a folder that an earlier demo made is removed.
+
+    Raises:
+        InvalidArgumentError: If `out` exists and is something else.
+    """
+    out = out.expanduser().absolute()
+    if out.exists() and any(out.iterdir() if out.is_dir() else [out]):
+        if not (out / MARKER).is_file():
+            raise InvalidArgumentError(
+                f"--out {out} exists and was not made by the demo, which would delete it; name another folder"
+            )
+        shutil.rmtree(out)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / MARKER).write_text("The demo made this folder and may delete it.\n", encoding="utf-8")
+    return out
+
+
+@contextmanager
+def _output_of_children_to(log: Path) -> Iterator[None]:
+    """Sends what processes started in the body print to a file, for as long as they live.
+
+    Spark's JVM inherits the file descriptors, so a redirect in Python's own streams would not reach it.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kept = os.dup(1), os.dup(2)
+    with log.open("ab") as file:
+        try:
+            os.dup2(file.fileno(), 1)
+            os.dup2(file.fileno(), 2)
+            yield
+        finally:
+            os.dup2(kept[0], 1)
+            os.dup2(kept[1], 2)
+            os.close(kept[0])
+            os.close(kept[1])
+
+
+def main() -> int:
+    """Runs the demo with the process's own flags."""
+    return main_of(DESCRIPTION, add_arguments, run)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

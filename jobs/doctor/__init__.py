@@ -1,0 +1,1 @@
+"""`lakelens doctor`: checks each component and says how to fix what fails."""

@@ -1,0 +1,182 @@
+"""What the doctor tries, each in a process of its own, because an import may crash or hang it.
+
+A check returns what it saw; `python -m lakelens.jobs.doctor.checks NAME` prints that as one JSON line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from ...errors import LakelensError, RankFailedError
+from ...spark.java import SHORT_LIVED
+from ...tracking.runs import without_password
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What one check saw.
+
+    Attributes:
+        version: The part's version; None when it could not be read.
+        ok: Whether the part does what the main job needs.
+        detail: What was tried, or what went wrong and the way out.
+    """
+
+    version: str | None
+    ok: bool
+    detail: str
+
+
+def check_tensorflow() -> Seen:
+    """Multiplies two matrices and counts the GPUs that TensorFlow sees."""
+    import keras
+    import tensorflow as tf
+
+    product = float(tf.reduce_sum(tf.matmul(tf.ones((4, 4)), tf.ones((4, 4)))))
+    if product != 64.0:
+        return Seen(tf.__version__, ok=False, detail=f"a 4 x 4 product sums to {product}, not to 64")
+    gpus = [tf.config.experimental.get_device_details(gpu) for gpu in tf.config.list_physical_devices("GPU")]
+    names = ", ".join(str(details.get("device_name", "GPU")) for details in gpus) or "no GPU, so CPU"
+    return Seen(tf.__version__, ok=True, detail=f"Keras {keras.__version__}; {names}")
+
+
+def check_horovod() -> Seen:
+    """Sums one number over two real ranks."""
+    from ...horovod_build import problem
+    from ...training.runner.runner import HorovodRunner
+
+    wrong = problem()
+    if wrong is not None:
+        return Seen(_version("horovod"), ok=False, detail=wrong)
+    total = HorovodRunner(np=-2, use_gpu=False).run(_sum_over_ranks)
+    expected = 3.0
+    if total != expected:
+        return Seen(_version("horovod"), ok=False, detail=f"ranks 0 and 1 summed 1 and 2 to {total}, not to {expected}")
+    return Seen(_version("horovod"), ok=True, detail="two ranks, one allreduce through Gloo")
+
+
+def _sum_over_ranks() -> float:
+    import horovod.tensorflow as hvd
+    import tensorflow as tf
+
+    hvd.init()
+    return float(hvd.allreduce(tf.constant(float(hvd.rank() + 1)), op=hvd.Sum))
+
+
+def check_petastorm() -> Seen:
+    """Reads a Parquet file with Petastorm that pyarrow has written."""
+    import pyarrow
+    import pyarrow.parquet
+    from petastorm import make_batch_reader
+
+    rows = 100
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "part.parquet"
+        columns = {"id": list(range(rows)), "image": [bytes([number]) for number in range(rows)]}
+        pyarrow.parquet.write_table(pyarrow.table(columns), path, row_group_size=30)
+        with make_batch_reader([path.as_uri()], num_epochs=1, reader_pool_type="dummy") as reader:
+            read = sorted(int(number) for batch in reader for number in batch.id)
+    if read != list(range(rows)):
+        return Seen(version("petastorm"), ok=False, detail=f"{len(read)} rows read of {rows} written")
+    return Seen(
+        version("petastorm"), ok=True, detail=f"pyarrow {pyarrow.__version__}; {rows} rows of 4 row groups read"
+    )
+
+
+def check_delta() -> Seen:
+    """Writes two versions of a Delta table through Spark and reads version 0 back."""
+    from ...spark.session import spark_session
+
+    with tempfile.TemporaryDirectory() as folder:
+        spark = spark_session(
+            "local[1]",
+            app_name="lakelens-doctor",
+            **{
+                "spark.driver.extraJavaOptions": SHORT_LIVED,
+                "spark.ui.enabled": "false",
+                "spark.sql.shuffle.partitions": "1",
+                "spark.sql.warehouse.dir": str(Path(folder) / "warehouse"),
+            },
+        )
+        spark.sparkContext.setLogLevel("OFF")
+        table = str(Path(folder) / "table")
+        spark.range(3).write.format("delta").save(table)
+        spark.range(5).write.format("delta").mode("overwrite").save(table)
+        rows = spark.read.format("delta").option("versionAsOf", 0).load(table).count()
+        spark_version = spark.version
+        spark.stop()
+    if rows != 3:
+        return Seen(
+            version("delta-spark"), ok=False, detail=f"version 0 was written with 3 rows and is read with {rows}"
+        )
+    return Seen(version("delta-spark"), ok=True, detail=f"Spark {spark_version}; two versions written, version 0 read")
+
+
+def check_mlflow() -> Seen:
+    """Asks the MLflow store that is configured; without one, keeps a run in a store of its own."""
+    import mlflow
+
+    configured = os.environ.get("MLFLOW_TRACKING_URI")
+    if configured:
+        shown = without_password(configured)
+        mlflow.MlflowClient(tracking_uri=configured).search_experiments(max_results=1)
+        return Seen(mlflow.__version__, ok=True, detail=f"the store at MLFLOW_TRACKING_URI={shown} answers")
+    with tempfile.TemporaryDirectory() as folder:
+        client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{folder}/mlflow.db")
+        run = client.create_run(client.create_experiment("doctor", artifact_location=f"file://{folder}/artifacts"))
+        client.log_metric(run.info.run_id, "metric", 0.5)
+        kept = client.get_run(run.info.run_id).data.metrics.get("metric")
+    if kept != 0.5:
+        return Seen(mlflow.__version__, ok=False, detail=f"a metric was logged as 0.5 and is read as {kept}")
+    return Seen(mlflow.__version__, ok=True, detail="MLFLOW_TRACKING_URI is not set; a run kept in sqlite and read")
+
+
+CHECKS: dict[str, Callable[[], Seen]] = {
+    "tensorflow": check_tensorflow,
+    "horovod": check_horovod,
+    "petastorm": check_petastorm,
+    "delta": check_delta,
+    "mlflow": check_mlflow,
+}
+_PACKAGES = {"delta": "delta-spark"}
+
+
+def run_check(name: str) -> Seen:
+    """Runs one check and turns whatever it raises into what was seen."""
+    try:
+        return CHECKS[name]()
+    except RankFailedError as error:
+        detail = error.summary  # the message goes on with the rank's log
+    except LakelensError as error:
+        detail = " | ".join(line.strip() for line in str(error).splitlines() if line.strip())
+    except Exception as error:  # noqa: BLE001  the doctor reports every failure, whatever library it comes from
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        first_line = (str(error).strip().splitlines() or [""])[0]
+        detail = f"{type(error).__name__}: {first_line} ({frame.filename}:{frame.lineno})"
+    return Seen(_version(_PACKAGES.get(name, name)), ok=False, detail=detail)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except ModuleNotFoundError:
+        return None
+
+
+def main(name: str) -> None:
+    """Runs the check `name` and prints what it saw as one JSON line, after whatever the libraries print."""
+    seen = run_check(name)
+    sys.stdout.flush()
+    print("\n" + json.dumps(asdict(seen)), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

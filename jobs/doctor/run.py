@@ -1,0 +1,219 @@
+"""`lakelens doctor`: tries every part that the main job needs and says what to do about those that do not work."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import lakelens
+from lakelens.errors import LakelensError
+from lakelens.jobs.command import EXIT_DONE, EXIT_FAILED, main_of
+from lakelens.jobs.doctor.checks import Seen
+from lakelens.logged import last_lines
+from lakelens.spark.java import find_java
+from lakelens.tracking.runs import resolve_tracking_uri
+
+DESCRIPTION = "try every part: Python, Java, TensorFlow, Horovod, Petastorm, Delta through Spark, the MLflow store"
+SUPPORTED_PYTHON = ((3, 10), (3, 12))
+
+
+ORDER = ("python", "java", "tensorflow", "horovod", "petastorm", "delta", "mlflow")
+# They run side by side, so the sum is about what the slowest takes.
+SLOWEST_FIRST = ("delta", "horovod", "mlflow", "tensorflow", "petastorm", "java", "python")
+# Added to a failure whose own message does not name the way out.
+WAY_OUT = {
+    "tensorflow": "pip install 'lakelens[training]'",
+    "horovod": "python -m lakelens.horovod_build",
+    "petastorm": "pip install 'lakelens[training]'; Petastorm 0.13.1 needs pyarrow 14 and setuptools below 70",
+    "delta": "pip install 'lakelens[spark]'; Delta's JARs come from Maven at the first start, or lie in Spark's jars/",
+    "mlflow": "pip install 'lakelens[training]', or set MLFLOW_TRACKING_URI to a store that answers",
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the doctor.
+
+    Attributes:
+        part: Name of the part.
+        version: Its version; None when it could not be read.
+        ok: Whether it does what the main job needs.
+        detail: What was tried, or what went wrong and the way out.
+        seconds: How long trying took.
+    """
+
+    part: str
+    version: str | None
+    ok: bool
+    detail: str
+    seconds: float
+
+    def line(self) -> str:
+        """Formats the finding for people."""
+        return f"{self.part:<11} {self.version or '-':<10} {'ok    ' if self.ok else 'BROKEN'}  {self.detail}"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of the doctor."""
+    parser.add_argument("--json", action="store_true", help="only the JSON object, no lines for people")
+    parser.add_argument("--part", action="append", choices=ORDER, help="only this part; may be given several times")
+    parser.add_argument("--timeout-s", type=float, default=120.0, help="seconds after which a part counts as hanging")
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    """Tries the parts side by side and prints one line for each in a fixed order.
+
+    Returns:
+        `ok`, `parts` (one finding each) and the exit code: 1 when a part is broken.
+    """
+    parts = [part for part in ORDER if not args.part or part in args.part]
+    findings: list[Finding] = []
+    running: list[subprocess.Popen[str]] = []
+    with tempfile.TemporaryDirectory(prefix="lakelens-doctor-") as folder, ThreadPoolExecutor(len(ORDER)) as pool:
+        futures = {}
+        for part in sorted(parts, key=SLOWEST_FIRST.index):
+            if part in IN_THIS_PROCESS:
+                futures[part] = pool.submit(_timed, part, IN_THIS_PROCESS[part])
+            else:
+                futures[part] = pool.submit(examine, part, Path(folder), args.timeout_s, running)
+        try:
+            for part in parts:
+                findings.append(futures[part].result())
+                if not args.json:
+                    print(findings[-1].line(), flush=True)
+        except KeyboardInterrupt:
+            # The checks are in sessions of their own and hear nothing of it; the pool would wait for them.
+            for process in running:
+                _end(process)
+            raise
+    ok = all(finding.ok for finding in findings)
+    return {
+        "ok": ok,
+        "lakelens": lakelens.__version__,
+        "parts": [asdict(finding) for finding in findings],
+        "exit_code": EXIT_DONE if ok else EXIT_FAILED,
+    }
+
+
+def examine(part: str, folder: Path, timeout_s: float, running: list[subprocess.Popen[str]]) -> Finding:
+    """Tries one part in a process of its own, which may crash or hang, and ends all that it started.
+
+    Args:
+        part: A key of `WAY_OUT`.
+        folder: For temporary files; the caller removes it.
+        timeout_s: Seconds after which the part counts as hanging.
+        running: The process is added here, so that an interrupt can end it.
+    """
+    started = time.monotonic()
+    log = folder / f"{part}.log"
+    # A clone that is not installed is found where this process found it, after everything else.
+    root = str(Path(lakelens.__file__).resolve().parent.parent)
+    code = f"import sys; sys.path.append({root!r}); from lakelens.jobs.doctor.checks import main; main({part!r})"
+    # What an ended JVM leaves behind goes with the doctor's own folder.
+    scratch = {"TMPDIR": str(folder), "SPARK_LOCAL_DIRS": str(folder)}
+    environment = os.environ | scratch | {"TF_CPP_MIN_LOG_LEVEL": "3", "MLFLOW_DISABLE_TELEMETRY": "true"}
+    if environment.get("MLFLOW_TRACKING_URI"):  # relative to where the user is; the check runs elsewhere
+        environment["MLFLOW_TRACKING_URI"] = resolve_tracking_uri(environment["MLFLOW_TRACKING_URI"])
+    with log.open("w", encoding="utf-8") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-c", code],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            start_new_session=True,
+        )
+        running.append(process)
+        try:
+            output, _ = process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            output = ""
+        finally:
+            hung = process.poll() is None
+            _end(process)
+    if process.stdout is not None:
+        process.stdout.close()
+    seen = _seen_in(output)
+    if hung:
+        seen = Seen(None, ok=False, detail=f"no answer within {timeout_s:.0f} s")
+    elif seen is None:
+        seen = Seen(None, ok=False, detail=_how_it_ended(process.returncode, log))
+    detail = seen.detail
+    if not seen.ok and WAY_OUT[part] not in detail:
+        detail = f"{detail} -> {WAY_OUT[part]}"
+    return Finding(part, seen.version, seen.ok, detail, round(time.monotonic() - started, 1))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the job as a script."""
+    return main_of(DESCRIPTION, add_arguments, run, argv)
+
+
+def _python() -> Seen:
+    found = sys.version_info[:2]
+    oldest, newest = SUPPORTED_PYTHON
+    if not oldest <= found <= newest:
+        return Seen(
+            platform.python_version(), ok=False, detail="lakelens runs on Python 3.10, 3.11 and 3.12; use one of them"
+        )
+    return Seen(platform.python_version(), ok=True, detail=sys.executable)
+
+
+def _java() -> Seen:
+    try:
+        java = find_java()
+    except LakelensError as error:
+        return Seen(None, ok=False, detail=str(error))
+    return Seen(java.version, ok=True, detail=f"{java.home} (from {java.origin})")
+
+
+IN_THIS_PROCESS = {"python": _python, "java": _java}
+
+
+def _timed(part: str, check: Callable[[], Seen]) -> Finding:
+    started = time.monotonic()
+    seen = check()
+    return Finding(part, seen.version, seen.ok, seen.detail, round(time.monotonic() - started, 1))
+
+
+def _seen_in(output: str) -> Seen | None:
+    """Reads what a check printed last; None when it ended before."""
+    lines = output.strip().splitlines()
+    try:
+        return Seen(**json.loads(lines[-1]))
+    except (IndexError, ValueError, TypeError):
+        return None
+
+
+def _how_it_ended(returncode: int, log: Path) -> str:
+    ended = f"signal {signal.Signals(-returncode).name}" if returncode < 0 else f"exit code {returncode}"
+    said = last_lines(log.read_text(encoding="utf-8", errors="replace"), 3).replace("\n", " | ")
+    return f"the check ended with {ended}: {said}"
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Ends a check with all that it started, such as Spark's JVM."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    finally:
+        process.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

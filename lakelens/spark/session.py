@@ -1,0 +1,203 @@
+"""The Spark session that lakelens works in: Delta configured, workers on this very interpreter."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import InvalidArgumentError, MissingDependencyError, SessionError
+from .java import find_java
+from .maven import delta_package, fetching
+from .shipping import ship_wheel
+
+if TYPE_CHECKING:
+    from pyspark import SparkConf
+    from pyspark.sql import SparkSession
+
+_DELTA = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+# Delta and Spark default to 50 and 200 partitions, meant for clusters; on one machine each costs a task for nothing.
+_ONE_MACHINE = {
+    "spark.databricks.delta.snapshotPartitions": "2",
+    "spark.sql.shuffle.partitions": "8",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+def spark_session(master: str | None = None, *, app_name: str = "lakelens", **conf: str) -> SparkSession:
+    """Gives a Spark session with Delta Lake configured; an active session is reused.
+
+    Python workers run on the interpreter of the driver unless PYSPARK_PYTHON or `spark.pyspark.python` says otherwise.
+    Delta's JARs are resolved by Spark from Maven unless they are already on its class path.
+
+    Args:
+        master: A Spark master URL; None takes spark-submit's, or `local[*]`.
+        app_name: The name that the Spark UI shows.
+        **conf: Spark settings, as in `**{"spark.executor.memory": "4g"}`.
+
+    Raises:
+        InvalidArgumentError: If a key of `conf` is not a Spark setting.
+        SessionError: If the active session has another master or no Delta, or Spark does not start.
+        MissingDependencyError: If pyspark, delta-spark or Java is missing, or JAVA_HOME names none that
+            Spark starts on.
+    """
+    wrong = [key for key in conf if not key.startswith("spark.")]
+    if wrong:
+        raise InvalidArgumentError(
+            f'{wrong[0]!r} is not a Spark setting: keys start with "spark.", as in **{{"spark.executor.memory": "4g"}}'
+        )
+    active = running_session()
+    return _start(master, app_name, conf) if active is None else _reuse(active, master)
+
+
+def running_session() -> SparkSession | None:
+    """Gives the active session, with Delta Lake or without; None if none is active.
+
+    Raises:
+        MissingDependencyError: If pyspark is missing.
+    """
+    try:
+        active = _active()
+    except ImportError as error:
+        raise MissingDependencyError(f"pyspark is missing ({error}); pip install 'lakelens[spark]'") from error
+    return active if active is not None and active.sparkContext._jsc is not None else None
+
+
+def _active() -> SparkSession | None:
+    """Finds the active session: the caller's own object, where pyspark would make another of the same session."""
+    from pyspark.sql import SparkSession
+
+    active, first = SparkSession.getActiveSession(), SparkSession._instantiatedSession
+    if first is not None and (active is None or first._jsparkSession.equals(active._jsparkSession)):
+        return first
+    return active
+
+
+def require_delta(spark: SparkSession) -> None:
+    """Checks that `spark` has Delta Lake.
+
+    Raises:
+        SessionError: If it has not.
+    """
+    if "DATABRICKS_RUNTIME_VERSION" in os.environ:
+        return
+    if "DeltaSparkSessionExtension" not in spark.conf.get("spark.sql.extensions", ""):
+        raise SessionError(
+            "the active Spark session has no Delta Lake: spark.sql.extensions lacks "
+            "io.delta.sql.DeltaSparkSessionExtension. Stop it (spark.stop()) and call lakelens.spark_session(), "
+            "or start it with Delta's extension, catalog and JARs."
+        )
+    if not _has_delta_jars(spark):
+        raise SessionError(
+            "the active Spark session is configured for Delta Lake and lacks its JARs; a running JVM cannot take them. "
+            f"Start it with them: spark-submit --packages {delta_package()} ..."
+        )
+
+
+def _has_delta_jars(spark: SparkSession) -> bool:
+    from py4j.protocol import Py4JError
+
+    jvm = getattr(spark, "_jvm", None)
+    if jvm is None:  # a Connect client cannot look into its server
+        return True
+    try:
+        jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(
+            "io.delta.sql.DeltaSparkSessionExtension"
+        )
+    except Py4JError:
+        return False
+    return True
+
+
+def _reuse(active: SparkSession, master: str | None) -> SparkSession:
+    running = active.sparkContext.master
+    if master is not None and master != running:
+        raise SessionError(
+            f"a Spark session on {running} is active, {master} was asked for; stop it first: spark.stop()"
+        )
+    require_delta(active)
+    ship_wheel(active)
+    return active
+
+
+def _start(master: str | None, app_name: str, conf: dict[str, str]) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    given = _submitted()
+    master = master or given.get("spark.master", None) or "local[*]"
+    if not given.get("spark.master", None):
+        os.environ["JAVA_HOME"] = str(find_java().home)
+    settings = dict(_DELTA)
+    if master.startswith("local"):
+        settings |= _ONE_MACHINE
+    # Only spark-submit reads spark.pyspark.python; a session started from Python reads the variable.
+    if not (given.contains("spark.pyspark.python") or "spark.pyspark.python" in conf):
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    elif "spark.pyspark.python" in conf:
+        os.environ["PYSPARK_PYTHON"] = conf["spark.pyspark.python"]
+    settings = {key: value for key, value in settings.items() if not given.contains(key)}
+    settings |= conf
+    builder = SparkSession.builder.master(master).appName(app_name)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    asked = (settings.get("spark.jars.packages", ""), given.get("spark.jars.packages", "") or "")
+    packages = [package.strip() for given_list in asked for package in given_list.split(",") if package.strip()]
+    if not any("delta-spark" in p for p in packages) and not _delta_jar_present():
+        packages.append(delta_package())
+    if packages:
+        builder = builder.config("spark.jars.packages", ",".join(packages))
+    with fetching(packages, settings.get("spark.jars.ivy")):
+        spark = _started(builder, master)
+    # Without this, executors outlive the driver by a moment and fill the terminal with errors about its death.
+    atexit.register(_stop, spark, spark.sparkContext.applicationId, master)
+    require_delta(spark)
+    ship_wheel(spark)
+    return spark
+
+
+def _started(builder: SparkSession.Builder, master: str) -> SparkSession:
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    try:
+        return builder.getOrCreate()
+    except (PySparkException, Py4JJavaError) as error:
+        why = error.java_exception.toString() if isinstance(error, Py4JJavaError) else str(error)
+        raise SessionError(
+            f"Spark does not start on master {master!r} with the settings that it was given ({why}); what it said of "
+            "them is on stderr. Correct the master or the setting"
+        ) from error
+
+
+def _submitted() -> SparkConf:
+    """Reads the settings of the spark-submit that has started this process; none otherwise."""
+    from pyspark import SparkConf, SparkContext
+
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        # Its JVM is there already, and until Python has found it SparkConf() holds nothing.
+        SparkContext._ensure_initialized()
+    return SparkConf()
+
+
+def _stop(spark: SparkSession, application_id: str, master: str) -> None:
+    spark.stop()
+    if master.startswith("local-cluster"):
+        # Such a cluster keeps each executor's logs and JARs below Spark's own folder, for ever.
+        shutil.rmtree(_spark_home() / "work" / application_id, ignore_errors=True)
+
+
+def _spark_home() -> Path:
+    import pyspark
+
+    return Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
+
+
+def _delta_jar_present() -> bool:
+    """Tells whether Spark's own jars/ folder already holds Delta, as images for clusters without internet have it."""
+    return any((_spark_home() / "jars").glob("delta-spark*.jar"))

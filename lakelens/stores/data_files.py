@@ -1,0 +1,231 @@
+"""Opening data files wherever a table lives: mapped into memory on a disk, through fsspec in an object store."""
+
+from __future__ import annotations
+
+import os
+import re
+import uuid
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pyarrow as pa
+
+from ..errors import InvalidArgumentError, LakelensError, MissingDependencyError, StoreError
+from ..locations import has_scheme, scheme_of
+from . import google
+from .options import file_system_arguments
+
+# Hadoop's names of a store -> fsspec's, and the package that brings it.
+PROTOCOLS = {
+    "s3": ("s3", "s3fs"),
+    "s3a": ("s3", "s3fs"),
+    "s3n": ("s3", "s3fs"),
+    "gs": ("gcs", "gcsfs"),
+    "gcs": ("gcs", "gcsfs"),
+    "abfs": ("abfs", "adlfs"),
+    "abfss": ("abfs", "adlfs"),
+    "az": ("abfs", "adlfs"),
+}
+# Arguments of fsspec's writes of small files, which others are to see at once.
+_WRITING = {"gcs": google.UNCACHED}
+# What clients quote of a store's answer: colours, arrows and XML; and a shared access signature, which is a secret.
+_MARKUP = re.compile(r"\x1b\[[0-9;]*m|↳|<[^<>]*>")
+_SIGNATURE = re.compile(r"(\bsig(?:nature)?=)[^&\s'\"]+", re.I)
+_SAID = 500
+
+
+def local_form(location: str) -> str | None:
+    """Gives the path on this machine's disks of a location, or None for one in an object store.
+
+    `dbfs:/x` is `/dbfs/x`, where Databricks mounts it.
+    """
+    if location.startswith("dbfs:"):
+        return "/dbfs/" + location[len("dbfs:") :].lstrip("/")
+    return None if has_scheme(location) else location
+
+
+def file_system(location: str, storage_options: Mapping[str, str] | None) -> tuple[Any, str]:
+    """Gives fsspec's file system for a location in an object store, and the location's path in it.
+
+    Raises:
+        InvalidArgumentError: If the scheme is of no store that lakelens reads, or the options do not say how to.
+        MissingDependencyError: If the package for the store is not installed.
+    """
+    import fsspec
+
+    scheme = scheme_of(location)
+    if scheme not in PROTOCOLS:
+        raise unknown_store(location)
+    protocol, package = PROTOCOLS[scheme]
+    try:
+        options = file_system_arguments(protocol, location, storage_options)
+        with reaching(location):
+            system = fsspec.filesystem(protocol, **options)
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"{location}: reading {scheme}:// needs {package}: pip install {package}"
+        ) from error
+    return system, system._strip_protocol(f"{protocol}:{location.split(':', 1)[1]}")
+
+
+def unknown_store(location: str) -> InvalidArgumentError:
+    """Makes the error about a location whose scheme is of no store that lakelens reads."""
+    scheme = scheme_of(location)
+    known = ", ".join(sorted(PROTOCOLS))
+    instead = "; write abfss://container@account.dfs.core.windows.net/... for the same files"
+    return InvalidArgumentError(
+        f"{location}: no store of scheme {scheme!r} is known; lakelens reads {known} and disks"
+        f"{instead if scheme in ('wasb', 'wasbs') else ''}"
+    )
+
+
+@contextmanager
+def reaching(location: str) -> Iterator[None]:
+    """Turns what the client of an object store raises into an error of ours; that a file is not there stays as it is.
+
+    Raises:
+        StoreError: In place of any other error, which is its cause.
+    """
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError, ImportError, LakelensError):
+        raise
+    except Exception as error:  # each store's client has exceptions of its own
+        raise store_error(location, error) from error
+
+
+def store_error(location: str, error: Exception) -> StoreError:
+    """Makes the error about a store that cannot be reached or refuses, from what its client says."""
+    said = _MARKUP.sub(" ", _SIGNATURE.sub(r"\1...", f"{type(error).__name__}: {error}"))
+    # Azure tells everything again behind the request's id.
+    said = " ".join(said.split()).removeprefix("OSError: ").partition(" RequestId:")[0].rstrip(".")
+    said = said if len(said) <= _SAID else f"{said[:_SAID]}..."
+    return StoreError(
+        f"{location} cannot be reached in its store: {said}. Check the location, the network, and the access in "
+        "storage_options or the environment"
+    )
+
+
+class _Reached:
+    """A file in an object store, whose errors are ours."""
+
+    def __init__(self, file: Any, location: str) -> None:
+        self._file = file
+        self._location = location
+
+    def read(self, size: int = -1) -> bytes:
+        with reaching(self._location):
+            return bytes(self._file.read(size))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
+@contextmanager
+def open_location(location: str, storage_options: Mapping[str, str] | None, size: int | None = None) -> Iterator[Any]:
+    """Opens a data file for pyarrow's Parquet reader.
+
+    Args:
+        location: Path or URI.
+        storage_options: Access to an object store.
+        size: Bytes of the file, which saves an object store the question.
+    """
+    path = local_form(location)
+    if path is not None:
+        with pa.memory_map(path) as source:
+            yield source
+        return
+    system, path = file_system(location, storage_options)
+    with reaching(location):
+        # pyarrow asks for whole column chunks; a cache would only read further ahead and copy.
+        file = system.open(path, "rb", size=size, cache_type="none")
+    with file as source:
+        yield _Reached(source, location)
+
+
+def read_bytes(location: str, storage_options: Mapping[str, str] | None, end: int | None = None) -> bytes:
+    """Reads a whole small file, or its first bytes.
+
+    Args:
+        location: Path or URI.
+        storage_options: Access to an object store.
+        end: Number of bytes; None reads all.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        StoreError: If the store cannot be reached or refuses.
+    """
+    path = local_form(location)
+    if path is not None:
+        with Path(path).open("rb") as file:
+            return file.read(-1 if end is None else end)
+    system, path = file_system(location, storage_options)
+    with reaching(location):
+        return bytes(system.cat_file(path, end=end))
+
+
+def write_bytes(location: str, data: bytes, storage_options: Mapping[str, str] | None) -> None:
+    """Writes a whole small file: a reader sees the old one or all of the new one, also where the writer dies.
+
+    Args:
+        location: Path or URI; on a disk its folder is there.
+        data: What the file holds.
+        storage_options: Access to an object store.
+    """
+    path = local_form(location)
+    if path is None:
+        system, key = file_system(location, storage_options)
+        with reaching(location):
+            system.pipe_file(key, data, **_WRITING.get(PROTOCOLS[scheme_of(location)][0], {}))
+        return
+    temporary = Path(path).with_name(f".{Path(path).name}.{uuid.uuid4().hex}")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def remove_file(location: str, storage_options: Mapping[str, str] | None) -> None:
+    """Removes a file.
+
+    Raises:
+        FileNotFoundError: If there is no such file; stores that do not tell say nothing.
+        StoreError: If the store cannot be reached or refuses.
+    """
+    path = local_form(location)
+    if path is not None:
+        Path(path).unlink()
+        return
+    system, key = file_system(location, storage_options)
+    with reaching(location):
+        system.rm_file(key)
+
+
+def by_folder(locations: Iterable[str]) -> dict[str, list[str]]:
+    """Groups files by the folder that holds them, so that folders are listed rather than files looked up."""
+    folders: dict[str, list[str]] = defaultdict(list)
+    for location in locations:
+        folder, _, name = location.rpartition("/")
+        folders[folder].append(name)
+    return dict(folders)
+
+
+def names_in(folder: str, storage_options: Mapping[str, str] | None) -> set[str]:
+    """Lists the names in a folder; none when there is no such folder."""
+    path = local_form(folder)
+    try:
+        if path is not None:
+            return {entry.name for entry in Path(path).iterdir()}
+        system, path = file_system(folder, storage_options)
+        system.invalidate_cache(path)  # what others have written since
+        with reaching(folder):
+            return {PurePosixPath(name).name for name in system.ls(path, detail=False)}
+    except (FileNotFoundError, NotADirectoryError):
+        return set()

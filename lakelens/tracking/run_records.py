@@ -1,0 +1,75 @@
+"""What a job records of itself, in a file that outlives its ranks, its driver and a server that does not answer.
+
+Rank 0 writes the file and the driver reads it, through the folder that both mount. Each record replaces the whole file:
+what is mounted from Databricks (/dbfs, /Volumes) cannot append.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..stores.data_files import write_bytes
+
+RECORDS_FILE = "records.jsonl"
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """Values that belong together.
+
+    Attributes:
+        metrics: Values by metric.
+        step: The epoch that they are of, from 1; the training step where validations do not fall on ends of epochs.
+        params: Parameters by name.
+        time_ms: When they were measured, in milliseconds since 1970. The same record written twice is one to MLflow.
+    """
+
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    step: int = 0
+    params: Mapping[str, Any] = field(default_factory=dict)
+    time_ms: int = field(default_factory=lambda: int(time.time() * 1000))
+
+
+class RecordFile:
+    """Writes records, one JSON object per line; those that a folder holds already stay.
+
+    Args:
+        folder: Where the file lies.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / RECORDS_FILE
+        self._lines = [_line(record) for record in read_records(folder)]
+
+    def read(self) -> list[RunRecord]:
+        """Gives all records."""
+        return [RunRecord(**json.loads(line)) for line in self._lines]
+
+    def add(self, record: RunRecord) -> None:
+        """Adds a record; once this returns it is on disk."""
+        self._lines.append(_line(record))
+        write_bytes(str(self.path), "".join(self._lines).encode(), None)
+
+
+def _line(record: RunRecord) -> str:
+    return json.dumps(asdict(record), default=str) + "\n"
+
+
+def read_records(folder: Path) -> list[RunRecord]:
+    """Reads the records of a folder; none where there is no file yet."""
+    try:
+        lines = (folder / RECORDS_FILE).read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return []
+    return [RunRecord(**json.loads(line)) for line in lines]
+
+
+def remove_records(folder: Path) -> None:
+    """Removes the file of a folder, and what a writer that died has left of it."""
+    for file in [*folder.glob(f".{RECORDS_FILE}.*"), folder / RECORDS_FILE]:
+        file.unlink(missing_ok=True)

@@ -1,0 +1,235 @@
+"""Rules of the record that every annotation format is read into."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakelens.errors import InvalidArgumentError
+from lakelens.etl.annotations import boxes as bx
+from lakelens.etl.annotations import record as an
+from lakelens.etl.annotations.boxes import Box, Problem
+from lakelens.etl.annotations.record import (
+    Annotation,
+    annotation_of,
+    limit_classes,
+    merge_annotations,
+    row_of,
+    with_split,
+)
+from lakelens.etl.annotations.references import relative_reference, resolve_reference
+
+pytestmark = pytest.mark.unit
+
+
+def reasons(annotation):
+    return [found.reason for found in annotation.problems]
+
+
+def test_every_reason_that_the_modules_name_is_in_the_closed_list():
+    named = {
+        value
+        for module in (an, bx)
+        for name, value in vars(module).items()
+        if name.isupper() and isinstance(value, str) and value.islower() and "_" in value and " " not in value
+    }
+    assert named == set(an.REASONS)
+
+
+def test_each_reason_has_one_of_three_effects():
+    assert {reason.effect for reason in an.REASONS.values()} == {an.QUARANTINED, an.DROPPED, an.REPAIRED}
+
+
+@pytest.mark.parametrize(
+    ("text", "split"),
+    [
+        ("train", "train"),
+        ("Training", "train"),
+        ("VAL", "validation"),
+        ("valid", "validation"),
+        ("dev", "validation"),
+        ("test ", "test"),
+        ("fold_3", "fold_3"),
+        ("", None),
+        (None, None),
+        ("  ", None),
+    ],
+)
+def test_the_usual_names_of_a_split_mean_one_split(text, split):
+    named = with_split(Annotation("a"), text)
+    assert (named.split, named.problems) == (split, ())
+
+
+@pytest.mark.parametrize("text", ["../train", "a/b", "train=1", "Übung", ".", "x" * 101])
+def test_a_split_that_can_be_no_folder_quarantines_the_image(text):
+    named = with_split(Annotation("a"), text)
+    assert reasons(named) == [an.SPLIT_UNFIT]
+    assert named.quarantine is not None
+    assert named.split is None
+
+
+def test_unknown_classes_cost_a_box_its_place_and_an_image_its_own():
+    annotation = Annotation("a", label_name="cat", boxes=(Box("cat", 0, 0, 1, 1), Box("dgo", 0, 0, 1, 1)))
+    limited = limit_classes(annotation, {"cat", "dog"})
+    assert [box.label_name for box in limited.boxes] == ["cat"]
+    assert limited.problems == (Problem(an.BOX_CLASS_UNKNOWN, "dgo"),)
+    assert limited.quarantine is None
+    assert limit_classes(annotation, {"dog"}).quarantine == Problem(an.CLASS_UNKNOWN, "cat")
+
+
+def test_rows_of_one_path_become_one_annotation():
+    rows = [
+        Annotation("a", boxes=(Box("cat", 0, 0, 1, 1),), split="train"),
+        Annotation("a", boxes=(Box("dog", 1, 1, 2, 2),)),
+        Annotation("b", label_name="cat"),
+    ]
+    first, second = merge_annotations(rows)
+    assert [box.label_name for box in first.boxes] == ["cat", "dog"]
+    assert (first.split, first.problems) == ("train", ())
+    assert second == rows[2]
+
+
+def test_an_annotation_given_twice_is_kept_once_and_counted():
+    (merged,) = merge_annotations([Annotation("a", label_name="cat")] * 3)
+    assert merged.label_name == "cat"
+    assert merged.problems == (Problem(an.ANNOTATION_REPEATED, "2 times"),)
+    assert merged.quarantine is None
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "reason"),
+    [
+        ({"label_name": "cat"}, {"label_name": "dog"}, an.LABEL_CONFLICT),
+        ({"split": "train"}, {"split": "test"}, an.SPLIT_CONFLICT),
+        ({"size": (1, 2)}, {"size": (2, 2)}, bx.SIZE_MISMATCH),
+    ],
+)
+def test_annotations_of_one_image_that_contradict_quarantine_it(first, second, reason):
+    (merged,) = merge_annotations([Annotation("a", **first), Annotation("a", **second)])
+    assert reasons(merged) == [reason]
+    assert merged.quarantine is not None
+
+
+def test_more_boxes_than_a_row_may_hold_quarantine_the_image():
+    many = tuple(Box("a", 0, 0, 1 + i, 1) for i in range(an.MAX_BOXES_PER_IMAGE + 1))
+    limited = an.limit_boxes(Annotation("a", boxes=many))
+    assert limited.boxes == ()
+    assert limited.quarantine.reason == an.TOO_MANY_BOXES
+    (merged,) = merge_annotations(Annotation("a", boxes=(box,)) for box in (*many, *many))
+    assert merged.quarantine.reason == an.TOO_MANY_BOXES
+
+
+texts = st.none() | st.text(min_size=1, max_size=5)
+boxes = st.builds(Box, st.text(min_size=1), *[st.floats(allow_nan=False)] * 4, difficult=st.booleans())
+records = st.builds(
+    Annotation,
+    path=st.text(min_size=1),
+    label_name=texts,
+    boxes=st.lists(boxes, max_size=3).map(tuple),
+    split=texts,
+    size=st.none() | st.tuples(st.integers(1, 10_000), st.integers(1, 10_000)),
+    problems=st.lists(st.builds(Problem, st.sampled_from(sorted(an.REASONS)), st.text()), max_size=3).map(tuple),
+)
+
+
+@given(records)
+def test_a_record_survives_its_way_through_a_row(record):
+    assert annotation_of(row_of(record)) == record
+
+
+@given(st.lists(records, max_size=5))
+def test_a_record_survives_its_way_through_arrow(given_records):
+    batches = list(an.annotation_batches(given_records, batch_boxes=3))
+    assert [annotation_of(row) for batch in batches for row in batch.to_pylist()] == given_records
+
+
+def test_a_row_that_a_join_left_empty_is_an_annotation_without_anything():
+    assert annotation_of({"path": "a", "boxes": None, "problems": None, "split": None}) == Annotation("a")
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [("cat", "cat"), (" cat ", "cat"), (7, "7"), (7.0, "7"), (0, "0"), ("猫", "猫"), ("<script>", "<script>")],
+)
+def test_a_class_name_is_a_text_without_blanks_around_it(value, name):
+    assert an.clean_name(value) == name
+
+
+@pytest.mark.parametrize("value", ["", "  ", None, True, [], {}, "a\nb", "a\0b", "x" * 501])
+def test_what_no_class_can_be_called_is_no_name(value):
+    assert an.clean_name(value) is None
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "size"),
+    [
+        ("640", "480", (640, 480)),
+        (640.0, 480, (640, 480)),
+        ("0", "0", None),
+        (None, 3, None),
+        ("a", "1", None),
+        (float("nan"), 1, None),
+        (float("inf"), 1, None),
+        (-5, 5, None),
+        (10**30, 5, None),
+    ],
+)
+def test_a_declared_size_is_two_positive_numbers_or_unknown(width, height, size):
+    assert an.declared_size(width, height) == size
+
+
+@pytest.mark.parametrize(
+    ("reference", "root", "path"),
+    [
+        ("cat/1.jpg", "/data", "file:///data/cat/1.jpg"),
+        ("./cat//1.jpg", "/data/", "file:///data/cat/1.jpg"),
+        ("../images/1.jpg", "/data/labels", "file:///data/images/1.jpg"),
+        ("cat\\1.jpg", "/data", "file:///data/cat/1.jpg"),
+        ("a b%20ü.jpg", "/data", "file:///data/a%20b%2520%C3%BC.jpg"),
+        ("/else/1.jpg", "/data", "file:///else/1.jpg"),
+        ("file:///else/a%20b.jpg", "/data", "file:///else/a%20b.jpg"),
+        ("file:/else/a b.jpg", "/data", "file:///else/a%20b.jpg"),
+        ("s3a://bucket/a b.jpg", "/data", "s3a://bucket/a b.jpg"),
+        ("cat/a b.jpg", "s3a://bucket/data", "s3a://bucket/data/cat/a b.jpg"),
+        ("../1.jpg", "s3a://bucket/data", "s3a://bucket/1.jpg"),
+        ("../../../1.jpg", "s3a://bucket/data", "s3a://bucket/1.jpg"),
+        ("/mnt/1.jpg", "dbfs:/data", "dbfs:/mnt/1.jpg"),
+        ("1.jpg", "dbfs:/data", "dbfs:/data/1.jpg"),
+        ("1#2?.jpg", "s3a://bucket/data#1", "s3a://bucket/data#1/1#2?.jpg"),
+        ("1.jpg", "file:///a%20b", "file:///a%20b/1.jpg"),
+    ],
+)
+def test_a_reference_becomes_the_path_that_a_listing_has(reference, root, path):
+    assert resolve_reference(reference, root) == path
+
+
+@pytest.mark.parametrize("reference", ["", "  ", None, 7, "C:\\1.jpg", "c:/a.jpg", "\\\\host\\a.jpg", "a\0b", "a\nb"])
+def test_a_reference_that_means_nothing_here_is_refused(reference):
+    with pytest.raises(InvalidArgumentError):
+        resolve_reference(reference, "/data")
+
+
+@pytest.mark.parametrize("root", ["/data", "s3a://bucket/data"])
+@pytest.mark.parametrize("reference", ["\ud83d.jpg", "file:///\ud83d.jpg", "s3a://bucket/\ud83d.jpg"])
+def test_a_reference_with_half_a_surrogate_pair_is_refused_by_its_escape(reference, root):
+    with pytest.raises(InvalidArgumentError, match=r"\\ud83d.*surrogate"):
+        resolve_reference(reference, root)
+
+
+def test_a_name_of_a_file_that_is_not_utf8_is_the_path_of_its_bytes():
+    assert resolve_reference("caf\udce9.jpg", "/data") == "file:///data/caf%E9.jpg"
+
+
+def test_half_a_surrogate_pair_goes_through_arrow_as_its_escape():
+    unfit = with_split(Annotation("/caf\udce9/m.jsonl#row=1"), "\ud83d")
+    (batch,) = an.annotation_batches([unfit])
+    (row,) = batch.to_pylist()
+    assert row["path"] == r"/caf\udce9/m.jsonl#row=1"
+    assert row["problems"] == [{"reason": an.SPLIT_UNFIT, "detail": r"\ud83d"}]
+
+
+def test_a_listed_path_is_given_back_relative_to_its_source():
+    assert relative_reference("file:///a%20b/c%25/1.jpg", "file:///a%20b") == "c%/1.jpg"
+    assert relative_reference("s3a://b/data/x y/1.jpg", "s3a://b/data/") == "x y/1.jpg"
+    assert relative_reference("s3a://b/database/1.jpg", "s3a://b/data") is None

@@ -1,0 +1,270 @@
+"""Rules of boxes: one convention, checked and repaired by name, carried so that they still frame the same pixels."""
+
+from __future__ import annotations
+
+import io
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from lakelens.errors import InvalidArgumentError
+from lakelens.etl.annotations import boxes as bx
+from lakelens.etl.annotations.boxes import Box, box_from_values, check_boxes, place_boxes, turn_upright
+from lakelens.etl.images.codec import decode_source, place_image
+from lakelens.etl.images.geometry import RESIZES, place
+
+pytestmark = pytest.mark.unit
+
+ORIENTATIONS = tuple(range(1, 9))
+TURN = {
+    1: None,
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+def marked_file(size, marker, orientation, image_format="PNG", **options):
+    """A black image with a white rectangle over `marker`, and an EXIF orientation."""
+    pixels = np.zeros((size[1], size[0], 3), np.uint8)
+    xmin, ymin, xmax, ymax = marker
+    pixels[ymin:ymax, xmin:xmax] = 255
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    buffer = io.BytesIO()
+    options = {"quality": 95} if image_format == "JPEG" else options
+    Image.fromarray(pixels).save(buffer, image_format, exif=exif, **options)
+    return buffer.getvalue()
+
+
+def stored(data, resize, target):
+    """What ingest stores of a file, on black, with all that `place_boxes` asks for."""
+    reduces = resize != "none"
+    decoded = decode_source(data, target_size=target if reduces else None)
+    placement = place(resize, decoded.width, decoded.height, target)
+    image = place_image(decoded.image, placement, fill=(0, 0, 0))
+    known = {
+        "source_size": (decoded.width, decoded.height),
+        "orientation": decoded.orientation,
+        "placement": placement,
+        "decoded_size": decoded.image.size,
+    }
+    return np.asarray(image).astype(float)[..., 0] / 255, known
+
+
+def measured(light):
+    """Frames a white rectangle by its mass along each axis: exact to a fraction of a pixel."""
+    columns, rows = light.sum(axis=0), light.sum(axis=1)
+    area_width, area_height = columns.sum() / columns.max(), rows.sum() / rows.max()
+    centre_x = (columns * (np.arange(columns.size) + 0.5)).sum() / columns.sum()
+    centre_y = (rows * (np.arange(rows.size) + 0.5)).sum() / rows.sum()
+    half_width, half_height = area_width / 2, area_height / 2
+    return centre_x - half_width, centre_y - half_height, centre_x + half_width, centre_y + half_height
+
+
+@pytest.mark.parametrize("declared_size", [None, (40, 31)])
+@pytest.mark.parametrize(
+    ("image_format", "options"), [("PNG", {}), ("TIFF", {}), ("TIFF", {"compression": "tiff_lzw"})]
+)
+@pytest.mark.parametrize("orientation", ORIENTATIONS)
+def test_a_box_frames_the_same_pixels_after_turning_upright(orientation, image_format, options, declared_size):
+    marker = (3, 5, 9, 20)
+    light, known = stored(marked_file((40, 31), marker, orientation, image_format, **options), "none", 1)
+    (box,) = place_boxes([Box("a", *marker)], declared_size=declared_size, **known).boxes
+    expected = np.zeros_like(light)
+    xmin, ymin, xmax, ymax = (int(value) for value in box.corners)
+    expected[ymin:ymax, xmin:xmax] = 1
+    assert np.array_equal(light, expected)
+
+
+@pytest.mark.parametrize("target", [64, 299, 500])
+@pytest.mark.parametrize("resize", RESIZES)
+@pytest.mark.parametrize("orientation", ORIENTATIONS)
+def test_a_box_frames_the_same_marker_in_the_stored_image(orientation, resize, target):
+    marker = (200, 60, 280, 150)
+    light, known = stored(marked_file((451, 302), marker, orientation), resize, target)
+    placed = place_boxes([Box("a", *marker)], **known)
+    assert placed.problems == ()
+    assert placed.boxes[0].corners == pytest.approx(measured(light), abs=0.2)
+
+
+@pytest.mark.parametrize("resize", RESIZES)
+@pytest.mark.parametrize("orientation", ORIENTATIONS)
+def test_a_box_frames_the_same_marker_when_the_decoder_reduced_the_jpeg(orientation, resize):
+    # 1603 is no multiple of the decoder's blocks of 8; the marker lies far from the edge that the blocks start at.
+    marker = (848, 496, 1104, 656)
+    light, known = stored(marked_file((1603, 1101), marker, orientation, "JPEG"), resize, 64)
+    if resize != "none":
+        assert known["decoded_size"] != known["source_size"]
+    (box,) = place_boxes([Box("a", *marker)], **known).boxes
+    assert box.corners == pytest.approx(measured(light), abs=0.1 if resize != "none" else 0.6)
+
+
+def test_a_tool_that_showed_the_image_upright_is_recognised_by_its_declared_size():
+    marker = (3, 5, 9, 20)
+    for orientation in (5, 6, 7, 8):
+        _, known = stored(marked_file((40, 31), marker, orientation), "none", 1)
+        raw = place_boxes([Box("a", *marker)], **known, declared_size=(40, 31)).boxes
+        upright = place_boxes(raw, **known, declared_size=(31, 40)).boxes
+        assert upright == raw
+        assert raw[0].corners != marker
+
+
+def test_a_reduced_jpeg_that_was_annotated_upright_is_carried_as_exactly():
+    marker = (848, 496, 1104, 656)
+    for orientation in (5, 6, 7, 8):
+        _, known = stored(marked_file((1603, 1101), marker, orientation, "JPEG"), "fit", 64)
+        turned = turn_upright(np.array([marker], float), orientation, (1603, 1101))
+        drawn_upright = bx.with_coordinates([Box("a", *marker)], turned)
+        raw = place_boxes([Box("a", *marker)], **known).boxes[0]
+        upright = place_boxes(drawn_upright, **known, declared_size=(1101, 1603)).boxes[0]
+        assert upright.corners == pytest.approx(raw.corners, abs=1e-9)
+
+
+def test_boxes_of_an_image_of_another_size_are_refused():
+    _, known = stored(marked_file((40, 31), (3, 5, 9, 20), 1), "none", 1)
+    placed = place_boxes([Box("a", 3, 5, 9, 20)], **known, declared_size=(80, 62))
+    assert placed.boxes == ()
+    assert [reason for reason, _ in placed.problems] == [bx.SIZE_MISMATCH]
+    assert "80 x 62" in placed.problems[0].detail
+    assert "40 x 31" in placed.problems[0].detail
+
+
+def test_what_crop_cuts_is_cut_and_said():
+    placement = place("crop", 200, 100, 100)
+    inside, cut, gone = Box("a", 60, 10, 140, 90), Box("b", 0, 0, 100, 100), Box("c", 0, 0, 50, 100)
+    placed = place_boxes([inside, cut, gone], source_size=(200, 100), orientation=1, placement=placement)
+    assert [box.corners for box in placed.boxes] == [(10, 10, 90, 90), (0, 0, 50, 100)]
+    assert sorted(reason for reason, _ in placed.problems) == [bx.BOX_CROPPED, bx.BOX_CROPPED_AWAY]
+
+
+@pytest.mark.parametrize(
+    ("corners", "kept", "reason"),
+    [
+        ((-5, 2, 5, 8), (0, 2, 5, 8), bx.BOX_CLIPPED),
+        ((5, 2, 15, 8), (5, 2, 10, 8), bx.BOX_CLIPPED),
+        ((8, 8, 2, 2), (2, 2, 8, 8), bx.BOX_INVERTED),
+        ((0, 0, 10, 10), (0, 0, 10, 10), None),
+        ((0.25, 0, 0.5, 1e-3), (0.25, 0, 0.5, 1e-3), None),
+        ((3, 3, 3, 9), None, bx.BOX_NO_AREA),
+        ((3, 3, 9, 3), None, bx.BOX_NO_AREA),
+        ((10, 0, 12, 5), None, bx.BOX_OUTSIDE),
+        ((-9, -9, 0, 0), None, bx.BOX_OUTSIDE),
+        ((math.nan, 0, 5, 5), None, bx.BOX_NOT_FINITE),
+        ((0, -math.inf, 5, 5), None, bx.BOX_NOT_FINITE),
+        ((0, 0, 1e308, 1e308), (0, 0, 10, 10), bx.BOX_CLIPPED),
+    ],
+)
+def test_each_fault_of_a_box_has_one_name(corners, kept, reason):
+    checked = check_boxes([Box("a", *corners), Box("good", 1, 1, 2, 2)], (10, 10))
+    assert [box.corners for box in checked.boxes] == ([kept] if kept else []) + [(1, 1, 2, 2)]
+    assert [found for found, _ in checked.problems] == ([reason] if reason else [])
+
+
+def test_an_inverted_box_over_the_edge_is_repaired_twice():
+    checked = check_boxes([Box("a", 15, 8, 2, 2)], (10, 10))
+    assert checked.boxes[0].corners == (2, 2, 10, 8)
+    assert {reason for reason, _ in checked.problems} == {bx.BOX_INVERTED, bx.BOX_CLIPPED}
+
+
+def test_the_first_pixel_is_the_same_in_every_convention():
+    first = Box("a", 0, 0, 1, 1)
+    assert box_from_values("a", ("1", "1", "1", "1"), convention="inclusive") == first
+    assert box_from_values("a", (0, 0, 1, 1), convention="corner_and_size") == first
+    assert box_from_values("a", (0, 0, 1, 1)) == first
+
+
+@pytest.mark.parametrize("value", ["", "ten", None, True, [1], {}, "1_0", "\u0661", "0x10"])
+def test_what_is_no_number_is_no_coordinate(value):
+    with pytest.raises(InvalidArgumentError, match="not a number of pixels"):
+        box_from_values("a", (value, 0, 1, 1))
+
+
+def test_numbers_that_are_too_large_or_not_finite_are_left_to_the_check():
+    for value in (10**400, "1e999", "nan", math.inf):
+        box = box_from_values("a", (value, 0, 1, 1))
+        assert check_boxes([box], (10, 10)).problems[0].reason == bx.BOX_NOT_FINITE
+
+
+def test_details_stay_short_whatever_a_source_holds():
+    checked = check_boxes([Box("x" * 10_000, 0, 0, 0, 0)], (10, 10))
+    assert len(checked.problems[0].detail) <= 200
+
+
+finite = st.floats(-1e6, 1e6, allow_nan=False)
+any_box = st.builds(Box, st.just("a"), *[st.floats(width=64)] * 4)
+
+
+@given(st.lists(any_box, max_size=8), st.integers(1, 500), st.integers(1, 500))
+@settings(max_examples=200, deadline=None)
+def test_boxes_that_pass_lie_within_the_image_and_none_is_lost_without_a_reason(boxes, width, height):
+    checked = check_boxes(boxes, (width, height))
+    for box in checked.boxes:
+        assert 0 <= box.xmin < box.xmax <= width
+        assert 0 <= box.ymin < box.ymax <= height
+    dropped = [reason for reason, _ in checked.problems if reason not in (bx.BOX_CLIPPED, bx.BOX_INVERTED)]
+    assert len(checked.boxes) + len(dropped) == len(boxes)
+    again = check_boxes(checked.boxes, (width, height))
+    assert again == (checked.boxes, ())
+
+
+@given(
+    st.lists(st.tuples(finite, finite, finite, finite), min_size=1, max_size=5),
+    st.integers(1, 3000),
+    st.integers(1, 3000),
+    st.sampled_from(ORIENTATIONS),
+)
+@settings(max_examples=100, deadline=None)
+def test_turning_is_undone_by_the_inverse_orientation(corners, width, height, orientation):
+    coordinates = np.array(corners)
+    turned = turn_upright(coordinates, orientation, (width, height))
+    back = turn_upright(
+        turned, {6: 8, 8: 6}.get(orientation, orientation), bx.upright_size(orientation, (width, height))
+    )
+    assert np.allclose(back, coordinates, atol=1e-6)
+
+
+@given(
+    st.integers(1, 4000),
+    st.integers(1, 4000),
+    st.integers(1, 600),
+    st.sampled_from(("fit", "stretch", "none")),
+    st.sampled_from(ORIENTATIONS),
+)
+@settings(max_examples=200, deadline=None)
+def test_the_whole_image_stays_the_whole_image(width, height, target, resize, orientation):
+    source_size = bx.upright_size(orientation, (width, height))
+    placement = place(resize, *source_size, target)
+    (box,) = place_boxes(
+        [Box("a", 0, 0, width, height)], source_size=source_size, orientation=orientation, placement=placement
+    ).boxes
+    edges = (placement.offset_x, placement.offset_y)
+    far = (edges[0] + placement.scaled_width, edges[1] + placement.scaled_height)
+    assert box.corners == pytest.approx((*edges, *far), abs=1e-6)
+
+
+@pytest.mark.parametrize("block", [1, 2, 4, 8])
+def test_the_decoders_reduction_is_found_from_the_sizes(block):
+    for width, height in [(1603, 1101), (800, 600), (3, 4001), (1025, 8)]:
+        decoded = (math.ceil(width / block), math.ceil(height / block))
+        assert bx.decoder_reduction((width, height), decoded) == block
+
+
+def test_a_decoded_size_that_no_decoder_gives_is_refused():
+    with pytest.raises(InvalidArgumentError, match="2, 4 or 8"):
+        bx.decoder_reduction((1000, 1000), (400, 400))
+
+
+def test_many_boxes_are_carried_in_one_go():
+    corners = np.random.default_rng(0).uniform(0, 500, (100_000, 2, 2))
+    boxes = [Box("a", *low, *high) for low, high in zip(corners.min(1), corners.max(1), strict=True)]
+    placed = place_boxes(boxes, source_size=(500, 500), orientation=6, placement=place("fit", 500, 500, 299))
+    assert len(placed.boxes) == len(boxes)

@@ -1,0 +1,299 @@
+"""Rules of COCO instances: read as a stream in compact memory, gaps and orphans by name, hostile JSON refused."""
+
+from __future__ import annotations
+
+import io
+import json
+import tracemalloc
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lakelens.errors import AnnotationFileError, InvalidArgumentError
+from lakelens.etl.annotations import json_stream
+from lakelens.etl.annotations import record as an
+from lakelens.etl.annotations.coco import find_coco_files, named_coco_file, read_coco
+from lakelens.etl.annotations.json_stream import JsonStreamError, iterate_arrays
+
+pytestmark = pytest.mark.unit
+
+CATEGORIES = [{"id": 1, "name": "cat"}, {"id": 90, "name": "dog"}]
+IMAGES = [
+    {"id": 9, "file_name": "b.jpg", "width": 640, "height": 480},
+    {"id": 7, "file_name": "a.jpg", "width": 320, "height": 240},
+]
+ANNOTATIONS = [
+    {"id": 1, "image_id": 9, "category_id": 90, "bbox": [10.5, 20, 30, 40.25], "iscrowd": 0, "segmentation": [[1, 2]]},
+    {"id": 2, "image_id": 9, "category_id": 1, "bbox": [0, 0, 1, 1], "iscrowd": 1},
+]
+
+
+def document(images=IMAGES, annotations=ANNOTATIONS, categories=CATEGORIES, **more):
+    return {"info": {"year": 2017}, **more, "images": images, "annotations": annotations, "categories": categories}
+
+
+def read(content, split=None, path_of=lambda name: f"/{name}"):
+    data = content if isinstance(content, bytes) else json.dumps(content).encode()
+    return list(read_coco(io.BytesIO(data), "x.json").annotations(path_of, split))
+
+
+def reasons(annotation):
+    return [found.reason for found in annotation.problems]
+
+
+def test_boxes_of_corner_and_size_become_half_open():
+    a, b = read(document())
+    assert (a.path, a.boxes, a.size) == ("/a.jpg", (), (320, 240))
+    assert (b.path, b.size, b.problems) == ("/b.jpg", (640, 480), ())
+    assert [(box.label_name, box.corners, box.difficult) for box in b.boxes] == [
+        ("dog", (10.5, 20, 40.5, 60.25), False),
+        ("cat", (0, 0, 1, 1), True),
+    ]
+
+
+def test_the_order_of_the_arrays_does_not_matter():
+    expected = read(document())
+    for keys in (("annotations", "categories", "images"), ("categories", "images", "annotations")):
+        assert read({key: document()[key] for key in keys}) == expected
+
+
+def test_an_image_without_annotations_is_an_image_without_boxes():
+    for annotation in read(document(annotations=[])):
+        assert (annotation.boxes, annotation.problems) == ((), ())
+
+
+def test_the_split_of_the_file_is_that_of_its_images():
+    assert {annotation.split for annotation in read(document(), "val2"[:3])} == {"validation"}
+
+
+def test_annotations_without_an_image_are_accounted_for_by_image_id():
+    orphans = [{"image_id": 5, "category_id": 1, "bbox": [0, 0, 1, 1]}] * 3 + [{"category_id": 1}, "no object", None]
+    records = read(document(annotations=ANNOTATIONS + orphans))
+    lost = [record for record in records if reasons(record) == [an.IMAGE_MISSING]]
+    assert [record.path for record in lost] == ["x.json#image_id=5", "x.json#no_image_id"]
+    assert "3 annotations" in lost[0].problems[0].detail
+    assert "3 annotations" in lost[1].problems[0].detail
+    assert len(records) == 4
+
+
+def test_a_category_that_is_not_named_costs_the_box_its_place():
+    strange = [{"image_id": 7, "category_id": 2, "bbox": [0, 0, 1, 1]}, {"image_id": 7, "bbox": [0, 0, 1, 1]}]
+    a, _ = read(document(annotations=strange, categories=[*CATEGORIES, {"id": 3}, {"id": 4, "name": " "}, 5]))
+    assert a.boxes == ()
+    assert reasons(a) == [an.BOX_CLASS_UNKNOWN] * 2
+
+
+@pytest.mark.parametrize(
+    "bbox", [None, [], [1, 2, 3], [1, 2, 3, 4, 5], ["a", 1, 1, 1], {"x": 1}, [None] * 4, [[1]] * 4]
+)
+def test_a_box_of_other_than_four_numbers_is_malformed(bbox):
+    a, _ = read(document(annotations=[{"image_id": 7, "category_id": 1, "bbox": bbox}]))
+    assert (a.boxes, reasons(a)) == ((), [an.BOX_MALFORMED])
+
+
+def test_coordinates_that_are_not_finite_are_left_to_the_check_of_boxes():
+    data = json.dumps(document()).replace("10.5", "NaN").replace("30, 40.25", "1e400, Infinity").encode()
+    _, b = read(data)
+    assert len(b.boxes) == 2
+    assert b.boxes[0].xmin != b.boxes[0].xmin
+
+
+@pytest.mark.parametrize("entry", [{"id": 3}, {"file_name": "c.jpg"}, {"id": True, "file_name": "c.jpg"}, 5, None, "c"])
+def test_an_image_without_an_id_or_a_name_is_accounted_for(entry):
+    records = read(document(images=[*IMAGES, entry]))
+    assert len(records) == 3
+    assert sum(reasons(record) == [an.ANNOTATION_UNREADABLE] for record in records) == 1
+
+
+def test_one_id_of_two_images_quarantines_both():
+    records = read(document(images=[*IMAGES, {"id": 9, "file_name": "c.jpg"}]))
+    assert {record.path: reasons(record) for record in records} == {
+        "/a.jpg": [],
+        "/b.jpg": [an.ANNOTATION_UNREADABLE],
+        "/c.jpg": [an.ANNOTATION_UNREADABLE],
+    }
+
+
+def test_one_image_under_two_ids_keeps_the_boxes_of_both():
+    twice = [{"id": 1, "file_name": "a.jpg"}, {"id": 2, "file_name": "a.jpg"}]
+    objects = [{"image_id": i, "category_id": 1, "bbox": [i, 0, 1, 1]} for i in (1, 2)]
+    (record,) = read(document(images=twice, annotations=objects))
+    assert [box.xmin for box in record.boxes] == [1, 2]
+
+
+def test_a_file_name_that_is_no_path_is_accounted_for():
+    def refuse(name):
+        raise InvalidArgumentError(name)
+
+    assert [reasons(record) for record in read(document(), path_of=refuse)] == [[an.PATH_UNUSABLE]] * 2
+
+
+def test_too_many_annotations_of_one_image_cost_that_image():
+    many = [{"image_id": 7, "category_id": 1, "bbox": [0, 0, 1, 1]}] * (an.MAX_BOXES_PER_IMAGE + 1)
+    a, b = read(document(annotations=many + ANNOTATIONS))
+    assert reasons(a) == [an.TOO_MANY_BOXES]
+    assert len(b.boxes) == 2
+
+
+def test_ids_may_be_texts_and_whole_floats_but_seven_is_not_the_text_7():
+    images = [{"id": "a1", "file_name": "a.jpg"}, {"id": 7.0, "file_name": "b.jpg"}]
+    objects = [{"image_id": i, "category_id": 1, "bbox": [0, 0, 1, 1]} for i in ("a1", 7, "7")]
+    a, b, lost = read(document(images=images, annotations=objects))
+    assert (len(a.boxes), len(b.boxes), reasons(lost)) == (1, 1, [an.IMAGE_MISSING])
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"[]",
+        b"null",
+        b"{",
+        b"{}",
+        b'{"images": {}}',
+        b'{"images": [1, 2}',
+        b'{"images": [], }',
+        b'{"images": []} x',
+        b'{"images": [{"id": 1, "file_name": "\xff"}]}',
+        b'{"images": [' + b"[" * 100_000,
+        b'{"images": [' + b'{"a":' * 100_000,
+        b'{"images": [1' + b"0" * 10_000 + b"]}",
+        b"{1: []}",
+        b'{"categories": []}',
+        b"\x89PNG",
+        b"<annotation/>",
+    ],
+    ids=range(17),
+)
+def test_what_is_no_coco_file_is_refused_by_name(data):
+    with pytest.raises(AnnotationFileError, match=r"x\.json is not a COCO instances file"):
+        read(data)
+
+
+def test_a_file_cut_off_at_any_byte_is_refused():
+    whole = json.dumps(document(), ensure_ascii=False).encode()
+    for length in range(len(whole)):
+        with pytest.raises(AnnotationFileError):
+            read(whole[:length])
+
+
+def test_a_byte_order_mark_is_passed_over():
+    assert read(b"\xef\xbb\xbf" + json.dumps(document()).encode()) == read(document())
+
+
+class Trickle(io.BytesIO):
+    """A stream that gives a few bytes a time, so that every token is cut somewhere."""
+
+    def __init__(self, data, size):
+        super().__init__(data)
+        self._size = size
+
+    def read(self, size=-1):
+        return super().read(self._size)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=12,
+)
+
+
+@given(
+    st.dictionaries(st.sampled_from(["a", "b"]), st.lists(json_values, max_size=6)),
+    st.dictionaries(st.sampled_from(["c", "d"]), json_values),
+    st.integers(1, 9),
+    st.sampled_from([None, 2]),
+)
+@settings(max_examples=200, deadline=None)
+def test_streaming_reads_what_json_reads_wherever_the_chunks_are_cut(arrays, others, size, indent):
+    content = {**others, **arrays}
+    data = json.dumps(content, ensure_ascii=False, indent=indent).encode()
+    found = list(iterate_arrays(Trickle(data, size), frozenset({"a", "b"})))
+    assert found == [(key, element) for key in content if key in arrays for element in arrays[key]]
+
+
+def test_a_value_without_an_end_is_refused_at_the_limit(monkeypatch):
+    monkeypatch.setattr(json_stream.iterate_arrays.__globals__["_Window"].value, "__defaults__", (10_000,))
+    with pytest.raises(JsonStreamError, match="more than 10000 characters"):
+        list(iterate_arrays(io.BytesIO(b'{"a": ["' + b"x" * 5_000_000), frozenset({"a"})))
+
+
+class Generated(io.RawIOBase):
+    """A COCO file that is made while it is read: images, and annotations with masks of 30,000 characters."""
+
+    def __init__(self, images, per_image):
+        self._parts = self._make(images, per_image)
+        self._held = b""
+
+    def _make(self, images, per_image):
+        mask = json.dumps({"counts": "x" * 30_000})
+        yield '{"images": ['
+        yield ",".join(f'{{"id": {i}, "file_name": "{i:012}.jpg", "width": 640, "height": 480}}' for i in range(images))
+        yield '], "annotations": ['
+        for i in range(images):
+            yield "," if i else ""
+            yield ",".join(
+                f'{{"image_id": {i}, "category_id": 1, "segmentation": {mask}, "bbox": [1, 2, 3, 4.5]}}'
+                for _ in range(per_image)
+            )
+        yield '], "categories": [{"id": 1, "name": "cat"}]}'
+
+    def read(self, size=-1):
+        while len(self._held) < size:
+            part = next(self._parts, None)
+            if part is None:
+                break
+            self._held += part.encode()
+        data, self._held = self._held[:size], self._held[size:]
+        return data
+
+
+def test_memory_is_bounded_by_the_numbers_of_boxes_and_images_not_by_the_file():
+    images, per_image = 300, 5
+    tracemalloc.start()
+    coco = read_coco(Generated(images, per_image), "x.json")
+    held, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert sum(len(record.boxes) for record in coco.annotations(str)) == images * per_image
+    # The file has 45 MB. What is held: about 45 bytes a box and 350 an image; the peak adds a few chunks of 1 MiB.
+    assert held < 60 * images * per_image + 500 * images + 100_000
+    assert peak < held + 12 * json_stream.CHUNK_BYTES
+
+
+@pytest.mark.parametrize(
+    ("path", "folders", "split"),
+    [
+        (
+            "annotations/instances_train2017.json",
+            ("train2017", "images/train2017", "images", ""),
+            "train",
+        ),
+        (
+            "coco/annotations/instances_val2017.json",
+            ("coco/val2017", "coco/images/val2017", "coco/images", "coco"),
+            "val",
+        ),
+        ("annotations/instances_default.json", ("default", "images/default", "images", ""), None),
+        ("valid/_annotations.coco.json", ("valid",), "valid"),
+        ("_annotations.coco.json", ("",), None),
+    ],
+)
+def test_coco_files_are_found_by_name_with_the_places_of_their_images(path, folders, split):
+    (found,) = find_coco_files([path, "annotations/captions_train2017.json", "other.json"])
+    assert (found.path, found.image_folders, found.split) == (path, folders, split)
+
+
+@pytest.mark.parametrize(
+    ("path", "folders", "split"),
+    [
+        ("annotations/instances_val.json", ("val", "images/val", "images", "", "annotations"), "val"),
+        ("train/_annotations.coco.json", ("train", ""), "train"),
+        ("marks/mine.json", ("", "marks"), None),
+        (None, ("val2017", "images/val2017", "images", ""), "val"),
+    ],
+)
+def test_a_coco_file_that_is_named_means_what_it_does_where_it_is_found(path, folders, split):
+    found = named_coco_file(f"/source/{path}" if path else "/elsewhere/instances_val2017.json", path)
+    assert (found.image_folders, found.split) == (folders, split)

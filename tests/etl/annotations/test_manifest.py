@@ -1,0 +1,236 @@
+"""Rules of manifests: columns found or named, every row accounted for, boxes in one convention."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakelens.errors import AnnotationFileError, InvalidArgumentError
+from lakelens.etl.annotations import record as an
+from lakelens.etl.annotations.manifest import (
+    find_columns,
+    manifest_format,
+    parse_json_line,
+    read_csv,
+    read_json,
+    read_rows,
+)
+from lakelens.etl.annotations.record import merge_annotations
+from lakelens.etl.annotations.references import resolve_reference
+
+pytestmark = pytest.mark.unit
+
+
+def path_of(reference):
+    return resolve_reference(reference, "/data")
+
+
+def from_csv(text, encoding="utf-8"):
+    data = text if isinstance(text, bytes) else text.encode(encoding)
+    return list(read_rows(read_csv(io.BytesIO(data), "m.csv"), "m.csv", path_of))
+
+
+def from_rows(*rows):
+    return list(read_rows(rows, "m.jsonl", path_of))
+
+
+def reasons(annotation):
+    return [found.reason for found in annotation.problems]
+
+
+def test_path_label_and_split_are_read():
+    a, b = from_csv("path,label,split\ncat/1.jpg,cat,train\ndog/2.jpg,dog,val\n")
+    assert (a.path, a.label_name, a.split) == ("file:///data/cat/1.jpg", "cat", "train")
+    assert (b.path, b.label_name, b.split) == ("file:///data/dog/2.jpg", "dog", "validation")
+
+
+def test_quotes_commas_line_breaks_a_byte_order_mark_and_windows_ends_are_read():
+    text = '\ufeffpath,label\r\n"a, ""b"".jpg","cat, big"\r\n\r\ncat\\1.jpg,猫\r\n'
+    a, b = from_csv(text)
+    assert (a.path, a.label_name) == ("file:///data/a%2C%20%22b%22.jpg", "cat, big")
+    assert (b.path, b.label_name) == ("file:///data/cat/1.jpg", "猫")
+
+
+def test_rows_shorter_or_longer_than_the_header_are_read_as_far_as_they_go():
+    a, b, c = from_csv("path,label,split\na.jpg\nb.jpg,cat,train,more\n,cat,train\n")
+    assert (a.label_name, a.split) == (None, None)
+    assert (b.label_name, b.split) == ("cat", "train")
+    assert (c.path, reasons(c)) == ("m.csv#row=3", [an.PATH_UNUSABLE])
+
+
+def test_an_absolute_windows_path_is_quarantined_with_its_row():
+    (row,) = from_csv("path,label\nC:\\images\\cat\\1.jpg,cat\n")
+    assert (row.path, reasons(row)) == ("m.csv#row=1", [an.PATH_UNUSABLE])
+    assert "Windows" in row.problems[0].detail
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        ("label,split", r"m\.csv has no column 'path' \(its columns: 'label', 'split'\)"),
+        ("path,split", "neither a column 'label' nor 'boxes'"),
+        ("path,label,xmin,ymin", "the columns xmin, ymin without xmax, ymax"),
+        ("path,xmin,ymin,xmax,ymax", "no column 'label' for its class"),
+        ("path,label,Label", "two columns 'label'"),
+    ],
+)
+def test_a_missing_column_is_named_with_those_that_exist(header, message):
+    with pytest.raises(AnnotationFileError, match=message):
+        from_csv(f"{header}\n1,2,3,4,5\n")
+
+
+def test_the_names_that_other_tools_use_are_known():
+    header = "filename,width,height,class,xmin,ymin,xmax,ymax"
+    (row,) = from_csv(f"{header}\na.jpg,640,480,cat,1,2,3.5,4\n")
+    assert row.size == (640, 480)
+    assert row.label_name is None
+    assert [(box.label_name, box.corners) for box in row.boxes] == [("cat", (1, 2, 3.5, 4))]
+    assert find_columns(["Image", "CLASS"], "m").names == {"path": "Image", "label": "CLASS"}
+
+
+def test_one_row_per_box_becomes_one_image():
+    rows = from_csv("path,label,xmin,ymin,xmax,ymax\na.jpg,cat,0,0,1,1\na.jpg,dog,2,2,3,3\nb.jpg,,,,,\n")
+    a, b = merge_annotations(rows)
+    assert [box.label_name for box in a.boxes] == ["cat", "dog"]
+    assert (b.boxes, b.problems) == ((), ())
+
+
+def test_boxes_are_a_list_or_json_text_of_one():
+    boxes = [{"label": "cat", "xmin": 0, "ymin": 1, "xmax": 2, "ymax": 3, "difficult": True}]
+    for value in (boxes, json.dumps(boxes)):
+        (row,) = from_rows({"path": "a.jpg", "boxes": value})
+        assert [(box.label_name, box.corners, box.difficult) for box in row.boxes] == [("cat", (0, 1, 2, 3), True)]
+    (row,) = from_rows({"path": "a.jpg", "boxes": [{"class": "cat", "bbox": [1, 2, 3, 4]}], "label": "pets"})
+    assert (row.boxes[0].corners, row.label_name) == ((1, 2, 4, 6), "pets")
+    for nothing in (None, "", " ", [], "[]"):
+        (row,) = from_rows({"path": "a.jpg", "boxes": nothing})
+        assert (row.boxes, row.problems) == ((), ())
+
+
+@pytest.mark.parametrize("boxes", ["[", "{}", "7", 7, {"a": 1}, "[" * 100_000, "null and void"])
+def test_boxes_that_are_no_list_quarantine_the_image(boxes):
+    (row,) = from_rows({"path": "a.jpg", "boxes": boxes})
+    assert reasons(row) == [an.ANNOTATION_UNREADABLE]
+
+
+@pytest.mark.parametrize(
+    "box", [None, 7, {}, {"label": "cat"}, {"label": "", "bbox": [0, 0, 1, 1]}, {"label": "cat", "bbox": "0 0 1 1"}]
+)
+def test_a_box_that_is_not_whole_costs_itself_alone(box):
+    good = {"label": "dog", "bbox": [0, 0, 1, 1]}
+    (row,) = from_rows({"path": "a.jpg", "boxes": [box, good]})
+    assert [kept.label_name for kept in row.boxes] == ["dog"]
+    assert reasons(row) == [an.BOX_MALFORMED]
+
+
+def test_a_million_boxes_in_one_row_end_in_one_reason():
+    box = {"label": "cat", "xmin": 0, "ymin": 0, "xmax": 1, "ymax": 1}
+    (row,) = from_rows({"path": "a.jpg", "boxes": [box] * 1_000_000})
+    assert (row.boxes, reasons(row)) == ((), [an.TOO_MANY_BOXES])
+
+
+def test_an_empty_label_is_no_label_and_a_number_is_its_text():
+    labels = ["", None, float("nan"), 3, 3.0, "3", False]
+    rows = from_rows(*({"path": f"{i}.jpg", "label": label} for i, label in enumerate(labels)))
+    assert [row.label_name for row in rows] == [None, None, None, "3", "3", "3", None]
+    assert [reasons(row) for row in rows] == [[]] * 6 + [[an.ANNOTATION_UNREADABLE]]
+
+
+def test_a_json_line_that_is_no_object_is_accounted_for():
+    lines = ['{"path": "a.jpg", "label": "cat"}', "[1]", "{", "", "null", "[" * 100_000, '{"label": "cat"}']
+    rows = list(read_rows(map(parse_json_line, lines), "m.jsonl", path_of))
+    assert len(rows) == len(lines)
+    assert rows[0].label_name == "cat"
+    assert all(reasons(row) == [an.PATH_UNUSABLE] for row in rows[1:])
+    assert rows[3].path == "m.jsonl#row=4"
+
+
+def from_json(text):
+    return list(read_rows(read_json(io.BytesIO(text.encode()), "m.json"), "m.json", path_of))
+
+
+def test_a_json_array_and_json_lines_are_the_same_rows():
+    objects = [{"path": f"{number}.jpg", "label": "cat"} for number in range(3)]
+    lines = "\n\n".join(map(json.dumps, objects))
+    texts = [lines, json.dumps(objects), f"\ufeff \n{json.dumps(objects, indent=2)}\r\n", f"\ufeff{lines}"]
+    for text in texts:
+        assert [(row.path, row.label_name, row.problems) for row in from_json(text)] == [
+            (f"file:///data/{number}.jpg", "cat", ()) for number in range(3)
+        ]
+    assert from_json("[]") == from_json("") == []
+
+
+def test_an_element_of_a_json_array_that_is_no_object_is_accounted_for():
+    good, bad = from_json('[{"path": "a.jpg", "label": "cat"}, 7]')
+    assert (good.label_name, bad.path, reasons(bad)) == ("cat", "m.json#row=2", [an.PATH_UNUSABLE])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('[{"path": "a.jpg", "label": "cat"}', "begins as a JSON array, and is none"),
+        ('[{"path": "a.jpg", "label": "cat"}] []', "goes on after its end"),
+        ('{\n  "images": []\n}', "an array of objects, or JSON lines"),
+    ],
+)
+def test_a_torn_json_array_and_an_object_on_several_lines_are_refused(text, message):
+    with pytest.raises(AnnotationFileError, match=rf"m\.json.*{message}"):
+        from_json(text)
+
+
+@pytest.mark.parametrize("data", [b"", b"path,label\n\xff\xfe,cat\n", "path,label\na.jpg,cat\n".encode("utf-16")])
+def test_a_file_that_is_no_csv_in_utf8_is_refused_by_name(data):
+    with pytest.raises(AnnotationFileError, match=r"m\.csv"):
+        from_csv(data)
+
+
+def test_a_quote_that_is_never_closed_is_refused():
+    with pytest.raises(AnnotationFileError, match="quote"):
+        from_csv(b'path,label\n"' + b"a,b\n" * 5_000_000)
+
+
+@pytest.mark.parametrize(
+    ("location", "kind"),
+    [
+        ("a/m.csv", "csv"),
+        ("M.JSONL", "json"),
+        ("m.ndjson", "json"),
+        ("m.json", "json"),
+        ("s3a://b/m.parquet/", "parquet"),
+    ],
+)
+def test_the_format_is_told_by_the_suffix(location, kind):
+    assert manifest_format(location) == kind
+
+
+def test_an_unknown_suffix_is_refused():
+    with pytest.raises(InvalidArgumentError, match=r"\.csv, \.jsonl"):
+        manifest_format("labels.txt")
+
+
+values = st.none() | st.text(max_size=12) | st.integers() | st.floats() | st.booleans() | st.lists(st.integers())
+
+
+@given(st.fixed_dictionaries(dict.fromkeys(("path", "label", "boxes", "split", "width", "height"), values)))
+def test_no_row_makes_the_reader_raise_and_none_is_lost(row):
+    (read,) = from_rows(row)
+    assert read.path
+    assert set(reasons(read)) <= set(an.REASONS)
+
+
+def test_json_lines_may_leave_out_keys_each_on_its_own():
+    rows = [
+        {},
+        {"path": "a.jpg", "label": "cat"},
+        {"split": "test", "path": "b.jpg"},
+        {"LABEL": "dog", "path": "c.jpg"},
+    ]
+    lost, a, b, c = from_rows(*rows)
+    assert reasons(lost) == [an.PATH_UNUSABLE]
+    assert (a.label_name, a.split) == ("cat", None)
+    assert (b.label_name, b.split) == (None, "test")
+    assert c.label_name == "dog"

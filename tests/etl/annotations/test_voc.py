@@ -1,0 +1,213 @@
+"""Rules of Pascal VOC: converted once, real files read, hostile ones refused by name."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lakelens.etl.annotations import record as an
+from lakelens.etl.annotations.record import Annotation
+from lakelens.etl.annotations.voc import image_key, parse_split_list, parse_voc, split_list, with_split_lists
+
+pytestmark = pytest.mark.unit
+
+
+def reasons(annotation):
+    return [found.reason for found in annotation.problems]
+
+
+def voc_object(name="cat", corners=(1, 1, 1, 1), more=""):
+    sides = "".join(f"<{s}>{c}</{s}>" for s, c in zip(("xmin", "ymin", "xmax", "ymax"), corners, strict=True))
+    return f"<object><name>{name}</name>{more}<bndbox>{sides}</bndbox></object>"
+
+
+def voc(*objects, size=(500, 375)):
+    return (
+        "<annotation><folder>VOC2007</folder><filename>000005.jpg</filename><source><image>flickr</image></source>"
+        f"<size><width>{size[0]}</width><height>{size[1]}</height><depth>3</depth></size><segmented>0</segmented>"
+        f"{''.join(objects)}</annotation>"
+    ).encode()
+
+
+def test_one_based_inclusive_pixels_become_half_open():
+    read = parse_voc(voc(voc_object(corners=(1, 1, 500, 375)), voc_object(corners=(263, 211, 263, 211))), "p")
+    assert [box.corners for box in read.boxes] == [(0, 0, 500, 375), (262, 210, 263, 211)]
+    assert (read.path, read.size, read.problems) == ("p", (500, 375), ())
+
+
+def test_coordinates_with_fractions_keep_them():
+    read = parse_voc(voc(voc_object(corners=("45.70000076293945", "1.5", " 60.25\n", "1e2"))), "p")
+    assert read.boxes[0].corners == (44.70000076293945, 0.5, 60.25, 100)
+
+
+def test_parts_of_an_object_with_boxes_of_their_own_are_no_objects():
+    part = "<part><name>head</name><bndbox><xmin>7</xmin><ymin>7</ymin><xmax>9</xmax><ymax>9</ymax></bndbox></part>"
+    before = voc_object("person", (10, 20, 30, 40), more=part)
+    after = before.replace(part, "").replace("</object>", part + "</object>")
+    for text in (before, after):
+        (box,) = parse_voc(voc(text), "p").boxes
+        assert (box.label_name, box.corners) == ("person", (9, 19, 30, 40))
+
+
+def test_difficult_is_read_and_truncated_pose_and_occluded_are_tolerated():
+    flags = "<pose>Left</pose><truncated>1</truncated><occluded>0</occluded><difficult>{}</difficult>"
+    read = parse_voc(voc(voc_object(more=flags.format(1)), voc_object(more=flags.format(0)), voc_object()), "p")
+    assert [box.difficult for box in read.boxes] == [True, False, False]
+
+
+def test_an_image_without_objects_is_an_image_without_boxes():
+    assert parse_voc(voc(), "p") == Annotation("p", size=(500, 375))
+
+
+def test_a_declared_size_of_zero_is_unknown():
+    assert parse_voc(voc(size=(0, 0)), "p").size is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<object><bndbox><xmin>1</xmin><ymin>1</ymin><xmax>2</xmax><ymax>2</ymax></bndbox></object>",
+        "<object><name>cat</name></object>",
+        "<object><name>cat</name><bndbox><xmin>1</xmin></bndbox></object>",
+        "<object><name>cat</name><polygon><x1>1</x1></polygon></object>",
+        voc_object("  "),
+        voc_object(corners=("one", 1, 2, 2)),
+        voc_object(corners=("", 1, 2, 2)),
+    ],
+)
+def test_an_object_that_is_not_whole_costs_itself_alone(text):
+    read = parse_voc(voc(text, voc_object("dog", (2, 2, 3, 3))), "p")
+    assert [box.label_name for box in read.boxes] == ["dog"]
+    assert reasons(read) == [an.BOX_MALFORMED]
+
+
+def test_class_names_may_be_of_any_script_and_any_encoding_of_the_tools():
+    text = voc(voc_object("锚杆 <é>".replace("<", "&lt;"))).decode()
+    for encoding in ("utf-8", "utf-16", "gbk"):
+        head = f'<?xml version="1.0" encoding="{encoding}"?>'
+        read = parse_voc((head + text.replace("é", "e")).encode(encoding), "p")
+        assert [box.label_name for box in read.boxes] == ["锚杆 <e>"]
+    latin = ('<?xml version="1.0" encoding="iso-8859-1"?>' + voc(voc_object("é")).decode()).encode("latin-1")
+    assert parse_voc(latin, "p").boxes[0].label_name == "é"
+    assert parse_voc(b"\xef\xbb\xbf" + voc(voc_object("é")), "p").boxes[0].label_name == "é"
+
+
+BILLION_LAUGHS = (
+    '<?xml version="1.0"?><!DOCTYPE lolz [<!ENTITY l0 "lol">'
+    + "".join(f'<!ENTITY l{i} "{f"&l{i - 1};" * 10}">' for i in range(1, 10))
+    + "]><annotation><filename>&l9;</filename></annotation>"
+).encode()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        BILLION_LAUGHS,
+        b'<!DOCTYPE a [<!ENTITY x SYSTEM "file:///etc/passwd">]><annotation><filename>&x;</filename></annotation>',
+        b'<!DOCTYPE annotation SYSTEM "http://localhost/x.dtd"><annotation/>',
+        b"<annotation>" * 100_000,
+        b"<annotation><object>&undefined;</object></annotation>",
+        b'<?xml version="1.0" encoding="klingon"?><annotation/>',
+        b'<?xml version="1.0" encoding="gbk"?><annotation>\xff\xff</annotation>',
+        b"<html><body/></html>",
+        b"\x89PNG\r\n\x1a\n",
+        b"{}",
+        b"",
+        b"\0" * 1000,
+        b"<annotation/><annotation/>",
+    ],
+    ids=range(13),
+)
+def test_a_hostile_or_foreign_file_is_refused_and_says_so(data):
+    read = parse_voc(data, "p")
+    assert reasons(read) == [an.ANNOTATION_UNREADABLE]
+    assert read.boxes == ()
+    assert read.quarantine is not None
+    assert len(read.problems[0].detail) <= 200
+
+
+def test_a_file_cut_off_at_any_byte_is_unreadable_and_never_half_read():
+    whole = voc(voc_object("cat", (1, 2, 3, 4)), voc_object("dog", (5, 6, 7, 8)))
+    for length in range(len(whole)):
+        read = parse_voc(whole[:length], "p")
+        assert read.boxes == ()
+        assert reasons(read) == [an.ANNOTATION_UNREADABLE]
+    assert len(parse_voc(whole, "p").boxes) == 2
+
+
+@given(st.binary(max_size=200), st.integers(0, 400), st.integers(0, 50))
+@settings(max_examples=300, deadline=None)
+def test_no_bytes_make_the_parser_raise(noise, position, cut):
+    whole = voc(voc_object("cat", (1, 2, 3, 4)))
+    read = parse_voc(whole[:position] + noise + whole[position + cut :], "p")
+    assert read.path == "p"
+    assert set(reasons(read)) <= set(an.REASONS)
+
+
+def test_half_a_million_objects_end_in_one_reason():
+    read = parse_voc(b"<annotation>" + voc_object().encode() * 500_000 + b"</annotation>", "p")
+    assert reasons(read) == [an.TOO_MANY_BOXES]
+    assert read.boxes == ()
+
+
+def test_an_endless_text_is_cut_and_costs_its_object():
+    read = parse_voc(voc(voc_object("x" * 5_000_000), voc_object("dog")), "p")
+    assert [box.label_name for box in read.boxes] == ["dog"]
+
+
+@pytest.mark.parametrize(
+    ("path", "key"),
+    [
+        ("JPEGImages/000005.jpg", "000005"),
+        ("Annotations/000005.xml", "000005"),
+        ("VOC2007/JPEGImages/000005.jpg", "VOC2007/000005"),
+        ("VOC2007/Annotations/000005.xml", "VOC2007/000005"),
+        ("JPEGImages/sub/a.b.jpg", "sub/a.b"),
+        ("train/x.jpg", "train/x"),
+        ("train/x.xml", "train/x"),
+        ("noext", "noext"),
+    ],
+)
+def test_an_image_and_its_annotation_share_a_key(path, key):
+    assert image_key(path) == key
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        ("ImageSets/Main/train.txt", ("", "train")),
+        ("VOC2012/ImageSets/Main/trainval.txt", ("VOC2012/", "trainval")),
+        ("ImageSets/Main/cat_train.txt", None),
+        ("ImageSets/Segmentation/train.txt", None),
+        ("ImageSets/Main/train.txt.bak", None),
+        ("xImageSets/Main/train.txt", None),
+    ],
+)
+def test_only_the_lists_of_whole_splits_give_splits(path, found):
+    assert split_list(path) == found
+
+
+def test_a_split_list_names_one_image_a_line():
+    text = "\ufeff000005\r\n000007  1\n\n  sub/000009 -1\n"
+    assert list(parse_split_list(text, "VOC2007/")) == ["VOC2007/000005", "VOC2007/000007", "VOC2007/sub/000009"]
+
+
+@pytest.mark.parametrize(
+    ("lists", "split"),
+    [
+        ((), None),
+        (("train", "trainval"), "train"),
+        (("val", "trainval"), "validation"),
+        (("trainval",), "train"),
+        (("test",), "test"),
+    ],
+)
+def test_the_lists_that_name_an_image_give_its_split(lists, split):
+    named = with_split_lists(Annotation("a"), lists)
+    assert (named.split, named.problems) == (split, ())
+
+
+@pytest.mark.parametrize("lists", [("train", "val"), ("trainval", "test"), ("train", "test", "trainval")])
+def test_an_image_in_two_splits_is_a_conflict(lists):
+    assert reasons(with_split_lists(Annotation("a"), lists)) == [an.SPLIT_CONFLICT]

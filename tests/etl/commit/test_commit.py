@@ -1,0 +1,257 @@
+"""Both ways to commit a batch, Delta's transaction and its public writers: one batch, one commit, nothing doubled."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from etl_pictures import write_image
+from stored_rows import stored_paths, stored_rows
+from version_tables import commit as commit_by_another
+
+from lakelens import ImageTable
+from lakelens.errors import TableConflictError
+from lakelens.etl.commit import commit
+from lakelens.etl.commit.commit import open_transaction
+from lakelens.etl.commit.public_commit import last_number
+from lakelens.etl.commit.transaction import APPLICATION_ID, Batch
+from lakelens.etl.log.snapshot import open_snapshot
+from lakelens.etl.spark.writing_session import writing_session
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture
+def by_public_writers(monkeypatch):
+    """Lets the public writers commit, as where Delta's classes are renamed."""
+    monkeypatch.setattr(commit, "_has_delta_classes", lambda _: False)
+
+
+@pytest.fixture(scope="module")
+def start(spark, tmp_path_factory):
+    """A table of one row, at version 0, to be copied."""
+    location = tmp_path_factory.mktemp("commit") / "start"
+    row(spark, "first").write.format("delta").partitionBy("split").save(str(location))
+    return location
+
+
+@pytest.fixture
+def place(start, tmp_path):
+    return str(shutil.copytree(start, tmp_path / "50% t"))
+
+
+def row(spark, path):
+    return spark.sql(f"SELECT '{path}' AS path, 'train' AS split")
+
+
+def log_entries(place, kind):
+    """The log's entries of one kind, by version."""
+    commits = sorted((Path(place) / "_delta_log").glob("*.json"))
+    entries = {int(file.stem): [json.loads(line) for line in file.read_text().splitlines()] for file in commits}
+    return {version: found[kind] for version, lines in entries.items() for found in lines if kind in found}
+
+
+def set_by_another(place, properties):
+    """Sets properties as a writer elsewhere does, of whom this JVM knows nothing."""
+    (*_, metadata) = log_entries(place, "metaData").values()
+    note = {"timestamp": int(1000 * time.time()), "operation": "SET TBLPROPERTIES", "operationParameters": {}}
+    changed = {**metadata, "configuration": {**metadata["configuration"], **properties}}
+    commit_by_another(Path(place), {"commitInfo": note}, {"metaData": changed})
+
+
+def commit_number(place, number, application=APPLICATION_ID):
+    """Commits a number alone, as another writer."""
+    commit_by_another(Path(place), {"txn": {"appId": application, "version": number, "lastUpdated": 0}})
+
+
+def write_images(folder, numbers):
+    for number in numbers:
+        write_image(folder / f"{number:04d}.jpg", seed=number)
+
+
+def attempted(transaction, rows, note):
+    """Commits rows; gives None if that is refused."""
+    try:
+        return transaction.commit(Batch(rows, note))
+    except TableConflictError:
+        return None
+
+
+@pytest.fixture(scope="module")
+def story(spark, start, tmp_path_factory):
+    """A table through what Delta's transaction does to it while others write, told step by step.
+
+    Two plan after another has set properties, and one before that. One commits, the others are refused. After a further
+    commit of another, a third replaces all rows.
+    """
+    place = str(shutil.copytree(start, tmp_path_factory.mktemp("driven") / "50% t"))
+    session = writing_session(spark)
+    told = {"place": place}
+    early = open_transaction(spark, place)
+    set_by_another(place, {"lakelens.labels": "{}"})
+    first, second = (open_transaction(spark, place) for _ in range(2))
+    told["early"] = attempted(early, row(spark, "same"), "planned before the properties")
+    told["first"] = attempted(first, row(spark, "same"), "first")
+    told["second"] = attempted(second, row(spark, "same"), "second")
+    set_by_another(place, {"team.owner": "someone"})
+    third = open_transaction(session, place)
+    stale = session.range(300).selectExpr(
+        "CASE id WHEN 0 THEN 'first' WHEN 1 THEN 'same' ELSE lpad(id, 100, 0) END AS path"
+    )
+    told["planned third"] = third.version
+    told["third"] = third.commit(Batch(row(session, "new"), "third", stale, {"lakelens.labels": "it's"}))
+    return told
+
+
+@pytest.mark.spark
+def test_a_writer_that_planned_before_anothers_commit_is_refused(story):
+    assert (story["early"], story["second"]) == (None, None)
+    assert (story["first"].version, story["first"].rows) == (2, 1)
+    assert stored_paths(story["place"], 2) == ["first", "same"]
+
+
+@pytest.mark.spark
+def test_each_ingest_has_the_number_after_the_last_whatever_was_committed_between(story):
+    numbers = log_entries(story["place"], "txn")
+    assert {txn["appId"] for txn in numbers.values()} == {APPLICATION_ID}
+    assert {version: txn["version"] for version, txn in numbers.items()} == {2: 0, story["third"].version: 1}
+    assert story["planned third"] == 3
+
+
+@pytest.mark.spark
+def test_rows_are_replaced_and_properties_set_with_the_new_ones(story):
+    assert stored_paths(story["place"]) == ["new"]
+    configuration = open_snapshot(story["place"]).configuration
+    assert (configuration["lakelens.labels"], configuration["team.owner"]) == ("it's", "someone")
+    assert story["third"].version == 4
+
+
+@pytest.mark.spark
+def test_a_long_list_of_replaced_rows_does_not_swell_the_log(story):
+    log = Path(story["place"]) / "_delta_log" / f"{story['third'].version:020d}.json"
+    assert log.stat().st_size < 20_000
+
+
+@pytest.mark.spark
+def test_the_last_number_is_found_as_of_a_version_also_behind_a_checkpoint_and_a_cleaned_log(spark, place):
+    for number in (0, 1):
+        commit_number(place, number)
+    commit_number(place, 77, "another application")
+    assert [last_number(spark, place, version) for version in (0, 1)] == [-1, 0]
+    spark._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, place).checkpoint()
+    for version in range(3):
+        (Path(place) / "_delta_log" / f"{version:020d}.json").unlink()
+    commit_number(place, 2)
+    assert [last_number(spark, place, version) for version in (3, 4)] == [1, 2]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("writers", ["delta", "public"])
+def test_a_file_that_holds_other_rows_too_keeps_these(spark, place, request, writers):
+    if writers == "public":
+        request.getfixturevalue("by_public_writers")
+    session = writing_session(spark)
+    paths = ("file:/data/a b", "file:///data/c", "cat", None)
+    rows = [(path, "train") for path in paths]
+    session.createDataFrame(rows, "path STRING, split STRING").coalesce(1).write.format("delta").mode("append").save(
+        place
+    )
+    untouched, touched = (open_snapshot(place, version).files.paths for version in (0, 1))
+    stale = session.sql("SELECT explode(array('file:///data/a%20b', 'cat', 'of no row')) AS path")
+    done = open_transaction(session, place).commit(Batch(row(session, "cat"), "replaced", stale))
+    assert (done.version, done.rows) == (2, 1)
+    found = sorted(str(row.path) for row in stored_rows(place))
+    assert found == ["None", "cat", "file:///data/c", "first"]
+    left = set(open_snapshot(place).files.paths)
+    assert left & set(touched) == set(untouched)
+    none = session.sql("SELECT 'of no row' AS path")
+    assert open_transaction(session, place).commit(Batch(row(session, "dog"), "appended", none)).rows == 1
+
+
+@pytest.mark.unit
+def test_rows_are_counted_by_the_statistics_of_their_files_or_not_at_all():
+    assert commit._row_count(['{"numRecords": 2}', '{"numRecords": 5}']) == 7
+    assert commit._row_count([]) == 0
+    assert commit._row_count(['{"numRecords": 2}', None]) is None  # Delta was told to collect none
+
+
+@pytest.mark.spark
+def test_of_two_that_write_at_once_one_commits_and_one_is_told(spark, place):
+    transactions = [open_transaction(spark, place) for _ in range(2)]
+    gate = threading.Barrier(2)
+    outcomes: list[object] = []
+
+    def write(number: int) -> None:
+        rows = row(spark, "same")
+        gate.wait()
+        try:
+            outcomes.append(transactions[number].commit(Batch(rows, f"note {number}")).version)
+        except TableConflictError as error:
+            outcomes.append(type(error))
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(map(str, outcomes)) == sorted(map(str, [1, TableConflictError]))
+    assert stored_paths(place) == ["first", "same"]
+
+
+@pytest.mark.spark
+def test_ingests_through_the_public_writers_store_each_file_once(spark, by_public_writers, tmp_path):
+    results: list[object] = []
+    gate = threading.Barrier(2)
+    source, place = tmp_path / "source", tmp_path / "50% t"
+    table = ImageTable(spark, place)
+
+    def ingest() -> None:
+        gate.wait()
+        try:
+            results.append(ImageTable(spark, place).ingest(source))
+        except Exception as error:  # noqa: BLE001  shown by the assertion below
+            results.append(error)
+
+    write_images(source / "cat", range(2))
+    (source / "cat" / "broken.jpg").write_text("no image")
+    first = table.ingest(source, size=16)
+    commit_number(place, 0)  # an ingest elsewhere
+    early = open_transaction(spark, str(place))
+    set_by_another(place, {"team.owner": "someone"})
+    assert attempted(early, row(spark, "early"), "planned before the properties") is None
+    write_images(source / "cat", range(2, 6))
+    write_images(source / "it's", range(10, 14))
+    write_image(source / "cat" / "0000.jpg", seed=999)
+    threads = [threading.Thread(target=ingest) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (first.version, first.stored, first.quarantined) == (0, 2, 1)
+    assert not [error for error in results if isinstance(error, Exception)]
+    late, winner = sorted(results, key=lambda result: result.stored)
+    assert (winner.stored, winner.changed, winner.quarantined, winner.skipped) == (9, 1, 0, 2)
+    assert (late.stored, late.skipped, late.committed) == (0, 11, False)
+    found = Counter(row.path for row in stored_rows(place))
+    assert (len(found), set(found.values())) == (10, {1})
+    assert table.class_counts() == {"cat": 6, "it's": 4}
+    assert [Path(file.path).name for file in table.quarantine().files] == ["broken.jpg"]
+
+    latest = table.version
+    early._latest = lambda: early.version  # past its own look, as when both look before either writes
+    assert attempted(early, row(spark, "early"), "early") is None
+    assert table.version == latest
+    # A new label makes a version of its own: one of the winner, and one of the other if that came so far.
+    assert winner.version in (4, 5)
+    numbers = log_entries(place, "txn")
+    assert {version: txn["version"] for version, txn in numbers.items()} == {1: 0, winner.version: 1}
+    configuration = open_snapshot(place).configuration
+    assert (list(json.loads(configuration["lakelens.labels"])), configuration["team.owner"]) == (
+        ["cat", "it's"],
+        "someone",
+    )

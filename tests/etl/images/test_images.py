@@ -1,0 +1,351 @@
+from __future__ import annotations
+
+import io
+import json
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from etl_pictures import encoded, picture
+from PIL import Image, ImageCms, JpegImagePlugin
+
+from lakelens.errors import ImageError, InvalidArgumentError
+from lakelens.etl.images.codec import RESAMPLINGS, decode, decode_source, encode_jpeg, fit, to_rgb, upright
+from lakelens.etl.images.recipe import RECIPE_PROPERTY, Limits, Recipe
+from lakelens.etl.images.stored_form import make_stored_image
+from lakelens.etl.quarantine.table import REASONS
+
+pytestmark = pytest.mark.unit
+
+FLIPS = {
+    1: None,
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_90,  # undoes orientation 6
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_270,
+}
+
+
+def pixels(image: Image.Image) -> np.ndarray:
+    return np.asarray(image.convert("RGB")).astype(int)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("file_format", ["PNG", "TIFF", "WEBP", "JPEG"])
+def test_exif_orientations_show_identical_pixels(orientation, file_format):
+    straight = picture(width=64, height=48)
+    turned = straight if FLIPS[orientation] is None else straight.transpose(FLIPS[orientation])
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    options = {"lossless": True} if file_format == "WEBP" else {"quality": 100, "subsampling": 0}
+    if file_format in ("PNG", "TIFF"):
+        options = {}
+    source = decode_source(encoded(turned, file_format, exif=exif, **options))
+    assert (source.orientation, source.width, source.height) == (orientation, *straight.size)
+    result = source.image
+    assert result.size == straight.size
+    if file_format == "JPEG":
+        assert np.abs(pixels(result) - pixels(straight)).max() < 12
+    else:
+        np.testing.assert_array_equal(pixels(result), pixels(straight))
+
+
+def test_an_orientation_outside_1_to_8_changes_nothing():
+    image = picture()
+    for value in (0, 9, 255, -1):
+        assert upright(image, value) is image
+
+
+def test_broken_exif_costs_nothing_but_the_orientation():
+    data = encoded(picture(), "JPEG", exif=b"Exif\0\0II*\0\xff\xff\xff\xff garbage")
+    assert decode(data).size == (60, 40)
+
+
+def test_a_jpeg_named_png_is_decoded_by_its_bytes():
+    assert decode_source(encoded(picture(), "JPEG")).file_format == "JPEG"
+
+
+def test_cmyk_becomes_rgb():
+    image = picture()
+    result = decode(encoded(image.convert("CMYK"), "TIFF"))
+    assert np.abs(pixels(result) - pixels(image)).max() <= 2
+
+
+def test_sixteen_bits_are_scaled_not_clipped():
+    ramp = np.linspace(0, 65535, 256).astype(np.uint16).reshape(16, 16)
+    for file_format in ("PNG", "TIFF"):
+        result = pixels(decode(encoded(Image.fromarray(ramp), file_format)))[..., 0]
+        assert np.abs(result - np.arange(256).reshape(16, 16)).max() <= 1
+
+
+def test_big_endian_sixteen_bits_are_scaled_too():
+    ramp = np.linspace(0, 65535, 256).astype(np.uint16).reshape(16, 16)
+    image = Image.frombytes("I;16B", (16, 16), ramp.astype(">u2").tobytes())
+    assert np.abs(pixels(to_rgb(image))[..., 0] - np.arange(256).reshape(16, 16)).max() <= 1
+
+
+def test_floats_are_scaled_by_their_own_range():
+    ramp = np.linspace(-2, 6, 256, dtype=np.float32).reshape(16, 16)
+    result = pixels(decode(encoded(Image.fromarray(ramp), "TIFF")))[..., 0]
+    assert np.abs(result - np.arange(256).reshape(16, 16)).max() <= 1
+
+
+def test_floats_without_a_finite_value_are_corrupt():
+    with pytest.raises(ImageError) as caught:
+        decode(encoded(Image.fromarray(np.full((4, 4), np.nan, np.float32)), "TIFF"))
+    assert caught.value.reason == "corrupt"
+
+
+def test_one_bit_becomes_black_and_white():
+    image = Image.new("1", (8, 8), 1)
+    image.putpixel((0, 0), 0)
+    result = pixels(decode(encoded(image, "PNG")))
+    assert result[0, 0].tolist() == [0, 0, 0]
+    assert result[7, 7].tolist() == [255, 255, 255]
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "PA"])
+def test_transparency_lies_over_white(mode):
+    rgba = Image.new("RGBA", (4, 4), (255, 0, 0, 0))
+    rgba.putpixel((0, 0), (0, 0, 0, 255))
+    image = rgba.convert("LA") if mode == "LA" else rgba
+    if mode == "PA":
+        image = rgba.quantize(8)
+    result = pixels(decode(encoded(image, "PNG")))
+    assert result[3, 3].tolist() == [255, 255, 255]
+    assert result[0, 0].tolist() == [0, 0, 0]
+
+
+def test_half_transparent_pixels_are_mixed_with_white():
+    result = pixels(decode(encoded(Image.new("RGBA", (4, 4), (0, 0, 0, 128)), "PNG")))
+    assert abs(int(result[0, 0, 0]) - 127) <= 1
+
+
+def test_a_transparent_colour_of_an_rgb_png_lies_over_white():
+    image = Image.new("RGB", (4, 4), (9, 9, 9))
+    result = pixels(decode(encoded(image, "PNG", transparency=(9, 9, 9))))
+    assert result[0, 0].tolist() == [255, 255, 255]
+
+
+@pytest.mark.parametrize("file_format", ["GIF", "WEBP", "PNG", "TIFF"])
+def test_an_animation_is_its_first_frame(file_format):
+    red, blue = Image.new("RGB", (8, 8), "red"), Image.new("RGB", (8, 8), "blue")
+    options = {"lossless": True} if file_format == "WEBP" else {}
+    data = encoded(red, file_format, save_all=True, append_images=[blue], **options)
+    assert pixels(decode(data))[0, 0].tolist() == [255, 0, 0]
+
+
+def test_a_colour_profile_is_converted_to_srgb():
+    # A profile whose red is sRGB's green: what is stored as (255, 0, 0) has to look green.
+    profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+    swapped = bytearray(profile)
+    count = struct.unpack(">I", swapped[128:132])[0]
+    tags = {swapped[132 + 12 * i : 136 + 12 * i].decode(): 132 + 12 * i for i in range(count)}
+    red, green = tags["rXYZ"] + 4, tags["gXYZ"] + 4
+    swapped[red : red + 4], swapped[green : green + 4] = swapped[green : green + 4], swapped[red : red + 4]
+    swapped = bytearray(bytes(swapped).replace(b"sRGB", b"test"))
+    swapped = bytearray(bytes(swapped).replace("sRGB".encode("utf-16-be"), "test".encode("utf-16-be")))
+    data = encoded(Image.new("RGB", (4, 4), (255, 0, 0)), "PNG", icc_profile=bytes(swapped))
+    result = pixels(decode(data))[0, 0]
+    assert result[1] > 250
+    assert result[0] < 5
+
+
+def test_a_broken_colour_profile_is_passed_over():
+    data = encoded(picture(), "PNG", icc_profile=b"not a profile")
+    np.testing.assert_array_equal(pixels(decode(data)), pixels(picture()))
+
+
+def test_scaled_decoding_is_used_for_large_jpegs_and_shows_no_difference():
+    large = picture(width=1600, height=1200)
+    data = encoded(large, quality=95)
+    scaled = decode_source(data, target_size=150)
+    assert scaled.image.size == (400, 300)
+    assert (scaled.width, scaled.height) == (1600, 1200)
+    whole = fit(decode(data), 150)
+    assert np.abs(pixels(fit(scaled.image, 150)) - pixels(whole)).mean() < 1
+
+
+def test_fit_pads_evenly_and_keeps_the_aspect():
+    result = pixels(fit(Image.new("RGB", (40, 20), "black"), 100))
+    assert result.shape == (100, 100, 3)
+    assert (result[:25] == 255).all()
+    assert (result[25:75] == 0).all()
+    assert (result[75:] == 255).all()
+
+
+def test_crop_fills_the_square_and_stretch_takes_everything():
+    image = Image.new("RGB", (40, 20), "black")
+    image.paste("red", (0, 0, 10, 20))
+    assert (pixels(fit(image, 100, "crop"))[:, 10:, 0] < 5).all()
+    stretched = pixels(fit(image, 100, "stretch"))
+    assert (stretched[:, :20, 0] > 250).all()
+    assert fit(image, 100, "none").size == (40, 20)
+
+
+def test_an_image_of_one_pixel_and_one_of_extreme_aspect_fit():
+    assert fit(Image.new("RGB", (1, 1)), 299).size == (299, 299)
+    assert fit(Image.new("RGB", (5000, 1)), 299).size == (299, 299)
+
+
+@pytest.mark.parametrize(("size", "resize"), [(0, "fit"), (-1, "fit"), (2.5, "fit"), (True, "fit"), (10, "blur")])
+def test_a_size_or_resize_that_makes_no_sense_is_refused(size, resize):
+    with pytest.raises(InvalidArgumentError) as caught:
+        fit(picture(), size, resize)
+    assert repr(size) in str(caught.value) or repr(resize) in str(caught.value)
+
+
+def reason_of(data: bytes, **options: int) -> str:
+    with pytest.raises(ImageError) as caught:
+        decode(data, **options)
+    assert caught.value.reason in REASONS
+    assert str(caught.value)
+    return caught.value.reason
+
+
+def test_zero_bytes_are_empty():
+    assert reason_of(b"") == "empty"
+
+
+@pytest.mark.parametrize(
+    "data", [b"x", b"hello, this is text\n" * 50, bytes(500), b"%PDF-1.4\n", b"<svg/>", b"\xff\xd8"]
+)
+def test_text_renamed_jpg_is_not_an_image(data):
+    assert reason_of(data) in ("not_an_image", "corrupt", "truncated")
+
+
+@pytest.mark.parametrize("file_format", ["JPEG", "PNG", "GIF", "TIFF", "WEBP", "BMP"])
+@pytest.mark.parametrize("tenth", range(10))
+def test_truncated_at_ten_lengths_is_an_error_with_a_reason(file_format, tenth):
+    noise = Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8))
+    data = encoded(noise, file_format)
+    assert reason_of(data[: len(data) * tenth // 10]) in ("empty", "not_an_image", "truncated", "corrupt")
+
+
+def test_a_decompression_bomb_is_refused_before_it_is_decoded():
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    header = struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0)
+    body = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(1000))) + chunk(b"IEND", b"")
+    bomb = b"\x89PNG\r\n\x1a\n" + body
+    assert reason_of(bomb) == "too_many_pixels"
+    assert reason_of(encoded(picture()), max_pixels=2399) == "too_many_pixels"
+    assert decode(encoded(picture()), max_pixels=2400).size == (60, 40)
+
+
+@pytest.mark.parametrize("file_format", ["PNG", "TIFF", "GIF", "JPEG"])
+def test_a_limit_beyond_pillows_own_is_the_one_that_counts(file_format, monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    data = encoded(picture(width=40, height=40), file_format)
+    assert decode(data, max_pixels=1600).size == (40, 40)
+    assert reason_of(data, max_pixels=1599) == "too_many_pixels"
+    assert Image.MAX_IMAGE_PIXELS == 100
+
+
+def test_stored_forms_hold_what_they_say():
+    data = encoded(picture(width=80, height=60))
+    raw = make_stored_image(data, Recipe(size=32, store="raw_rgb"), Limits())
+    assert (raw.format, len(raw.image)) == ("raw_rgb", 32 * 32 * 3)
+    np.testing.assert_array_equal(
+        np.frombuffer(raw.image, np.uint8).reshape(32, 32, 3), np.asarray(fit(decode(data), 32))
+    )
+    jpeg = make_stored_image(data, Recipe(size=32), Limits())
+    assert (jpeg.format, Image.open(io.BytesIO(jpeg.image)).size) == ("jpeg", (32, 32))
+    assert jpeg.image == encode_jpeg(fit(decode(data), 32))
+
+
+def test_a_recipe_chooses_the_chroma_of_its_jpegs():
+    data = encoded(picture(width=80, height=60))
+    for number, subsampling in enumerate(("4:4:4", "4:2:2", "4:2:0")):
+        stored = make_stored_image(data, Recipe(size=64, subsampling=subsampling), Limits())
+        assert JpegImagePlugin.get_sampling(Image.open(io.BytesIO(stored.image))) == number
+
+
+@pytest.mark.parametrize("name", ["subsampling", "resample"])
+def test_a_table_from_before_a_choice_was_there_has_its_default(name):
+    before = json.loads(Recipe().as_property())
+    del before[name]
+    assert Recipe.of({RECIPE_PROPERTY: json.dumps(before)}, "t") == Recipe()
+
+
+def test_a_recipe_chooses_the_filter_of_its_scaling():
+    source = picture(width=90, height=70)
+    data = encoded(source, "PNG")
+    shown = set()
+    for resample in RESAMPLINGS:
+        recipe = Recipe(size=32, resize="stretch", resample=resample, store="raw_rgb")
+        stored = make_stored_image(data, recipe, Limits())
+        assert stored.image == source.resize((32, 32), Image.Resampling[resample.upper()], reducing_gap=3.0).tobytes()
+        shown.add(stored.image)
+    assert len(shown) == len(RESAMPLINGS)
+
+
+@pytest.mark.parametrize("resample", RESAMPLINGS)
+def test_no_filter_leaves_a_pattern_finer_than_the_stored_pixels(resample):
+    stripes = Image.fromarray(np.tile(np.array([0, 255], np.uint8), (256, 128))).convert("RGB")
+    scaled = pixels(fit(stripes, 48, resample=resample))
+    assert np.ptp(scaled) <= 255 / 4  # nearest neighbours would show black and white
+
+
+def test_broken_layers_cost_no_image_that_is_whole():
+    # A PSD whose merged image is whole, with a layer that ends before it starts.
+    header = b"8BPS" + struct.pack(">H6xHIIHH", 1, 1, 4, 4, 8, 1) + bytes(8)
+    layer = struct.pack(">h4iH", 1, 9, 9, 0, 0, 1) + struct.pack(">hI", 0, 2) + b"8BIMnorm" + bytes(4)
+    layer += struct.pack(">I", 12) + struct.pack(">II", 0, 0) + bytes(4)
+    block = struct.pack(">I", len(layer) + 20) + layer + bytes(20)
+    data = header + struct.pack(">I", len(block)) + block + struct.pack(">H", 0) + bytes(range(16))
+    with pytest.raises(ValueError, match="tile"):
+        _ = Image.open(io.BytesIO(data)).n_frames
+    assert decode_source(data).image.size == (4, 4)
+
+
+def test_original_keeps_the_bytes_when_any_decoder_shows_them_alike_and_else_every_pixel():
+    recipe = Recipe(store="original")
+    for file_format in ("JPEG", "PNG"):
+        data = encoded(picture(), file_format)
+        stored = make_stored_image(data, recipe, Limits())
+        assert (stored.image, stored.format, stored.width, stored.height) == (data, file_format.lower(), 60, 40)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    for data in (encoded(picture(), "JPEG", exif=exif), encoded(picture(), "BMP"), encoded(picture().convert("CMYK"))):
+        stored = make_stored_image(data, recipe, Limits())
+        assert stored.format == "png"
+        np.testing.assert_array_equal(pixels(Image.open(io.BytesIO(stored.image))), pixels(decode(data)))
+        assert (stored.width, stored.height) == decode(data).size
+
+
+def test_a_file_beyond_the_byte_limit_is_refused():
+    with pytest.raises(ImageError) as caught:
+        make_stored_image(encoded(picture()), Recipe(), Limits(max_bytes=10))
+    assert caught.value.reason == "too_many_bytes"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"size": 0}, ["size", "0"]),
+        ({"store": "webp"}, ["store", "'webp'", "raw_rgb"]),
+        ({"quality": 101}, ["quality", "101", "100"]),
+        ({"subsampling": "4:1:0"}, ["subsampling", "'4:1:0'", "4:4:4"]),
+        ({"seed": 1.5}, ["seed", "1.5"]),
+        ({"splits": {"a": 0.5}}, ["0.5", "sum to 1"]),
+        ({"resize": "blur"}, ["resize", "'blur'"]),
+        ({"resample": "nearest"}, ["resample", "'nearest'", "lanczos", "box"]),
+    ],
+)
+def test_a_recipe_that_makes_no_sense_is_refused(changes, words):
+    with pytest.raises(InvalidArgumentError) as caught:
+        Recipe().with_changes(**changes)
+    assert all(word in str(caught.value) for word in words)
+
+
+@pytest.mark.parametrize("name", ["max_bytes", "max_pixels", "timeout_s", "memory_bytes"])
+@pytest.mark.parametrize("value", [0, -1, float("nan"), "1", None])
+def test_limits_that_make_no_sense_are_refused(name, value):
+    with pytest.raises(InvalidArgumentError, match=name):
+        Limits(**{name: value})

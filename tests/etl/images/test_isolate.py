@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import psutil
+import pytest
+from etl_pictures import encoded, picture, write_image
+
+from lakelens.errors import ImageError
+from lakelens.etl.images import isolated_decoder as isolate
+from lakelens.etl.images.isolated_decoder import IsolatedDecoder, Source
+from lakelens.etl.images.recipe import Limits, Recipe
+from lakelens.etl.images.stored_form import StoredImage, make_stored_image
+
+pytestmark = pytest.mark.system
+
+RECIPE = Recipe(size=32)
+
+
+def kinds(results) -> list[str]:
+    return [result.reason if isinstance(result, ImageError) else "stored" for result in results]
+
+
+def misbehaving(data, recipe, limits):
+    """Stands where Pillow stands, and does what a bad decoder does when the bytes ask for it."""
+    if data == b"crash":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if data == b"spin":
+        while True:
+            pass
+    if data == b"memory":
+        return bytearray(8 * limits.memory_bytes)
+    if data == b"exit":
+        os._exit(3)
+    return make_stored_image(data, recipe, limits)
+
+
+def children() -> set[int]:
+    return {child.pid for child in psutil.Process().children()}
+
+
+def test_a_child_stores_what_the_function_stores(tmp_path):
+    data = write_image(tmp_path / "a b%é.jpg")
+    with IsolatedDecoder(RECIPE, Limits()) as decoder:
+        by_path, by_data = decoder.decode_all(
+            [Source(path=os.fsencode(tmp_path / "a b%é.jpg")), Source(data=data)],
+        )
+    assert by_path == by_data == make_stored_image(data, RECIPE, Limits())
+
+
+def test_results_keep_the_order_of_paths_and_bytes_mixed(tmp_path):
+    sources, expected = [], []
+    for number in range(40):
+        data = write_image(tmp_path / f"{number}.jpg", seed=number)
+        path = os.fsencode(tmp_path / f"{number}.jpg")
+        sources.append(Source(data=data) if number % 3 == 0 else Source(path=path))
+        expected.append(make_stored_image(data, RECIPE, Limits()))
+    with IsolatedDecoder(RECIPE, Limits()) as decoder:
+        assert list(decoder.decode_all(sources)) == expected
+
+
+@pytest.mark.parametrize(
+    ("poison", "reason"), [(b"crash", "decoder_crashed"), (b"exit", "decoder_crashed"), (b"memory", "out_of_memory"),
+                           (b"spin", "timeout")],
+)  # fmt: skip
+def test_a_decoder_that_crashes_or_spins_costs_one_image(monkeypatch, tmp_path, poison, reason):
+    monkeypatch.setattr(isolate, "make_stored_image", misbehaving)
+    (tmp_path / "poison").write_bytes(poison)
+    good, bad = Source(data=encoded(picture())), Source(data=poison)
+    write_image(tmp_path / "good.jpg")
+    by_path = [Source(path=os.fsencode(tmp_path / name)) for name in ("good.jpg", "poison", "good.jpg", "good.jpg")]
+    limits = Limits(timeout_s=1.0, memory_bytes=256 * 1024**2)
+    before = children()
+    with IsolatedDecoder(RECIPE, limits) as decoder:
+        results = list(decoder.decode_all([good, bad, good, *by_path]))
+    assert kinds(results) == ["stored", reason, "stored", "stored", reason, "stored", "stored"]
+    assert children() == before
+
+
+def test_the_child_ends_with_the_block_even_when_it_spins(monkeypatch):
+    monkeypatch.setattr(isolate, "make_stored_image", misbehaving)
+    before = children()
+    decoder = IsolatedDecoder(RECIPE, Limits())
+    with decoder:
+        decoder._send(Source(data=b"spin"))
+        assert len(children() - before) == 1
+    assert children() == before
+
+
+def test_the_child_dies_with_its_parent():
+    reading, writing = os.pipe()
+    parent = os.fork()
+    if parent == 0:
+        decoder = IsolatedDecoder(RECIPE, Limits())
+        decoder._send(Source(data=encoded(picture())))
+        os.write(writing, str(decoder._pid).encode())
+        time.sleep(60)
+        os._exit(0)
+    child = int(os.read(reading, 100))
+    assert psutil.pid_exists(child)
+    os.kill(parent, signal.SIGKILL)
+    os.waitpid(parent, 0)
+    psutil.wait_procs([psutil.Process(child)] if psutil.pid_exists(child) else [], timeout=10)
+    assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
+
+
+def test_files_that_cannot_be_read_have_a_reason(tmp_path):
+    os.mkfifo(tmp_path / "pipe.jpg")
+    (tmp_path / "folder.jpg").mkdir()
+    (tmp_path / "large.jpg").write_bytes(bytes(2000))
+    (tmp_path / "memory.jpg").symlink_to("/proc/self/mem")
+    names = ("none.jpg", "folder.jpg", "memory.jpg", "large.jpg")
+    with IsolatedDecoder(RECIPE, Limits(max_bytes=1000)) as decoder:
+        found = kinds(decoder.decode_all(Source(path=os.fsencode(tmp_path / name)) for name in names))
+    assert found == ["unreadable", "unreadable", "unreadable", "too_many_bytes"]
+
+
+def test_a_pipe_named_jpg_does_not_hang(tmp_path):
+    os.mkfifo(tmp_path / "pipe.jpg")
+    with IsolatedDecoder(RECIPE, Limits(timeout_s=20)) as decoder:
+        assert kinds(decoder.decode_all([Source(path=os.fsencode(tmp_path / "pipe.jpg"))])) == ["unreadable"]
+
+
+def test_nothing_is_started_for_nothing():
+    before = children()
+    with IsolatedDecoder(RECIPE, Limits()) as decoder:
+        assert list(decoder.decode_all([])) == []
+        assert children() == before
+
+
+def test_a_stored_image_survives_the_frames():
+    stored = make_stored_image(encoded(picture()), Recipe(size=20, resize="crop"), Limits())
+    with IsolatedDecoder(Recipe(size=20, resize="crop"), Limits()) as decoder:
+        (result,) = decoder.decode_all([Source(data=encoded(picture()))])
+    assert isinstance(result, StoredImage)
+    assert result == stored

@@ -1,0 +1,468 @@
+"""Rules of the ingest, on a real two-executor Spark."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import re
+import shutil
+from datetime import datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, Field
+from etl_pictures import encoded, picture, write_image
+from PIL import Image
+from stored_rows import stored_rows
+from version_tables import images, write
+
+from lakelens import ImageTable
+from lakelens.errors import (
+    EmptySourceError,
+    InvalidArgumentError,
+    NotADeltaTableError,
+    NotAnImageTableError,
+    QuarantineConflictError,
+    SourceNotFoundError,
+    TableConflictError,
+    UnknownLayoutError,
+    VersionNotFoundError,
+)
+from lakelens.etl.changes import driver_plan
+from lakelens.etl.images.codec import decode, fit
+from lakelens.etl.ingest import run as ingesting
+from lakelens.etl.ingest.row_task import BatchTask
+from lakelens.etl.model.splits import split_of
+from lakelens.etl.quarantine.table import Quarantine
+
+pytestmark = pytest.mark.spark
+
+SIZE = 32
+SPLITS = {"train": 0.5, "validation": 0.5}
+
+
+def adds_up(result) -> bool:
+    return result.rows_in == result.stored + result.quarantined + result.skipped
+
+
+def log_entries(table: ImageTable, version: int) -> list[dict]:
+    text = (Path(table.location) / "_delta_log" / f"{version:020d}.json").read_text()
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def rows_by_name(table: ImageTable, version: int) -> dict[str, SimpleNamespace]:
+    """The rows of a version by folder and name of their files, as the paths write them."""
+    rows = {"/".join(row.path.split("/")[-2:]): row for row in stored_rows(table.location, version)}
+    assert len(rows) == sum(table.class_counts(version).values())
+    return rows
+
+
+def count_reads(patched: pytest.MonkeyPatch) -> list[int]:
+    """Tells how many files were given to be read again because of their size or time."""
+    counts: list[int] = []
+    hashes = driver_plan._hashes
+
+    def counted(spark, listing, rows):
+        counts.append(len(rows))
+        return hashes(spark, listing, rows)
+
+    patched.setattr(driver_plan, "_hashes", counted)
+    return counts
+
+
+@pytest.fixture(scope="module")
+def story(spark, tmp_path_factory):
+    """A table through its ingests, each with its result; no test makes another version of it.
+
+    It is created and run again with two touched files; it grows by a class and changes; then come bad files alone. In
+    the end two bad ones are mended, a change is taken back, and another file turns bad.
+    """
+    root = tmp_path_factory.mktemp("story")
+    source = root / "images with space é%"
+    for number in range(12):
+        write_image(source / "001.ak47" / f"001_{number:04d}.jpg", seed=number)
+    for number in range(6):
+        write_image(source / "cat" / f"{number} é%.png", seed=100 + number)
+    shutil.copy(source / "cat" / "0 é%.png", source / "cat" / "copy of 0.png")
+    (source / "cat" / "text.jpg").write_text("this is not an image")
+    (source / "cat" / "half.jpg").write_bytes(encoded(picture(7))[:300])
+    (source / "cat" / "zero.jpg").write_bytes(b"")
+    (source / "cat" / "RENAME2").write_text("notes")
+    (source / "cat" / "loop").symlink_to(source / "cat", target_is_directory=True)
+    (source / "cat" / "png.jpg").write_bytes(encoded(picture(55), "PNG"))
+    table = ImageTable(spark, root / "table with space é%")
+    told = {"source": source, "table": table}
+    told["first"] = table.ingest(source, size=SIZE, splits=SPLITS)
+    told["modified ns"] = (source / "001.ak47" / "001_0003.jpg").stat().st_mtime_ns
+    touched, changing = (source / "001.ak47" / name for name in ("001_0003.jpg", "001_0004.jpg"))
+    before = told["before"] = changing.read_bytes()
+    with pytest.MonkeyPatch.context() as patched:
+        told["reads"] = count_reads(patched)
+        for file in (touched, changing):
+            os.utime(file, (1_600_000_000, 1_600_000_000))
+        told["again"] = table.ingest(source, size=SIZE, splits=SPLITS)
+        (source / "dog").mkdir()
+        for number in range(4):
+            write_image(source / "dog" / f"{number}.jpg", seed=200 + number)
+        write_image(source / "001.ak47" / "001_0000.jpg", seed=999)  # changed
+        write_image(changing, seed=4711)
+        os.utime(changing, (1_500_000_000, 1_500_000_000))
+        with pytest.MonkeyPatch.context() as without_second_reading:
+            without_second_reading.setattr(BatchTask, "quarantined_rows", None)
+            told["grown"] = table.ingest(source)
+            broken = source / "dog" / "broken.jpg"
+            broken.write_text("broken")
+            (source / "cow").mkdir()
+            (source / "cow" / "no cow.jpg").write_text("no image")
+            # Spark's tasks read what is too much for the driver, and find the same.
+            patched.setattr(driver_plan, "MOST_HASHED_FILES", 0)
+            os.utime(touched, (1_650_000_000, 1_650_000_000))
+            told["bad"] = table.ingest(source)
+        told["labels after bad"] = table.labels()
+        write_image(broken, seed=1234)
+        write_image(source / "cat" / "half.jpg", seed=7)
+        (source / "dog" / "3.jpg").write_text("no image any more")
+        changing.write_bytes(before)
+        os.utime(changing, (1_600_000_000, 1_600_000_000))
+        told["mended"] = table.ingest(source)
+    return told
+
+
+STEPS = ("first", "again", "grown", "bad", "mended")
+
+
+def test_every_source_file_is_accounted_for(story):
+    assert all(adds_up(story[step]) for step in STEPS)
+    first = story["first"]
+    assert (first.rows_in, first.stored, first.quarantined, first.skipped) == (23, 20, 3, 0)
+    assert first.reasons == {"empty": 1, "not_an_image": 1, "truncated": 1}
+    assert first.ignored == {"not_an_image_name": 1, "link_loop": 1}
+
+
+def test_the_same_batch_twice_commits_nothing(story):
+    again = story["again"]
+    assert (again.version, again.stored, again.quarantined, again.skipped) == (0, 0, 0, 23)
+    assert not again.committed
+
+
+def test_new_and_changed_files_only_are_read_again(story):
+    grown = story["grown"]
+    assert (grown.rows_in, grown.stored, grown.quarantined, grown.skipped) == (27, 6, 0, 21)
+    assert grown.changed == 2
+    rows = rows_by_name(story["table"], 1)
+    assert {name for name, row in rows.items() if row.batch_id == grown.batch_id} == {
+        *("001.ak47/001_0000.jpg", "001.ak47/001_0004.jpg"),
+        *(f"dog/{number}.jpg" for number in range(4)),
+    }
+
+
+def test_one_ingest_is_one_commit_is_one_version(story):
+    table = story["table"]
+    assert [story[step].version for step in STEPS] == [0, 0, 1, 1, 2]
+    assert [info.version for info in table.history()] == [2, 1, 0]
+    # New rows, the replaced row and the new class's number are in the one commit.
+    kinds = [next(iter(entry)) for entry in log_entries(table, 1)]
+    assert {"commitInfo", "metaData", "add", "remove", "txn"} <= set(kinds)
+    commit = next(entry["commitInfo"] for entry in log_entries(table, 1) if "commitInfo" in entry)
+    note = json.loads(commit["userMetadata"])
+    assert note["batch_id"] == story["grown"].batch_id
+
+
+def test_version_0_reads_version_0s_rows_after_version_1_and_after_a_delete(story, spark, tmp_path):
+    table = story["table"]
+    before = {row.path: row.content_hash for row in stored_rows(table.location, 0)}
+    assert len(before) == 20
+    assert table.class_counts(0) == {"ak47": 12, "cat": 8}
+    assert table.class_counts(1) == {"ak47": 12, "cat": 8, "dog": 4}
+    shutil.copytree(table.location, tmp_path / "copy")
+    DeltaTable(tmp_path / "copy").delete("label_name = 'cat'")
+    copy = ImageTable(spark, tmp_path / "copy")
+    assert (copy.version, copy.class_counts()["cat"]) == (3, 0)
+    rows = copy.read(0).select("path", "content_hash").collect()
+    assert len(rows) == 20
+    assert {row.path: row.content_hash for row in rows} == before
+
+
+def test_label_numbers_only_grow(story):
+    table = story["table"]
+    assert table.labels(0) == {"ak47": 0, "cat": 1}
+    assert table.labels(1) == {"ak47": 0, "cat": 1, "dog": 2}
+    pairs = {(row.label_name, row.label) for row in stored_rows(table.location, 1)}
+    assert pairs == {("ak47", 0), ("cat", 1), ("dog", 2)}
+
+
+def test_bad_files_are_in_quarantine_until_they_are_mended(story):
+    rows = {Path(row.path).name: row for row in story["table"].read_quarantine().collect()}
+    assert {name: row.reason for name, row in rows.items()} == {
+        "text.jpg": "not_an_image",
+        "zero.jpg": "empty",
+        "no%20cow.jpg": "not_an_image",
+        "3.jpg": "not_an_image",
+    }
+    assert rows["text.jpg"].error
+    assert rows["text.jpg"].source_length == len("this is not an image")
+    assert "cat/half.jpg" not in rows_by_name(story["table"], 1)
+    assert "cat/half.jpg" in rows_by_name(story["table"], 2)
+
+
+def test_of_one_ingest_a_mended_file_leaves_the_quarantine_and_one_that_turns_bad_enters_it(story):
+    there = [Path(file.path).name for file in story["table"].quarantine().files]
+    assert ("3.jpg" in there, "broken.jpg" in there) == (True, False)
+    names = [{"dog/3.jpg", "dog/broken.jpg"} & rows_by_name(story["table"], version).keys() for version in (1, 2)]
+    assert names == [{"dog/3.jpg"}, {"dog/broken.jpg"}]
+
+
+def test_a_row_holds_its_source(story):
+    row = rows_by_name(story["table"], 0)["001.ak47/001_0003.jpg"]
+    data = (story["source"] / "001.ak47" / "001_0003.jpg").read_bytes()
+    assert row.path.endswith("/images%20with%20space%20%C3%A9%25/001.ak47/001_0003.jpg")
+    assert row.content_hash == hashlib.sha256(data).hexdigest()
+    assert (row.source_length, row.format, row.height, row.width) == (len(data), "jpeg", SIZE, SIZE)
+    modified = timedelta(milliseconds=story["modified ns"] // 1_000_000)
+    assert row.source_modified == datetime(1970, 1, 1) + modified  # in UTC, as INT96 is
+    expected = np.asarray(fit(decode(data), SIZE)).astype(int)
+    shown = np.asarray(Image.open(io.BytesIO(row.image))).astype(int)
+    assert np.abs(expected - shown).mean() < 8  # chroma at half the size
+
+
+def test_splits_follow_content_so_that_duplicates_never_straddle_and_old_rows_never_move(story):
+    location = story["table"].location
+    old, new = ({row.path: row for row in stored_rows(location, version)} for version in (0, 1))
+    for path, row in new.items():
+        assert row.split == split_of(row.content_hash, SPLITS, 0)
+        if path in old and old[path].content_hash == row.content_hash:
+            assert row.split == old[path].split
+    twins = [row.split for path, row in new.items() if path.endswith(("/0%20%C3%A9%25.png", "/copy%20of%200.png"))]
+    assert len(twins) == 2
+    assert len(set(twins)) == 1
+
+
+def test_the_layout_is_made_for_the_feed(story):
+    table = story["table"]
+    (add, *_) = [entry["add"] for entry in log_entries(table, 0) if "add" in entry]
+    statistics = json.loads(add["stats"])
+    assert statistics["numRecords"] > 0
+    assert "image" not in statistics["minValues"]
+    assert statistics["minValues"]["path"].startswith("file:///")
+    assert set(add["partitionValues"]) == {"split"}
+    file = pq.ParquetFile(next(Path(table.location).glob("split=*/*.parquet")))
+    column = file.metadata.row_group(0).column(file.schema_arrow.get_field_index("image"))
+    assert column.compression == "UNCOMPRESSED"
+    assert not any("DICTIONARY" in encoding for encoding in column.encodings)
+
+
+def test_the_recipe_of_a_table_is_fixed(story):
+    version = story["table"].version
+    with pytest.raises(InvalidArgumentError) as caught:
+        story["table"].ingest(story["source"], size=64)
+    assert all(word in str(caught.value) for word in ("size = 64", "size = 32", "another table"))
+    assert story["table"].version == version
+
+
+def test_a_batch_of_bad_files_only_makes_no_version(story):
+    bad, mended = story["bad"], story["mended"]
+    assert (bad.version, bad.rows_in, bad.stored, bad.quarantined, bad.committed) == (1, 29, 0, 2, False)
+    assert bad.reasons == {"not_an_image": 2}
+    assert (mended.version, mended.stored, mended.quarantined) == (2, 3, 1)
+
+
+def test_a_class_is_new_once_a_commit_has_given_it_a_number(story):
+    assert story["bad"].new_classes == ()
+    assert "cow" not in story["labels after bad"]
+    assert "cow" not in story["table"].labels()
+
+
+def test_a_file_that_was_touched_is_read_once_and_then_known_by_its_new_time(story):
+    again, bad = story["again"], story["bad"]
+    assert (again.skipped, again.stored, again.committed) == (23, 0, False)
+    # Two touched ones, by the driver; two changed ones; by Spark one that was touched once more, and then one that was
+    # changed back and one that turned bad.
+    assert story["reads"] == [2, 2, 1, 2]
+    assert (bad.skipped, bad.committed) == (27, False)
+
+
+def test_a_touched_files_content_is_the_first_word_all_the_same(story):
+    assert (story["mended"].changed, story["mended"].skipped) == (4, 25)
+    contents = [rows_by_name(story["table"], version)["001.ak47/001_0004.jpg"].content_hash for version in (0, 1, 2)]
+    before = hashlib.sha256(story["before"]).hexdigest()
+    assert [content == before for content in contents] == [True, False, True]
+
+
+def test_no_file_is_read_a_second_time_where_each_is_a_row_or_bad_by_its_bytes(story):
+    # Reading one again would have failed: the task that does it was taken away.
+    assert (story["grown"].stored, story["grown"].quarantined) == (6, 0)
+    assert (story["bad"].stored, story["bad"].reasons) == (0, {"not_an_image": 2})
+
+
+def test_bad_files_that_were_not_all_told_are_read_once_more_for_their_reasons(spark, tmp_path, monkeypatch):
+    write_image(tmp_path / "source" / "cat" / "1.jpg")
+    for number in range(3):
+        (tmp_path / "source" / "cat" / f"bad{number}.jpg").write_text("no image")
+    monkeypatch.setattr(ingesting, "MOST_TOLD", 2)
+    result = ImageTable(spark, tmp_path / "table").ingest(tmp_path / "source", size=16)
+    assert (result.stored, result.reasons) == (1, {"not_an_image": 3})
+
+
+@pytest.fixture(scope="module")
+def unlucky(spark, tmp_path_factory):
+    """A table that was made while its quarantine could not be written, and the ingest after it."""
+
+    def refuse(self, bad, mended_paths):
+        raise TableConflictError("another MERGE was faster")
+
+    root = tmp_path_factory.mktemp("unlucky")
+    source = os.fsdecode(os.fsencode(root) + b"/caf\xe9")
+    write_image(Path(source) / "cat" / "1.jpg", seed=1)
+    # 1874, as a camera without a clock may say
+    os.utime(Path(source) / "cat" / "1.jpg", (-3_000_000_000, -3_000_000_000))
+    (Path(source) / "cat" / "2.jpg").write_text("no image")
+    table = ImageTable(spark, root / "table")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Quarantine, "_write", refuse)
+        with pytest.raises(QuarantineConflictError) as caught:
+            table.ingest(source, size=16)
+    return {"root": root, "table": table, "error": caught, "next": table.ingest(source)}
+
+
+def test_a_quarantine_that_others_keep_changing_is_told_once_the_images_are_stored(unlucky):
+    assert unlucky["error"].match(r"at version 0.*_quarantine.*\(1 files\)")
+    assert unlucky["table"].class_counts(0) == {"cat": 1}
+    result = unlucky["next"]
+    assert (result.version, result.skipped, result.quarantined, result.committed) == (0, 1, 1, False)
+
+
+def test_a_source_whose_own_name_is_not_utf8_is_told_by_its_escape(unlucky):
+    assert [entry.source for entry in unlucky["table"].history()] == [f"{unlucky['root']}/caf\\udce9"]
+
+
+def test_a_table_that_others_have_widened_or_emptied_is_ingested_into(story, spark, tmp_path):
+    shutil.copytree(story["table"].location, tmp_path / "t")
+    table, source = ImageTable(spark, tmp_path / "t"), tmp_path / "more"
+    DeltaTable(table.location).alter.add_columns(Field("note", "string"))
+    write_image(source / "cow" / "1.jpg", seed=77)
+    before = stored_rows(table.location)
+    assert table.ingest(source).stored == 1
+    widened = stored_rows(table.location)
+    assert len(widened) == len(before) + 1
+    assert all(getattr(row, "note", None) is None for row in widened)
+    DeltaTable(table.location).delete()
+    assert stored_rows(table.location) == []
+    again = table.ingest(source)
+    assert (again.stored, len(stored_rows(table.location))) == (1, 1)
+    assert list(table.labels()) == ["ak47", "cat", "dog", "cow"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ({"layout": "imagenet"}, UnknownLayoutError, ["'imagenet'", "class_folders"]),
+        ({"size": 0}, InvalidArgumentError, ["size = 0", "1 or more"]),
+        ({"store": "bmp"}, InvalidArgumentError, ["'bmp'", "raw_rgb"]),
+        ({"splits": {"train": 0.5}}, InvalidArgumentError, ["0.5", "sum to 1"]),
+        ({"source": "missing"}, SourceNotFoundError, ["missing", "does not exist"]),
+        ({"source": "a file"}, SourceNotFoundError, ["a file", "is a file"]),
+        ({"source": "empty"}, EmptySourceError, ["empty", "no class folder"]),
+        ({"source": "no images"}, EmptySourceError, ["no images", "not_an_image_name"]),
+    ],
+)
+def test_what_cannot_be_ingested_is_refused_and_nothing_is_made(spark, tmp_path, arguments, error, words):
+    write_image(tmp_path / "good" / "cat" / "1.jpg")
+    (tmp_path / "a file").write_text("x")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "no images" / "cat").mkdir(parents=True)
+    (tmp_path / "no images" / "cat" / "notes.txt").write_text("x")
+    source = tmp_path / arguments.pop("source", "good")
+    with pytest.raises(error) as caught:
+        ImageTable(spark, tmp_path / "table").ingest(source, **arguments)
+    assert all(word in str(caught.value) for word in words)
+    assert not (tmp_path / "table").exists()
+
+
+def test_a_place_that_is_taken_is_refused(spark, tmp_path):
+    source = tmp_path / "source"
+    write_image(source / "cat" / "1.jpg")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("x")
+    with pytest.raises(NotADeltaTableError, match=r"mine exists and is no Delta table"):
+        ImageTable(spark, tmp_path / "mine").ingest(source)
+    write(tmp_path / "other", images(cat=["1"]))
+    with pytest.raises(NotAnImageTableError, match=r"other.*lakelens\.recipe"):
+        ImageTable(spark, tmp_path / "other").ingest(source)
+
+
+def test_reading_what_is_not_there_names_what_is(story, spark, tmp_path):
+    with pytest.raises(NotADeltaTableError, match="nothing"):
+        ImageTable(spark, tmp_path / "nothing").read()
+    with pytest.raises(NotADeltaTableError, match="nothing"):
+        ImageTable(spark, tmp_path / "nothing").version  # noqa: B018
+    with pytest.raises(VersionNotFoundError, match="77"):
+        story["table"].read(77)
+    with pytest.raises(VersionNotFoundError, match="gold"):
+        story["table"].read("gold")
+
+
+def test_a_pinned_version_is_read_by_its_name(story):
+    table = story["table"]
+    assert table.pin("first", 0) == 0
+    try:
+        assert table.read("first").count() == 20
+        assert table.pins() == {"first": 0}
+    finally:
+        table.unpin("first")
+
+
+def test_a_table_that_a_name_was_given_to_is_profiled_with_the_quarantine_of_that_name(spark, tmp_path):
+    source, place = tmp_path / "source", tmp_path / "elsewhere" / "table"
+    write_image(source / "cat" / "1.jpg")
+    ImageTable(spark, place).ingest(source, size=SIZE)
+    (source / "cat" / "bad.jpg").write_text("x")
+    spark.sql("CREATE DATABASE IF NOT EXISTS named")
+    try:
+        spark.sql(f"CREATE TABLE named.images USING delta LOCATION '{place}'")
+        table = ImageTable(spark, "named.images")
+        assert table.ingest(source).quarantined == 1
+        found = table.profile(output=tmp_path / "out", near_duplicates=False).profile
+        assert found.quarantine.reasons == table.quarantine().reasons == {"not_an_image": 1}
+    finally:
+        spark.sql("DROP DATABASE named CASCADE")
+
+
+def test_a_folder_with_a_dot_in_its_relative_name_is_a_folder(spark, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_image(Path("photos.v1/cat/1.jpg"))
+    Path("labels.csv").write_text("path,label\nphotos.v1/cat/1.jpg,pet\n")
+    with pytest.raises(NotADeltaTableError, match=r"no schema flowers.*\./flowers\.delta"):
+        ImageTable(spark, "flowers.delta").ingest("photos.v1")
+    table = ImageTable(spark, "./flowers.delta")
+    result = table.ingest("photos.v1", size=SIZE)
+    assert (result.stored, result.quarantined) == (1, 0)
+    again = ImageTable(spark, "flowers.delta")
+    assert (again.location, again.version) == (str(tmp_path / "flowers.delta"), 0)
+    assert (again.ingest("labels.csv", layout="manifest").stored, again.class_counts()) == (1, {"cat": 0, "pet": 1})
+    with pytest.raises(SourceNotFoundError, match=re.escape(str(tmp_path / "gone.v2"))):
+        again.ingest("gone.v2")
+
+
+def test_two_tables_by_name_live_in_the_catalog(spark, tmp_path):
+    source = tmp_path / "source"
+    write_image(source / "cat" / "1.jpg")
+    (source / "cat" / "bad.jpg").write_text("x")
+    spark.sql("CREATE DATABASE IF NOT EXISTS etl_names")
+    try:
+        table = ImageTable(spark, "etl_names.images")
+        assert table.ingest(source, size=SIZE).stored == 1
+        write_image(source / "dog" / "1.jpg", seed=1)
+        result = table.ingest(source)
+        assert (result.version, result.stored, result.skipped) == (1, 1, 2)
+        assert table.class_counts() == {"cat": 1, "dog": 1}
+        assert spark.catalog.tableExists("etl_names.images_quarantine")
+        assert not Path("etl_names.images_quarantine").exists()
+        assert [file.reason for file in table.quarantine().files] == ["not_an_image"]
+        assert (table.restore(0).removed, table.class_counts()) == ({"dog": 1}, {"cat": 1, "dog": 0})
+    finally:
+        spark.sql("DROP DATABASE etl_names CASCADE")

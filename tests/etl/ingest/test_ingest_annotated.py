@@ -1,0 +1,347 @@
+"""Annotated layouts on a real two-executor Spark: boxes are found again by their pixels, faults by reason."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from etl_pictures import encoded
+from PIL import Image, ImageDraw
+from stored_rows import stored_rows
+
+from lakelens import ImageTable
+from lakelens.etl.sources import annotated
+from lakelens.etl.sources.annotated import list_voc
+from lakelens.etl.spark.writing_session import writing_session
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+
+SIZE = 96
+WIDTH, HEIGHT = 192, 144
+# In pixels of the file, half-open; no turn or flip brings one to the place of another.
+MARKS = {"red": (16, 8, 80, 56), "green": (112, 80, 184, 128), "blue": (96, 24, 136, 40)}
+CHANNELS = {"red": 0, "green": 1, "blue": 2}
+ORIENTATIONS = range(1, 9)
+# Resampling smears an edge over its neighbours: half a pixel at each side, and the threshold's rounding.
+TOLERANCE = 1.0
+
+
+class Told(NamedTuple):
+    """One ingest of one layout."""
+
+    result: object
+    rows: dict[str, object]
+    bad: dict[str, str]
+
+
+@functools.cache
+def marked(orientation: int, *, large: int = 1) -> bytes:
+    """A black file with one coloured rectangle for each mark, to be shown turned by its EXIF orientation."""
+    image = Image.new("RGB", (WIDTH * large, HEIGHT * large))
+    draw = ImageDraw.Draw(image)
+    for name, (x0, y0, x1, y1) in MARKS.items():
+        colour = tuple(255 if channel == CHANNELS[name] else 0 for channel in range(3))
+        draw.rectangle((x0 * large, y0 * large, x1 * large - 1, y1 * large - 1), fill=colour)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    if large > 1:  # large enough for the decoder to reduce it
+        return encoded(image, "JPEG", quality=95, subsampling=0, exif=exif)
+    return encoded(image, "PNG", exif=exif)
+
+
+def write(path: Path, data: bytes | str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data if isinstance(data, bytes) else data.encode())
+    return path
+
+
+def write_marked(folder: Path) -> dict[str, int]:
+    """Writes a marked image of every orientation, small and large; gives the names with their enlargement."""
+    large = {f"{orientation}.png": 1 for orientation in ORIENTATIONS}
+    large |= {f"large {orientation} é%.jpg": 8 for orientation in (1, 6)}
+    for name, factor in large.items():
+        orientation = int(name.removeprefix("large ")[0])
+        write(folder / name, marked(orientation, large=factor))
+    return large
+
+
+def told(spark, place: Path, source: Path, layout: str, **options) -> Told:
+    table = ImageTable(spark, place)
+    result = table.ingest(source, layout, size=SIZE, store="raw_rgb", **options)
+    assert result.rows_in == result.stored + result.quarantined + result.skipped
+    rows = {Path(row.path).name.replace("%20", " "): row for row in stored_rows(table.location)}
+    assert len(rows) == result.stored
+    bad = {Path(file.path).name: file.reason for file in table.quarantine().files}
+    assert Counter(bad.values()) == Counter(result.reasons)
+    return Told(result, rows, bad)
+
+
+def found_by_pixels(row) -> dict[str, tuple[float, ...]]:
+    """Where each colour is in the stored image: the box of the pixels that are more of it than not."""
+    pixels = np.frombuffer(row.image, np.uint8).reshape(row.height, row.width, 3).astype(int)
+    boxes = {}
+    for name, channel in CHANNELS.items():
+        others = [other for other in range(3) if other != channel]
+        ys, xs = np.nonzero((pixels[..., channel] > 127) & (pixels[..., others].max(axis=-1) < 128))
+        boxes[name] = (xs.min(), ys.min(), xs.max() + 1, ys.max() + 1)
+    return boxes
+
+
+def assert_marks_are_where_the_boxes_say(rows, names) -> None:
+    for name in names:
+        row = next(row for key, row in rows.items() if key.replace("%C3%A9%25", "é%") == name)
+        boxes = {box.label_name: (box.xmin, box.ymin, box.xmax, box.ymax) for box in row.annotations}
+        seen = found_by_pixels(row)
+        assert sorted(boxes) == sorted(MARKS), name
+        for label, box in boxes.items():
+            np.testing.assert_allclose(box, seen[label], atol=TOLERANCE, err_msg=f"{label} of {name}")
+
+
+# Pascal VOC, padded.
+
+
+def voc_xml(size: tuple[int, int], objects: list[tuple[str, tuple[float, ...]]]) -> str:
+    parts = "".join(
+        f"<object><name>{name}</name><bndbox><xmin>{x0 + 1}</xmin><ymin>{y0 + 1}</ymin><xmax>{x1}</xmax>"
+        f"<ymax>{y1}</ymax></bndbox></object>"
+        for name, (x0, y0, x1, y1) in objects
+    )
+    return f"<annotation><size><width>{size[0]}</width><height>{size[1]}</height></size>{parts}</annotation>"
+
+
+def scaled(factor: int) -> list[tuple[str, tuple[int, ...]]]:
+    return [(name, tuple(factor * side for side in box)) for name, box in MARKS.items()]
+
+
+@pytest.fixture(scope="module")
+def voc_source(tmp_path_factory):
+    root = tmp_path_factory.mktemp("voc") / "VOC 100%"
+    names = write_marked(root / "JPEGImages")
+    for name, factor in names.items():
+        xml = voc_xml((WIDTH * factor, HEIGHT * factor), scaled(factor))
+        write(root / "Annotations" / f"{Path(name).stem}.xml", xml)
+    faults = {
+        "outside": ("red", (500, 500, 600, 600)),
+        "flat": ("red", (20, 20, 20, 40)),
+        "over the edge": ("red", (-10, 8, 80, 56)),
+        "inverted": ("red", (80, 56, 16, 8)),
+        "stranger": ("zebra", (16, 8, 80, 56)),
+    }
+    for name, fault in faults.items():
+        write(root / "JPEGImages" / f"{name}.png", marked(1))
+        write(root / "Annotations" / f"{name}.xml", voc_xml((WIDTH, HEIGHT), [("blue", MARKS["blue"]), fault]))
+    write(root / "JPEGImages" / "other_size.png", marked(1))
+    write(root / "Annotations" / "other_size.xml", voc_xml((WIDTH * 3, HEIGHT), scaled(1)))
+    write(root / "JPEGImages" / "half_xml.png", marked(1))
+    write(root / "Annotations" / "half_xml.xml", voc_xml((WIDTH, HEIGHT), scaled(1))[:100])
+    write(root / "JPEGImages" / "no_xml.png", marked(1))
+    write(root / "JPEGImages" / "broken.png", "no image")
+    write(root / "Annotations" / "broken.xml", voc_xml((WIDTH, HEIGHT), scaled(1)))
+    write(root / "Annotations" / "no_image.xml", voc_xml((WIDTH, HEIGHT), scaled(1)))
+    write(root / "SegmentationClass" / "1.png", marked(1))
+    for name in ("of two words", "in_two_splits"):
+        write(root / "JPEGImages" / f"{name}.png", marked(1))
+        write(root / "Annotations" / f"{name}.xml", voc_xml((WIDTH, HEIGHT), 2 * [("blue", MARKS["blue"])]))
+    write(root / "ImageSets" / "Main" / "train.txt", "1\n2\nof two words\nin_two_splits\n")
+    write(root / "ImageSets" / "Main" / "val.txt", "3\nin_two_splits\n")
+    write(root / "ImageSets" / "Main" / "trainval.txt", "1\n3\n4\nin_two_splits\n")
+    write(root / "ImageSets" / "Main" / "red_test.txt", "4  1\n5  1\n")
+    return root, names
+
+
+@pytest.fixture(scope="module")
+def voc(spark, voc_source):
+    root, names = voc_source
+    options = {"classes": list(MARKS), "splits": {"by_content": 1.0}}
+    return names, told(spark, root.parent / "t", root, "voc", resize="fit", **options)
+
+
+def test_the_driver_and_spark_list_the_same_of_voc(spark, voc_source, monkeypatch):
+    session, root = writing_session(spark), str(voc_source[0])
+    by_driver = list_voc(session, root)
+    monkeypatch.setattr(annotated, "list_voc_on_driver", lambda *_: None)
+    by_spark = list_voc(session, root)
+    assert (by_driver.is_at_hand, by_spark.is_at_hand, by_driver.root) == (True, False, by_spark.root)
+    one, other = (sorted(listing.files.collect(), key=str) for listing in (by_driver, by_spark))
+    by_spark.release()
+    assert one == other
+    assert len(one) > 20
+
+
+def test_voc_boxes_lie_on_their_objects_in_every_orientation(voc):
+    names, told_of = voc
+    assert_marks_are_where_the_boxes_say(told_of.rows, names)
+
+
+def test_voc_faults_are_counted_by_reason(voc):
+    names, (result, rows, bad) = voc
+    assert bad == {
+        "other_size.png": "annotation_size_mismatch",
+        "half_xml.png": "annotation_unreadable",
+        "no_xml.png": "annotation_missing",
+        "broken.png": "not_an_image",
+        "no_image.xml": "image_missing",
+        "in_two_splits.png": "split_conflict",
+    }
+    assert result.repairs == {
+        "box_outside": 1,
+        "box_no_area": 1,
+        "box_clipped": 1,
+        "box_inverted": 1,
+        "box_class_unknown": 1,
+    }
+    assert result.stored == len(names) + 6
+    kept = {name: sorted(box.label_name for box in rows[f"{name}.png"].annotations) for name in ("flat", "stranger")}
+    assert kept == {"flat": ["blue"], "stranger": ["blue"]}
+    assert len(rows["inverted.png"].annotations) == 2
+    assert [box.label_name for box in rows["of two words.png"].annotations] == ["blue", "blue"]
+    assert result.ignored["other_folder"] == 1
+
+
+def test_the_lists_of_voc_are_its_splits(voc):
+    splits = {Path(name).stem: row.split for name, row in voc[1].rows.items()}
+    assert [splits[name] for name in "1234"] == ["train", "train", "validation", "train"]
+    # The list of a class is none of a split, and a line names its image by its first word.
+    assert [splits[name] for name in ("5", "of two words")] == ["by_content", "by_content"]
+
+
+# COCO, cropped.
+
+
+@pytest.fixture(scope="module")
+def coco(spark, tmp_path_factory):
+    root = tmp_path_factory.mktemp("coco") / "coco é"
+    names = write_marked(root / "train2017")
+    content = {"images": [], "annotations": [], "categories": [{"id": 7 + n, "name": c} for n, c in enumerate(MARKS)]}
+
+    def add(name: str, factor: int, boxes: list[tuple[int | None, list[float]]]) -> None:
+        number = len(content["images"])
+        size = {"width": WIDTH * factor, "height": HEIGHT * factor}
+        content["images"].append({"id": number, "file_name": name, **size})
+        for category, corners in boxes:
+            content["annotations"].append({"image_id": number, "category_id": category, "bbox": corners})
+
+    def boxes(factor: int = 1) -> list[tuple[int | None, list[float]]]:
+        found = enumerate(scaled(factor))
+        return [(7 + n, [x0, y0, x1 - x0, y1 - y0]) for n, (_, (x0, y0, x1, y1)) in found]
+
+    for name, factor in names.items():
+        add(name, factor, boxes(factor))
+    for name, fault in {
+        "outside.png": (7, [500, 500, 10, 10]),
+        "flat.png": (7, [20, 20, 0, 10]),
+        "stranger.png": (99, [16, 8, 64, 48]),
+        "no_numbers.png": (7, ["left", 1, 2, 3]),
+    }.items():
+        write(root / "train2017" / name, marked(1))
+        add(name, 1, [(8, [112, 80, 72, 48]), fault])
+    write(root / "train2017" / "not_named.png", marked(1))
+    write(root / "train2017" / "nothing_in_it.png", marked(1))
+    add("nothing_in_it.png", 1, [])
+    add("gone.png", 1, boxes())
+    content["annotations"].append({"image_id": 777, "category_id": 7, "bbox": [1, 2, 3, 4]})
+    write(root / "train2017" / "other_size.png", marked(1))
+    add("other_size.png", 3, boxes(3))
+    write(root / "annotations" / "instances_train2017.json", json.dumps(content))
+    of_val = {
+        "images": [{"id": 0, "file_name": "of_val.png", "width": WIDTH, "height": HEIGHT}],
+        "annotations": [{"image_id": 0, "category_id": 7, "bbox": [112, 80, 72, 48]}],
+        "categories": [{"id": 7, "name": "green"}],
+    }
+    write(root / "annotations" / "instances_val2017.json", json.dumps(of_val))
+    write(root / "val2017" / "of_val.png", marked(1))
+    write(root / "test2017" / "nobody_asked.png", marked(1))
+    return names, told(spark, root.parent / "t", root, "coco", resize="crop")
+
+
+def test_coco_boxes_lie_on_their_objects_in_every_orientation(coco):
+    names, told_of = coco
+    assert_marks_are_where_the_boxes_say(told_of.rows, names)
+
+
+def test_coco_faults_are_counted_by_reason(coco):
+    names, (result, rows, bad) = coco
+    assert bad == {
+        "not_named.png": "annotation_missing",
+        "gone.png": "image_missing",
+        "instances_train2017.json#image_id=777": "image_missing",
+        "other_size.png": "annotation_size_mismatch",
+    }
+    repairs = {name: result.repairs[name] for name in result.repairs if name != "box_cropped"}
+    assert repairs == {"box_outside": 1, "box_no_area": 1, "box_class_unknown": 1, "box_malformed": 1}
+    assert result.repairs["box_cropped"] > len(names)
+    assert result.stored == len(names) + 6
+    assert rows["nothing_in_it.png"].annotations == []
+    assert result.ignored == {"other_folder": 1}
+
+
+def test_each_file_of_coco_has_its_own_images_numbers_and_split(coco):
+    rows = dict(coco[1].rows)
+    of_val = rows.pop("of_val.png")
+    assert (of_val.split, [box.label_name for box in of_val.annotations]) == ("validation", ["green"])
+    assert {row.split for row in rows.values()} == {"train"}
+
+
+# A manifest in Parquet, stretched; `test_annotations_spark` reads the other formats.
+
+
+def box_entries(factor: int = 1) -> list[dict]:
+    sides = ("xmin", "ymin", "xmax", "ymax")
+    return [{"label": name, **dict(zip(sides, box, strict=True))} for name, box in scaled(factor)]
+
+
+@pytest.fixture(scope="module")
+def manifest(spark, tmp_path_factory):
+    root = tmp_path_factory.mktemp("manifest")
+    names = write_marked(root / "images of mine")
+    images = {f"images of mine/{name}": box_entries(factor) for name, factor in names.items()}
+    blue = box_entries()[2]
+    sides = {"outside": (500, 500, 600, 600), "flat": (20, 20, 20, 40)}
+    for name, (x0, y0, x1, y1) in sides.items():
+        write(root / f"{name}.png", marked(1))
+        images[f"{name}.png"] = [blue, {"label": "red", "xmin": x0, "ymin": y0, "xmax": x1, "ymax": y1}]
+    write(root / "stranger.png", marked(1))
+    images["stranger.png"] = [{**blue, "label": "zebra"}]
+    write(root / "plain.png", marked(1))
+    images["plain.png"] = []
+    images["gone.png"] = box_entries()
+    rows = [
+        {"path": name, "label": "picture" if "/" in name else None, "boxes": entries, "split": "val"}
+        for name, entries in images.items()
+    ]
+    box = pa.struct([("label", pa.string()), *((side, pa.float64()) for side in ("xmin", "ymin", "xmax", "ymax"))])
+    kinds = [("path", pa.string()), ("label", pa.string()), ("boxes", pa.list_(box)), ("split", pa.string())]
+    location = root / "labels.parquet"
+    pq.write_table(pa.Table.from_pylist(rows, schema=pa.schema(kinds)), location)
+    classes = [*MARKS, "picture"]
+    return names, told(spark, root / "t", location, "manifest", resize="stretch", classes=classes)
+
+
+def test_boxes_of_a_manifest_lie_on_their_objects_in_every_orientation(manifest):
+    names, told_of = manifest
+    assert_marks_are_where_the_boxes_say(told_of.rows, names)
+
+
+def test_faults_of_a_manifest_are_counted_by_reason(manifest):
+    names, (result, rows, bad) = manifest
+    assert bad == {"gone.png": "image_missing"}
+    assert result.repairs == {"box_outside": 1, "box_no_area": 1, "box_class_unknown": 1}
+    assert result.stored == len(names) + 4
+    assert rows["plain.png"].annotations == rows["stranger.png"].annotations == []
+
+
+def test_an_image_of_a_manifest_has_a_class_of_its_own_or_none(manifest):
+    names, (_, rows, _) = manifest
+    classes = Counter(row.label_name for row in rows.values())
+    assert classes == {"picture": len(names), None: 4}
+
+
+def test_a_manifests_own_split_wins(manifest):
+    assert {row.split for row in manifest[1].rows.values()} == {"validation"}

@@ -1,0 +1,189 @@
+"""What an ingest survives: other writers at the same moment, and its own sudden death."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from etl_pictures import write_image
+from stored_rows import stored_paths
+
+from lakelens import ImageTable
+from lakelens.etl.ingest.landing import ingest_available
+from lakelens.etl.ingest.results import IngestRequest
+from lakelens.etl.sources.sources import Source
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+
+SIZE = 16
+
+
+def test_two_writers_at_once_both_finish_and_nothing_is_doubled(spark, class_folders, tmp_path):
+    # Each brings the cats, and then a class that the other has not.
+    cats, horses, cows = class_folders("cats", cat=4), class_folders("horses", horse=3), class_folders("cows", cow=2)
+    table = ImageTable(spark, tmp_path / "t")
+    table.ingest(class_folders("start", sheep=1), size=SIZE)
+    results, errors = [], []
+    gate = threading.Barrier(2)
+
+    def ingest(*sources: Path) -> None:
+        try:
+            for source in sources:
+                gate.wait()
+                results.append(ImageTable(spark, tmp_path / "t").ingest(source))
+        except Exception as error:  # noqa: BLE001  shown by the assertion below
+            errors.append(error)
+            gate.abort()
+
+    threads = [threading.Thread(target=ingest, args=(cats, source)) for source in (horses, cows)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    paths = Counter(stored_paths(table.location))
+    assert (len(paths), set(paths.values())) == (1 + 4 + 3 + 2, {1})
+    assert sorted((result.stored, result.skipped) for result in results) == [(0, 4), (2, 0), (3, 0), (4, 0)]
+    labels = table.labels()
+    assert sorted(labels) == ["cat", "cow", "horse", "sheep"]
+    assert len(set(labels.values())) == 4
+
+
+def test_of_two_first_writers_neither_takes_the_files_of_the_other(spark, tmp_path):
+    """The second begins while the first writes: it finds a log without a version."""
+    place, errors, results = tmp_path / "t", [], []
+    sources = [tmp_path / "one", tmp_path / "other"]
+    for number, source in enumerate(sources):
+        for seed in range(30):
+            write_image(source / "cat" / f"{seed}.jpg", seed=100 * number + seed, width=400, height=400)
+
+    def ingest_one(source: Path) -> None:
+        try:
+            results.append(ImageTable(spark, place).ingest(source, size=SIZE))
+        except Exception as error:  # noqa: BLE001  whatever it is, it is shown below
+            errors.append(error)
+
+    first = threading.Thread(target=ingest_one, args=(sources[0],))
+    first.start()
+    while first.is_alive() and not (place / "_delta_log").exists():
+        time.sleep(0.001)
+    ingest_one(sources[1])
+    first.join()
+    assert errors == []
+    assert sorted(result.version for result in results) == [0, 1]
+    assert [result.stored for result in results] == [30, 30]
+    paths = Counter(stored_paths(place))
+    assert (len(paths), set(paths.values())) == (60, {1})
+
+
+IMAGES, BATCH = 29, 10
+
+
+def landing_folder(root: Path) -> Path:
+    """Images and a bad file, which is the oldest: in the first batch."""
+    source = root / "landing"
+    for number in range(IMAGES):
+        write_image(source / ("cat" if number % 2 else "dog") / f"{number}.jpg", seed=number)
+    (source / "cat" / "broken.jpg").write_text("no image")
+    os.utime(source / "cat" / "broken.jpg", (0, 0))
+    return source
+
+
+def data_files(place: Path) -> set[Path]:
+    return set(place.glob("split=*/*.parquet"))
+
+
+def is_within_the_first_batch(place: Path) -> bool:
+    return bool(data_files(place)) and not any((place / "_delta_log").glob("*.json"))
+
+
+def is_between_two_batches(place: Path) -> bool:
+    return (place / "_delta_log" / f"{0:020d}.json").exists() and not is_within_the_second_batch(place)
+
+
+def is_within_the_second_batch(place: Path) -> bool:
+    first = place / "_delta_log" / f"{0:020d}.json"
+    if not first.exists() or (place / "_delta_log" / f"{1:020d}.json").exists():
+        return False
+    return any(file.stat().st_mtime_ns > first.stat().st_mtime_ns for file in data_files(place))
+
+
+MOMENTS = (is_within_the_first_batch, is_between_two_batches, is_within_the_second_batch)
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[Callable[[Path], bool], Path]]:
+    """A landing folder, and the table of its stream as a kill leaves it at each of the moments.
+
+    One stream, in a JVM of its own, passes all of them. It stands still while its table is copied, so that the copy
+    holds what a kill at that moment would leave; at the last it is killed. Whoever goes on with a table copies it.
+    """
+    root = tmp_path_factory.mktemp("killed")
+    source, place = landing_folder(root), root / "stream" / "t"
+    flags = ("--size", str(SIZE), "--stream", "--max-files", str(BATCH), "--master", "local[2]")
+    child = subprocess.Popen(
+        [sys.executable, "-m", "lakelens.jobs.cli", "etl", str(source), str(place), *flags],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    tables = {moment: root / moment.__name__ / "t" for moment in MOMENTS}
+    try:
+        deadline = time.monotonic() + 300
+        for moment, table in tables.items():
+            while not moment(place):
+                assert child.poll() is None, "the stream ended before it was killed"
+                assert time.monotonic() < deadline
+                time.sleep(0.005)
+            os.killpg(child.pid, signal.SIGKILL if moment is MOMENTS[-1] else signal.SIGSTOP)
+            os.waitid(os.P_PID, child.pid, os.WEXITED | os.WSTOPPED | os.WNOWAIT)
+            shutil.copytree(place.parent, table.parent)
+            assert moment(table)
+            os.killpg(child.pid, signal.SIGCONT)
+    finally:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+    return source, tables
+
+
+def assert_complete(place: Path) -> None:
+    paths = Counter(stored_paths(place))
+    assert (len(paths), set(paths.values())) == (IMAGES, {1})
+    assert [Path(file.path).name for file in ImageTable(None, place).quarantine().files] == ["broken.jpg"]
+
+
+def test_a_first_ingest_that_is_killed_is_completed_by_the_next(spark, killed, tmp_path):
+    source, tables = killed
+    place = tmp_path / "t"
+    shutil.copytree(tables[is_within_the_first_batch], place)
+    left = data_files(place)
+    result = ImageTable(spark, place).ingest(source, size=SIZE)
+    assert (result.version, result.stored, result.quarantined) == (0, IMAGES, 1)
+    assert_complete(place)
+    assert left < data_files(place)  # another writer's, for all that one can know
+
+
+@pytest.mark.parametrize("moment", [is_between_two_batches, is_within_the_second_batch])
+def test_a_stream_that_is_killed_is_completed_by_the_next(spark, killed, tmp_path, moment):
+    source, tables = killed
+    shutil.copytree(tables[moment].parent, tmp_path / "copy")
+    table = ImageTable(spark, tmp_path / "copy" / "t")
+    assert table.version == 0
+    assert len(stored_paths(table.location)) == BATCH - 1
+    result = ingest_available(spark, table.location, IngestRequest(Source(source), {}), BATCH)
+    # The bad file is among them when the kill came before it was written down.
+    assert (result.rows_in, result.stored) == (IMAGES + 1, IMAGES - BATCH + 1)
+    assert result.rows_in == result.stored + result.quarantined + result.skipped
+    assert_complete(Path(table.location))
+    assert [info.rows for info in reversed(table.history())] == [9, 19, 29] or result.quarantined
+    again = table.ingest(source)
+    assert (again.stored, again.quarantined, again.skipped, again.committed) == (0, 0, IMAGES + 1, False)

@@ -1,0 +1,69 @@
+"""Image files that no one here made, through a real two-executor Spark."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pillow_samples import pillow_samples
+from stored_rows import stored_paths
+
+from lakelens import ImageTable
+from lakelens.etl.files.walk import local_uri
+from lakelens.etl.images.codec import FORMATS
+from lakelens.etl.images.recipe import Limits
+from lakelens.etl.quarantine.table import REASONS
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+
+# What Pillow alone shows, in a process of its own: these files have made decoders crash before.
+PLAIN_PILLOW = """
+import json, sys, warnings
+from PIL import Image
+warnings.simplefilter("ignore")
+shown = []
+for path in json.load(sys.stdin):
+    try:
+        with Image.open(path) as image:
+            image.load()
+            shown.append([path, image.format])
+    except Exception:
+        pass
+print(json.dumps(shown))
+"""
+
+
+def shown_by_pillow(files: list[Path]) -> set[Path]:
+    names = json.dumps([str(file) for file in files])
+    done = subprocess.run([sys.executable, "-c", PLAIN_PILLOW], input=names, capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout.splitlines()[-1])
+    return {Path(path) for path, file_format in found if file_format.upper() in {*FORMATS, "MPO"}}
+
+
+def failed_tasks(spark) -> int:
+    executors = spark.sparkContext._jsc.sc().statusStore().executorList(False)
+    return sum(int(executors.apply(index).failedTasks()) for index in range(executors.size()))
+
+
+def test_every_sample_image_of_pillows_source_is_stored_or_quarantined(spark, tmp_path):
+    samples = pillow_samples()
+    files = sorted(path for path in samples.rglob("*") if path.is_file())
+    uris = {local_uri(os.fsencode(path)): path for path in files}
+    # As rows, so that files whose names say nothing are opened too.
+    source = spark.createDataFrame([(uri,) for uri in uris], "path STRING")
+    failed = failed_tasks(spark)
+    table = ImageTable(spark, tmp_path / "t")
+    result = table.ingest(source, size=64, limits=Limits(timeout_s=120))
+    assert failed_tasks(spark) == failed
+    assert result.rows_in == len(files) == result.stored + result.quarantined
+    stored = stored_paths(table.location)
+    bad = [file.path for file in table.quarantine().files]
+    assert sorted(stored + bad) == sorted(uris)
+    assert set(result.reasons) <= set(REASONS) - {"decoder_crashed", "timeout", "unstable", "unreadable"}
+    assert shown_by_pillow([uris[uri] for uri in bad]) == set()
+    again = table.ingest(source)
+    assert (again.skipped, again.committed) == (len(files), False)

@@ -1,0 +1,114 @@
+"""Rules of the search for new images that look like one of another split: pure, and once through a real Spark."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from delta_rows import delta_rows
+from etl_pictures import encoded, picture
+
+from lakelens.etl.ingest.near_duplicates import compare
+from lakelens.etl.ingest.results import IngestRequest
+from lakelens.etl.ingest.run import ingest
+from lakelens.etl.sources.sources import Source
+
+TRAIN, TEST = 0, 1
+
+
+def found(rows):
+    """Compares (hash, split, is_new) rows; gives the count and the pairs of row numbers with their distance."""
+    hashes = np.array([(code, 7) for code, _, _ in rows], np.uint64).reshape(-1, 2)
+    splits = np.array([split for _, split, _ in rows], np.int64)
+    count, pairs = compare(hashes, splits, np.array([new for _, _, new in rows], bool), 2)
+    return count, [(pair.row, pair.other_row, pair.distance) for pair in pairs]
+
+
+@pytest.mark.unit
+def test_a_new_image_near_one_of_another_split_is_found():
+    assert found([(0b0, TRAIN, False), (0b11, TEST, True), (0b11111000, TEST, True)]) == (1, [(1, 0, 2)])
+
+
+@pytest.mark.unit
+def test_an_equal_hash_in_another_split_is_the_nearest():
+    rows = [(5, TRAIN, False), (4, TRAIN, False), (5, TEST, True)]
+    assert found(rows) == (1, [(0, 0, 0)])  # a hash goes by its first row
+
+
+@pytest.mark.unit
+def test_what_was_there_before_is_not_told_again():
+    assert found([(0, TRAIN, False), (1, TEST, False)]) == (0, [])
+
+
+@pytest.mark.unit
+def test_alike_within_one_split_is_no_leak():
+    assert found([(0, TRAIN, False), (1, TRAIN, True)]) == (0, [])
+
+
+@pytest.mark.unit
+def test_two_new_images_in_two_splits_are_both_told():
+    assert found([(0, TRAIN, True), (1, TEST, True)]) == (2, [(0, 1, 1), (1, 0, 1)])
+
+
+@pytest.mark.unit
+def test_many_copies_count_each_and_are_shown_once():
+    rows = [(0, TRAIN, False)] + [(1, TEST, True)] * 30
+    assert found(rows) == (30, [(1, 0, 1)])
+
+
+@pytest.mark.unit
+def test_an_image_with_many_near_ones_leaves_room_for_others():
+    copies = [(1 << bit, TRAIN, False) for bit in range(12)]
+    rows = [(0, TEST, True), *copies, (0xFF0000, TEST, True), (0xFF0003, TRAIN, False)]
+    count, pairs = found(rows)
+    assert (count, [(row, distance) for row, _, distance in pairs]) == (2, [(0, 1), (13, 2)])
+
+
+@pytest.mark.unit
+def test_nothing_to_compare_is_nothing_found():
+    assert compare(np.empty((0, 2), np.uint64), np.empty(0, np.int64), np.empty(0, bool), 8) == (0, [])
+
+
+@pytest.mark.unit
+def test_the_count_is_that_of_comparing_all():
+    random = np.random.default_rng(0)
+    codes = random.integers(0, 64, 200)
+    splits, new = random.integers(0, 3, 200), random.random(200) < 0.3
+    distance = np.array([[bin(a ^ b).count("1") for b in codes.tolist()] for a in codes.tolist()])
+    expected = ((distance <= 2) & (splits[:, None] != splits[None, :])).any(axis=1) & new
+    hashes = np.stack([codes, np.full(200, 7)], axis=1).astype(np.uint64)
+    count, pairs = compare(hashes, splits, new, 2)
+    assert count == expected.sum()
+    assert all(pair.distance == 0 for pair in pairs)
+    assert len(pairs) == 10
+
+
+@pytest.mark.spark
+def test_copies_of_another_quality_are_told_with_the_split_that_they_leak_into(spark, tmp_path):
+    source, place = tmp_path / "source", str(tmp_path / "t")
+    (source / "cat").mkdir(parents=True)
+
+    def write(quality: int) -> None:
+        for number in range(16):
+            image = picture(number, width=120, height=120)
+            (source / "cat" / f"{number} of {quality}.jpg").write_bytes(encoded(image, quality=quality))
+
+    recipe = {"size": 96, "splits": {"train": 0.5, "test": 0.5}}
+    write(95)
+    first = ingest(spark, place, IngestRequest(Source(source), recipe, near_duplicates=True))
+    assert (first.near_duplicates.images, first.near_duplicates.compared) == (0, 16)
+    write(60)
+    result = ingest(spark, place, IngestRequest(Source(source), {}, near_duplicates=True))
+    splits = {row["path"].rpartition("/")[2].replace("%20", " "): row["split"] for row in delta_rows(place)}
+    leaked = {n for n in range(16) if splits[f"{n} of 60.jpg"] != splits[f"{n} of 95.jpg"]}
+    assert leaked
+    assert result.near_duplicates.images == len(leaked)
+    for pair in result.near_duplicates.examples:
+        new, old = (path.rpartition("/")[2].replace("%20", " ") for path in (pair.path, pair.other_path))
+        assert (new.partition(" ")[0], splits[new], splits[old]) == (
+            old.partition(" ")[0],
+            pair.split,
+            pair.other_split,
+        )
+        assert int(new.partition(" ")[0]) in leaked
+    again = ingest(spark, place, IngestRequest(Source(source), {}, near_duplicates=True))
+    assert again.near_duplicates is None

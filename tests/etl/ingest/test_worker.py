@@ -1,0 +1,40 @@
+"""Rules of what a task does with its share of a batch."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+import pyarrow as pa
+import pytest
+from etl_pictures import write_image
+
+from lakelens.etl.files.walk import local_uri
+from lakelens.etl.images.recipe import Limits, Recipe
+from lakelens.etl.ingest.row_task import BatchTask
+from lakelens.etl.model import schema
+
+pytestmark = pytest.mark.unit
+
+
+def test_a_time_beyond_pythons_dates_is_kept_as_the_last_of_them(tmp_path):
+    write_image(tmp_path / "good.jpg")
+    (tmp_path / "bad.jpg").write_text("no image")
+    (tmp_path / "worse.jpg").write_text("no image")
+    far_us, usual_us = 300_000_000_000 * 1_000_000, 1_600_000_000 * 1_000_000
+    columns = {
+        schema.PATH: pa.array([local_uri(str(path).encode()) for path in sorted(tmp_path.iterdir())]),
+        schema.SOURCE_LENGTH: pa.array([8, 8, 8]),
+        schema.SOURCE_MODIFIED: pa.array([usual_us, far_us, far_us], pa.timestamp("us", tz="UTC")),
+        schema.LABEL_NAME: pa.array(["cat", "cat", "cat"]),
+        schema.ANNOTATION_HASH: pa.nulls(3, pa.string()),
+    }
+    batch = pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
+    task = BatchTask(Recipe(), Limits(), {"cat": 0}, "batch")
+    usual, last = datetime(2020, 9, 13, 12, 26, 40, tzinfo=timezone.utc), datetime(9999, 12, 30, tzinfo=timezone.utc)
+    assert _times(task.stored_rows([batch])) == {"good.jpg": last}
+    assert _times(task.quarantined_rows([batch])) == {"bad.jpg": usual, "good.jpg": last, "worse.jpg": last}
+
+
+def _times(batches) -> dict[str, datetime]:
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    return {row[schema.PATH].rpartition("/")[2]: row[schema.SOURCE_MODIFIED] for row in rows}

@@ -1,0 +1,111 @@
+"""One version of a Delta table without a JVM: files and rows, paths as they are, refusals by name."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from lakelens.errors import InvalidArgumentError, UnsupportedTableFeatureError, VersionNotFoundError
+from lakelens.etl.log.opening import log_of
+from lakelens.etl.log.snapshot import locate, open_snapshot
+
+pytestmark = pytest.mark.unit
+
+
+def rows(first: int, count: int, split: str | None = "train") -> pa.Table:
+    return pa.table({"id": pa.array(range(first, first + count)), "split": pa.array([split] * count, pa.string())})
+
+
+def write(location: Path, table: pa.Table) -> None:
+    write_deltalake(str(location), table, mode="append", partition_by=["split"])
+
+
+def change_log(location: Path, version: int, **actions: dict) -> None:
+    """Puts actions into a commit as another writer would have written them."""
+    commit = location / "_delta_log" / f"{version:020d}.json"
+    lines = [json.loads(line) for line in commit.read_text().splitlines()]
+    kept = [line for line in lines if not actions.keys() & line.keys()]
+    commit.write_text("\n".join(json.dumps(line) for line in [*kept, *({k: v} for k, v in actions.items())]) + "\n")
+
+
+def test_a_version_is_its_active_files_with_their_rows_and_partitions(tmp_path):
+    write(tmp_path / "t", rows(0, 5))
+    write(tmp_path / "t", rows(5, 3, None))
+    first, second = open_snapshot(tmp_path / "t", 0), open_snapshot(tmp_path / "t")
+    assert (first.version, first.rows, len(first.files)) == (0, 5, 1)
+    assert (second.version, second.rows, second.partition_columns) == (1, 8, ("split",))
+    by_split = {second.files.partitions["split"].at(i): int(second.files.rows[i]) for i in range(2)}
+    assert by_split == {"train": 5, None: 3}
+    assert second.schema == {"id": "long", "split": "string"}
+    assert all(Path(second.file_location(i)).is_file() for i in range(2))
+    assert pickle.loads(pickle.dumps(second)).files.paths == second.files.paths
+
+
+@pytest.mark.parametrize("name", ["a dir", "100%", "a%20b", "é"])
+def test_paths_with_spaces_percent_signs_and_other_letters(tmp_path, name):
+    (tmp_path / "plain").mkdir()
+    write(tmp_path / "plain", rows(0, 4, "50% é/x"))
+    (tmp_path / "plain").rename(tmp_path / name)
+    snapshot = open_snapshot(tmp_path / name)
+    assert snapshot.location == str(tmp_path / name)
+    assert Path(snapshot.file_location(0)).is_file()
+    assert snapshot.files.partitions["split"].at(0) == "50% é/x"
+
+
+@pytest.mark.parametrize("name", ["a#b", "a?b", "a%20b", "a%2Fb"])
+@pytest.mark.parametrize("scheme", ["s3", "gs", "abfss"])
+def test_a_table_in_a_store_whose_name_delta_rs_would_take_for_another_is_refused(scheme, name):
+    with pytest.raises(InvalidArgumentError, match=rf"{re.escape(name)}: .* another table opened; write"):
+        open_snapshot(f"{scheme}://images/{name}")
+
+
+@pytest.mark.parametrize(
+    ("location", "wanted"),
+    [
+        ("gs://images/50% of é+&", "gs://images/50% of é+&"),
+        ("gcs://images/t", "gs://images/t"),
+        ("s3a://images/t", "s3a://images/t"),
+    ],
+)
+def test_delta_rs_is_given_the_uri_of_a_table_in_a_store_and_the_scheme_that_takes_options(location, wanted):
+    with log_of(location) as place:
+        assert place == wanted
+
+
+def test_absolute_paths_of_shallow_clones_stand_for_themselves():
+    assert locate("/clone", "file:/source/part-0.parquet") == "/source/part-0.parquet"
+    assert locate("/clone", "s3://bucket/part-0.parquet") == "s3://bucket/part-0.parquet"
+    assert locate("s3://bucket/t/", "split=x/part-0.parquet") == "s3://bucket/t/split=x/part-0.parquet"
+
+
+def test_versions_survive_a_checkpoint_and_a_cleaned_log(tmp_path):
+    for n in range(4):
+        write(tmp_path / "t", rows(n, 1))
+    DeltaTable(str(tmp_path / "t")).create_checkpoint()
+    for n in range(3):
+        (tmp_path / "t" / "_delta_log" / f"{n:020d}.json").unlink()
+    assert open_snapshot(tmp_path / "t").rows == 4
+    with pytest.raises(VersionNotFoundError, match=r"version 1 does not exist or can no longer be rebuilt; it has"):
+        open_snapshot(tmp_path / "t", 1)
+
+
+def test_a_feature_that_plain_parquet_would_get_wrong_is_refused_by_name(tmp_path):
+    write(tmp_path / "t", rows(0, 2))
+    protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "writerFeatures": ["typeWidening"]}
+    change_log(tmp_path / "t", 0, protocol={**protocol, "readerFeatures": ["typeWidening"]})
+    with pytest.raises(UnsupportedTableFeatureError, match="typeWidening"):
+        open_snapshot(tmp_path / "t")
+
+
+def test_a_version_that_means_nothing_is_refused(tmp_path):
+    write(tmp_path / "t", rows(0, 2))
+    with pytest.raises(VersionNotFoundError, match=r"'frozen' is no version number.*no pin"):
+        open_snapshot(tmp_path / "t", "frozen")
+    with pytest.raises(InvalidArgumentError, match="version=True"):
+        open_snapshot(tmp_path / "t", True)

@@ -1,0 +1,71 @@
+"""The list of files in quarantine, without a JVM."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+from version_tables import images, write
+
+from lakelens.errors import InvalidArgumentError, NotADeltaTableError
+from lakelens.etl.model import schema
+from lakelens.etl.quarantine.listing import list_quarantine
+
+pytestmark = pytest.mark.unit
+
+NOON = datetime(2026, 1, 2, 12, tzinfo=timezone.utc)
+
+
+def bad(path: str, reason: str, batch: str) -> dict[str, object]:
+    row = dict.fromkeys(schema.quarantine_arrow_schema().names)
+    stamp = {"source_length": 7, "source_modified": NOON}
+    return {**row, **stamp, "path": path, "reason": reason, "error": f"{path} is bad", "batch_id": batch}
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    place = tmp_path / "t"
+    write(place, images(cat=["c1"]))
+    for rows in ([bad("b", "empty", "one"), bad("a", "truncated", "one")], [bad("c", "truncated", "two")]):
+        batch = pa.Table.from_pylist(rows, schema=schema.quarantine_arrow_schema())
+        write_deltalake(f"{place}_quarantine", batch, mode="append")
+    return place
+
+
+def test_files_are_listed_by_path_with_reason_error_size_and_batch(table: Path) -> None:
+    found = list_quarantine(table)
+    assert [(file.path, file.reason, file.batch_id) for file in found.files] == [
+        ("a", "truncated", "one"),
+        ("b", "empty", "one"),
+        ("c", "truncated", "two"),
+    ]
+    first = found.files[0]
+    assert (first.error, first.source_length, first.source_modified) == ("a is bad", 7, NOON)
+    assert (found.reasons, found.count) == ({"truncated": 2, "empty": 1}, 3)
+
+
+def test_filters_by_batch_and_reason_count_what_they_let_through(table: Path) -> None:
+    assert list_quarantine(table, batch_id="one").reasons == {"truncated": 1, "empty": 1}
+    both = list_quarantine(table, batch_id="one", reason="truncated")
+    assert [file.path for file in both.files] == ["a"]
+    assert list_quarantine(table, batch_id="never").count == 0
+    assert list_quarantine(table, reason="timeout").count == 0
+    with pytest.raises(InvalidArgumentError, match=r"'blurred' is none of the reasons.*decoder_crashed.*image_missing"):
+        list_quarantine(table, reason="blurred")
+
+
+def test_a_limit_cuts_the_list_and_not_the_counts(table: Path) -> None:
+    found = list_quarantine(table, limit=1)
+    assert ([file.path for file in found.files], found.count) == (["a"], 3)
+    with pytest.raises(InvalidArgumentError, match="limit"):
+        list_quarantine(table, limit=-1)
+
+
+def test_a_table_without_a_bad_file_has_an_empty_list_and_no_table_is_an_error(tmp_path: Path) -> None:
+    write(tmp_path / "t", images(cat=["c1"]))
+    assert list_quarantine(tmp_path / "t").count == 0
+    with pytest.raises(NotADeltaTableError, match="nothing"):
+        list_quarantine(tmp_path / "nothing")

@@ -1,0 +1,148 @@
+"""Rules of annotations on their way through a real two-executor Spark: one row per image, nothing lost."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lakelens.errors import AnnotationFileError, SourceNotFoundError
+from lakelens.etl.annotations import record as an
+from lakelens.etl.annotations.record import annotation_of
+from lakelens.etl.files.walk import local_uri
+from lakelens.etl.sources.annotation_frames import coco_annotations, manifest_annotations
+
+pytestmark = pytest.mark.spark
+
+SIDES = ("xmin", "ymin", "xmax", "ymax")
+
+
+def records(frame):
+    """Collects a small frame as records by path."""
+    rows = [annotation_of(row.asDict(recursive=True)) for row in frame.collect()]
+    assert len({row.path for row in rows}) == len(rows)
+    return {row.path: row for row in rows}
+
+
+def reasons(annotation):
+    return [found.reason for found in annotation.problems]
+
+
+def uri(path):
+    return local_uri(str(path).encode())
+
+
+def write(path, content):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def write_csv(path, columns, rows):
+    """One line for each box, as for a row without any."""
+    with path.open("w", newline="", encoding="utf-8-sig") as file:
+        writer = csv.DictWriter(file, columns, quoting=csv.QUOTE_ALL, lineterminator="\r\n")
+        writer.writeheader()
+        for row in rows:
+            plain = {name: value for name, value in row.items() if name != "boxes"}
+            writer.writerows({**plain, **box} for box in row.get("boxes") or [{}])
+
+
+def write_json_lines(path, rows):
+    path.write_text("\n".join(map(json.dumps, rows)))
+
+
+def write_parquet(path, rows):
+    box = pa.struct([("label", pa.string()), *((side, pa.float64()) for side in SIDES)])
+    kinds = [("path", pa.string()), ("label", pa.string()), ("split", pa.string()), ("boxes", pa.list_(box))]
+    pq.write_table(pa.Table.from_pylist(rows, schema=pa.schema(kinds)), path)
+
+
+OF_CLASSES = [
+    {"path": "x/a.jpg", "label": "cat", "split": "train"},
+    {"path": "x/a.jpg", "label": "cat", "split": "train"},
+    {"path": "x/b.jpg", "label": "cat", "split": None},
+    {"path": "x/b.jpg", "label": "dog", "split": None},
+    {"path": "", "label": "cat", "split": None},
+    {"path": "x\\c.jpg", "label": None, "split": "val"},
+]
+OF_BOXES = [
+    {
+        "path": "images of mine/é%.jpg",
+        "split": "val",
+        "boxes": [
+            {"label": "red", "xmin": 1, "ymin": 2, "xmax": 3.5, "ymax": 4},
+            {"label": "blue ü", "xmin": -10, "ymin": 0, "xmax": 500, "ymax": 20},
+        ],
+    },
+    {"path": "plain.png", "split": "test", "boxes": []},
+]
+
+
+def assert_classes_are_said(found, folder):
+    assert len(found) == 4
+    assert len([record for record in found.values() if reasons(record) == [an.PATH_UNUSABLE]]) == 1
+    a, b, c = (found[uri(folder / "x" / f"{name}.jpg")] for name in "abc")
+    assert (a.label_name, a.split, reasons(a)) == ("cat", "train", [an.ANNOTATION_REPEATED])
+    assert reasons(b) == [an.LABEL_CONFLICT]
+    assert (c.label_name, c.split) == (None, "validation")
+
+
+def assert_boxes_are_said(found, folder):
+    assert len(found) == 2
+    boxed, plain = found[uri(folder / "images of mine" / "é%.jpg")], found[uri(folder / "plain.png")]
+    assert (boxed.label_name, boxed.split, reasons(boxed)) == (None, "validation", [])
+    assert [(box.label_name, box.corners) for box in boxed.boxes] == [
+        ("red", (1, 2, 3.5, 4)),
+        ("blue ü", (-10, 0, 500, 20)),
+    ]
+    assert (plain.label_name, plain.boxes, plain.split, reasons(plain)) == (None, (), "test", [])
+
+
+def test_a_manifest_in_csv_says_classes_against_its_own_folder(spark, tmp_path):
+    location = tmp_path / "labels [1].csv"
+    write_csv(location, ["path", "label", "split"], OF_CLASSES)
+    assert_classes_are_said(records(manifest_annotations(spark, str(location))), tmp_path)
+
+
+def test_a_manifest_in_csv_says_a_box_a_line(spark, tmp_path):
+    location = tmp_path / "boxes.csv"
+    write_csv(location, ["path", "label", *SIDES, "split"], OF_BOXES)
+    assert_boxes_are_said(records(manifest_annotations(spark, str(location))), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "writer", "root"), [("jsonl", write_json_lines, "/images/here"), ("parquet", write_parquet, None)]
+)
+def test_a_manifest_in_json_lines_or_parquet_says_the_same_against_its_own_folder_or_a_given_root(
+    spark, tmp_path, kind, writer, root
+):
+    location = tmp_path / f"labels [1].{kind}"
+    writer(location, [*OF_CLASSES, *OF_BOXES])
+    found = records(manifest_annotations(spark, str(location), root))
+    folder = Path(root or tmp_path)
+    boxed = {path: found.pop(path) for path in (uri(folder / row["path"]) for row in OF_BOXES)}
+    assert_classes_are_said(found, folder)
+    assert_boxes_are_said(boxed, folder)
+
+
+def test_a_missing_file_and_a_missing_column_are_said_before_any_image_is_read(spark, tmp_path):
+    with pytest.raises(SourceNotFoundError, match="does not exist"):
+        coco_annotations(spark, str(tmp_path / "none.json"), str(tmp_path))
+    pq.write_table(pa.table({"label": ["cat"]}), tmp_path / "m.parquet")
+    with pytest.raises(AnnotationFileError, match="no column 'path'"):
+        manifest_annotations(spark, str(tmp_path / "m.parquet"))
+    for name, content, message in (
+        ("m.csv", "file,label\n", r"m\.csv has no column 'path' \(its columns: 'file', 'label'\)"),
+        ("m.jsonl", '{"label": "cat"}\n', "no column 'path'"),
+    ):
+        location = write(tmp_path / name, content)
+        with pytest.raises(AnnotationFileError, match=message):
+            manifest_annotations(spark, str(location))
+    location = write(tmp_path / "x.json", '{"images": [')
+    with pytest.raises(AnnotationFileError, match=r"x\.json is not a COCO instances file"):
+        coco_annotations(spark, str(location), "/images")

@@ -1,0 +1,151 @@
+"""Rules of DataFrames and of rows without a path as sources, on a real two-executor Spark."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+
+import pytest
+from etl_pictures import write_image
+from pyspark.sql import functions as F
+from stored_rows import stored_paths
+
+from lakelens import ImageTable
+from lakelens.etl.annotations.record import CONTENT_CONFLICT, IMAGE_MISSING, PATH_UNUSABLE
+from lakelens.etl.files.walk import local_uri
+from lakelens.etl.sources.annotated import list_manifest
+from lakelens.etl.sources.dataframe_source import list_frame
+
+pytestmark = pytest.mark.spark
+
+BOXES_DDL = "path STRING, content BINARY, label STRING, xmin DOUBLE, ymin DOUBLE, xmax DOUBLE, ymax DOUBLE"
+
+
+def reasons(row) -> list[str]:
+    return [found.reason for found in row.problems]
+
+
+def listed_and_read(spark, rows, ddl):
+    """What a frame's listing says of each path, and the bytes that are read for it."""
+    listing = list_frame(spark, spark.createDataFrame(rows, ddl), None)
+    files = listing.files.persist()
+    try:
+        return files.collect(), listing.read_contents(files, 10).collect()
+    finally:
+        files.unpersist()
+
+
+@pytest.fixture(scope="module")
+def boxes(spark):
+    """What is listed and read, by path, of a frame with several rows of some paths."""
+    names = ("cat", "dog", "ape")
+    rows = [
+        ("twice", b"one", "cat", 0.0, 0.0, 1.0, 1.0),
+        ("twice", b"one", "dog", 1.0, 1.0, 2.0, 2.0),
+        ("alone", b"other", "dog", 1.0, 1.0, 2.0, 2.0),
+        ("torn", b"one", "dog", 1.0, 1.0, 2.0, 2.0),
+        ("torn", b"other", "cat", 0.0, 0.0, 1.0, 1.0),
+        *[("forth", b"one", name, 0.0, 0.0, 1.0, 1.0) for name in names],
+        *[("back", b"one", name, 0.0, 0.0, 1.0, 1.0) for name in reversed(names)],
+    ]
+    listed, read = listed_and_read(spark, rows, BOXES_DDL)
+    assert len(read) == len(listed) == 5
+    return {row.path: row for row in listed}, {row.path: bytes(row.content) for row in read}
+
+
+def test_a_path_of_several_rows_of_content_is_listed_and_read_once(boxes):
+    listed, read = boxes
+    assert {path: (len(row.boxes), reasons(row)) for path, row in listed.items()} == {
+        "alone": (1, []),
+        "torn": (2, [CONTENT_CONFLICT]),
+        "twice": (2, []),
+        "forth": (3, []),
+        "back": (3, []),
+    }
+    assert listed["twice"].content_hash == hashlib.sha256(b"one").hexdigest()
+    assert read == {"alone": b"other", "torn": b"other", "twice": b"one", "forth": b"one", "back": b"one"}
+
+
+def test_rows_of_a_frame_say_the_same_in_any_order(boxes):
+    listed, _ = boxes
+    assert len(listed["forth"].boxes) == 3
+    assert listed["forth"].annotation_hash == listed["back"].annotation_hash != listed["twice"].annotation_hash
+
+
+def test_every_row_of_content_without_a_path_is_listed_and_has_no_bytes_to_read(spark):
+    rows = [("named", b"one", "cat"), (None, b"other", "cat"), (None, b"other", "cat"), ("", b"third", "cat")]
+    listed, contents = listed_and_read(spark, rows, "path STRING, content BINARY, label STRING")
+    assert sorted((reasons(row), row.source_length) for row in listed) == [([], 3), *[([PATH_UNUSABLE], -1)] * 3]
+    assert len({row.path for row in listed}) == len(contents) == 4
+    read = {row.path: row.content for row in contents}
+    assert read == {row.path: bytearray(b"one") if row.path == "named" else None for row in listed}
+
+
+def test_rows_without_a_path_are_of_no_file_system(spark, tmp_path):
+    (tmp_path / "1.jpg").write_bytes(b"bytes")
+    (tmp_path / "m.csv").write_text("path,label\n1.jpg,cat\n,cat\n,cat\n2.jpg,cat\n")
+    found = list_manifest(spark, str(tmp_path / "m.csv"), None).files.collect()
+    local = [([], 5), ([IMAGE_MISSING], -1), ([PATH_UNUSABLE], -1), ([PATH_UNUSABLE], -1)]
+    assert sorted((reasons(row), row.source_length) for row in found) == local
+
+    settings = spark.sparkContext._jsc.hadoopConfiguration()
+    host = f"lake{uuid.uuid4().hex}"
+    link = f"fs.viewfs.mounttable.{host}.link./mount"
+    settings.set(link, f"file://{tmp_path}")
+    try:
+        place = f"viewfs://{host}/mount"
+        found = list_manifest(spark, str(tmp_path / "m.csv"), place).files.collect()
+    finally:
+        settings.unset(link)
+    assert sorted((reasons(row), row.source_length) for row in found) == local
+
+
+def test_one_file_is_one_row_whoever_wrote_its_path(spark, tmp_path):
+    source, place = tmp_path / "source", tmp_path / "table"
+    for seed, name in enumerate(("a b.jpg", "100%.jpg", "plain.jpg")):
+        write_image(source / "cat" / name, seed=seed)
+    table = ImageTable(spark, place)
+    label = F.lit("cat").alias("label")
+    binary = spark.read.format("binaryFile").load(str(source / "cat")).select("*", label)
+    bare = F.regexp_replace("path", "^file:", "")
+    frames = {
+        "binary": binary,
+        "plain": binary.withColumn("path", bare),
+        "content": binary.select(bare.alias("path"), "content", "label"),
+        "paths": binary.select(bare.alias("path"), "label"),
+        "image": spark.read.format("image").load(str(source / "cat")).select("image", label),
+    }
+    results = {name: table.ingest(frame, size=16) for name, frame in frames.items()}
+    assert {name: result.stored for name, result in results.items()} == {**dict.fromkeys(frames, 0), "binary": 3}
+    # As rows were stored before paths had one form.
+    spark.sql(f"UPDATE delta.`{place}` SET path = replace(replace(path, '%20', ' '), '%25', '%')")  # noqa: S608
+    spark.sql(f"UPDATE delta.`{place}` SET path = replace(path, 'file://', 'file:') WHERE path NOT LIKE '%plain%'")  # noqa: S608
+    assert table.ingest(binary).stored == 0
+    (source / "cat" / "plain.jpg").write_text("no image")
+    write_image(source / "cat" / "a b.jpg", seed=77)
+    changed = table.ingest(spark.read.format("binaryFile").load(str(source / "cat")).select("*", label))
+    assert (changed.stored, changed.quarantined) == (1, 1)
+    by_folder = table.ingest(source)  # which says other things of its images
+    assert (by_folder.stored, by_folder.quarantined) == (2, 1)
+    assert stored_paths(place) == sorted(local_uri(bytes(source / "cat" / name)) for name in ("a b.jpg", "100%.jpg"))
+
+
+def test_the_query_behind_a_frame_of_paths_runs_once(spark, tmp_path):
+    names = ("1.jpg", "2.jpg", "gone.jpg")
+    for name in names[:2]:
+        (tmp_path / name).write_bytes(b"bytes")
+    read = spark.sparkContext.accumulator(0)
+
+    def counted(batches):
+        for batch in batches:
+            read.add(batch.num_rows)
+            yield batch
+
+    frame = spark.createDataFrame([(str(tmp_path / name),) for name in names], "path STRING")
+    listing = list_frame(spark, frame.mapInArrow(counted, frame.schema), None)
+    try:
+        listed = listing.files.collect()
+    finally:
+        listing.release()
+    assert sorted(reasons(row) for row in listed) == [[], [], [IMAGE_MISSING]]
+    assert read.value == len(names)

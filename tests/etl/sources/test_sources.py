@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from etl_pictures import write_image
+
+from lakelens.errors import InvalidArgumentError, UnknownLayoutError
+from lakelens.etl.files.class_folders import ListedFile, Wanted, list_below, list_top
+from lakelens.etl.files.layouts import (
+    FOLDER_LAYOUTS,
+    check_class_folders,
+    check_layout,
+    class_of_folder,
+    class_of_parts,
+    number_of_folder,
+)
+from lakelens.etl.files.walk import IMAGE_SUFFIXES, has_suffix, is_hidden, local_path, local_uri, visit
+from lakelens.etl.sources.listing import LABEL_RANK, folder_batch
+
+pytestmark = pytest.mark.unit
+
+
+def listed(root) -> tuple[list[str], dict[str, str]]:
+    """Names of the files found, and reasons by name of what was passed over."""
+    names = sorted(path.name for path in root.iterdir())
+    entries = [entry for name in names for entry in visit(os.fsencode(root / name), (os.fsencode(name),))]
+    files = [os.fsdecode(b"/".join(entry.parts)) for entry in entries if entry.ignored is None]
+    return files, {os.fsdecode(b"/".join(entry.parts)): entry.ignored for entry in entries if entry.ignored}
+
+
+def test_every_file_is_found_or_passed_over_with_a_reason(tmp_path):
+    for name in ("cat/1.jpg", "cat/deep/er/2.PNG", "cat/_MG_0001.jpg", "3.jpeg"):
+        write_image(tmp_path / name)
+    for name in ("cat/RENAME2", "cat/Thumbs.db", "cat/.hidden.jpg", "cat/notes.txt", "__MACOSX/4.jpg"):
+        write_image(tmp_path / name)
+    (tmp_path / "cat" / "gone.jpg").symlink_to(tmp_path / "nowhere.jpg")
+    os.mkfifo(tmp_path / "cat" / "pipe.jpg")
+    files, ignored = listed(tmp_path)
+    assert files == ["3.jpeg", "cat/1.jpg", "cat/_MG_0001.jpg", "cat/deep/er/2.PNG"]
+    assert ignored == {
+        "cat/RENAME2": "not_an_image_name",
+        "cat/notes.txt": "not_an_image_name",
+        "cat/Thumbs.db": "hidden",
+        "cat/.hidden.jpg": "hidden",
+        "__MACOSX": "hidden",
+        "cat/gone.jpg": "broken_link",
+        "cat/pipe.jpg": "special_file",
+    }
+
+
+def test_symbolic_links_are_followed_and_loops_are_passed_over(tmp_path):
+    write_image(tmp_path / "store" / "1.jpg")
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "cat").symlink_to(tmp_path / "store", target_is_directory=True)
+    (source / "one.jpg").symlink_to(tmp_path / "store" / "1.jpg")
+    (source / "dog").mkdir()
+    (source / "dog" / "up").symlink_to(source / "dog", target_is_directory=True)
+    (source / "dog" / "self.jpg").symlink_to(source / "dog" / "self.jpg")
+    files, ignored = listed(source)
+    assert files == ["cat/1.jpg", "one.jpg"]
+    assert ignored == {"dog/up": "link_loop", "dog/self.jpg": "broken_link"}
+
+
+def test_a_link_to_the_source_folder_itself_is_a_loop(tmp_path):
+    write_image(tmp_path / "cat" / "1.jpg")
+    write_image(tmp_path / "dog" / "1.jpg")
+    (tmp_path / "cat" / "all").symlink_to("..", target_is_directory=True)
+    (tmp_path / "here").symlink_to(".", target_is_directory=True)
+    root = os.fsencode(tmp_path)
+    found = list_below(root, list_top(root).names, Wanted("class_folders"))
+    ignored = {str(Path(os.fsdecode(local_path(file.path))).relative_to(tmp_path)): file.ignored for file in found}
+    assert ignored == {"cat/1.jpg": None, "cat/all": "link_loop", "dog/1.jpg": None, "here": "link_loop"}
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads every folder")
+def test_a_folder_that_cannot_be_read_is_counted(tmp_path):
+    (tmp_path / "cat").mkdir(mode=0o000)
+    try:
+        assert listed(tmp_path) == ([], {"cat": "unreadable_folder"})
+    finally:
+        (tmp_path / "cat").chmod(0o700)
+
+
+@pytest.mark.parametrize(
+    "name", ["a b.jpg", "100%.jpg", "%41.jpg", "ü犬😀.jpg", "a#b?c.jpg", "a[1]*{x}.jpg", "a\nb.jpg", "'`\".jpg"]
+)
+def test_any_name_survives_as_a_uri(name):
+    path = os.fsencode("/data/" + name)
+    uri = local_uri(path)
+    assert uri.startswith("file:///data/")
+    assert uri.isascii()
+    assert " " not in uri
+    assert local_path(uri) == path
+
+
+def test_names_that_are_not_utf8_survive_as_a_uri():
+    assert local_path(local_uri(b"/data/\xff\xfe.jpg")) == b"/data/\xff\xfe.jpg"
+
+
+def test_hadoops_short_form_of_a_file_uri_is_understood():
+    assert local_path("file:/a/b%20c.jpg") == local_path("file:///a/b%20c.jpg") == b"/a/b c.jpg"
+
+
+def test_numbered_folders_name_their_class_without_the_number():
+    names = {"001.ak47": "ak47", "257.clutter": "clutter", "cat": "cat", "3.5mm.jack": "3.5mm.jack", "007.": "007."}
+    assert {folder: class_of_folder(folder) for folder in names} == names
+
+
+def test_a_numbered_folder_gives_its_number():
+    assert [number_of_folder(folder) for folder in ("001.ak47", "257.clutter", "cat", "12.cat")] == [1, 257, None, None]
+
+
+def test_a_number_that_no_row_can_hold_gives_no_rank():
+    assert number_of_folder(f"{2**31 - 1}.cat") == 2**31 - 1
+    assert number_of_folder(f"{2**31}.cat") is None
+    rows = [ListedFile("file:///a", 1, 2, "cat", Wanted("class_folders").rank_of(["20240101123456.cat", "a"]), None)]
+    assert folder_batch(rows).column(LABEL_RANK).to_pylist() == [None]
+
+
+def test_the_class_is_the_first_folder_or_all_of_them():
+    assert class_of_parts(["056.dog", "greg", "1.jpg"], "class_folders") == "dog"
+    assert class_of_parts(["animals", "dog", "1.jpg"], "nested_class_folders") == "animals/dog"
+    assert class_of_parts(["1.jpg"], "class_folders") is None
+    assert class_of_parts(["1.jpg"], "nested_class_folders") is None
+
+
+def test_two_folders_of_one_class_are_refused():
+    with pytest.raises(InvalidArgumentError) as caught:
+        check_class_folders(["dog", "001.cat", "cat"])
+    assert all(word in str(caught.value) for word in ("'001.cat'", "'cat'", "rename"))
+
+
+def test_an_unknown_layout_is_refused_with_those_that_exist():
+    with pytest.raises(UnknownLayoutError) as caught:
+        check_layout("class-folders", FOLDER_LAYOUTS)
+    assert "'class-folders'" in str(caught.value)
+    assert "class_folders" in str(caught.value)
+
+
+def test_names_say_what_is_an_image():
+    images, others = (
+        ["a.jpg", "a.JPEG", "a.b.png", ".jpg", "a.webp", "a.TIF"],
+        ["jpg", "RENAME2", "a.jpg.bak", "a.mp4", ""],
+    )
+    assert [name for name in (*images, *others) if has_suffix(name, IMAGE_SUFFIXES)] == images
+    assert is_hidden("Thumbs.db")
+    assert not is_hidden("_MG_0001.jpg")

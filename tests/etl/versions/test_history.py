@@ -1,0 +1,153 @@
+"""The history: what each commit made of the table, and who made it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from version_tables import commit, images, set_configuration, three_versions, write
+
+from lakelens.errors import InvalidArgumentError, NotADeltaTableError
+from lakelens.etl.log.log_walk import walk_log
+from lakelens.etl.log.snapshot import open_snapshot
+from lakelens.etl.versions.history import history
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    return three_versions(tmp_path)
+
+
+def test_history_says_rows_classes_batch_and_who_newest_first(table: Path) -> None:
+    found = history(table)
+    assert [entry.version for entry in found] == [2, 1, 0]
+    assert [entry.rows for entry in found] == [5, 5, 3]
+    assert [entry.class_counts for entry in found] == [
+        {"cat": 2, "dog": 2, "cow": 1},
+        {"cat": 2, "dog": 3, "cow": 0},
+        {"cat": 2, "dog": 1, "cow": 0},
+    ]
+    assert (found[0].batch_id, found[0].source, found[0].user) == ("b1", "/photos", "ann")
+    assert found[0].timestamp >= found[2].timestamp
+    assert found[0].timestamp == open_snapshot(table).timestamp
+
+
+def test_a_commit_that_is_no_ingest_has_no_batch_and_one_of_a_restore_says_which(tmp_path: Path) -> None:
+    write_deltalake(str(tmp_path / "t"), images(cat=["c1"]))
+    note = json.dumps({"lakelens": "restore", "restored": 0, "user": "ann"})
+    commit(tmp_path / "t", {"commitInfo": {"operation": "RESTORE", "userMetadata": note}})
+    commit(tmp_path / "t", {"txn": {"appId": "x", "version": 1}})
+    restored, bare, first = (history(tmp_path / "t")[i] for i in (1, 0, 2))
+    assert (first.rows, first.batch_id, first.user, first.restored) == (1, None, None, None)
+    assert (restored.operation, restored.user, restored.restored) == ("RESTORE", "ann", 0)
+    assert (bare.version, bare.rows, bare.timestamp, bare.operation) == (2, 1, None, "")
+
+
+def test_the_newest_alone_are_listed_with_the_same_numbers(table: Path) -> None:
+    assert history(table, 2) == history(table)[:2]
+    assert history(table, 9) == history(table)
+    for limit in (0, -1, True, 1.5):
+        with pytest.raises(InvalidArgumentError, match="limit"):
+            history(table, limit)
+
+
+def test_every_version_of_a_walk_is_the_one_that_delta_rs_opens(tmp_path: Path) -> None:
+    """Also where paths are quoted, files come back, properties change and nothing says how many rows a file has."""
+    place = tmp_path / "t"
+    for number, split in enumerate(["train", "50% é/x", "a b", "train"]):
+        rows = pa.table({"path": [f"p{number}"], "label_name": [f"c{number % 2}"], "split": [split]})
+        write_deltalake(str(place), rows, mode="append", partition_by=["split"])
+    DeltaTable(str(place)).delete("label_name = 'c1'")
+    DeltaTable(str(place)).restore(3)
+    last = json.loads((place / "_delta_log" / f"{3:020d}.json").read_text().splitlines()[-1])["add"]
+    commit(place, {"remove": {"path": last["path"], "dataChange": True}})
+    commit(place, {"add": {key: value for key, value in last.items() if key != "stats"}})
+    DeltaTable(str(place)).alter.set_table_properties({"delta.appendOnly": "false"})
+    DeltaTable(str(place)).create_checkpoint()
+    write_deltalake(str(place), rows, mode="append", partition_by=["split"])
+    for state in walk_log(place):
+        snapshot = open_snapshot(place, state.version)
+        assert set(state.files) == set(snapshot.files.paths)
+        assert Counter(file.rows for file in state.files.values()) == Counter(snapshot.files.rows.tolist())
+        assert dict(state.configuration) == dict(snapshot.configuration)
+        assert history(place)[-1 - state.version].rows == snapshot.rows
+    assert state.version == 9
+
+
+def test_versions_before_a_cleaned_log_have_no_rows_and_later_ones_are_right(tmp_path: Path) -> None:
+    place = tmp_path / "t"
+    for number in range(6):
+        write(place, images(cat=[f"c{number}"]), counts={"cat": number + 1})
+        if number == 3:
+            DeltaTable(str(place)).create_checkpoint()
+    for number in (0, 1):
+        (place / "_delta_log" / f"{number:020d}.json").unlink()
+    assert [(entry.version, entry.rows) for entry in history(place)] == [(5, 6), (4, 5), (3, 4), (2, None)]
+    assert history(place, 1)[0].class_counts == {"cat": 6, "dog": 0, "cow": 0}
+
+
+def test_the_history_reads_the_log_alone(table: Path) -> None:
+    before = history(table)
+    for file in table.glob("*.parquet"):
+        file.unlink()
+    assert history(table) == before
+
+
+def test_commits_of_others_have_no_counts_and_neither_have_counts_that_do_not_add_up(table: Path) -> None:
+    write_deltalake(str(table), images(cat=["c9"]), mode="append")
+    # Counted before the files were read, of which one was bad.
+    write(table, images(cat=["c10"]), counts={"cat": 5, "dog": 2, "cow": 1})
+    found = history(table, 2)
+    assert [(entry.rows, entry.class_counts) for entry in found] == [(7, None), (6, None)]
+
+
+def test_a_broken_label_property_does_not_hide_the_history_that_is_the_way_out(table: Path) -> None:
+    set_configuration(table, 0, lakelens__labels="no json")
+    found = history(table)
+    assert found[0].class_counts == {"cat": 2, "dog": 2, "cow": 1}
+    assert "lakelens.labels = 'no json' is not" in found[2].damage[0]
+
+
+def test_a_number_that_a_later_property_gives_to_another_class_is_in_the_history(tmp_path: Path) -> None:
+    place = tmp_path / "t"
+    for number in range(3):
+        write_deltalake(str(place), images(cat=[f"c{number}"]), mode="append")
+    set_configuration(place, 0, lakelens__labels='{"cat": 0, "dog": 1}')
+    for number, labels in enumerate(('{"zebra": 0}', '{"dog": 1}')):
+        properties = {"lakelens.labels": labels}
+        DeltaTable(str(place)).alter.set_table_properties(properties, raise_if_not_exists=False)
+        assert history(place)[0].version == 3 + number
+    assert [entry.damage for entry in history(place)] == [
+        (),
+        ("'zebra' has the number 0 in the table's property, which is that of 'cat'",),
+        (),
+        (),
+        (),
+    ]
+
+
+@pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\u0085"])
+def test_a_class_whose_name_holds_a_separator_of_lines_does_not_end_the_history(table: Path, separator: str) -> None:
+    set_configuration(table, 0, lakelens__labels=json.dumps({f"ca{separator}t": 0}, ensure_ascii=False))
+    log = table / "_delta_log" / f"{0:020d}.json"
+    escaped = json.dumps(separator)[1:-1]
+    text = log.read_text().replace(escaped, separator)  # as Spark writes it
+    assert separator in text
+    log.write_text(text, encoding="utf-8")
+    assert [entry.rows for entry in history(table)] == [5, 5, 3]
+
+
+def test_a_table_without_classes_has_rows_alone(tmp_path: Path) -> None:
+    write_deltalake(str(tmp_path / "t"), pa.table({"id": [1, 2]}))
+    assert [(entry.rows, entry.class_counts) for entry in history(tmp_path / "t")] == [(2, None)]
+
+
+def test_what_is_no_table_has_no_history(tmp_path: Path) -> None:
+    with pytest.raises(NotADeltaTableError, match="holds no Delta table"):
+        history(tmp_path)

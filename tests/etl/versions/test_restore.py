@@ -1,0 +1,206 @@
+"""Restoring a version: its rows and nothing else, numbers that stay, and what the next ingest makes of it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import shutil
+import threading
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from delta_rows import delta_rows
+from deltalake import write_deltalake
+from etl_pictures import write_image
+
+from lakelens import ImageTable
+from lakelens.errors import (
+    NotADeltaTableError,
+    NotAnImageTableError,
+    TableConflictError,
+    VersionFilesMissingError,
+    VersionNotFoundError,
+)
+from lakelens.etl.commit.commit import open_transaction
+from lakelens.etl.commit.transaction import Batch
+from lakelens.etl.log.snapshot import open_snapshot
+from lakelens.etl.pins import pins
+from lakelens.etl.versions.restore import RestoreResult
+from lakelens.jobs.cli import main
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+SIZE = 16
+
+
+def rows_of(table: ImageTable, version: int | None = None) -> dict[str, tuple[str, int]]:
+    rows = delta_rows(table.location, version)
+    found = {Path(row["path"]).name: (row["content_hash"], row["label"]) for row in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+@pytest.fixture(scope="module")
+def story(spark, tmp_path_factory):
+    """Two versions, the first restored by the command while an ingest was under way; then the folder once more."""
+    root = tmp_path_factory.mktemp("restore") / "50% é"
+    source = root / "images"
+    for number in range(3):
+        write_image(source / "cat" / f"cat{number}.jpg", seed=number)
+    write_image(source / "cat" / "turns_bad.jpg", seed=7)
+    table = ImageTable(spark, root / "table")
+    table.ingest(source, size=SIZE)
+    for number in range(2):
+        write_image(source / "dog" / f"dog{number}.jpg", seed=100 + number)
+    write_image(source / "cat" / "cat0.jpg", seed=99)
+    write_image(source / "cat" / "late.jpg", seed=8)
+    (source / "cat" / "turns_bad.jpg").write_text("no image any more")
+    table.ingest(source)
+    table.pin("first", 0)
+    told = {"before": (rows_of(table, 0), rows_of(table, 1))}
+    late, late_rows = open_transaction(spark, table.location), spark.sql("SELECT 'late' AS path, 'train' AS split")
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        told["code"] = main(["table", "restore", table.location, "first"])
+    found = json.loads(printed.getvalue().splitlines()[-1])
+    told["restored"] = RestoreResult(**{name: found[name] for name in RestoreResult.__dataclass_fields__})
+    told["restored rows"] = rows_of(table)
+    told["labels"] = table.labels()
+    told["refused"] = None
+    try:
+        late.commit(Batch(late_rows, "{}"))
+    except TableConflictError as error:
+        told["refused"] = error
+    told["rows after the refusal"] = rows_of(table)
+    told["again"] = table.restore(0)
+    write_image(source / "bee" / "bee0.jpg", seed=500)
+    told["ingested"] = table.ingest(source)
+    return {"table": table, "source": source, **told}
+
+
+@pytest.fixture
+def killed(story, spark, tmp_path):
+    """A copy of the table as a restore leaves it that is killed between its two commits: rows without their numbers."""
+    copy = tmp_path / "killed"
+    shutil.copytree(story["table"].location, copy)
+    for path in (copy / "_delta_log").iterdir():
+        if path.name.strip(".")[:20].isdigit() and int(path.name.strip(".")[:20]) > 2:
+            path.unlink()
+    table = ImageTable(spark, copy)
+    assert (table.version, table.labels()) == (2, {"cat": 0})
+    return table
+
+
+def test_a_restored_version_has_exactly_the_old_rows_and_says_what_came_and_went(story):
+    assert story["restored rows"] == story["before"][0] != story["before"][1]
+    assert story["restored"] == RestoreResult(
+        version=3,
+        restored=0,
+        added={"cat": 1},
+        removed={"cat": 1, "dog": 2},
+        changed={"cat": 1},
+        user=story["restored"].user,
+        committed=True,
+    )
+
+
+def test_the_command_restores_a_version_by_its_pin(story):
+    assert (story["code"], story["restored"].restored, story["restored"].committed) == (0, 0, True)
+
+
+def test_a_restore_is_in_the_history_with_who_and_which(story):
+    first, ingest, restore, numbers = reversed(story["table"].history()[-4:])
+    assert [entry.operation for entry in (restore, numbers)] == ["RESTORE", "SET TBLPROPERTIES"]
+    assert {entry.restored for entry in (restore, numbers)} == {0}
+    assert restore.user == ingest.user == first.user
+    assert restore.class_counts == {**first.class_counts, "dog": 0}  # whose number is still known
+    assert [entry.restored for entry in (first, ingest)] == [None, None]
+
+
+def test_what_is_restored_already_makes_no_version(story):
+    again = story["again"]
+    assert (again.version, again.committed, again.added, again.removed) == (3, False, {}, {})
+
+
+def test_class_numbers_outlive_a_restore(story):
+    assert story["labels"] == {"cat": 0, "dog": 1}
+
+
+def test_the_next_ingest_takes_again_what_a_restore_removed_and_doubles_nothing(story):
+    result = story["ingested"]
+    assert (result.version, result.committed, result.quarantined) == (4, True, 1)
+    assert result.rows_in == 8 == result.stored + result.quarantined + result.skipped
+    after = rows_of(story["table"], 4)
+    del after["bee0.jpg"]
+    assert after == story["before"][1]
+
+
+def test_a_class_that_comes_after_a_restore_takes_a_new_number(story):
+    # Of the two classes that the restored version lacks it is the first by name, and the second to come.
+    assert story["table"].labels() == {"cat": 0, "dog": 1, "bee": 2}
+    assert rows_of(story["table"], 4)["bee0.jpg"][1] == 2
+
+
+def test_a_restore_that_was_killed_before_its_numbers_is_completed_by_the_next(story, killed):
+    result = killed.restore(0)
+    assert killed.labels() == story["labels"]
+    assert (result.version, result.committed, result.added, result.removed) == (3, True, {}, {})
+
+
+def test_an_ingest_that_had_planned_before_a_restore_does_not_commit(story):
+    assert "another writer was faster" in str(story["refused"])
+    assert story["rows after the refusal"] == story["restored rows"]
+
+
+def test_a_version_whose_files_are_gone_is_not_restored(story, spark, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(story["table"].location, copy)
+    gone = open_snapshot(copy, 0).files.paths[0]
+    (copy / gone).unlink()
+    table = ImageTable(spark, copy)
+    latest, rows = table.version, rows_of(story["table"])
+    with pytest.raises(VersionFilesMissingError, match=r"@0: 1 of its .* with all their files: ") as caught:
+        table.restore(0)
+    assert gone in str(caught.value)
+    assert table.version == latest
+    assert rows_of(table) == rows
+
+
+def test_a_restore_waits_for_a_vacuum_and_brings_back_nothing_that_it_took(story, spark, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(story["table"].location, copy)
+    table, (gone, *_) = ImageTable(spark, copy), open_snapshot(copy, 0).files.paths
+    latest, held = table.version, threading.Event()
+
+    def vacuum() -> None:
+        with pins.no_new_pins(str(copy)):
+            held.set()
+            time.sleep(2)
+            (copy / gone).unlink()
+
+    working = threading.Thread(target=vacuum)
+    working.start()
+    held.wait(20)
+    with pytest.raises(VersionFilesMissingError, match=r"@0: 1 of its .* are gone"):
+        table.restore(0)
+    working.join()
+    assert table.version == latest
+
+
+def test_what_cannot_be_restored_is_refused_by_name(story, spark, tmp_path, capsys):
+    table = story["table"]
+    latest = table.version
+    for version, words in ((99, "version 99 does not exist"), ("gold", "its pins: first")):
+        with pytest.raises(VersionNotFoundError, match=words):
+            table.restore(version)
+    with pytest.raises(NotADeltaTableError, match="nothing"):
+        ImageTable(spark, tmp_path / "nothing").restore(0)
+    for _ in range(2):
+        write_deltalake(str(tmp_path / "other"), pa.table({"id": [0, 1, 2]}), mode="append")
+    with pytest.raises(NotAnImageTableError, match=r"other.*lakelens\.recipe"):
+        ImageTable(spark, tmp_path / "other").restore(0)
+    assert main(["table", "restore", table.location, "99"]) == 2
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["error"] == "VersionNotFoundError"
+    assert table.version == latest

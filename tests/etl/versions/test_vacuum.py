@@ -1,0 +1,380 @@
+"""What a VACUUM takes, and what it may not take."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import deltalake.fs
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from version_tables import commit, images, set_configuration, three_versions, write
+
+from lakelens import ImageTable
+from lakelens.errors import (
+    InvalidArgumentError,
+    NotADeltaTableError,
+    TableError,
+    UnsupportedTableFeatureError,
+    VersionFilesMissingError,
+    VersionNotFoundError,
+    VersionProtectedError,
+    VersionUnreadableError,
+)
+from lakelens.etl.log.log_files import LogFiles
+from lakelens.etl.log.snapshot import open_snapshot
+from lakelens.etl.pins import pins
+from lakelens.etl.versions import classes as versions
+from lakelens.etl.versions.history import history
+from lakelens.etl.versions.protection import pin_version
+from lakelens.etl.versions.vacuum import VacuumResult, vacuum
+
+pytestmark = pytest.mark.unit
+
+TEN_DAYS_S = 10 * 86_400
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    return three_versions(tmp_path)
+
+
+def vacuum_now(table: Path, **options: bool) -> VacuumResult:
+    return vacuum(table, 0, allow_short_retention=True, **options)
+
+
+def files_of(table: Path, version: int | None = None) -> list[Path]:
+    snapshot = open_snapshot(table, version)
+    return [Path(snapshot.file_location(i)) for i in range(len(snapshot.files))]
+
+
+@pytest.mark.parametrize(("pin", "run"), [("golden", None), (None, "run-7")])
+def test_vacuum_refuses_to_take_files_of_a_pinned_or_used_version_and_says_which(
+    table: Path, pin: str | None, run: str | None
+) -> None:
+    if pin:
+        pin_version(table, pin, 1)
+    if run:
+        pins.track(str(table), 1, run)
+    with pytest.raises(
+        VersionProtectedError, match=rf"version 1 \({'pin golden' if pin else 'run run-7'}\).*keep_prot"
+    ):
+        vacuum_now(table)
+    assert all(path.exists() for path in files_of(table, 1))
+
+
+def test_vacuum_can_take_the_rest_and_leave_protected_versions_whole(table: Path) -> None:
+    write(table, images(dog=["x"]), mode="overwrite")
+    pin_version(table, "golden", 0)
+    result = vacuum_now(table, keep_protected=True)
+    assert result.kept == {0: ("pin golden",)}
+    assert all(path.exists() for path in files_of(table, 0))
+    assert not any(path.exists() for path in files_of(table, 2))
+    assert versions.class_counts(open_snapshot(table, "golden")) == {"cat": 2, "dog": 1}
+    assert versions.class_counts(open_snapshot(table)) == {"dog": 1}
+
+
+def test_a_dry_run_lists_what_would_go_and_takes_nothing(table: Path) -> None:
+    result = vacuum_now(table, dry_run=True)
+    assert result.dry_run
+    assert len(result.files) == 2
+    assert all((table / path).exists() for path in result.files)
+    assert set(vacuum_now(table).files) == set(result.files)
+    assert not any((table / path).exists() for path in result.files)
+    assert vacuum_now(table).files == ()
+
+
+def test_pins_and_tracked_versions_outlive_a_vacuum(table: Path) -> None:
+    pin_version(table, "latest-good", 2)
+    vacuum_now(table)
+    assert pins.pins(str(table)) == {"latest-good": 2}
+
+
+@pytest.mark.parametrize(("hours", "words"), [(-1, "0 or more"), (1.5, "whole hours"), (24, "below 168.*allow_short")])
+def test_a_retention_is_long_unless_asked_for_on_purpose(table: Path, hours: int, words: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=words):
+        vacuum(table, hours)
+
+
+def test_without_a_retention_the_tables_own_counts(table: Path) -> None:
+    assert vacuum(table).files == ()
+    set_configuration(table, 0, delta__deletedFileRetentionDuration="interval 0 hours")
+    assert len(vacuum(table).files) == 2
+
+
+def test_what_a_killed_writer_left_goes_once_it_is_old_and_what_delta_hides_stays(tmp_path: Path) -> None:
+    place = tmp_path / "50% é"
+    rows = pa.table({"path": ["a"], "split": ["50% é/x"]})
+    for mode in ("append", "overwrite"):
+        write_deltalake(str(tmp_path / "plain"), rows, mode=mode, partition_by=["split"])
+    (tmp_path / "plain").rename(place)
+    folder = next(place.glob("split=*"))
+    for name in ("orphan é %.parquet", ".hidden.parquet", "_temporary.parquet", "young.parquet"):
+        (folder / name).write_bytes(b"x")
+        if name != "young.parquet":
+            os.utime(folder / name, (time.time() - TEN_DAYS_S,) * 2)
+    (folder / ".orphan é %.parquet.crc").write_bytes(b"x")
+    pin_version(place, "now")
+    assert [Path(path).name for path in vacuum(place).files] == ["orphan é %.parquet"]
+    assert sorted(path.name for path in folder.iterdir() if path.suffix != ".parquet") == []
+    assert {path.name for path in folder.iterdir()} >= {".hidden.parquet", "_temporary.parquet", "young.parquet"}
+    (old,) = files_of(place, 0)
+    os.utime(old, (time.time() - TEN_DAYS_S,) * 2)  # written long ago, removed just now: a version within the retention
+    assert vacuum(place).files == ()
+    pin_version(place, "old", 0)
+    with pytest.raises(VersionProtectedError, match="pin old"):
+        vacuum_now(place)
+    pins.unpin(str(place), "old")
+    vacuum_now(place)
+    assert [path.exists() for path in (old, *files_of(place))] == [False, True]
+
+
+def test_files_of_the_table_that_a_shallow_clone_was_made_from_are_never_taken(tmp_path: Path) -> None:
+    source, clone = tmp_path / "source", tmp_path / "clone"
+    write(source, images(cat=["c1"]))
+    write(clone, images(cat=["own"]))
+    (theirs,) = files_of(source)
+    add = {"path": f"file://{theirs}", "partitionValues": {}, "size": theirs.stat().st_size, "modificationTime": 1}
+    told = {"timestamp": 1, "operation": "CLONE", "readVersion": -1}  # as Spark writes it
+    commit(clone, {"commitInfo": told}, {"add": {**add, "dataChange": True, "stats": '{"numRecords": 1}'}})
+    assert [entry.rows for entry in history(clone)] == [2, 1]
+    assert versions.class_counts(open_snapshot(clone)) == {"cat": 2}
+    commit(clone, {"remove": {"path": f"file://{theirs}", "deletionTimestamp": 1, "dataChange": True}})
+    assert vacuum_now(clone).files == ()
+    assert theirs.exists()
+
+
+def test_a_pinned_version_that_the_log_no_longer_knows_is_told(table: Path) -> None:
+    pins.track(str(table), 0, "run-7")
+    DeltaTable(_without_percent(table)).create_checkpoint()
+    (_without_percent(table) / "_delta_log" / f"{0:020d}.json").unlink()
+    assert vacuum(_without_percent(table)).unreadable == {0: ("run run-7",)}
+
+
+@pytest.mark.parametrize("damage", ["cut short", "in the way"])
+def test_a_protected_version_that_cannot_be_read_now_refuses_the_vacuum_and_loses_no_file(
+    table: Path, damage: str
+) -> None:
+    place = _without_percent(table)
+    pin_version(place, "golden", 1)
+    files = files_of(place, 1)
+    DeltaTable(place).create_checkpoint()
+    entry = place / "_delta_log" / f"{1:020d}.json"
+    whole = entry.read_text()
+    if damage == "cut short":
+        entry.write_text(whole[:30])
+    else:
+        entry.unlink()
+        entry.mkdir()
+    for options in ({}, {"dry_run": True}, {"keep_protected": True}):
+        with pytest.raises(
+            VersionUnreadableError, match=r"version 1 is protected \(pin golden\) and cannot be opened.*nothing was rem"
+        ):
+            vacuum_now(place, **options)
+    assert all(path.exists() for path in files)
+    pins.unpin(str(place), "golden")
+    assert len(vacuum_now(place).files) == 2
+
+
+def test_a_log_that_cannot_be_listed_is_not_taken_for_no_table(table: Path) -> None:
+    loop = table / "_delta_log" / f"{1:020d}.json"
+    loop.unlink()
+    loop.symlink_to(loop)
+    for act in (lambda: vacuum_now(table), lambda: open_snapshot(table, 0)):
+        with pytest.raises(VersionUnreadableError, match="is there and cannot be read"):
+            act()
+
+
+def test_a_table_with_deletion_vectors_gives_its_pins_and_takes_them_away(table: Path) -> None:
+    place = _without_percent(table)
+    pin_version(place, "golden", 1)
+    pins.track(str(place), 1, "run-7")
+    features = {"readerFeatures": ["deletionVectors"], "writerFeatures": ["deletionVectors"]}
+    vector = {"storageType": "u", "pathOrInlineDv": "x" * 20, "offset": 1, "sizeInBytes": 34, "cardinality": 1}
+    add = json.loads((place / "_delta_log" / f"{2:020d}.json").read_text().splitlines()[-1])["add"]
+    commit(
+        place,
+        {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7} | features},
+        {"add": add | {"deletionVector": vector}},
+    )
+    opened = ImageTable(None, place)
+    with pytest.raises(UnsupportedTableFeatureError, match="deletion vectors"):
+        opened.snapshot()
+    assert opened.pins() == {"golden": 1}
+    opened.unpin("golden")
+    assert (opened.pins(), opened.untrack("run-7")) == ({}, 1)
+    assert opened.quarantine().count == 0
+
+
+def test_of_two_pins_of_one_name_at_once_one_is_refused(table: Path) -> None:
+    for name in (f"p{number}" for number in range(10)):
+        refused, gate = [], threading.Barrier(3)
+
+        def pin(version: int, name: str = name, refused: list[object] = refused, gate: Any = gate) -> None:
+            gate.wait()
+            try:
+                pin_version(table, name, version)
+            except InvalidArgumentError as error:
+                refused.append(error)
+
+        threads = [threading.Thread(target=pin, args=(version,)) for version in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(refused) == 2
+
+
+def _without_percent(table: Path) -> Path:
+    plain = table.with_name("plain")
+    return table.rename(plain) if table.exists() else plain
+
+
+def test_a_version_whose_files_are_gone_cannot_be_pinned(table: Path) -> None:
+    vacuum_now(table)
+    with pytest.raises(VersionFilesMissingError, match=r"@0: 1 of its 1 data file.*with all their files: 2"):
+        pin_version(table, "golden", 0)
+    assert pins.pins(str(table)) == {}
+
+
+@pytest.fixture
+def holding_the_lock(table: Path) -> Iterator[threading.Event]:
+    """A VACUUM at work, from another thread, until the event is set."""
+    held, done = threading.Event(), threading.Event()
+
+    def work() -> None:
+        with pins.no_new_pins(str(table)):
+            held.set()
+            done.wait(60)
+            for path in files_of(table, 0):
+                path.unlink()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    held.wait(60)
+    yield done
+    done.set()
+    thread.join()
+
+
+def test_a_pin_made_while_vacuum_works_waits_and_never_names_files_that_went(
+    table: Path, holding_the_lock: threading.Event
+) -> None:
+    found: list[object] = []
+
+    def pin() -> None:
+        try:
+            found.append(pin_version(table, "golden", 0))
+        except VersionFilesMissingError as error:
+            found.append(error)
+
+    thread = threading.Thread(target=pin)
+    thread.start()
+    thread.join(0.5)
+    assert thread.is_alive()
+    assert pins.pins(str(table)) == {}
+    holding_the_lock.set()
+    thread.join(60)
+    assert [type(entry) for entry in found] == [VersionFilesMissingError]
+    assert pins.pins(str(table)) == {}
+
+
+def test_pins_and_vacuums_at_once_leave_no_pin_without_its_files(tmp_path: Path) -> None:
+    place = tmp_path / "t"
+    count = 12
+    for number in range(count):
+        write(place, images(cat=[f"c{number}"]), mode="overwrite")
+    gate = threading.Barrier(3)
+
+    def pin(numbers: range) -> None:
+        gate.wait()
+        for number in numbers:
+            try:
+                pin_version(place, f"p{number}", number)
+            except VersionFilesMissingError:
+                continue
+
+    threads = [threading.Thread(target=pin, args=(range(start, count, 2),)) for start in (0, 1)]
+    for thread in threads:
+        thread.start()
+    gate.wait()
+    vacuum_now(place, keep_protected=True)
+    for thread in threads:
+        thread.join()
+    pinned = pins.pins(str(place))
+    assert f"p{count - 1}" in pinned
+    assert all(path.exists() for version in pinned.values() for path in files_of(place, version))
+
+
+def test_a_pin_that_cannot_be_read_stops_vacuum_by_its_name(table: Path) -> None:
+    pin_version(table, "golden", 0)
+    for text in ('{"name": "golden"', '{"name": "golden"}', '{"version": 0}', "[]"):
+        (table / "_lakelens" / "pins" / "golden.json").write_text(text)
+        with pytest.raises(TableError, match=r"golden\.json is not the pin"):
+            vacuum_now(table)
+    assert all(path.exists() for path in files_of(table, 0))
+
+
+def test_what_options_leave_to_the_environment_is_put_in_before_delta_rs_gets_them(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {"aws_secret_access_key": "env:LAKE_SECRET", "fsspec.anon": "false"}
+    monkeypatch.setenv("LAKE_SECRET", "s3cr3t")
+    seen: list[dict[str, str] | None] = []
+
+    class Spy(DeltaTable):
+        def __init__(self, *args: Any, storage_options: dict[str, str] | None = None, **options: Any) -> None:
+            seen.append(storage_options)
+            super().__init__(*args, storage_options=storage_options, **options)
+
+    def handler(place: str, options: dict[str, str]) -> None:
+        seen.append(options)
+        raise FileNotFoundError(place)
+
+    monkeypatch.setattr(deltalake, "DeltaTable", Spy)
+    vacuum(table, dry_run=True, storage_options=given)
+    opened = len(seen)
+    monkeypatch.setattr(deltalake.fs, "DeltaStorageHandler", handler)
+    with pytest.raises(FileNotFoundError):
+        LogFiles("s3://bucket/table", given)
+    assert len(seen) == opened + 1
+    assert seen == [{"aws_secret_access_key": "s3cr3t"}] * len(seen)
+
+
+def test_what_is_no_table_is_not_touched(tmp_path: Path) -> None:
+    (tmp_path / "mine.parquet").write_bytes(b"x")
+    with pytest.raises(NotADeltaTableError, match="holds no Delta table"):
+        vacuum_now(tmp_path)
+    assert (tmp_path / "mine.parquet").exists()
+
+
+def test_a_feed_of_a_vacuumed_version_says_so(table: Path) -> None:
+    vacuum_now(table)
+    from lakelens import DeltaFeed
+
+    with pytest.raises(VersionFilesMissingError, match=r"@0.*are gone"):
+        DeltaFeed(table, 0, image_column="path", label_column=None)
+
+
+def test_our_tables_keep_their_log_as_long_as_versions_are_to_be_read(tmp_path: Path) -> None:
+    """Delta's own default lets a version of 31 days go unread, whatever is pinned."""
+    from lakelens.etl.model.schema import TABLE_PROPERTIES
+
+    for name, properties in (("ours", TABLE_PROPERTIES), ("theirs", {})):
+        place = tmp_path / name
+        DeltaTable.create(str(place), pa.schema([("path", pa.string())]), configuration=dict(properties))
+        for _ in range(2):
+            write_deltalake(str(place), pa.table({"path": ["a"]}), mode="append")
+        for path in (place / "_delta_log").glob("*.json"):
+            os.utime(path, (time.time() - 40 * TEN_DAYS_S,) * 2)
+        DeltaTable(str(place)).create_checkpoint()
+        DeltaTable(str(place)).cleanup_metadata()
+    assert open_snapshot(tmp_path / "ours", 1).rows == 1
+    with pytest.raises(VersionNotFoundError, match="can no longer be rebuilt"):
+        open_snapshot(tmp_path / "theirs", 1)

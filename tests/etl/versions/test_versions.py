@@ -1,0 +1,151 @@
+"""What a version holds by class, and how two versions differ."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+from version_tables import images, set_configuration, three_versions, write
+
+from lakelens import ImageTable
+from lakelens.errors import (
+    NotADeltaTableError,
+    NotAnImageTableError,
+    SessionError,
+    VersionFilesMissingError,
+    VersionNotFoundError,
+)
+from lakelens.etl.log.opening import as_version
+from lakelens.etl.log.snapshot import Snapshot, open_snapshot
+from lakelens.etl.versions import classes as versions
+from lakelens.etl.versions import restore
+from lakelens.etl.versions.restore import difference
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    return three_versions(tmp_path)
+
+
+def counts(place: Path, version: int | None = None) -> list[tuple[str, int]]:
+    return list(versions.class_counts(open_snapshot(place, version)).items())
+
+
+def test_a_diff_counts_added_removed_and_changed_rows_by_class(table: Path) -> None:
+    assert versions.diff(table, 0, 1) == versions.VersionDiff(0, 1, {"dog": 2}, {}, {})
+    assert versions.diff(table, 1) == versions.VersionDiff(1, 2, {"cow": 1}, {"dog": 1}, {"cat": 1})
+    assert versions.diff(table, 2, 0) == versions.VersionDiff(2, 0, {"dog": 1}, {"cow": 1, "dog": 2}, {"cat": 1})
+    assert versions.diff(table, 2, 2) == versions.VersionDiff(2, 2, {}, {}, {})
+
+
+def test_versions_that_never_were_are_named(table: Path, tmp_path: Path) -> None:
+    with pytest.raises(VersionNotFoundError, match=r"version 9 does not exist.*it has versions 0 to 2"):
+        versions.diff(table, 0, 9)
+    with pytest.raises(NotADeltaTableError, match="holds no Delta table"):
+        versions.diff(tmp_path, 0)
+
+
+@pytest.mark.parametrize("version", ["\u00b2", "\u0662"])
+def test_a_version_is_a_number_of_plain_digits(table: Path, version: str) -> None:
+    with pytest.raises(VersionNotFoundError, match="no version number"):
+        as_version(str(table), version)
+
+
+def test_rows_that_cannot_be_compared_are_refused_by_the_column_that_lacks(tmp_path: Path) -> None:
+    for first in (0, 1):
+        write_deltalake(str(tmp_path / "t"), pa.table({"id": [first]}), mode="append")
+    with pytest.raises(NotAnImageTableError, match=r"no column 'path'.*its columns: id"):
+        versions.diff(tmp_path / "t", 0, 1)
+
+
+def test_classes_are_counted_by_number_with_zeros_and_then_by_name(table: Path) -> None:
+    assert counts(table) == [("cat", 2), ("cow", 1), ("dog", 2)]
+    set_configuration(table, 0, lakelens__labels='{"dog": 0, "emu": 1, "cat": 2}')
+    assert counts(table, 1) == [("dog", 3), ("emu", 0), ("cat", 2)]
+    assert counts(table) == [("dog", 2), ("emu", 0), ("cat", 2), ("cow", 1)]
+
+
+def test_rows_without_a_class_and_tables_without_classes(tmp_path: Path) -> None:
+    write_deltalake(str(tmp_path / "t"), pa.table({"label_name": ["b", None, "a", ""]}))
+    assert counts(tmp_path / "t") == [("a", 1), ("b", 1), ("(no class)", 2)]
+    write_deltalake(str(tmp_path / "numbers"), pa.table({"label": [7, 7, 3]}))
+    assert counts(tmp_path / "numbers") == [("3", 1), ("7", 2)]
+    write_deltalake(str(tmp_path / "none"), pa.table({"id": [7, 7, 3]}))
+    assert counts(tmp_path / "none") == []
+
+
+def test_a_table_partitioned_by_class_is_counted_although_its_files_lack_the_column(tmp_path: Path) -> None:
+    rows = pa.table({"id": [1, 2, 3], "label_name": ["a/b", "c", "c"]})
+    write_deltalake(str(tmp_path / "t"), rows, partition_by=["label_name"])
+    assert counts(tmp_path / "t") == [("a/b", 1), ("c", 2)]
+
+
+def test_files_that_are_older_than_the_column_of_classes_have_none(tmp_path: Path) -> None:
+    write_deltalake(str(tmp_path / "t"), pa.table({"path": ["a"]}))
+    rows = pa.table({"path": ["b"], "label_name": ["cat"]})
+    write_deltalake(str(tmp_path / "t"), rows, mode="append", schema_mode="merge")
+    assert counts(tmp_path / "t") == [("cat", 1), ("(no class)", 1)]
+
+
+def test_a_diff_reads_classes_that_are_partitions_and_files_that_are_older_than_a_column(tmp_path: Path) -> None:
+    write(tmp_path / "parts", images(cat=["c1"], dog=["d1"]), partition_by=["label_name"])
+    write(tmp_path / "parts", images(cat=["c1=new"], dog=["d1", "d2"]), "overwrite", partition_by=["label_name"])
+    assert versions.diff(tmp_path / "parts", 0) == versions.VersionDiff(0, 1, {"dog": 1}, {}, {"cat": 1})
+    place = tmp_path / "grown"
+    write(place, images(cat=["c1"]).drop_columns(["label_name"]))
+    write(place, images(cat=["c2"]), schema_mode="merge")
+    write(place, images(dog=["d1"]), "overwrite")
+    assert versions.diff(place, 1) == versions.VersionDiff(1, 2, {"dog": 1}, {"cat": 1, versions.NO_CLASS: 1}, {})
+
+
+def test_a_version_whose_files_are_gone_names_them_and_the_whole_versions(table: Path) -> None:
+    gone = open_snapshot(table, 0).files.paths[0]
+    (table / gone).unlink()
+    for look in (lambda: counts(table, 1), lambda: versions.diff(table, 1)):
+        with pytest.raises(VersionFilesMissingError, match=r"@1: 1 of its 2 data file.*all their files: 2$") as caught:
+            look()
+        assert gone in str(caught.value)
+    assert counts(table) == [("cat", 2), ("cow", 1), ("dog", 2)]
+
+
+def test_a_restore_from_what_cannot_be_read_counts_every_row_as_added(table: Path) -> None:
+    assert difference(str(table), 1, 2) == versions.diff(table, 1, 2)
+    (table / open_snapshot(table, 0).files.paths[0]).unlink()
+    assert difference(str(table), 1, 2) == versions.VersionDiff(1, 2, {"cat": 2, "cow": 1, "dog": 2}, {}, {})
+
+
+def test_an_image_table_without_spark_looks_and_pins_and_says_what_needs_spark(table: Path) -> None:
+    held = ImageTable(None, table)
+    assert held.version == 2
+    assert held.class_counts(0) == {"cat": 2, "dog": 1}
+    assert held.diff(0, 1).added == {"dog": 2}
+    assert [entry.version for entry in held.history(2)] == [2, 1]
+    assert held.pin("first", 0) == 0
+    assert (held.pins(), held.class_counts("first")) == ({"first": 0}, {"cat": 2, "dog": 1})
+    held.unpin("first")
+    assert held.vacuum(dry_run=True).files == ()
+    assert held.quarantine().files == ()
+    for work in (lambda: held.restore(0), held.read, lambda: held.ingest("/photos"), held.read_quarantine):
+        with pytest.raises(SessionError, match=r"opened without Spark.*spark_session"):
+            work()
+
+
+def test_a_restore_that_has_nothing_to_compare_with_keeps_its_access_to_the_store(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"aws_region": "us-east-1"}
+    seen = []
+
+    def opened(location: str, version: int, storage_options: dict[str, str] | None = None) -> Snapshot:
+        seen.append(storage_options)
+        return open_snapshot(location, version, storage_options)
+
+    for path in set(open_snapshot(table, 1).files.paths) - set(open_snapshot(table, 0).files.paths):
+        (table / path).unlink()
+    monkeypatch.setattr(restore, "open_snapshot", opened)
+    assert restore.difference(str(table), 1, 0, options).added == {"cat": 2, "dog": 1}
+    assert seen == [options]

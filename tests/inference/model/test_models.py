@@ -1,0 +1,117 @@
+"""Rules of finding a model, with a real MLflow store on disk."""
+
+from __future__ import annotations
+
+import pytest
+from colours import METADATA
+
+from lakelens.errors import CheckpointError, ModelNotFoundError, UsageError
+from lakelens.inference.model.references import resolve_model
+from lakelens.training.checkpoints.checkpoint import write_checkpoint
+
+pytestmark = pytest.mark.system
+
+
+def keep(folder, weights=b"weights"):
+    files = {
+        "model.keras": lambda path: path.write_bytes(weights) and None,
+        "state.json": lambda path: path.write_text("{}") and None,
+    }
+    return write_checkpoint(folder, files=files, metadata=METADATA, name="best")
+
+
+class Store:
+    """A store with one experiment."""
+
+    def __init__(self, folder):
+        from lakelens.tracking.runs import open_client
+
+        self.folder = folder
+        self.uri = f"sqlite:///{folder / 'mlflow.db'}"
+        self.client = open_client(self.uri)
+        self.experiment = self.client.create_experiment("birds", artifact_location=(folder / "artifacts").as_uri())
+
+    def run(self, *, value=None, goal="val_loss:min", status="FINISHED", weights=b"weights"):
+        """A run with a checkpoint and the value of its metric."""
+        run_id = self.client.create_run(self.experiment, tags={"lakelens.metric": goal}).info.run_id
+        kept = keep(self.folder / "kept" / run_id, weights)
+        self.client.log_artifacts(run_id, str(kept.path), "checkpoint")
+        if value is not None:
+            self.client.log_metric(run_id, f"best_{goal.partition(':')[0]}", value)
+        self.client.set_tag(run_id, "lakelens.checkpoint_digest", kept.digest)
+        self.client.set_terminated(run_id, status)
+        return run_id, kept.digest
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return Store(tmp_path_factory.mktemp("store"))
+
+
+def test_a_run_leads_to_its_checkpoint(store):
+    run_id, digest = store.run()
+    for uri in (f"runs:/{run_id}", f"runs:/{run_id}/checkpoint"):
+        found = resolve_model(uri, store.uri)
+        assert (found.uri, found.digest, found.run_id) == (uri, digest, run_id)
+        assert found.class_names == ["red", "green", "blue"]
+
+
+def test_an_alias_and_a_version_lead_to_the_checkpoint_of_their_run(store):
+    from lakelens.tracking.runs import register_model
+
+    run_id, digest = store.run(weights=b"champion")
+    number = register_model(run_id, "finches", alias="champion", tracking_uri=store.uri)
+    for uri in ("models:/finches@champion", f"models:/finches/{number}", "models:/finches/latest"):
+        found = resolve_model(uri, store.uri)
+        assert (found.digest, found.run_id) == (digest, run_id)
+
+
+def test_an_experiment_leads_to_its_best_finished_run(tmp_path):
+    store = Store(tmp_path)
+    store.run(value=0.5, weights=b"worse")
+    store.run(value=0.1, weights=b"failed", status="FAILED")
+    store.run(value=float("nan"), weights=b"nan")
+    _, best = store.run(value=0.2, weights=b"better")
+    for name in (store.experiment, "birds"):
+        assert resolve_model(f"experiment:{name}", store.uri).digest == best
+
+
+def test_what_is_unknown_is_named_with_the_way_out(store, tmp_path):
+    cases = {
+        "runs:/0123456789abcdef": "is unknown to the tracking store",
+        "models:/nobody@champion": "unknown to the registry",
+        "models:/nobody": "names no registered model",
+        "experiment:nothing": "has no experiment 'nothing'",
+        "ftp://host/model": "give runs:/<run id>",
+        str(tmp_path / "nothing"): "A model is runs:/<run id>",
+    }
+    for uri, words in cases.items():
+        with pytest.raises(ModelNotFoundError) as caught:
+            resolve_model(uri, store.uri)
+        assert words in str(caught.value), uri
+        assert isinstance(caught.value, UsageError)
+
+
+def test_a_run_without_a_checkpoint_is_named(store):
+    run_id = store.client.create_run(store.experiment).info.run_id
+    with pytest.raises(ModelNotFoundError, match="missing or no checkpoint"):
+        resolve_model(f"runs:/{run_id}", store.uri)
+
+
+def test_a_changed_checkpoint_of_a_run_is_refused(store):
+    run_id, _ = store.run(weights=b"untouched")
+    path = resolve_model(f"runs:/{run_id}", store.uri).path
+    (path / "model.keras").write_bytes(b"t0uched!!")
+    with pytest.raises(CheckpointError, match="sha256"):
+        resolve_model(f"runs:/{run_id}", store.uri)
+
+
+@pytest.mark.parametrize("name", ["model.pkl", "model.h5", "saved_model.pb"])
+def test_a_model_that_could_run_code_is_refused_and_not_opened(tmp_path, name):
+    mark = tmp_path / "executed"
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / name).write_bytes(b"cos\nsystem\n(S'touch " + str(mark).encode() + b"'\ntR.")
+    for offered in (tmp_path / "model", tmp_path / "model" / name):
+        with pytest.raises(CheckpointError, match="can run code"):
+            resolve_model(offered)
+    assert not mark.exists()

@@ -1,0 +1,315 @@
+"""Rules of the predictor: what it says of good images, and of every kind of bad one; no Spark."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+from colours import NAMES, SIDE, colour_model, image_of, mixed_model, mixer, save
+from PIL import Image
+
+from lakelens.errors import (
+    CheckpointError,
+    CheckpointNotFoundError,
+    InvalidArgumentError,
+    ModelMismatchError,
+    ScoringFailedError,
+)
+from lakelens.inference.model.predictor import LOADED, Predictor, PredictorCache, load_predictor
+
+pytestmark = pytest.mark.tensorflow
+
+
+@pytest.fixture(scope="module")
+def predictor(checkpoint):
+    return load_predictor(checkpoint.path)
+
+
+@pytest.mark.parametrize("form", ["JPEG", "PNG"])
+def test_each_image_gets_its_class_name_and_probabilities(predictor, form):
+    given = predictor.predict([image_of(name, form=form) for name in NAMES])
+    assert given.names == list(NAMES)
+    assert given.labels.tolist() == [0, 1, 2]
+    assert np.allclose(given.probabilities.sum(axis=1), 1, atol=1e-5)
+    assert given.errors == [None] * 3
+
+
+def test_raw_pixels_and_images_of_another_size_are_scored_too(predictor):
+    images = [image_of("green", form="raw_rgb"), image_of("blue", side=40), image_of("red", side=4, form="raw_rgb")]
+    given = predictor.predict(images, ["raw_rgb", "jpeg", "raw_rgb"], [SIDE, 40, 4], [SIDE, 40, 4])
+    assert given.names == ["green", "blue", "red"]
+
+
+@pytest.mark.parametrize(
+    ("data", "form", "reason"),
+    [
+        (None, "jpeg", "null"),
+        (b"", "jpeg", "empty"),
+        (b"this is text", "jpeg", "not_an_image"),
+        (image_of("red", side=64)[:200], "jpeg", ""),
+        (b"\x00" * 10, "raw_rgb", "wrong_size"),
+    ],
+)
+def test_a_bad_row_gets_an_error_and_its_neighbours_are_scored(predictor, data, form, reason):
+    images = [image_of("red"), data, image_of("blue")]
+    given = predictor.predict(images, ["jpeg", form, "jpeg"], [SIDE] * 3, [SIDE] * 3)
+    assert given.names == ["red", None, "blue"]
+    assert given.errors[0] is None
+    assert given.errors[2] is None
+    assert given.errors[1].startswith(reason)
+    assert np.isnan(given.probabilities[1]).all()
+
+
+def test_only_the_row_that_makes_the_model_raise_gets_its_error():
+    def picky(pixels):
+        if (pixels[:, 0, 0, 0] == 7).any():
+            raise ValueError("seven is not for me")
+        return np.tile(np.array([0.25, 0.75], np.float32), (len(pixels), 1))
+
+    predictor = Predictor(picky, input_shape=(1, 1, 3), classes=2)
+    pixels = [bytes([7 if n in (3, 11) else n, 0, 0]) for n in range(20)]
+    given = predictor.predict(pixels, ["raw_rgb"] * 20, [1] * 20, [1] * 20)
+    bad = {n for n, error in enumerate(given.errors) if error}
+    assert bad == {3, 7, 11}
+    assert given.errors[3] == "model_raised: ValueError: seven is not for me"
+
+
+def test_a_fault_of_the_machine_or_the_model_fails_the_predictions_and_is_no_error_of_a_row():
+    def failing(error, after):
+        calls = []
+
+        def function(pixels):
+            calls.append(len(pixels))
+            if len(calls) > after:
+                raise error
+            return np.full((len(pixels), 2), 0.5, np.float32)
+
+        return Predictor(function, input_shape=(1, 1, 3), classes=2, batch_bytes=4 * 12)
+
+    for error in (MemoryError("no more"), OSError(5, "Input/output error"), RuntimeError("the device is gone")):
+        with pytest.raises(ScoringFailedError, match=str(error).replace("[", r"\[")):
+            failing(error, after=1).predict([bytes([n, 0, 0]) for n in range(8)], *(["raw_rgb"] * 8, [1] * 8, [1] * 8))
+
+
+def test_a_row_on_which_the_model_raises_once_is_scored():
+    raised = []
+
+    def unsteady(pixels):
+        if len(pixels) > 1 or (1 not in raised and pixels.any()):
+            raised.append(len(pixels))
+            raise RuntimeError("not now")
+        return np.full((len(pixels), 2), 0.5, np.float32)
+
+    given = Predictor(unsteady, input_shape=(1, 1, 3), classes=2).predict(
+        [bytes([n + 1, 0, 0]) for n in range(4)], ["raw_rgb"] * 4, [1] * 4, [1] * 4
+    )
+    assert raised == [4, 2, 1, 2]
+    assert given.errors == [None] * 4
+
+
+# A process that may have 150 MiB more than it has.
+_STARVED = """
+import resource, sys
+from pathlib import Path
+import numpy as np
+from lakelens.inference.model.predictor import Predictor
+
+image = Path(sys.argv[1]).read_bytes()
+predictor = Predictor(lambda pixels: np.ones((len(pixels), 1), np.float32), input_shape=(8, 8, 3), classes=1)
+predictor.predict([b"text"])
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (150 << 20),) * 2)
+print(predictor.predict([image]).errors)
+"""
+
+
+def test_a_row_that_alone_takes_too_much_memory_has_an_error_of_its_own(tmp_path):
+    script, image = tmp_path / "starved.py", tmp_path / "large.jpg"
+    script.write_text(_STARVED)
+    Image.new("RGB", (9000, 9000)).save(image)
+    done = subprocess.run([sys.executable, script, image], capture_output=True, text=True, check=False)
+    assert done.stdout.startswith("['out_of_memory: "), done.stderr
+
+
+def test_an_output_that_is_not_finite_is_an_error_of_its_row():
+    def dividing(pixels):
+        first = pixels[:, 0, 0, 0].astype(np.float32)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.stack([first / first, first / first], axis=1)
+
+    given = Predictor(dividing, input_shape=(1, 1, 3), classes=2).predict(
+        [b"\x01\x00\x00", b"\x00\x00\x00"], ["raw_rgb"] * 2, [1, 1], [1, 1]
+    )
+    assert given.errors[0] is None
+    assert given.errors[1].startswith("not_finite")
+
+
+def test_batches_are_bounded_by_bytes_and_keep_the_order(checkpoint):
+    sizes = []
+
+    def watched(pixels):
+        sizes.append(len(pixels))
+        return np.eye(3, dtype=np.float32)[pixels.reshape(len(pixels), -1, 3).mean(axis=1).argmax(axis=1)]
+
+    row_bytes = SIDE * SIDE * 3 * 4
+    predictor = Predictor(
+        watched, input_shape=(SIDE, SIDE, 3), classes=3, class_names=NAMES, batch_bytes=4 * row_bytes, decode_threads=3
+    )
+    names = [NAMES[(n * n) % 3] for n in range(30)]
+    assert predictor.predict([image_of(name) for name in names]).names == names
+    assert max(sizes) == 4
+    assert sum(sizes) == 30
+
+
+def test_the_model_is_loaded_once_whoever_asks(checkpoint):
+    cache = PredictorCache()
+    loaded = []
+
+    def load():
+        loaded.append(threading.get_ident())
+        return Predictor(lambda pixels: np.zeros((len(pixels), 1), np.float32), input_shape=(1, 1, 3), classes=1)
+
+    threads = [threading.Thread(target=cache.get, args=("digest", load)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(loaded) == cache.loads == 1
+    before = LOADED.loads
+    assert load_predictor(checkpoint.path) is load_predictor(checkpoint.path)
+    assert LOADED.loads <= before + 1
+
+
+def test_a_corrected_class_of_the_same_name_is_another_model(tmp_path):
+    wrong, right = mixer(1), mixer(0)
+    path = save(mixed_model(wrong), tmp_path).path
+
+    def load(layer):
+        return load_predictor(path, custom_objects={"Mixer": layer})
+
+    assert load(wrong).predict([image_of("red")]).names == ["green"]
+    assert load(right).predict([image_of("red")]).names == ["red"]
+    assert load(right) is load(right)
+
+
+def test_logits_become_probabilities(tmp_path):
+    import keras
+
+    model = colour_model()
+    model.layers[-1].activation = keras.activations.linear
+    given = load_predictor(save(model, tmp_path).path).predict([image_of("green")])
+    assert given.probabilities.sum() == pytest.approx(1, abs=1e-5)
+    assert given.names == ["green"]
+
+
+@pytest.mark.parametrize("labels", [{"0": "blue", "1": "red"}, {}])
+@pytest.mark.parametrize("activation", ["linear", "sigmoid"])
+def test_one_value_per_image_is_the_second_of_two_classes(tmp_path, activation, labels):
+    import keras
+
+    model = keras.Sequential(
+        [
+            keras.Input((SIDE, SIDE, 3)),
+            keras.layers.GlobalAveragePooling2D(),
+            keras.layers.Dense(1, activation),
+        ]
+    )
+    model.layers[-1].set_weights([np.array([[0.02], [0], [-0.02]], np.float32), np.zeros(1, np.float32)])
+    given = load_predictor(save(model, tmp_path, labels=labels).path).predict([image_of("red"), image_of("blue")])
+    assert given.labels.tolist() == [1, 0]
+    assert given.names == (["red", "blue"] if labels else [None, None])
+    red, blue = given.probabilities
+    assert red[1] == pytest.approx(blue[0], abs=1e-2)
+    assert red[1] > 0.9
+    assert given.probabilities.sum(axis=1) == pytest.approx([1, 1], abs=1e-6)
+
+
+@pytest.mark.parametrize("activation", ["softmax", "sigmoid"])
+def test_probabilities_stay_as_they_are_through_layers_that_make_no_new_numbers(tmp_path, activation):
+    import keras
+
+    model = colour_model()
+    model.layers[-1].activation = keras.activations.get(activation)
+    inner = keras.Sequential([*model.layers, keras.layers.Dropout(0.5)])
+    output = keras.layers.Flatten()(keras.layers.Reshape((3, 1))(inner(model.inputs[0])))
+    output = keras.ops.cast(keras.layers.Activation("linear", dtype="float32")(output), "float32")
+    given = predicted(keras.Model(model.inputs, output), tmp_path)
+    assert given == pytest.approx(predicted(model, tmp_path), abs=1e-5)
+
+
+def test_logits_that_are_pooled_or_reshaped_become_probabilities(tmp_path):
+    import keras
+
+    pooled = keras.Sequential(
+        [keras.Input((SIDE, SIDE, 3)), keras.layers.Conv2D(3, 1), keras.layers.GlobalAveragePooling2D()]
+    )
+    pooled.layers[0].set_weights([np.eye(3, dtype=np.float32)[None, None] / 32, np.zeros(3, np.float32)])
+    given = predicted(pooled, tmp_path)
+    assert given.sum() == pytest.approx(1, abs=1e-5)
+    assert given.argmax() == NAMES.index("green")
+
+
+@pytest.mark.parametrize("activation", ["softmax", "linear"])
+def test_a_model_whose_layers_do_not_tell_is_judged_by_its_numbers(tmp_path, activation):
+    import keras
+
+    class Own(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.out = keras.layers.Dense(3, activation)
+            self.body = keras.layers.Dense(3)
+
+        def call(self, pixels):
+            return self.out(self.body(keras.ops.mean(pixels, axis=(1, 2)) / 255))
+
+        def get_config(self):
+            return {}
+
+    model = Own()
+    model(np.zeros((1, SIDE, SIDE, 3), np.float32))
+    for layer in model.layers:
+        layer.set_weights([np.eye(3, dtype=np.float32) * 2, np.zeros(3, np.float32)])
+    values = model(np.frombuffer(image_of("green", form="raw_rgb"), np.uint8).reshape(1, SIDE, SIDE, 3))[0]
+    expected = values if activation == "softmax" else keras.ops.softmax(values)
+    assert predicted(model, tmp_path, {"Own": Own}) == pytest.approx(np.asarray(expected), abs=1e-5)
+
+
+def predicted(model, folder, custom_objects=None):
+    """The model's probabilities for a green image."""
+    path = save(model, folder).path
+    image = image_of("green", form="raw_rgb")
+    return (
+        load_predictor(path, custom_objects=custom_objects)
+        .predict([image], ["raw_rgb"], [SIDE], [SIDE])
+        .probabilities[0]
+    )
+
+
+def test_a_model_that_does_not_fit_its_checkpoint_is_refused(tmp_path):
+    wrong_size = save(colour_model(), tmp_path / "a", input={"height": SIDE, "width": SIDE, "channels": 1})
+    with pytest.raises(ModelMismatchError, match="black image of its own size"):
+        load_predictor(wrong_size.path)
+    too_many = save(colour_model(), tmp_path / "b", labels={str(n): f"class {n}" for n in range(5)})
+    with pytest.raises(ModelMismatchError, match="names 5 classes"):
+        load_predictor(too_many.path)
+
+
+def test_a_changed_checkpoint_is_refused(tmp_path):
+    path = save(colour_model(), tmp_path).path
+    model = bytearray((path / "model.keras").read_bytes())
+    model[len(model) // 2] ^= 1
+    (path / "model.keras").write_bytes(bytes(model))
+    assert hashlib.sha256(model).hexdigest() not in (path / "manifest.json").read_text()
+    with pytest.raises(CheckpointError, match="sha256"):
+        load_predictor(path)
+
+
+def test_no_checkpoint_and_no_bound_are_refused_by_name(tmp_path, checkpoint):
+    with pytest.raises(CheckpointNotFoundError):
+        load_predictor(tmp_path / "nothing")
+    with pytest.raises(InvalidArgumentError, match="batch_bytes=0"):
+        load_predictor(checkpoint.path, batch_bytes=0)

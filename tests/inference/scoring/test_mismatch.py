@@ -1,0 +1,64 @@
+"""Rules of what differs between a model and the table that it is to score; pure logic."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from lakelens.errors import ModelMismatchError
+from lakelens.inference.scoring.mismatch import check_fit
+
+pytestmark = pytest.mark.unit
+
+FITTING = {
+    "model": "runs:/a",
+    "class_names": ["cat", "dog"],
+    "model_size": (64, 64),
+    "trained_on": "/tables/photos",
+    "table": "/tables/photos",
+    "labels": {"cat": 0, "dog": 1},
+    "table_size": (64, 64),
+}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"labels": {"cat": 0}},  # an older version of the table
+        {"table_size": (299, 299)},  # resized by its training, too
+        {"trained_on": None},  # the checkpoint does not say it
+        {"table": "/tables/of_today"},  # equal names and sizes
+        {"class_names": None, "labels": {}},
+        {"table_size": None, "table": "/tables/of_today"},
+    ],
+)
+def test_a_model_that_fits_is_told_nothing_of(change, caplog):
+    check_fit(**FITTING | change, strict=True)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"class_names": ["zero", "one"]}, ["0 is 'zero' to the model and 'cat' in the table", "1 is 'one' to"]),
+        ({"class_names": ["dog", "cat"]}, ["0 is 'dog' to the model and 'cat' in the table"]),
+        ({"labels": {"cat": 0, "dog": 1, "owl": 2}}, ["does not know the table's class 'owl' (2)"]),
+        (
+            {"table": "/tables/large", "table_size": (299, 299)},
+            ["takes 64 x 64 pixels, the table's images have 299 x 299", "trained on another table, /tables/photos"],
+        ),
+        ({"table": "/tables/other", "labels": {}}, ["trained on another table, /tables/photos"]),
+        ({"table": "/tables/other", "class_names": None}, ["trained on another table, /tables/photos"]),
+    ],
+)
+def test_what_differs_is_said_once_and_strict_refuses_it(change, said, caplog):
+    check_fit(**FITTING | change, strict=False)
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    with pytest.raises(ModelMismatchError, match="strict=True") as caught:
+        check_fit(**FITTING | change, strict=True)
+    for words in said:
+        assert words in record.message
+        assert words in str(caught.value)

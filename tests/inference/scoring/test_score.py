@@ -1,0 +1,154 @@
+"""Rules of scoring, on a real two-executor Spark."""
+
+from __future__ import annotations
+
+import shutil
+
+import pyarrow as pa
+import pytest
+from colours import NAMES, image_of, mixed_model, mixer, read, row, save, write_table
+from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import functions
+
+from lakelens.errors import InvalidArgumentError, PredictionsSchemaError
+from lakelens.inference.evaluation.evaluate import evaluate
+from lakelens.inference.model.references import resolve_model
+from lakelens.inference.model.shipping import ship
+from lakelens.inference.scoring.predictions import PredictionsTable
+from lakelens.inference.scoring.score import score
+
+pytestmark = pytest.mark.spark
+
+GOOD = 13
+BAD = {13: "not_an_image", 14: "null", 15: "wrong_size"}
+LEFT_OUT = 3
+FIRST, SECOND = GOOD + len(BAD), GOOD + len(BAD) + 4
+
+
+def given(number: int) -> tuple:
+    """A row of the image table by its number."""
+    more = {
+        12: {"form": "raw_rgb"},
+        13: {"data": b"no image"},
+        14: {"data": None},
+        15: {"data": b"\x00", "form": "raw_rgb"},
+    }
+    return row(number, split="test" if number % 2 else "train", **more.get(number, {}))
+
+
+@pytest.fixture(scope="module")
+def story(spark, checkpoint, tmp_path_factory):
+    """Two versions of a table, the first scored twice.
+
+    The second is scored into another writer's copy of the predictions, which has their rows, but one, without the
+    numbers of the appends.
+    """
+    root = tmp_path_factory.mktemp("scored")
+    table, predictions, copy = root / "images", root / "predictions", root / "copy"
+    write_table(table, [given(number) for number in range(FIRST)])
+    told = {"first": score(spark, checkpoint.path, table, None, predictions)}
+    told["again"] = score(spark, checkpoint.path, table, 0, predictions)
+    rows = [one for one in read(predictions) if one["path"] != given(LEFT_OUT)[0]]
+    kinds = pa.schema(DeltaTable(str(predictions)).schema().to_arrow())
+    write_deltalake(str(copy), pa.Table.from_pylist(rows, schema=kinds))
+    write_table(table, [given(number) for number in range(FIRST, SECOND)])
+    told["second"] = score(spark, checkpoint.path, table, 1, copy)
+    return {"table": table, "predictions": predictions, "copy": copy, **told}
+
+
+# The first, so that those after it find workers that have imported TensorFlow.
+def test_reused_python_workers_load_a_model_once_and_a_corrected_class_of_the_same_name_anew(spark, tmp_path):
+    wrong, right = mixer(1), mixer(0)
+    model = resolve_model(save(mixed_model(wrong), tmp_path).path)
+    red = image_of("red")
+
+    def predicted(layer):
+        shipped = ship(spark, model, batch_bytes=1 << 20, custom_objects={"Mixer": layer})
+
+        def task(_):
+            import os
+
+            from lakelens.inference.model.predictor import LOADED
+
+            before = LOADED.loads
+            (name,) = shipped.predictor().predict([red]).names
+            yield os.getpid(), LOADED.loads - before, name
+
+        return spark.sparkContext.parallelize(range(2), 2).mapPartitions(task).collect()
+
+    first, again, corrected = predicted(wrong), predicted(wrong), predicted(right)
+    assert {name for _, _, name in first + again} == {"green"}
+    assert {name for _, _, name in corrected} == {"red"}
+    for tasks in (first + again, corrected):
+        assert sum(loads for _, loads, _ in tasks) <= len({worker for worker, _, _ in tasks})
+
+
+def test_each_row_is_scored_once_and_says_by_what(story, checkpoint):
+    first, again = story["first"], story["again"]
+    assert (first.scored, first.skipped, first.carried, first.table_version) == (FIRST, 0, 0, 0)
+    assert (again.scored, again.skipped, again.errors) == (0, FIRST, 0)
+    assert again.version == first.version
+    rows = read(story["predictions"], first.version)
+    assert [one["path"] for one in rows] == [given(number)[0] for number in range(FIRST)]
+    assert [one["predicted_name"] for one in rows[:GOOD]] == [NAMES[n % 3] for n in range(GOOD)]
+    assert [one["prediction"] for one in rows[:GOOD]] == [one["label"] for one in rows[:GOOD]]
+    one = rows[0]
+    assert one["probability"] == pytest.approx(max(one["probabilities"]))
+    assert sum(one["probabilities"]) == pytest.approx(1, abs=1e-5)
+    assert {(r["model_uri"], r["checkpoint_digest"], r["table"], r["version"]) for r in rows} == {
+        (str(checkpoint.path), checkpoint.digest, str(story["table"]), 0)
+    }
+    assert {r["error"] for r in rows[:GOOD]} == {None}
+    assert {r["split"] for r in rows} == {"test", "train"}
+
+
+def test_an_image_that_was_scored_in_another_version_is_carried_over(spark, story):
+    second = story["second"]
+    # What had an error is tried once more in another version.
+    assert (second.scored, second.skipped, second.carried) == (SECOND - GOOD + 1, GOOD - 1, GOOD - 1)
+    rows = [one for one in read(story["copy"]) if one["version"] == 1]
+    expected = [None if n in BAD else NAMES[n % 3] for n in range(SECOND)]
+    assert [one["predicted_name"] for one in rows] == expected
+    assert evaluate(spark, story["copy"], table_version=1).accuracy == (SECOND - len(BAD)) / SECOND
+    with pytest.raises(InvalidArgumentError, match="several scorings"):
+        evaluate(spark, story["copy"])
+
+
+def test_a_row_that_cannot_be_scored_has_an_error_and_fails_no_job(story):
+    assert (story["first"].errors, story["second"].errors) == (len(BAD), len(BAD))
+    rows = read(story["predictions"], story["first"].version)
+    said = [(one["predicted_name"], (one["error"] or "").partition(":")[0]) for one in rows[GOOD - 1 :]]
+    assert said == [(NAMES[12 % 3], ""), *((None, reason) for reason in BAD.values())]
+
+
+def test_a_predictions_table_with_other_columns_is_refused_before_anything_runs(spark, story, checkpoint, tmp_path):
+    other, text = tmp_path / "other", pa.array(["a"])
+    write_deltalake(str(other), pa.table({"path": text, "prediction": text}))
+    with pytest.raises(PredictionsSchemaError, match="'content_hash'"):
+        score(spark, checkpoint.path, story["table"], None, other)
+    with pytest.raises(InvalidArgumentError, match="no such split; it has test"):
+        score(spark, checkpoint.path, story["table"], None, tmp_path / "predictions", split="tset")
+    assert not (tmp_path / "predictions").exists()
+
+
+def test_rows_of_a_copied_predictions_table_are_not_scored_again(story):
+    rows = {version: [one for one in read(story["copy"]) if one["version"] == version] for version in (0, 1)}
+    assert len(rows[0]) == FIRST - 1
+    # The one writer's times are in UTC, the other's say so.
+    times = [{one["path"]: one["scored_at"].replace(tzinfo=None) for one in of} for of in rows.values()]
+    again = [path for path, time in times[1].items() if time != times[0].get(path)]
+    assert again == [given(number)[0] for number in (LEFT_OUT, *range(GOOD, SECOND))]
+
+
+def test_of_two_that_append_from_the_same_state_only_one_does(spark, story, checkpoint, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(story["predictions"], copy)
+    results = PredictionsTable(spark, str(copy), digest=checkpoint.digest, table=str(story["table"]))
+    state = results.state()
+    again = results.read(state.version).withColumn("batch_id", functions.lit("first"))
+    results.append(again, state, "first")
+    results.append(again.withColumn("batch_id", functions.lit("second")), state, "second")
+    after, first = results.state_after(state, "first")
+    assert (first, results.state_after(state, "second")[1]) == (True, False)
+    assert [one["batch_id"] for one in read(copy, after.version)].count("first") == FIRST
+    assert len(read(copy)) == 2 * FIRST

@@ -1,0 +1,183 @@
+"""Rules of scoring in parts: what is committed stays, and each row is scored once whoever else is at work."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from colours import NAMES, read, row, write_table
+from watched_model import rows_run, watched_model
+
+from lakelens.errors import ModelMismatchError, ScoringFailedError
+from lakelens.etl.commit.transaction import set_properties
+from lakelens.etl.pins import pins
+from lakelens.inference.model.references import resolve_model
+from lakelens.inference.scoring.parts import Piece
+from lakelens.inference.scoring.predictions import PredictionsTable
+from lakelens.inference.scoring.run import ScoringRun
+from lakelens.inference.scoring.score import score
+from lakelens.inference.scoring.source import open_scored_table
+
+pytestmark = pytest.mark.spark
+
+ROWS, PART = 24, 6
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    """Two files of two splits, in a folder whose name means something to those who look for files by a pattern."""
+    folder = tmp_path_factory.mktemp("tables")
+    write_table(folder / "plain", [row(number, split="test" if number < 4 else "train") for number in range(ROWS)])
+    return (folder / "plain").rename(folder / "photos [2]%20{a}")
+
+
+def test_a_scoring_that_ends_between_its_parts_keeps_them_and_the_next_does_what_is_left(
+    spark, checkpoint, table, tmp_path
+):
+    parts = []
+
+    def end_after_two():
+        parts.append(1)
+        if len(parts) == 2:
+            raise KeyboardInterrupt
+
+    source, model = open_scored_table(spark, table, None, None), resolve_model(checkpoint.path)
+    predictions = str(tmp_path / "predictions")
+    results = PredictionsTable(spark, predictions, digest=model.digest, table=source.location)
+    run = ScoringRun(spark, model, source, results, 1 << 20, None, rows_per_commit=PART, alive=end_after_two)
+    with pytest.raises(KeyboardInterrupt):
+        run.until_done()
+    kept = read(predictions)
+    assert 0 < len(kept) < ROWS
+    result = score(spark, checkpoint.path, table, None, predictions, rows_per_commit=PART)
+    assert (result.scored, result.skipped, result.errors) == (ROWS - len(kept), len(kept), 0)
+    assert result.commits > 1
+    rows = read(predictions)
+    assert [one["path"] for one in rows] == [row(number)[0] for number in range(ROWS)]
+    assert [one["predicted_name"] for one in rows] == [one["label_name"] for one in rows]
+    assert [one["split"] for one in rows] == ["test" if number < 4 else "train" for number in range(ROWS)]
+
+
+@pytest.mark.long  # Spark tries a task four times, and each starts a worker
+def test_a_model_that_fails_on_the_way_fails_the_scoring_and_no_row(spark, table, tmp_path):
+    model, custom = watched_model(tmp_path)
+    given = (spark, model.path, table, None, tmp_path / "predictions")
+    (tmp_path / "watching" / "device_gone").write_text(str(ROWS // 2))
+    with pytest.raises(ScoringFailedError, match="the device is gone"):
+        score(*given, custom_objects=custom, rows_per_commit=PART)
+    kept = read(tmp_path / "predictions")
+    assert 0 < len(kept) < ROWS
+    assert {one["error"] for one in kept} == {None}
+    assert pins.tracked(str(table)) == {}
+    (tmp_path / "watching" / "device_gone").unlink()
+    result = score(*given, custom_objects=custom, rows_per_commit=PART)
+    assert (result.scored, result.skipped, result.errors) == (ROWS - len(kept), len(kept), 0)
+
+
+def test_two_scorings_at_once_share_the_parts_and_add_each_row_once(spark, table, tmp_path):
+    model, custom = watched_model(tmp_path)
+    predictions = tmp_path / "predictions"
+
+    def one(_):
+        return score(spark, model.path, table, None, predictions, custom_objects=custom, rows_per_commit=3)
+
+    with ThreadPoolExecutor(2) as pool:
+        results = list(pool.map(one, range(2)))
+    assert sum(result.scored for result in results) == ROWS
+    assert [one["path"] for one in read(predictions)] == [row(number)[0] for number in range(ROWS)]
+    assert rows_run(tmp_path) < 2 * ROWS - 3
+
+
+def test_a_row_whose_error_may_have_passed_is_tried_again_and_no_other(spark, table, tmp_path):
+    model, custom = watched_model(tmp_path)
+    given = (spark, model.path, table, None, tmp_path / "predictions")
+    picky = tmp_path / "watching" / "not_red"
+    picky.touch()
+    first = score(*given, custom_objects=custom)
+    reds = ROWS // len(NAMES)
+    assert (first.scored, first.errors) == (ROWS, reds)
+    picky.unlink()
+    second = score(*given, custom_objects=custom)
+    assert (second.scored, second.skipped, second.errors) == (reds, ROWS - reds, 0)
+    rows = read(tmp_path / "predictions")
+    assert [one["path"] for one in rows] == [row(number)[0] for number in range(ROWS)]
+    assert {one["error"] for one in rows} == {None}
+
+
+def test_a_scoring_with_nothing_to_do_starts_no_spark_job(spark, checkpoint, tmp_path):
+    table, predictions = tmp_path / "images", tmp_path / "predictions"
+    write_table(table, [row(0), row(1, data=b"no image"), row(2, split="train"), row(3, split="train")])
+    first = score(spark, checkpoint.path, table, None, predictions, rows_per_commit=2)
+    assert (first.scored, first.errors) == (4, 1)
+    context = spark.sparkContext
+    context.setJobGroup("nothing to do", "")
+    try:
+        again = score(spark, checkpoint.path, table, None, predictions)
+        jobs = context.statusTracker().getJobIdsForGroup("nothing to do")
+    finally:
+        context.setLocalProperty("spark.jobGroup.id", None)
+    assert (again.scored, again.skipped, again.version, again.batch_id) == (0, 4, first.version, None)
+    assert not jobs
+    # The same place, version and number of rows, and other images.
+    table.rename(tmp_path / "moved")
+    write_table(table, [row(number) for number in range(10, 14)])
+    assert score(spark, checkpoint.path, table, None, predictions).scored == 4
+
+
+def test_the_pieces_of_a_version_are_its_rows(spark, table):
+    source = open_scored_table(spark, table, None, None)
+
+    def read_all(images):
+        return sorted((one["path"], bytes(one["image"]), one["split"], one["label"]) for one in images.collect())
+
+    pieces = [Piece(file, 1, share, 3) for file in source.rows_by_file for share in range(3)]
+    whole = read_all(source.images())
+    assert len(whole) == ROWS
+    assert read_all(source.images([Piece(file, 1) for file in source.rows_by_file])) == whole
+    assert read_all(source.images(pieces)) == whole
+    shares = [read_all(source.images([piece])) for piece in pieces]
+    assert sorted(one for share in shares for one in share) == whole
+
+
+def test_a_model_of_other_classes_scores_with_one_warning_and_strict_refuses_it(
+    spark, checkpoint, table, tmp_path, caplog
+):
+    place = tmp_path / "animals"
+    write_table(place, [row(0)])
+    set_properties(spark, str(place), {"lakelens.labels": json.dumps({"cat": 0, "dog": 1})})
+    with pytest.raises(ModelMismatchError, match="0 is 'red' to the model and 'cat' in the table"):
+        score(spark, checkpoint.path, place, None, tmp_path / "predictions", strict=True)
+    assert not (tmp_path / "predictions").exists()
+    assert score(spark, checkpoint.path, place, None, tmp_path / "predictions").scored == 1
+    assert [one.message.count("may not fit") for one in caplog.records if one.name.startswith("lakelens")] == [1]
+
+
+@pytest.mark.long
+def test_a_killed_scoring_job_loses_only_the_part_that_it_was_at(checkpoint, tmp_path):
+    table, predictions, rows = tmp_path / "images", tmp_path / "predictions", 60
+    write_table(table, [row(number) for number in range(rows)])
+    command = [sys.executable, "-m", "lakelens.jobs.cli", "score", str(checkpoint.path), str(table), str(predictions)]
+    command += ["--rows-per-commit", "5", "--master", "local[1]"]
+    with (tmp_path / "log").open("w") as log:
+        job = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        deadline = time.monotonic() + 240
+        while len(list(predictions.glob("_delta_log/*.json"))) < 4 and job.poll() is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert list(pins.tracked(str(table))) == [0], (tmp_path / "log").read_text()
+        os.killpg(job.pid, signal.SIGKILL)
+        job.wait()
+    assert pins.tracked(str(table)) == {}
+    kept = read(predictions)
+    assert 0 < len(kept) < rows
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert (result["scored"], result["skipped"]) == (rows - len(kept), len(kept))
+    assert [one["path"] for one in read(predictions)] == [row(number)[0] for number in range(rows)]
+    assert list(pins.tracked(str(table))) == [0]

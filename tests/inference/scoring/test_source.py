@@ -1,0 +1,70 @@
+"""Rules of the table that is scored: its version stays, while it is read and after that."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from lakelens.etl.pins import pins
+from lakelens.inference.scoring.source import ScoredTable
+
+pytestmark = pytest.mark.unit
+
+DIGEST = "d" * 64
+SCORED = "score-dddddddddddd-0"
+
+
+@pytest.fixture
+def table(tmp_path) -> str:
+    write_deltalake(str(tmp_path / "table"), pa.table({"path": ["a"]}))
+    return str(tmp_path / "table")
+
+
+def protected(table):
+    return ScoredTable(None, table, 0, None, None).protected(DIGEST)
+
+
+def test_a_scoring_that_fails_leaves_the_version_to_another_of_the_same_model_that_runs(table):
+    failing, lasting = protected(table), protected(table)
+    failing.__enter__()
+    lasting.__enter__()
+    assert not failing.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+    assert list(pins.tracked(table)) == [0]
+    lasting.__exit__(None, None, None)
+    assert pins.tracked(table) == {0: [SCORED]}
+
+
+def test_a_failed_scoring_protects_nothing_unless_one_before_it_has_succeeded(table):
+    for left in ({}, {0: [SCORED]}):
+        with pytest.raises(KeyboardInterrupt), protected(table):
+            raise KeyboardInterrupt
+        assert pins.tracked(table) == left
+        with protected(table):
+            assert list(pins.tracked(table)) == [0]
+        assert pins.tracked(table) == {0: [SCORED]}
+
+
+def test_scorings_that_end_at_once_leave_one_name(table):
+    def run(number):
+        try:
+            with protected(table):
+                if number % 2:
+                    raise ValueError(number)
+        except ValueError as error:
+            assert error.args == (number,)  # noqa: PT017  of many threads each raises its own
+
+    for _ in range(5):
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(run, range(16)))
+        assert pins.tracked(table) == {0: [SCORED]}
+        pins.untrack(table, SCORED)
+
+
+def test_a_table_that_may_only_be_read_is_scored_with_a_warning(table, caplog):
+    (Path(table) / "_lakelens").write_text("in the way of the records")
+    with protected(table):
+        assert f"{table} cannot be written" in caplog.text

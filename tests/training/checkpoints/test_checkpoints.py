@@ -1,0 +1,254 @@
+"""Rules of the checkpoint folder; no TensorFlow, so that every way to die in the middle is cheap to try."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from lakelens.errors import CheckpointError, CheckpointNotFoundError, InvalidArgumentError, UsageError
+from lakelens.training.checkpoints.checkpoint import (
+    Checkpoint,
+    list_checkpoints,
+    open_checkpoint,
+    remove_checkpoint,
+    sweep,
+    write_checkpoint,
+)
+
+pytestmark = pytest.mark.unit
+
+METADATA = {"input": {"height": 8, "width": 8, "channels": 3}, "labels": {"0": "zero", "2": "two"}, "epoch": 3}
+
+
+def write(folder: Path, *, model: bytes = b"weights", epoch: int = 3, **metadata: object) -> Checkpoint:
+    return write_checkpoint(
+        folder,
+        files={
+            "model.keras": lambda path: path.write_bytes(model) and None,
+            "state.json": lambda path: path.write_text('{"epoch": 3}') and None,
+        },
+        metadata={**METADATA, "epoch": epoch, **metadata},
+        name=f"epoch-{epoch:04d}",
+    )
+
+
+def test_a_written_checkpoint_opens_with_the_same_digest_and_metadata(tmp_path):
+    written = write(tmp_path)
+    opened = open_checkpoint(written.path)
+    assert (opened.digest, opened.metadata) == (written.digest, written.metadata)
+    assert opened.input_shape == (8, 8, 3)
+    assert opened.class_names == ["zero", "1", "two"]
+    assert opened.state() == {"epoch": 3}
+    assert opened.name == f"epoch-0003-{written.digest[:12]}"
+
+
+def test_a_copy_has_the_digest_of_its_original(tmp_path):
+    written = write(tmp_path / "a")
+    copy = tmp_path / "elsewhere" / "under another name"
+    copy.parent.mkdir()
+    written.path.rename(copy)
+    assert open_checkpoint(copy).digest == written.digest
+
+
+def test_the_digest_depends_on_weights_and_on_metadata(tmp_path):
+    digests = {
+        write(tmp_path).digest,
+        write(tmp_path, model=b"weightS").digest,
+        write(tmp_path, version=1).digest,
+        write(tmp_path, version=2).digest,
+    }
+    assert len(digests) == 4
+
+
+def test_writing_the_same_bytes_again_leaves_one_checkpoint(tmp_path):
+    assert write(tmp_path).path == write(tmp_path).path
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize("name", ["model.keras", "state.json", "manifest.json"])
+def test_any_flipped_byte_is_detected(tmp_path, name):
+    path = write(tmp_path).path / name
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"sha256|digest|not JSON|format|lacks|bytes"):
+        open_checkpoint(path.parent)
+
+
+@pytest.mark.parametrize("name", ["model.keras", "state.json", "manifest.json"])
+def test_a_file_cut_off_or_gone_is_detected(tmp_path, name):
+    path = write(tmp_path).path / name
+    content = path.read_bytes()
+    path.write_bytes(content[:-3])
+    with pytest.raises(CheckpointError, match=r"cut off|not JSON"):
+        open_checkpoint(path.parent)
+    path.unlink()
+    with pytest.raises(CheckpointError, match=r"is missing|no manifest.json"):
+        open_checkpoint(path.parent)
+
+
+def test_metadata_changed_together_with_nothing_else_is_detected(tmp_path):
+    path = write(tmp_path).path / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["metadata"]["version"] = 7
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(CheckpointError, match="metadata was changed"):
+        open_checkpoint(path.parent)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"format": "other"}, "not the manifest of a lakelens checkpoint"),
+        ({"format_version": 2}, "format_version is 2"),
+        ({"files": {}}, "lacks files"),
+        ({"files": {"model.keras": {}, "state.json": {}, "../../secret": {}}}, "names a file outside"),
+        ({"files": {"model.keras": 1, "state.json": {}}}, "lacks files"),
+        ({"metadata": None}, "lacks files"),
+        ({"metadata": {}}, "input is None"),
+        ({"digest": 5}, "lacks files"),
+    ],
+)
+def test_a_manifest_that_is_not_ours_is_refused(tmp_path, change, words):
+    path = write(tmp_path).path / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(CheckpointError, match=words):
+        open_checkpoint(path.parent)
+
+
+def test_a_missing_folder_is_a_usage_error_that_names_it(tmp_path):
+    with pytest.raises(CheckpointNotFoundError, match="no such checkpoint") as caught:
+        open_checkpoint(tmp_path / "absent")
+    assert isinstance(caught.value, UsageError)
+    assert str(tmp_path / "absent") in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["model.h5", "model.pkl", "model.PICKLE", "model.joblib", "saved_model.pb"])
+def test_kinds_of_models_that_run_code_are_refused_as_file_and_in_a_folder(tmp_path, name):
+    (tmp_path / name).write_bytes(b"\x80\x04")
+    for path in (tmp_path / name, tmp_path):
+        with pytest.raises(CheckpointError, match="can run code"):
+            open_checkpoint(path)
+
+
+def test_a_bare_keras_file_is_no_checkpoint_and_says_how_to_make_one(tmp_path):
+    (tmp_path / "model.keras").write_bytes(b"PK")
+    with pytest.raises(CheckpointNotFoundError, match="save_checkpoint"):
+        open_checkpoint(tmp_path / "model.keras")
+
+
+@pytest.mark.parametrize(
+    ("metadata", "words"),
+    [
+        ({"labels": {}}, "input is None"),
+        ({"input": {"height": 0, "width": 8, "channels": 3}}, "all above 0"),
+        ({"input": {"height": True, "width": 8, "channels": 3}}, "all above 0"),
+        ({"input": {"height": 8, "width": 8}}, "all above 0"),
+        ({"input": METADATA["input"], "labels": {"zero": 0}}, "labels is"),
+        ({"input": METADATA["input"], "hyperparameters": {"x": object()}}, "give strings, numbers"),
+    ],
+)
+def test_metadata_that_inference_could_not_use_is_refused_when_it_is_written(tmp_path, metadata, words):
+    with pytest.raises(CheckpointError, match=words):
+        write_checkpoint(tmp_path, files={}, metadata=metadata, name="x")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["", "../up", "a/b", ".hidden", "x" * 200])
+def test_a_name_that_leaves_the_folder_is_refused(tmp_path, name):
+    with pytest.raises(InvalidArgumentError, match="checkpoint name"):
+        write_checkpoint(tmp_path, files={}, metadata=METADATA, name=name)
+
+
+def test_metrics_that_are_no_numbers_are_kept_by_name(tmp_path):
+    written = write(tmp_path, metrics={"loss": float("nan"), "best": float("-inf")})
+    assert open_checkpoint(written.path).metadata["metrics"] == {"loss": "nan", "best": "-inf"}
+
+
+def test_a_failed_write_leaves_nothing(tmp_path):
+    def fail(path: Path) -> None:
+        path.write_bytes(b"half")
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        write_checkpoint(tmp_path, files={"model.keras": fail}, metadata=METADATA, name="x")
+    assert list(tmp_path.iterdir()) == []
+
+
+# Dies by SIGKILL at the n-th system call that matters, counted over fsync and rename.
+WRITER = """
+    import os, pathlib, signal, sys
+    from lakelens.training.checkpoints.checkpoint import write_checkpoint
+    folder, fatal = sys.argv[1], int(sys.argv[2])
+    calls = 0
+    def counted(function):
+        def call(*args, **kwargs):
+            global calls
+            calls += 1
+            if calls == fatal:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*args, **kwargs)
+        return call
+    os.fsync = counted(os.fsync)
+    pathlib.Path.rename = counted(pathlib.Path.rename)
+    write_checkpoint(
+        folder,
+        files={"model.keras": lambda p: p.write_bytes(b"w" * 100_000), "state.json": lambda p: p.write_text("{}")},
+        metadata={"input": {"height": 8, "width": 8, "channels": 3}},
+        name="epoch-0001",
+    )
+"""
+
+
+def _write_and_die(folder: Path, fatal: int) -> int:
+    command = [sys.executable, "-c", textwrap.dedent(WRITER), str(folder), str(fatal)]
+    return subprocess.run(command, check=False, timeout=240, cwd=Path(__file__).parents[3]).returncode
+
+
+# fsync of model, state, manifest and the partial folder, the rename, fsync of the parent.
+@pytest.mark.parametrize("fatal", [1, 2, 3, 4, 5, 6])
+def test_a_writer_killed_at_any_call_leaves_a_whole_checkpoint_or_none(tmp_path, fatal):
+    before = write(tmp_path)
+    assert _write_and_die(tmp_path, fatal) == -signal.SIGKILL
+    renamed = fatal > 5
+    assert len(list_checkpoints(tmp_path)) == (2 if renamed else 1)
+    left = [path for path in tmp_path.iterdir() if path.name.endswith(".partial")]
+    assert len(left) == (0 if renamed else 1)
+    for path in left:
+        with pytest.raises(CheckpointError, match="half-written"):
+            open_checkpoint(path)
+    assert sweep(tmp_path) == left
+    assert open_checkpoint(before.path).digest == before.digest
+    assert not [path for path in tmp_path.iterdir() if path.name.endswith(".partial")]
+
+
+def test_the_killing_test_kills_at_every_call_that_there_is(tmp_path):
+    assert _write_and_die(tmp_path, 7) == 0
+
+
+def test_checkpoints_are_listed_by_epoch(tmp_path):
+    for epoch in (10, 2, 1):
+        write(tmp_path, epoch=epoch)
+    assert [checkpoint.metadata["epoch"] for checkpoint in list_checkpoints(tmp_path)] == [1, 2, 10]
+    assert list_checkpoints(tmp_path / "absent") == []
+
+
+def test_a_removed_checkpoint_is_gone_and_leaves_no_folder(tmp_path):
+    remove_checkpoint(write(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_sweeping_touches_nothing_but_half_written_checkpoints(tmp_path):
+    kept = write(tmp_path)
+    (tmp_path / "notes.partial").write_text("the user's own")
+    (tmp_path / ".hidden").mkdir()
+    assert sweep(tmp_path) == []
+    assert {path.name for path in tmp_path.iterdir()} == {kept.name, "notes.partial", ".hidden"}
+    assert os.access(kept.path, os.R_OK)

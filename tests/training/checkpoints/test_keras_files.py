@@ -1,0 +1,165 @@
+"""What is saved and what is refused at loading; real Keras models, real malicious archives."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lakelens.errors import CheckpointError
+from lakelens.training.checkpoints.checkpoint import open_checkpoint, save_checkpoint
+from lakelens.training.checkpoints.keras_files import check_keras_file, load_keras_file
+
+pytestmark = pytest.mark.tensorflow
+
+METADATA = {"input": {"height": 4, "width": 4, "channels": 3}}
+
+
+def small_model(*more: object) -> object:
+    import keras
+
+    model = keras.Sequential(
+        [
+            keras.Input((4, 4, 3)),
+            keras.layers.Rescaling(1 / 255),
+            *more,
+            keras.layers.Flatten(),
+            keras.layers.Dense(3, activation="softmax"),
+        ]
+    )
+    model.compile(optimizer="nadam", loss="sparse_categorical_crossentropy", weighted_metrics=["accuracy"])
+    return model
+
+
+def rewritten(path: Path, **members: bytes) -> Path:
+    """Copies a .keras archive with some members replaced, as an attacker would."""
+    changed = path.with_name("changed.keras")
+    with zipfile.ZipFile(path) as source, zipfile.ZipFile(changed, "w") as target:
+        for name in source.namelist():
+            target.writestr(name, members.get(name.split(".")[0], source.read(name)))
+    return changed
+
+
+def test_a_loaded_model_predicts_the_same(tmp_path):
+    model = small_model()
+    saved = save_checkpoint(model, tmp_path, metadata=METADATA)
+    images = np.random.default_rng(0).uniform(0, 255, (5, 4, 4, 3)).astype("float32")
+    loaded = open_checkpoint(saved.path).load_model()
+    np.testing.assert_array_equal(loaded.predict(images, verbose=0), model.predict(images, verbose=0))
+    assert not loaded.compiled
+
+
+def test_the_optimizers_state_travels_with_the_checkpoint(tmp_path):
+    model = small_model()
+    images = np.random.default_rng(0).uniform(0, 255, (6, 4, 4, 3)).astype("float32")
+    model.fit(images, np.arange(6) % 3, verbose=0)
+    loaded = save_checkpoint(model, tmp_path, metadata=METADATA).load_model(compile=True)
+    for mine, theirs in zip(model.optimizer.variables, loaded.optimizer.variables, strict=True):
+        np.testing.assert_array_equal(mine.numpy(), theirs.numpy())
+
+
+def test_a_lambda_layer_is_refused_when_it_is_saved(tmp_path):
+    import keras
+
+    with pytest.raises(CheckpointError, match="'Lambda', which runs code"):
+        save_checkpoint(small_model(keras.layers.Lambda(lambda x: x * 2)), tmp_path, metadata=METADATA)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lambda_layer_is_refused_at_loading_and_never_runs(tmp_path):
+    import keras
+
+    marker = tmp_path / "executed"
+    code = f"__import__('pathlib').Path({str(marker)!r}).touch()"
+    model = small_model(keras.layers.Lambda(eval(f"lambda x: [x, {code}][0]"), output_shape=(4, 4, 3)))  # noqa: S307
+    marker.unlink(missing_ok=True)
+    model.save(tmp_path / "model.keras")
+    with pytest.raises(CheckpointError, match="'Lambda', which runs code"):
+        load_keras_file(tmp_path / "model.keras", compile=False)
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ({"module": "os", "class_name": "system", "config": {}, "registered_name": "system"}, "not part of Keras"),
+        ({"module": "builtins_evil", "class_name": "function", "config": "eval"}, "not part of Keras"),
+        ({"module": "kerasevil.layers", "class_name": "Dense", "config": {}}, "not part of Keras"),
+        ({"module": None, "class_name": "Mine", "config": {}, "registered_name": "user>Mine"}, "custom_objects"),
+        ({"module": "keras.layers", "class_name": "TFSMLayer", "config": {}}, "runs code"),
+        ({"class_name": "__lambda__", "config": {"value": ["", None, None]}}, "runs code"),
+    ],
+)
+def test_an_object_hidden_deep_in_the_architecture_is_refused(tmp_path, entry, words):
+    small_model().save(tmp_path / "model.keras")
+    with zipfile.ZipFile(tmp_path / "model.keras") as archive:
+        config = json.loads(archive.read("config.json"))
+    config["config"]["layers"][1]["config"]["extra"] = [{"deeper": [entry]}]
+    path = rewritten(tmp_path / "model.keras", config=json.dumps(config).encode())
+    with pytest.raises(CheckpointError, match=words):
+        check_keras_file(path)
+
+
+def test_a_pickle_under_the_name_of_a_model_is_refused_and_never_runs(tmp_path):
+    marker = tmp_path / "executed"
+
+    class Bomb:
+        def __reduce__(self):
+            return Path.touch, (marker,)
+
+    (tmp_path / "model.keras").write_bytes(pickle.dumps(Bomb()))
+    with pytest.raises(CheckpointError, match=r"not a \.keras archive"):
+        load_keras_file(tmp_path / "model.keras", compile=False)
+    assert not marker.exists()
+
+
+def test_an_hdf5_file_under_the_name_of_a_model_is_refused(tmp_path):
+    small_model().save(tmp_path / "model.h5")
+    (tmp_path / "model.h5").rename(tmp_path / "model.keras")
+    with pytest.raises(CheckpointError, match=r"not a \.keras archive"):
+        load_keras_file(tmp_path / "model.keras", compile=False)
+
+
+@pytest.mark.parametrize("config", [b"not json", b"[" * 100_000])
+def test_an_architecture_that_cannot_be_read_is_refused(tmp_path, config):
+    small_model().save(tmp_path / "model.keras")
+    with pytest.raises(CheckpointError, match="not JSON"):
+        check_keras_file(rewritten(tmp_path / "model.keras", config=config))
+
+
+def test_an_archive_without_an_architecture_is_refused(tmp_path):
+    with zipfile.ZipFile(tmp_path / "model.keras", "w") as archive:
+        archive.writestr("readme", "")
+    with pytest.raises(CheckpointError, match=r"without config\.json"):
+        check_keras_file(tmp_path / "model.keras")
+
+
+def test_weights_that_do_not_fit_the_architecture_are_a_checkpoint_error(tmp_path):
+    small_model().save(tmp_path / "model.keras")
+    with zipfile.ZipFile(tmp_path / "model.keras") as archive:
+        config = json.loads(archive.read("config.json"))
+    dense = next(layer for layer in config["config"]["layers"] if layer["class_name"] == "Dense")
+    dense["config"]["units"] = 7
+    path = rewritten(tmp_path / "model.keras", config=json.dumps(config).encode())
+    with pytest.raises(CheckpointError, match="cannot be loaded as a Keras model"):
+        load_keras_file(path, compile=False)
+
+
+def test_a_layer_of_the_users_own_needs_the_users_word(tmp_path):
+    import keras
+
+    class Doubling(keras.layers.Layer):
+        def call(self, inputs):
+            return inputs * 2.0
+
+    model = small_model(Doubling())
+    saved = save_checkpoint(model, tmp_path, metadata=METADATA)
+    with pytest.raises(CheckpointError, match="custom_objects"):
+        saved.load_model()
+    images = np.ones((1, 4, 4, 3), "float32")
+    loaded = saved.load_model(custom_objects={"Doubling": Doubling})
+    np.testing.assert_array_equal(loaded(images), model(images))

@@ -1,0 +1,496 @@
+"""Rules of a whole training, from the call to the recorded result, on real ranks."""
+
+from __future__ import annotations
+
+import functools
+import io
+import json
+import logging
+import shutil
+import tempfile
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from coloured_tables import add_rows, coloured_rows, coloured_table
+
+from lakelens.errors import (
+    InvalidArgumentError,
+    NotADeltaTableError,
+    NotAnImageTableError,
+    RankFailedError,
+    TrialError,
+    UsageError,
+    VersionNotFoundError,
+)
+from lakelens.etl.pins import pins
+from lakelens.tracking.runs import FAILURE_TAG, open_client
+from lakelens.training.checkpoints.checkpoint import list_checkpoints, open_checkpoint
+from lakelens.training.experiment.run_trial import TrainResult
+from lakelens.training.experiment.train import train
+from lakelens.training.feed.feed import DeltaFeed
+
+TINY = """
+    import keras
+    from lakelens.training.trials.trial import Trial
+
+    class Tiny(Trial):
+        def build_model(self):
+            model = keras.Sequential([
+                keras.Input((*self.context.image_size, 3)),
+                keras.layers.Rescaling(1 / 255),
+                keras.layers.Conv2D(4, 3, activation="relu"),
+                keras.layers.GlobalAveragePooling2D(),
+                keras.layers.Dense(self.context.num_classes, activation="softmax"),
+            ])
+            optimizer = keras.optimizers.SGD(self.context.get_hparam("learning_rate", 0.1))
+            model.compile(optimizer, "sparse_categorical_crossentropy", weighted_metrics=["accuracy"])
+            return model
+"""
+
+
+def trial_file(folder: Path, more: str = "") -> str:
+    path = folder / "tiny.py"
+    path.write_text(textwrap.dedent(TINY) + textwrap.dedent(more))
+    return str(path)
+
+
+def settings_in(folder: Path, trial: str = "Tiny", more: str = "") -> dict[str, Any]:
+    """A short training whose store and checkpoints lie in a folder."""
+    return {
+        "entrypoint": f"{trial_file(folder, more)}:{trial}",
+        "epochs": 2,
+        "batch_size": 16,
+        "checkpoint_dir": folder / "checkpoints",
+        "tracking_uri": store_of(folder),
+    }
+
+
+@functools.cache
+def empty_store() -> bytes:
+    """MLflow migrates each new store through its whole history, which takes seconds."""
+    with tempfile.TemporaryDirectory() as folder:
+        open_client(store_of(Path(folder)))
+        return Path(folder, "mlflow.db").read_bytes()
+
+
+def put_store(folder: Path) -> None:
+    """Puts an empty store where `settings_in` says that it is."""
+    (folder / "mlflow.db").write_bytes(empty_store())
+
+
+@pytest.fixture
+def store(tmp_path) -> None:
+    put_store(tmp_path)
+
+
+@pytest.fixture
+def table(tmp_path) -> Path:
+    return coloured_table(tmp_path / "squares")
+
+
+@pytest.fixture
+def trained(table, tmp_path):
+    """Trains into a store and a folder of this test's own."""
+
+    def run(trial: str = "Tiny", more: str = "", **arguments) -> TrainResult:
+        return train(table, **(settings_in(tmp_path, trial, more) | arguments))
+
+    return run
+
+
+def store_of(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/mlflow.db"
+
+
+def only_run(tmp_path: Path):
+    client = open_client(store_of(tmp_path))
+    (run,) = client.search_runs([client.get_experiment_by_name("lakelens").experiment_id])
+    return run
+
+
+APPENDING = """
+    class Appending(Tiny):
+        def build_model(self):
+            if self.context.rank == 0:
+                import sys
+                sys.path.insert(0, {helpers!r})
+                from coloured_tables import add_rows
+                add_rows(self.context.training_feed.location, 500, 40, "train")
+            return super().build_model()
+"""
+
+
+@dataclass(frozen=True)
+class Grown:
+    """A training on two ranks during which its table has grown."""
+
+    folder: Path
+    table: Path
+    result: TrainResult
+
+
+@pytest.fixture(scope="module")
+def grown(tmp_path_factory) -> Grown:
+    folder = tmp_path_factory.mktemp("grown")
+    table = coloured_table(folder / "squares")
+    more = APPENDING.format(helpers=str(Path(__file__).parents[1]))
+    settings = settings_in(folder, "Appending", more) | {"hyperparameters": {"learning_rate": 0.05}}
+    return Grown(folder, table, train(table, **settings, version="latest", np=-2))
+
+
+@pytest.mark.horovod
+def test_a_table_that_grows_during_the_run_changes_nothing_and_latest_is_recorded_as_its_number(grown):
+    table, result = grown.table, grown.result
+    assert DeltaFeed(table, split="train").version == 1
+    assert (result.version, result.ranks, result.epochs) == (0, 2, 2)
+    run = only_run(grown.folder)
+    assert run.info.status == "FINISHED"
+    assert run.info.run_id == result.run_id
+    assert run.data.tags["lakelens.version"] == "0"
+    (used,) = run.inputs.dataset_inputs
+    assert '"delta_table_version": 0' in used.dataset.source
+    assert '"num_rows": 111' in used.dataset.profile
+    assert pins.tracked(str(table))[0] == [result.run_id]
+    kept = open_checkpoint(result.checkpoint)
+    assert (kept.digest, kept.metadata["version"]) == (result.digest, 0)
+    code = Path(open_client(store_of(grown.folder)).download_artifacts(result.run_id, "code/tiny.py")).read_text()
+    assert "class Appending" in code
+    assert kept.metadata["ranks"] == 2
+    _is_the_loss_over_all_validation_rows(kept, table, result.metrics["val_loss"])
+
+
+@pytest.mark.horovod
+def test_what_a_run_holds_after_training(grown):
+    client, run = open_client(store_of(grown.folder)), only_run(grown.folder)
+    run_id, result = run.info.run_id, grown.result
+    assert [point.step for point in client.get_metric_history(run_id, "val_loss")] == [1, 2]
+    assert run.data.metrics["best_val_loss"] == pytest.approx(result.metrics["val_loss"])
+    assert run.data.params["hyperparameters.learning_rate"] == "0.05"
+    assert run.data.tags["lakelens.checkpoint_digest"] == result.digest
+    files = {Path(file.path).name for file in client.list_artifacts(run_id, "checkpoint")}
+    assert files == {"model.keras", "state.json", "manifest.json"}
+    assert open_checkpoint(client.download_artifacts(run_id, "checkpoint")).digest == result.digest
+    assert [path.name for path in Path(result.checkpoint).parent.iterdir()] == [Path(result.checkpoint).name]
+
+
+def _is_the_loss_over_all_validation_rows(kept, table: Path, val_loss: float) -> None:
+    feed = DeltaFeed(table, 0, "validation", shuffle=False)
+    ((images, labels, weights),) = list(feed.as_dataset(21, 0, 1))
+    assert np.all(np.asarray(weights) == 1)
+    loss, _ = kept.load_model(compile=True).evaluate(images, labels, verbose=0)
+    assert val_loss == pytest.approx(loss, rel=1e-4)
+
+
+@dataclass(frozen=True)
+class ReadOnly:
+    """The same training on one rank, on a copy of the table that may only be read."""
+
+    table: Path
+    result: TrainResult
+    log: str
+
+
+@pytest.fixture(scope="module")
+def read_only(grown, tmp_path_factory) -> ReadOnly:
+    folder = tmp_path_factory.mktemp("read-only")
+    table = folder / "copy"
+    shutil.copytree(grown.table, table)
+    shutil.rmtree(table / "_lakelens", ignore_errors=True)
+    make = Path.mkdir
+
+    def mkdir(path, *more, **arguments):
+        # Permission bits do not stop root, as whom tests may run.
+        if path.is_relative_to(table):
+            raise PermissionError(13, "Permission denied", str(path))
+        make(path, *more, **arguments)
+
+    log = io.StringIO()
+    logger, handler = logging.getLogger("lakelens"), logging.StreamHandler(log)
+    logger.addHandler(handler)
+    put_store(folder)
+    settings = settings_in(folder) | {"hyperparameters": {"learning_rate": 0.05}}
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Path, "mkdir", mkdir)
+            result = train(table, **settings, version=0, np=-1)
+    finally:
+        logger.removeHandler(handler)
+    return ReadOnly(table, result, log.getvalue())
+
+
+@pytest.mark.horovod
+def test_one_rank_and_two_ranks_train_the_same_model(grown, read_only):
+    one, two = (open_checkpoint(result.checkpoint).load_model() for result in (read_only.result, grown.result))
+    for mine, theirs in zip(one.get_weights(), two.get_weights(), strict=True):
+        np.testing.assert_allclose(mine, theirs, atol=1e-6)
+    for name, value in read_only.result.metrics.items():
+        assert grown.result.metrics[name] == pytest.approx(value, rel=1e-4)
+
+
+@pytest.mark.horovod
+def test_a_table_that_may_only_be_read_is_trained_on_with_a_warning(read_only):
+    assert (read_only.result.version, read_only.result.epochs) == (0, 2)
+    assert f"{read_only.table} cannot be written ([Errno 13] Permission denied" in read_only.log
+    assert pins.tracked(str(read_only.table)) == {}
+
+
+KILLED = """
+    import os, signal
+    from lakelens.training.checkpoints import checkpoint as checkpoints
+
+    class Killed(Tiny):
+        def build_model(self):
+            if self.context.rank == 0:
+                sync, seen = checkpoints._sync, []
+                def dying(path):
+                    if "epoch-0002" in str(path):
+                        os.kill(os.getpid(), signal.SIGKILL)
+                    sync(path)
+                checkpoints._sync = dying
+            return super().build_model()
+"""
+
+
+@pytest.mark.usefixtures("store")
+@pytest.mark.horovod
+def test_rank_0_killed_while_it_writes_a_checkpoint_leaves_the_last_whole_one(trained, table, tmp_path):
+    with pytest.raises(RankFailedError, match="SIGKILL"):
+        trained("Killed", KILLED)
+    run = only_run(tmp_path)
+    assert run.info.status == "FAILED"
+    assert "SIGKILL" in run.data.tags[FAILURE_TAG]
+    folder = tmp_path / "checkpoints" / run.info.run_id
+    (kept,) = list_checkpoints(folder)
+    assert kept.metadata["epoch"] == 1
+    assert [path.name for path in folder.iterdir()] == [kept.name]
+    assert pins.tracked(str(table)) == {}
+
+
+@pytest.mark.usefixtures("store")
+@pytest.mark.horovod
+def test_a_misspelt_hyperparameter_is_the_callers_error_and_the_run_says_so(trained, table, tmp_path):
+    with pytest.raises(TrialError, match="'lerning_rate'; did you mean 'learning_rate'"):
+        trained(hyperparameters={"lerning_rate": 0.1})
+    run = only_run(tmp_path)
+    assert run.info.status == "FAILED"
+    assert run.data.tags[FAILURE_TAG].startswith("TrialError: the Trial never asks for hyperparameter 'lerning_rate'")
+    assert list((tmp_path / "checkpoints").iterdir()) == []
+    assert pins.tracked(str(table)) == {}
+
+
+KILLED_AT_THE_END = """
+    import os, signal, keras
+
+    class Kill(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            if epoch == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    class KilledAtTheEnd(Tiny):
+        def keras_callbacks(self):
+            return [Kill()]
+"""
+
+
+@pytest.mark.usefixtures("store")
+@pytest.mark.horovod
+def test_the_last_epoch_of_a_rank_0_that_is_killed_right_after_it_is_in_the_run(trained, tmp_path):
+    with pytest.raises(RankFailedError, match="SIGKILL"):
+        trained("KilledAtTheEnd", KILLED_AT_THE_END)
+    run = only_run(tmp_path)
+    assert run.info.status == "FAILED"
+    history = open_client(store_of(tmp_path)).get_metric_history(run.info.run_id, "val_loss")
+    assert [point.step for point in history] == [1, 2]
+    assert run.data.params["hyperparameters.learning_rate"] == "0.1"
+
+
+WITH_NOISE = """
+    import json
+    from pathlib import Path
+
+    import keras
+    import tensorflow as tf
+
+    class Witness(keras.callbacks.Callback):
+        def __init__(self, trial):
+            super().__init__()
+            self.trial = trial
+
+        def on_train_begin(self, logs=None):
+            images = next(iter(self.trial.context.training_feed.as_dataset(16, 0, 1)))[0]
+            self.seen = {"weights": [float(tf.reduce_sum(weight)) for weight in self.model.trainable_weights]}
+            self.seen["dropped"] = self.model.get_layer("dropped")(tf.ones((1, 50)), training=True).numpy().tolist()
+            self.seen["shifted"] = self.trial.shift(images[:1], training=True).numpy().sum(axis=(1, 3)).tolist()
+
+        def on_epoch_end(self, epoch, logs=None):
+            context = self.trial.context
+            self.seen["mean"] = self.model.get_layer("norm").moving_mean.numpy().tolist()
+            Path(context.get_hparam("out"), f"{context.rank}.json").write_text(json.dumps(self.seen))
+
+    class WithNoise(Tiny):
+        def build_model(self):
+            self.shift = keras.layers.RandomTranslation(0.4, 0.4, fill_mode="constant", seed=self.context.seed)
+            model = keras.Sequential([
+                keras.Input((*self.context.image_size, 3)),
+                keras.layers.BatchNormalization(name="norm"),
+                keras.layers.GlobalAveragePooling2D(),
+                keras.layers.Dropout(0.5, seed=self.context.seed, name="dropped"),
+                keras.layers.Dense(self.context.num_classes, activation="softmax"),
+            ])
+            model.compile("sgd", "sparse_categorical_crossentropy")
+            return model
+
+        def preprocess(self, images, labels):
+            drawn = tf.random.uniform(())
+            if self.context.get_hparam("out"):
+                path = tf.constant(f"{self.context.get_hparam('out')}/{self.context.rank}.drawn")
+                tf.io.write_file(path, tf.strings.as_string(drawn))
+            return images, labels
+
+        def keras_callbacks(self):
+            return [Witness(self)]
+"""
+
+
+@dataclass(frozen=True)
+class Noisy:
+    """What two ranks of a training without validation have seen."""
+
+    seen: list[dict[str, Any]]
+    drawn: list[str]
+    mean_in_checkpoint: list[float]
+
+
+@pytest.fixture(scope="module")
+def noisy(tmp_path_factory) -> Noisy:
+    folder = tmp_path_factory.mktemp("noisy")
+    put_store(folder)
+    settings = settings_in(folder, "WithNoise", WITH_NOISE) | {"hyperparameters": {"out": str(folder)}, "epochs": 1}
+    result = train(coloured_table(folder / "squares"), **settings, validation_split=None, np=-2)
+    model = open_checkpoint(result.checkpoint).load_model()
+    return Noisy(
+        [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)],
+        [(folder / f"{rank}.drawn").read_text() for rank in range(2)],
+        model.get_layer("norm").moving_mean.numpy().tolist(),
+    )
+
+
+@pytest.mark.horovod
+def test_statistics_are_averaged_over_ranks_before_a_save_also_without_validation(noisy):
+    first, second = noisy.seen
+    assert first["mean"] == second["mean"] == noisy.mean_in_checkpoint
+    assert max(first["mean"]) > 1
+
+
+@pytest.mark.horovod
+def test_ranks_begin_with_the_same_weights_and_draw_noise_of_their_own(noisy):
+    first, second = noisy.seen
+    assert first["weights"] == second["weights"]
+    assert first["dropped"] != second["dropped"]
+    assert first["shifted"] != second["shifted"]
+    assert noisy.drawn[0] != noisy.drawn[1]
+
+
+RAISING = """
+    class Raising(Tiny):
+        def build_model(self):
+            if self.context.rank == 1:
+                raise RuntimeError("the user's own mistake")
+            return super().build_model()
+"""
+
+
+@pytest.mark.usefixtures("store")
+@pytest.mark.horovod
+def test_what_a_trial_raises_on_one_rank_is_shown_recorded_and_blamed_on_it_though_the_other_waits(trained, tmp_path):
+    with pytest.raises(RankFailedError, match="the user's own mistake") as caught:
+        trained("Raising", RAISING, np=-2)
+    assert (caught.value.rank, caught.value.reason) == (1, "raised")
+    assert "tiny.py" in str(caught.value)
+    run = only_run(tmp_path)
+    assert run.info.status == "FAILED"
+    assert "the user's own mistake" in run.data.tags[FAILURE_TAG]
+
+
+@pytest.mark.horovod
+@pytest.mark.spark
+def test_a_catalog_table_is_trained_on_two_spark_tasks(spark, trained, tmp_path):
+    spark.sql("CREATE DATABASE IF NOT EXISTS pictures")
+    rows = [coloured_rows(0, 61, "train"), coloured_rows(900, 1, "validation")]  # none for rank 1 to validate on
+    frame = spark.createDataFrame([row for part in rows for row in part.to_pylist()])
+    frame.write.format("delta").partitionBy("split").saveAsTable("pictures.squares")
+    try:
+        result = train(
+            "pictures.squares",
+            entrypoint=f"{trial_file(tmp_path)}:Tiny",
+            np=2,
+            epochs=1,
+            class_names=["blue", "green", "red"],
+            checkpoint_dir=tmp_path / "checkpoints",
+            tracking_uri=store_of(tmp_path),
+            spark=spark,
+        )
+    finally:
+        spark.sql("DROP DATABASE pictures CASCADE")
+    assert (result.ranks, result.version) == (2, 0)
+    assert result.metrics["val_accuracy"] in (0.0, 1.0)
+    assert open_checkpoint(result.checkpoint).digest == result.digest
+    with pytest.raises(NotADeltaTableError, match=r"no Delta table pictures\.squares"):
+        train("pictures.squares", spark=spark)
+
+
+# --- what is refused before anything starts ------------------------------------------------------------------------
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ({"epochs": 0}, InvalidArgumentError, "epochs is 0; it must be a whole number of at least 1"),
+        ({"batch_size": -1}, InvalidArgumentError, "batch_size is -1"),
+        ({"epochs": True}, InvalidArgumentError, "epochs is True"),
+        ({"patience": 0}, InvalidArgumentError, "patience is 0"),
+        ({"metric": "val_mine"}, InvalidArgumentError, "give mode='min' or 'max'"),
+        ({"metric": "val_loss", "validation_split": None}, InvalidArgumentError, "validation_split is None"),
+        ({"validation_split": "dev"}, InvalidArgumentError, "'dev'.*validation_split=None trains without"),
+        ({"version": 7}, VersionNotFoundError, "7"),
+        ({"entrypoint": "nowhere"}, TrialError, "module:Class"),
+        ({"entrypoint": "no_such_module:Mine"}, TrialError, "Python finds no module"),
+        ({"image_size": (0, 5)}, InvalidArgumentError, r"image_size is \(0, 5\)"),
+        ({"image_size": (8, 8, 3)}, InvalidArgumentError, "give one side or"),
+        ({"checkpoint_dir": "s3://bucket/checkpoints"}, InvalidArgumentError, "both mount"),
+        ({"checkpoint_dir": "dbfs:/checkpoints"}, InvalidArgumentError, "give its mount: /dbfs/checkpoints"),
+    ],
+)
+def test_what_cannot_succeed_is_refused_before_a_run_is_created(trained, tmp_path, arguments, error, words):
+    with pytest.raises(error, match=words) as caught:
+        trained(**arguments)
+    assert isinstance(caught.value, UsageError)
+    assert not (tmp_path / "mlflow.db").exists()
+    assert not (tmp_path / "checkpoints").exists()
+
+
+@pytest.mark.unit
+def test_a_folder_that_is_no_table_is_named(tmp_path):
+    with pytest.raises(NotADeltaTableError, match=str(tmp_path)):
+        train(tmp_path)
+
+
+@pytest.mark.unit
+def test_a_table_without_class_names_needs_them(tmp_path):
+    add_rows(tmp_path / "plain", 0, 6, "train")
+    with pytest.raises(NotAnImageTableError, match=r"pass class_names=\[\.\.\.\], one per label number"):
+        train(tmp_path / "plain", validation_split=None)
+
+
+@pytest.mark.usefixtures("store")
+@pytest.mark.unit
+def test_a_checkpoint_folder_that_cannot_be_made_fails_the_run_with_the_reason(trained, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(Exception, match=r"checkpoint_dir .*file/checkpoints cannot be written"):
+        trained(checkpoint_dir=tmp_path / "file" / "checkpoints")
+    assert only_run(tmp_path).info.status == "FAILED"

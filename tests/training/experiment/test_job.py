@@ -1,0 +1,413 @@
+"""Rules of one rank's work, as the only rank of its world, in this very process."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from coloured_tables import CLASSES, SIDE, coloured_rows, coloured_table
+from deltalake import write_deltalake
+from easy_photographs import photograph_table
+
+from lakelens.errors import BadRowError, CheckpointError, FeedError, TrialError
+from lakelens.tracking.run_records import read_records
+from lakelens.tracking.runs import RunReference
+from lakelens.training.checkpoints.checkpoint import list_checkpoints, open_checkpoint
+from lakelens.training.experiment.checks import PROBE_FILE
+from lakelens.training.experiment.job import TrainingJob
+from lakelens.training.experiment.segment import SegmentOutcome, train_segment
+from lakelens.training.feed.feed import DeltaFeed
+from lakelens.training.trials.entrypoint import EntryPoint
+from lakelens.training.trials.metrics import Goal
+from lakelens.training.trials.trial import Trial
+
+pytestmark = pytest.mark.tensorflow
+
+RUN = RunReference("sqlite:////nowhere/mlflow.db", "0", "r1", "driver")  # a rank has nothing to do with the store
+
+
+class Tiny(Trial):
+    """One convolution; learns the coloured squares in a few steps."""
+
+    def layers(self) -> list:
+        import keras
+
+        return [
+            keras.Input((*self.context.image_size, 3)),
+            keras.layers.Rescaling(1 / 255),
+            keras.layers.Conv2D(4, 3, activation="relu"),
+            keras.layers.BatchNormalization(),
+            keras.layers.GlobalAveragePooling2D(),
+            keras.layers.Dense(self.context.num_classes, activation="softmax"),
+        ]
+
+    def build_model(self):
+        import keras
+
+        model = keras.Sequential(self.layers())
+        rate = self.context.get_hparam("learning_rate", 0.1)
+        model.compile(keras.optimizers.SGD(rate), "sparse_categorical_crossentropy", weighted_metrics=["accuracy"])
+        return model
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory) -> Path:
+    return coloured_table(tmp_path_factory.mktemp("data") / "squares")
+
+
+def run_in(folder: Path, table: Path, trial: type[Trial], /, **changes) -> SegmentOutcome:
+    """Runs a job of one rank as the driver would, and gives its outcome."""
+    feed = DeltaFeed(table, 0, "train", 1)
+    (folder / PROBE_FILE).write_text(RUN.run_id)
+    settings = {
+        "entrypoint": EntryPoint.parse(trial),
+        "training_feed": feed,
+        "validation_feed": DeltaFeed(table, 0, "validation", shuffle=False),
+        "hyperparameters": {},
+        "class_names": feed.class_names,
+        "image_size": feed.stored_size,
+        "batch_size": 16,
+        "epochs": 2,
+        "seed": 1,
+        "goal": Goal.of("val_loss"),
+        "patience": None,
+        "folder": folder,
+        "run": RUN,
+    }
+    return train_segment(TrainingJob(**(settings | changes)))
+
+
+@pytest.fixture
+def rank(table, tmp_path):
+    def run(trial: type[Trial] = Tiny, **changes) -> SegmentOutcome:
+        return run_in(tmp_path, table, trial, **changes)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def usual(table, tmp_path_factory) -> SegmentOutcome:
+    """Two epochs of the trial as it is."""
+    outcome = run_in(tmp_path_factory.mktemp("usual"), table, Tiny)
+    outcome.raise_failure()
+    return outcome
+
+
+def test_a_rank_trains_and_keeps_the_best_epoch(usual, table):
+    assert (usual.epochs, usual.ranks) == (2, 1)
+    kept = open_checkpoint(usual.checkpoint)
+    assert kept.digest == usual.digest
+    assert [checkpoint.digest for checkpoint in list_checkpoints(Path(usual.checkpoint).parent)] == [kept.digest]
+    told = kept.metadata
+    assert (told["table"], told["version"], told["epoch"]) == (str(table), 0, usual.best_epoch)
+    assert told["labels"] == {"0": "blue", "1": "green", "2": "red"}
+    assert told["input"] == {"height": SIDE, "width": SIDE, "channels": 3}
+    assert told["hyperparameters"] == {"learning_rate": 0.1}
+    assert told["metrics"] == pytest.approx(usual.metrics)
+
+
+def test_validation_measures_the_real_rows_only_and_the_saved_model(usual, table):
+    feed = DeltaFeed(table, 0, "validation", shuffle=False)
+    batches = [[np.asarray(part) for part in batch] for batch in feed.as_dataset(16, 0, 1)]
+    images, labels, weights = (np.concatenate(parts) for parts in zip(*batches, strict=True))
+    assert (len(labels), int((weights > 0).sum())) == (32, 21)
+    model = open_checkpoint(usual.checkpoint).load_model(compile=True)
+    real = weights > 0
+    loss, accuracy = model.evaluate(images[real], labels[real], verbose=0)
+    assert usual.metrics["val_loss"] == pytest.approx(loss, rel=1e-4)
+    assert usual.metrics["val_accuracy"] == pytest.approx(accuracy, rel=1e-6)
+
+
+def test_state_says_where_the_feed_goes_on(usual, table):
+    checkpoint = open_checkpoint(usual.checkpoint)
+    state = checkpoint.state()
+    feed = DeltaFeed(table, 0, "train", 1)
+    assert state["epoch"] == checkpoint.metadata["epoch"]
+    assert state["position"] == feed.position(state["epoch"] * feed.steps_per_epoch(16), 16)
+
+
+def test_each_epoch_is_recorded_for_the_driver(usual):
+    told, *epochs = read_records(Path(usual.checkpoint).parent)
+    assert told.params == {"hyperparameters.learning_rate": 0.1}
+    assert [record.step for record in epochs] == [1, 2]
+    best = epochs[usual.best_epoch - 1].metrics
+    assert best.keys() - usual.metrics.keys() == {"epoch_seconds"}
+    assert {name: best[name] for name in usual.metrics} == usual.metrics
+
+
+def test_training_stops_when_the_metric_no_longer_improves(rank):
+    outcome = rank(epochs=30, patience=2, goal=Goal.of("val_accuracy"), hyperparameters={"learning_rate": 0.0})
+    outcome.raise_failure()
+    assert outcome.best_epoch < outcome.epochs < 30
+    assert outcome.epochs == outcome.best_epoch + 2
+
+
+def test_without_validation_the_training_metric_decides(rank):
+    outcome = rank(validation_feed=None, goal=Goal.of("loss"))
+    outcome.raise_failure()
+    assert set(outcome.metrics) == {"accuracy", "loss"}
+
+
+def test_augmentation_sees_training_images_only(rank, table):
+    class Blackened(Tiny):
+        def preprocess(self, images, labels):
+            return images * 0.0, labels
+
+    outcome = rank(Blackened, hyperparameters={"learning_rate": 1e-6})
+    outcome.raise_failure()
+    # Black images are all alike to the untrained model, which gives each class a third; 90 rows fill six batches of 16.
+    assert outcome.metrics["loss"] == pytest.approx(math.log(3), abs=1e-3)
+    assert outcome.metrics["val_loss"] != pytest.approx(outcome.metrics["loss"], abs=1e-3)
+
+
+def test_a_trial_may_bring_its_own_datasets(rank, usual):
+    class Own(Tiny):
+        def build_training_dataset(self):
+            return self.context.training_feed.as_dataset(self.context.batch_size, 0, 1, self.context.epochs)
+
+        def build_validation_dataset(self):
+            return self.context.validation_feed.as_dataset(5, 0, 1)
+
+    own = rank(Own).metrics
+    for name in ("accuracy", "val_accuracy", "val_loss"):
+        assert own[name] == pytest.approx(usual.metrics[name], rel=1e-5)
+
+
+# --- what is refused before the first step -------------------------------------------------------------------------
+
+
+def _with_model(build) -> type[Trial]:
+    class Other(Tiny):
+        def build_model(self):
+            import keras
+
+            return build(self, keras)
+
+    return Other
+
+
+def _uncompiled(trial, keras):
+    return keras.Sequential(trial.layers())
+
+
+def _of_another_size(trial, keras):
+    model = keras.Sequential([keras.Input((8, 8, 3)), keras.layers.Flatten(), keras.layers.Dense(3)])
+    model.compile("sgd", "mse")
+    return model
+
+
+def _of_grey_images(trial, keras):
+    model = keras.Sequential([keras.Input((SIDE, SIDE, 1)), keras.layers.Flatten(), keras.layers.Dense(3)])
+    model.compile("sgd", "mse")
+    return model
+
+
+def _of_flat_vectors(trial, keras):
+    model = keras.Sequential([keras.Input((SIDE * SIDE * 3,)), keras.layers.Dense(3)])
+    model.compile("sgd", "mse")
+    return model
+
+
+def _distributed(trial, keras):
+    import lakelens.training.distributed as hvd
+
+    model = keras.Sequential(trial.layers())
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "sparse_categorical_crossentropy")
+    return model
+
+
+def _of_classes(number):
+    def build(trial, keras):
+        model = keras.Sequential([*trial.layers()[:-1], keras.layers.Dense(number, activation="softmax")])
+        model.compile("sgd", "sparse_categorical_crossentropy")
+        return model
+
+    return build
+
+
+def _subclassed_of_seven_classes(trial, keras):
+    class Subclassed(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = keras.layers.Dense(7, activation="softmax")
+
+        def call(self, images):
+            return self.dense(keras.ops.mean(images, axis=(1, 2)) / 255)
+
+    model = Subclassed()
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    return model
+
+
+def _of_one_value(loss):
+    def build(trial, keras):
+        size = (*trial.context.image_size, 3)
+        colour = [keras.Input(size), keras.layers.Rescaling(1 / 255), keras.layers.GlobalAveragePooling2D()]
+        model = keras.Sequential([*colour, keras.layers.Dense(1, activation="sigmoid")])
+        model.compile(keras.optimizers.Adam(0.1), loss, weighted_metrics=["accuracy"])
+        return model
+
+    return _with_model(build)
+
+
+@pytest.fixture
+def two_classes(table):
+    """What a job of the first two classes differs in."""
+    feeds = (DeltaFeed(table, 0, split, 1, filters={"label": [0, 1]}) for split in ("train", "validation"))
+    names = ("training_feed", "validation_feed", "class_names")
+    return dict(zip(names, (*feeds, list(CLASSES[:2])), strict=True))
+
+
+def test_one_value_per_image_tells_two_classes_apart(rank, two_classes):
+    outcome = rank(_of_one_value("binary_crossentropy"), **two_classes, epochs=6)
+    outcome.raise_failure()
+    assert outcome.metrics["val_accuracy"] == 1
+    assert open_checkpoint(outcome.checkpoint).class_names == ["blue", "green"]
+
+
+@pytest.mark.parametrize("loss", ["sparse_categorical_crossentropy", "CategoricalCrossentropy"])
+def test_one_value_per_image_does_not_fit_a_loss_that_wants_one_per_class(rank, two_classes, loss):
+    import keras
+
+    given = getattr(keras.losses, loss)() if loss[0].isupper() else loss
+    with pytest.raises(TrialError, match=r"gives 1 values per image.*one value with binary_crossentropy"):
+        rank(_of_one_value(given), **two_classes).raise_failure()
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (lambda trial, keras: None, "build_model gave NoneType"),
+        (_uncompiled, "not compiled; call model.compile"),
+        (_distributed, "wraps its optimizer in hvd.DistributedOptimizer, which the job does itself; compile the model"),
+        (_of_another_size, r"takes \(None, 8, 8, 3\), the feed gives images of \(None, 16, 16, 3\)"),
+        (_of_grey_images, r"takes \(None, 16, 16, 1\)"),
+        (_of_flat_vectors, r"takes \(None, 768\)"),
+        (_of_classes(2), "gives 2 values per image, the table has 3 classes"),
+        (_of_classes(7), "gives 7 values per image, the table has 3 classes"),
+        (_subclassed_of_seven_classes, "gives 7 values per image, the table has 3 classes"),
+    ],
+)
+def test_a_model_that_does_not_fit_is_refused_before_the_first_step(rank, build, words, tmp_path):
+    with pytest.raises(TrialError, match=words):
+        rank(_with_model(build)).raise_failure()
+    assert list_checkpoints(tmp_path) == []
+
+
+def test_a_model_that_could_not_be_kept_is_refused_before_the_first_step(rank):
+    def with_lambda(trial, keras):
+        model = keras.Sequential([*trial.layers(), keras.layers.Lambda(lambda x: x)])
+        model.compile("sgd", "sparse_categorical_crossentropy")
+        return model
+
+    with pytest.raises(CheckpointError, match="'Lambda', which runs code"):
+        rank(_with_model(with_lambda)).raise_failure()
+
+
+def test_a_model_of_the_users_own_classes_is_trained_with_a_word_about_loading_it(rank, capfd):
+    import keras
+
+    @keras.saving.register_keras_serializable("mine")
+    class Subclassed(keras.Model):
+        def __init__(self, **arguments):
+            super().__init__(**arguments)
+            self.dense = keras.layers.Dense(3, activation="softmax")
+
+        def call(self, images):
+            return self.dense(keras.ops.mean(images, axis=(1, 2)) / 255)
+
+    def build(trial, keras):
+        model = Subclassed()
+        model.compile("sgd", "sparse_categorical_crossentropy", weighted_metrics=["accuracy"])
+        return model
+
+    outcome = rank(_with_model(build))
+    outcome.raise_failure()
+    assert "pass custom_objects={'mine>Subclassed': <the class>}" in "".join(capfd.readouterr())
+    with pytest.raises(CheckpointError, match="custom_objects"):
+        open_checkpoint(outcome.checkpoint).load_model()
+    loaded = open_checkpoint(outcome.checkpoint).load_model(custom_objects={"mine>Subclassed": Subclassed})
+    assert loaded(np.zeros((1, SIDE, SIDE, 3), "float32")).shape == (1, 3)
+
+
+def test_a_misspelt_hyperparameter_is_refused_before_the_first_step(rank):
+    with pytest.raises(TrialError, match="'lerning_rate'; did you mean 'learning_rate'"):
+        rank(hyperparameters={"lerning_rate": 0.1}).raise_failure()
+
+
+def test_a_metric_that_the_model_has_not_is_named_after_one_epoch(rank):
+    with pytest.raises(TrialError, match=r"'val_auc' is not among .*accuracy, loss, val_accuracy, val_loss"):
+        rank(goal=Goal.of("val_auc")).raise_failure()
+
+
+def test_a_training_that_only_gives_nan_keeps_nothing_and_says_so(rank, tmp_path):
+    with pytest.raises(TrialError, match="val_loss was NaN in each of the 2 validations"):
+        rank(hyperparameters={"learning_rate": float("inf")}).raise_failure()
+    assert list_checkpoints(tmp_path) == []
+
+
+def test_a_folder_that_rank_0_does_not_share_with_the_driver_is_refused(rank, tmp_path):
+    other = tmp_path / "of another machine"
+    with pytest.raises(CheckpointError, match=r"cannot read and write .*give a checkpoint_dir that both mount"):
+        rank(folder=other).raise_failure()
+    other.mkdir()
+    (other / PROBE_FILE).write_text("some other run")
+    with pytest.raises(CheckpointError, match="is not the folder of that name on the driver's machine"):
+        rank(folder=other).raise_failure()
+
+
+def _with_row(table: Path, folder: Path, column: str, value: object) -> DeltaFeed:
+    """Gives a feed of the training rows, one of which is changed for the worse."""
+    shutil.copytree(table, folder)
+    rows = coloured_rows(700, 3, "train").to_pydict()
+    rows[column][1] = value
+    changed = pa.table(rows, schema=coloured_rows(0, 1, "train").schema)
+    write_deltalake(str(folder), changed, mode="append", partition_by=["split"])
+    return DeltaFeed(folder, 1, "train", 1)
+
+
+def test_a_row_that_does_not_decode_is_named_without_tensorflows_graph(rank, table, tmp_path):
+    with pytest.raises(BadRowError, match=r"@1: row 1 of .*/split=train/part-.* does not decode") as caught:
+        rank(training_feed=_with_row(table, tmp_path / "poisoned", "image", b"no image"))
+    assert len(str(caught.value)) < 700
+
+
+def test_a_label_without_a_class_is_named_without_tensorflows_graph(rank, table, tmp_path):
+    feed = _with_row(table, tmp_path / "mislabelled", "label", 9)
+    with pytest.raises(FeedError, match="mislabelled@1 has a row with label 9, the model gives classes 0 to 2"):
+        rank(training_feed=feed)
+
+
+def test_the_ready_made_trial_learns_the_classes(rank):
+    from lakelens.training.trials.small_cnn import SmallCnn
+
+    outcome = rank(SmallCnn, epochs=6)
+    outcome.raise_failure()
+    assert outcome.metrics["val_accuracy"] == 1.0
+    assert len(CLASSES) == open_checkpoint(outcome.checkpoint).load_model().output_shape[-1]
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_ready_made_trial_learns_an_easy_set_of_few_steps_an_epoch(rank, tmp_path, seed):
+    from lakelens.training.trials.small_cnn import SmallCnn
+
+    table = photograph_table(tmp_path / "photographs", seed)
+    split_of = {"training": "train", "validation": "validation"}
+    feeds = {f"{name}_feed": DeltaFeed(table, 0, split, seed) for name, split in split_of.items()}
+    sizes = {"image_size": (48, 48), "batch_size": 64, "epochs": 10, "seed": seed}
+    outcome = rank(SmallCnn, **feeds, **sizes, class_names=["disc", "stripes"])
+    outcome.raise_failure()
+    assert outcome.metrics["val_accuracy"] > 0.94
+    assert outcome.best_epoch > 1
+
+
+@pytest.mark.parametrize("hyperparameters", [{"blocks": 9}, {"blocks": -1}])
+def test_the_ready_made_trial_names_the_blocks_that_fit(rank, hyperparameters):
+    from lakelens.training.trials.small_cnn import SmallCnn
+
+    with pytest.raises(TrialError, match=r"images of 16 pixels allow 0 \(automatic\) to 3"):
+        rank(SmallCnn, hyperparameters=hyperparameters).raise_failure()

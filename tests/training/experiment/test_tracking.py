@@ -1,0 +1,386 @@
+"""Rules of the MLflow layer, on real stores."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lakelens.errors import InvalidArgumentError, TrackingError
+from lakelens.tracking.heartbeat import HEARTBEAT_TAG, Heartbeat
+from lakelens.tracking.run_records import RECORDS_FILE, RecordFile, RunRecord, read_records
+from lakelens.tracking.run_writer import RunWriter
+from lakelens.tracking.runs import (
+    DIGEST_TAG,
+    FAILURE_TAG,
+    RunReference,
+    TableVersion,
+    local_store_path,
+    log_table,
+    log_text,
+    open_client,
+    register_model,
+    resolve_tracking_uri,
+    tracked_run,
+    without_password,
+)
+
+pytestmark = pytest.mark.system
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory) -> str:
+    return f"sqlite:///{tmp_path_factory.mktemp('store')}/mlflow.db"
+
+
+def test_the_argument_wins_over_the_environment(monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://from-environment:5000")
+    assert resolve_tracking_uri("http://given:5000") == "http://given:5000"
+    assert resolve_tracking_uri() == "http://from-environment:5000"
+
+
+def test_without_any_word_the_store_is_sqlite_in_the_working_folder(monkeypatch, tmp_path):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.delenv("DATABRICKS_RUNTIME_VERSION", raising=False)
+    monkeypatch.chdir(tmp_path)
+    assert resolve_tracking_uri() == f"sqlite:///{tmp_path}/mlflow.db"
+    monkeypatch.setenv("DATABRICKS_RUNTIME_VERSION", "15.4")
+    assert resolve_tracking_uri() == "databricks"
+
+
+@pytest.mark.parametrize(
+    ("given", "resolved"),
+    [
+        ("sqlite:///runs.db", "sqlite:///{here}/runs.db"),
+        ("sqlite:////abs/runs.db", "sqlite:////abs/runs.db"),
+        ("mlruns", "file://{here}/mlruns"),
+        ("file:./my%20runs", "file://{here}/my%20runs"),
+        ("file:///abs/mlruns", "file:///abs/mlruns"),
+        ("databricks", "databricks"),
+        ("databricks://profile", "databricks://profile"),
+        ("postgresql://host/db", "postgresql://host/db"),
+    ],
+)
+def test_a_store_means_the_same_in_every_process(monkeypatch, tmp_path, given, resolved):
+    monkeypatch.chdir(tmp_path)
+    assert resolve_tracking_uri(given) == resolved.format(here=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("uri", "shown"),
+    [
+        ("postgresql://me:se:cr@et@host:5432/db", "postgresql://me:***@host:5432/db"),
+        ("http://me@host:5000/x:y@z", "http://me@host:5000/x:y@z"),
+        ("sqlite:////data/a:b@c.db", "sqlite:////data/a:b@c.db"),
+        ("databricks", "databricks"),
+    ],
+)
+def test_a_password_is_not_shown(uri, shown):
+    assert without_password(uri) == shown
+
+
+def test_an_error_does_not_tell_the_stores_password():
+    with pytest.raises(TrackingError, match=r"no tracking server answers at http://me:\*\*\*@127\.0\.0\.1:9 "):
+        open_client("http://me:secret@127.0.0.1:9")
+
+
+def test_a_port_that_is_no_number_is_named():
+    with pytest.raises(InvalidArgumentError, match=r"http://host:five is no address.*[Pp]ort"):
+        open_client("http://host:five")
+
+
+def test_a_folder_with_any_name_is_the_store_that_its_uri_names(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert local_store_path(resolve_tracking_uri("my runs é/50%/mlruns")) == tmp_path / "my runs é/50%/mlruns"
+
+
+def test_a_run_that_ends_well_is_finished_with_what_was_recorded(store, tmp_path):
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "part.bin").write_bytes(b"x" * 10)
+    with tracked_run(store, "ends-well", run_name="first", tags={"a": "b"}, params={"epochs": 3}) as run:
+        log_table(run, TableVersion("/data/images", 1, "d1", {"train": 8, "validation": 2}))
+        log_text(run, "class Mine: ...", "code/mine.py")
+        (tmp_path / "records").mkdir()
+        records = RecordFile(tmp_path / "records")
+        records.add(RunRecord({"loss": 0.5}, step=0))
+        with RunWriter(run, tmp_path / "records") as writer:
+            records.add(RunRecord({"loss": 0.25}, step=1, params={"rate": 0.1, "long": "x" * 10_000}))
+            writer.set_tags({DIGEST_TAG: "abc"})
+            writer.log_folder(tmp_path / "files", "checkpoint")
+            writer.finish()
+    assert list((tmp_path / "records").iterdir()) == []
+    client = open_client(store)
+    found = client.get_run(run.run_id)
+    assert (found.info.status, found.info.run_name) == ("FINISHED", "first")
+    assert [(m.step, m.value) for m in client.get_metric_history(run.run_id, "loss")] == [(0, 0.5), (1, 0.25)]
+    assert found.data.params["epochs"] == "3"
+    assert found.data.params["rate"] == "0.1"
+    assert found.data.tags["lakelens.version"] == "1"
+    assert [file.path for file in client.list_artifacts(run.run_id, "checkpoint")] == ["checkpoint/part.bin"]
+    (used,) = found.inputs.dataset_inputs
+    assert (used.dataset.name, used.dataset.digest, used.dataset.source_type) == ("images@1", "d1", "delta_table")
+    assert json.loads(used.dataset.source) == {"path": "/data/images", "delta_table_version": 1}
+    assert json.loads(used.dataset.profile)["num_rows"] == 10
+
+
+@pytest.mark.parametrize("version", [0, 7])
+def test_a_recorded_table_version_is_read_back_by_mlflow_itself(store, version):
+    import mlflow
+
+    with tracked_run(store, "dataset") as run:
+        log_table(run, TableVersion("s3a://bucket/images/", version, "d" * 50, {"train": 8}))
+    (used,) = open_client(store).get_run(run.run_id).inputs.dataset_inputs
+    source = mlflow.data.get_source(used.dataset)
+    assert (source.path, source.delta_table_version) == ("s3a://bucket/images/", version)
+
+
+def _raise(error: BaseException, store: str) -> None:
+    with tracked_run(store, "ends-badly"):
+        raise error
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(ValueError("rank 1 died"), "FAILED"), (KeyboardInterrupt("stopped by hand"), "KILLED")]
+)
+def test_a_run_whose_job_fails_says_so_and_why(store, error, status):
+    with pytest.raises(type(error)):
+        _raise(error, store)
+    client = open_client(store)
+    experiment = client.get_experiment_by_name("ends-badly")
+    latest = client.search_runs([experiment.experiment_id], order_by=["start_time DESC"])[0]
+    assert latest.info.status == status
+    assert latest.data.tags[FAILURE_TAG] == f"{type(error).__name__}: {error}"
+
+
+def test_two_runs_share_an_experiment(store):
+    with tracked_run(store, "shared") as first, tracked_run(store, "shared") as second:
+        assert first.experiment_id == second.experiment_id
+        assert first.run_id != second.run_id
+
+
+def test_artifacts_lie_beside_the_local_store_wherever_it_is_opened_from(store, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    with tracked_run(store, "beside") as run:
+        log_text(run, "text", "a.txt")
+    assert list(Path(store.removeprefix("sqlite:///")).parent.glob("mlartifacts/*/artifacts/a.txt"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_opening_a_new_store_prints_nothing(tmp_path):
+    code = f"""
+        from lakelens.tracking.runs import tracked_run
+        with tracked_run("sqlite:///{tmp_path}/new.db", "x"):
+            pass
+        """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_importing_the_layer_imports_no_mlflow():
+    code = "import sys, lakelens.tracking.runs; sys.exit('mlflow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[3], timeout=240).returncode == 0
+
+
+def test_a_server_that_does_not_answer_is_named_at_once():
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        uri = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        with pytest.raises(TrackingError, match=f"no tracking server answers at {uri}"):
+            open_client(uri)
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr("lakelens.tracking.run_writer.FINISH_S", 0.0)
+
+
+@pytest.fixture
+def silent_server() -> Iterator[str]:
+    """What a server that is stopped looks like: the kernel accepts connections for it, and nobody answers."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(100)
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+
+def test_a_server_that_accepts_connections_and_never_answers_is_named(silent_server, monkeypatch):
+    monkeypatch.setattr("lakelens.tracking.runs._ANSWER_TIMEOUT_S", 0.5)
+    with pytest.raises(TrackingError, match=rf"{silent_server} has not answered get_experiment_by_name for 0\.5 s"):
+        tracked_run(silent_server, "silent").__enter__()
+
+
+@pytest.mark.usefixtures("impatient")
+def test_what_a_silent_server_does_not_take_stays_in_its_file(silent_server, monkeypatch, tmp_path, caplog):
+    monkeypatch.setattr("lakelens.tracking.runs._ANSWER_TIMEOUT_S", 0.5)
+    RecordFile(tmp_path).add(RunRecord({"loss": 1.0}, 1))
+    with RunWriter(RunReference(silent_server, "1", "r1", "here"), tmp_path) as writer:
+        with pytest.raises(TrackingError, match=rf"has not answered log_batch.* is in {tmp_path}/{RECORDS_FILE}"):
+            writer.finish()
+    assert [record.step for record in read_records(tmp_path)] == [1]
+    assert "it is tried again, and the training goes on" in caplog.text
+
+
+def test_a_store_in_a_folder_that_cannot_be_made_is_named():
+    with pytest.raises(TrackingError, match="did not let us open the store"):
+        open_client("sqlite:////dev/null/folder/mlflow.db")
+
+
+def test_a_store_that_is_no_database_is_named(tmp_path):
+    (tmp_path / "mlflow.db").write_text("not a database, " * 100)
+    with pytest.raises(TrackingError, match=r"mlflow\.db did not let us open the store"):
+        open_client(f"sqlite:///{tmp_path}/mlflow.db")
+
+
+@pytest.mark.usefixtures("impatient")
+def test_what_the_store_refuses_is_raised_at_the_end_and_stays_in_its_file(store, tmp_path, caplog):
+    with tracked_run(store, "refused", params={"epochs": 1}) as run:
+        RecordFile(tmp_path).add(RunRecord({"loss": 1.0}, params={"epochs": 2}))
+        with RunWriter(run, tmp_path) as writer:
+            with pytest.raises(TrackingError, match=rf"write into run {run.run_id}.* is in {tmp_path}/{RECORDS_FILE}"):
+                writer.finish()
+    assert (tmp_path / RECORDS_FILE).exists()
+    assert "it is tried again, and the training goes on" in caplog.text
+
+
+def test_a_deleted_experiment_is_named_with_the_way_back(store):
+    with tracked_run(store, "deleted") as run:
+        pass
+    open_client(store).delete_experiment(run.experiment_id)
+    with pytest.raises(TrackingError, match=f"mlflow experiments restore --experiment-id {run.experiment_id}"):
+        tracked_run(store, "deleted").__enter__()
+
+
+def test_on_databricks_an_experiment_is_a_workspace_path():
+    from lakelens.tracking.runs import _experiment_id
+
+    with pytest.raises(InvalidArgumentError, match=r"workspace path, such as /Users/"):
+        _experiment_id(None, "databricks", "lakelens")
+
+
+def test_a_registered_alias_leads_to_the_runs_checkpoint(store, tmp_path):
+    (tmp_path / "manifest.json").write_text("{}")
+    versions = []
+    for digest in ("d1", "d2"):
+        with tracked_run(store, "registered") as run, RunWriter(run, tmp_path) as writer:
+            writer.log_folder(tmp_path, "checkpoint")
+            writer.set_tags({DIGEST_TAG: digest})
+            writer.finish()
+        versions.append(register_model(run.run_id, "digits", alias="champion", tracking_uri=store))
+    assert versions == [1, 2]
+    champion = open_client(store).get_model_version_by_alias("digits", "champion")
+    assert (champion.run_id, champion.tags[DIGEST_TAG]) == (run.run_id, "d2")
+    assert champion.source.endswith(f"{run.run_id}/artifacts/checkpoint")
+
+
+def test_a_run_without_checkpoint_is_not_registered(store):
+    with tracked_run(store, "empty") as run:
+        pass
+    with pytest.raises(TrackingError, match=f"run {run.run_id} has no tag {DIGEST_TAG}"):
+        register_model(run.run_id, "digits", tracking_uri=store)
+    with pytest.raises(TrackingError, match="register run no-such-run"):
+        register_model("no-such-run", "digits", tracking_uri=store)
+
+
+def test_a_job_that_fails_has_its_last_records_in_the_run_and_leaves_no_thread_and_no_file(store, tmp_path):
+    with tracked_run(store, "failing") as run:
+        RecordFile(tmp_path).add(RunRecord({"loss": 0.5}, 7))
+        (tmp_path / f".{RECORDS_FILE}.0123").touch()  # as a writer leaves it that is killed
+        with pytest.raises(RuntimeError, match="of the body"), RunWriter(run, tmp_path) as writer:
+            raise RuntimeError("of the body")
+        assert not writer._thread.is_alive()
+    assert [point.step for point in open_client(store).get_metric_history(run.run_id, "loss")] == [7]
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- several processes, and those that are killed -------------------------------------------------------------------
+
+OPENING = """
+    import sys, time
+    from pathlib import Path
+    from mlflow import MlflowClient
+    import mlflow.store.tracking.sqlalchemy_store
+    from lakelens.tracking.runs import tracked_run
+    Path(sys.argv[2]).touch()
+    while not Path(sys.argv[1], "go").exists():
+        time.sleep(0.001)
+    with tracked_run(f"sqlite:///{sys.argv[1]}/new/mlflow.db", "first"):
+        pass
+    """
+
+
+def test_first_runs_of_several_processes_in_a_new_store_at_once_all_succeed(tmp_path):
+    ready = [tmp_path / f"ready-{number}" for number in range(3)]
+    command = [sys.executable, "-c", textwrap.dedent(OPENING), str(tmp_path)]
+    opening = [
+        subprocess.Popen([*command, str(file)], cwd=Path(__file__).parents[3], stderr=subprocess.PIPE, text=True)
+        for file in ready
+    ]
+    while not all(file.exists() for file in ready) and all(process.poll() is None for process in opening):
+        time.sleep(0.01)
+    (tmp_path / "go").touch()
+    said = [process.communicate(timeout=240)[1] for process in opening]
+    assert [process.returncode for process in opening] == [0, 0, 0], said
+    client = open_client(f"sqlite:///{tmp_path}/new/mlflow.db")
+    assert len(client.search_runs([client.get_experiment_by_name("first").experiment_id])) == 3
+
+
+KILLED = """
+    import os, signal, sys
+    from lakelens.tracking.runs import tracked_run
+    with tracked_run(sys.argv[1], sys.argv[2]) as run:
+        print(run.run_id, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+
+
+def test_a_run_whose_driver_was_killed_is_marked_failed_by_the_next_one(store):
+    command = [sys.executable, "-c", textwrap.dedent(KILLED), store, "killed"]
+    done = subprocess.run(command, cwd=Path(__file__).parents[3], stdout=subprocess.PIPE, text=True, timeout=240)
+    lost = done.stdout.strip()
+    client = open_client(store)
+    assert client.get_run(lost).info.status == "RUNNING"
+    with tracked_run(store, "killed") as first, tracked_run(store, "killed"):
+        found = client.get_run(lost)
+        assert found.info.status == "FAILED"
+        assert found.info.end_time >= found.info.start_time - 60_000
+        assert re.search(r"process \d+ on .*, which kept this run, is gone", found.data.tags[FAILURE_TAG])
+        assert client.get_run(first.run_id).info.status == "RUNNING"
+
+
+def test_a_run_without_a_sign_of_life_for_ten_minutes_is_marked_failed_by_the_next_one(store):
+    client = open_client(store)
+    with tracked_run(store, "silent") as run:
+        elsewhere = replace(Heartbeat.now(), machine="another", host="worker-7", time=time.time() - 660)
+        client.set_tag(run.run_id, HEARTBEAT_TAG, str(elsewhere))
+        with tracked_run(store, "silent"):
+            found = client.get_run(run.run_id)
+            assert found.info.status == "FAILED"
+            assert (
+                "on worker-7, which kept this run, has given no sign of life for 11 min" in found.data.tags[FAILURE_TAG]
+            )
+
+
+def test_the_writer_renews_the_heartbeat(store, tmp_path, monkeypatch):
+    monkeypatch.setattr("lakelens.tracking.run_writer.RENEW_S", 0.0)
+    client = open_client(store)
+    with tracked_run(store, "beating") as run, RunWriter(run, tmp_path) as writer:
+        first = Heartbeat.parse(client.get_run(run.run_id).data.tags[HEARTBEAT_TAG])
+        writer.finish()
+        now = Heartbeat.parse(client.get_run(run.run_id).data.tags[HEARTBEAT_TAG])
+        assert now.time > first.time
+        assert now.lost(time.time()) is None

@@ -1,0 +1,147 @@
+"""Rules of a training whose MLflow server accepts connections and does not answer."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from coloured_tables import coloured_table
+
+from lakelens.errors import TrackingError
+from lakelens.tracking.run_records import RECORDS_FILE, read_records
+from lakelens.tracking.runs import open_client
+from lakelens.training.checkpoints.checkpoint import open_checkpoint
+from lakelens.training.experiment.train import train
+
+pytestmark = [pytest.mark.horovod, pytest.mark.long]
+
+# The server is a group of processes; the rank stops it when the first epoch has been trained.
+STOPPING = """
+    import os, signal, time
+    import keras
+    from lakelens.training.trials.trial import Trial
+
+    class Stopping(Trial):
+        def build_model(self):
+            model = keras.Sequential([
+                keras.Input((*self.context.image_size, 3)),
+                keras.layers.GlobalAveragePooling2D(),
+                keras.layers.Dense(self.context.num_classes, activation="softmax"),
+            ])
+            model.compile("sgd", "sparse_categorical_crossentropy")
+            return model
+
+        def keras_callbacks(self):
+            server, silent_s = self.context.get_hparam("server"), self.context.get_hparam("silent_s", 0.0)
+
+            def at_the_end(epoch, logs):
+                if epoch == 0:
+                    os.killpg(server, signal.SIGSTOP)
+                elif silent_s:
+                    time.sleep(silent_s)
+                    os.killpg(server, signal.SIGCONT)
+
+            return [keras.callbacks.LambdaCallback(on_epoch_end=at_the_end)]
+"""
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory) -> Path:
+    return coloured_table(tmp_path_factory.mktemp("data") / "squares")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory) -> Iterator[tuple[int, str]]:
+    """An MLflow server: its process group and its URI."""
+    folder = tmp_path_factory.mktemp("server")
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    stores = ("--backend-store-uri", f"sqlite:///{folder}/mlflow.db", "--artifacts-destination", str(folder / "files"))
+    command = [sys.executable, "-m", "mlflow", "server", *stores, "--port", str(port), "--workers", "1"]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+    try:
+        uri = f"http://127.0.0.1:{port}"
+        while True:
+            assert process.poll() is None, (folder / "log").read_text()
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+                connection.request("GET", "/health")
+                if connection.getresponse().status == http.HTTPStatus.OK:
+                    break
+            time.sleep(0.2)
+        yield process.pid, uri
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@pytest.fixture
+def settings(server, tmp_path, monkeypatch) -> Iterator[dict[str, Any]]:
+    """A short training that is recorded in the server, with short limits; the server answers again afterwards."""
+    monkeypatch.setattr("lakelens.tracking.runs._ANSWER_TIMEOUT_S", 5.0)
+    monkeypatch.setattr("lakelens.tracking.runs._END_TIMEOUT_S", 1.0)
+    monkeypatch.setattr("lakelens.tracking.run_writer.FINISH_S", 6.0)
+    monkeypatch.setattr("lakelens.tracking.run_writer._RETRY_S", 1.0)
+    group, uri = server
+    (tmp_path / "stopping.py").write_text(textwrap.dedent(STOPPING))
+    yield {
+        "entrypoint": f"{tmp_path}/stopping.py:Stopping",
+        "hyperparameters": {"server": group},
+        "epochs": 2,
+        "batch_size": 32,
+        "checkpoint_dir": tmp_path / "checkpoints",
+        "tracking_uri": uri,
+        "experiment_name": tmp_path.name,
+    }
+    os.killpg(group, signal.SIGCONT)
+
+
+def only_run(uri: str, experiment: str):
+    client = open_client(uri)
+    (run,) = client.search_runs([client.get_experiment_by_name(experiment).experiment_id])
+    return run
+
+
+def test_a_server_that_does_not_answer_is_an_error_before_the_launch(server, settings, table, tmp_path):
+    os.killpg(server[0], signal.SIGSTOP)
+    with pytest.raises(TrackingError, match=rf"{server[1]} has not answered get_experiment_by_name for 5 s"):
+        train(table, **settings)
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_what_a_server_missed_while_it_did_not_answer_arrives_later(server, settings, table, caplog):
+    settings["hyperparameters"] |= {"silent_s": 12.0}
+    result = train(table, **settings)
+    run = only_run(server[1], settings["experiment_name"])
+    assert run.info.status == "FINISHED"
+    history = open_client(server[1]).get_metric_history(run.info.run_id, "val_loss")
+    assert [point.step for point in history] == [1, 2]
+    assert run.data.tags["lakelens.checkpoint_digest"] == result.digest
+    assert "it is tried again, and the training goes on" in caplog.text
+    assert f"the MLflow store answers again; run {run.info.run_id} has what it lacked" in caplog.text
+
+
+def test_a_server_that_never_answers_again_is_an_error_that_names_checkpoint_and_records(
+    server, settings, table, tmp_path
+):
+    with pytest.raises(TrackingError, match="has not answered") as caught:
+        train(table, **settings)
+    (folder,) = (tmp_path / "checkpoints").iterdir()
+    checkpoint, _last = sorted(folder.glob("epoch-*"))
+    assert f"What the run lacks is in {folder / RECORDS_FILE}." in str(caught.value)
+    assert f"its best checkpoint is {checkpoint}" in str(caught.value)
+    assert open_checkpoint(checkpoint).metadata["run_id"] == folder.name
+    assert [record.step for record in read_records(folder)] == [0, 1, 2]

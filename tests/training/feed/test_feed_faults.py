@@ -1,0 +1,224 @@
+"""What a store may do to a feed: each fault ends in an error that names the file, never in an endless wait."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from arro3.core import Array, DataType, Field, RecordBatch, Schema, Table
+from deltalake import DeltaTable, write_deltalake
+from feed_tables import append, encoded, flat, image_rows, write_layout
+
+from lakelens import DeltaFeed
+from lakelens.errors import (
+    DataFileError,
+    EmptyFeedError,
+    FeedError,
+    FeedStalledError,
+    UnsupportedTableFeatureError,
+    VersionFilesMissingError,
+)
+from lakelens.training.feed.plan_builder import make_plan, open_version
+
+pytestmark = pytest.mark.system
+
+
+def batches(feed: DeltaFeed, batch_size: int = 5, rank: int = 0, size: int = 1, **options) -> Iterator[list[int]]:
+    for columns, weights in feed.as_column_numpy(batch_size, rank, size, columns=["label"], **options):
+        yield columns["label"][weights > 0].tolist()
+
+
+def two_files(location: Path) -> DeltaFeed:
+    """20 rows in each of two files, in stored order: the second file is opened well after the first step."""
+    return DeltaFeed(write_layout(location, [20, 20], row_group_rows=5), shuffle=False)
+
+
+def read_later(feed: DeltaFeed) -> Path:
+    """The file whose rows come last in an epoch."""
+    return Path(feed.plan.file_location(1))
+
+
+def plan_of(location: Path, timeout_s: float = 60.0):
+    return make_plan(
+        open_version(location),
+        {},
+        seed=0,
+        shuffle=True,
+        lanes=None,
+        memory_bytes=1 << 20,
+        storage_options={},
+        check_files=True,
+        timeout_s=timeout_s,
+    )
+
+
+def test_vacuum_after_planning_is_found_by_a_look_and_named_where_it_is_read(tmp_path):
+    feed = two_files(tmp_path / "t")
+    DeltaTable(str(tmp_path / "t")).delete("label >= 20")
+    DeltaTable(str(tmp_path / "t")).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+    with pytest.raises(VersionFilesMissingError, match=r"t@1: 1 data file\(s\).*the first is .*\.parquet"):
+        feed.check_files()
+    with pytest.raises(VersionFilesMissingError, match="t@1: "):
+        list(batches(feed))
+
+
+def test_a_file_that_disappears_during_an_epoch_is_named(tmp_path):
+    feed = two_files(tmp_path / "t")
+    reading = batches(feed)
+    next(reading)
+    read_later(feed).unlink()
+    with pytest.raises(VersionFilesMissingError, match=f"t@1: .*{read_later(feed).name}.*VACUUM"):
+        list(reading)
+
+
+def test_a_file_that_was_cut_short_is_named_while_planning_and_while_reading(tmp_path):
+    feed = two_files(tmp_path / "t")
+    cut = read_later(feed)
+    cut.write_bytes(cut.read_bytes()[:-20])
+    with pytest.raises(DataFileError, match=f"{cut.name} cannot be read as Parquet"):
+        plan_of(tmp_path / "t")
+    with pytest.raises((DataFileError, FeedError), match=f"{cut.name} cannot be read"):
+        list(batches(feed))
+
+
+def test_a_file_that_is_another_than_the_committed_one_is_refused(tmp_path):
+    feed = two_files(tmp_path / "t")
+    pq.write_table(pq.read_table(read_later(feed))[:7], read_later(feed))
+    with pytest.raises(FeedError, match=r"holds 7 rows, 20 were planned; the file is not the one that was committed"):
+        list(batches(feed))
+
+
+def test_a_disk_that_stalls_ends_planning_with_the_file(tmp_path):
+    feed = two_files(tmp_path / "t")
+    stalled = read_later(feed)
+    stalled.unlink()
+    os.mkfifo(stalled)
+    with pytest.raises(
+        FeedStalledError, match=rf"t@1: .*{stalled.name} has not answered for 0\.5 s; .*stall_timeout_s"
+    ):
+        plan_of(tmp_path / "t", timeout_s=0.5)
+
+
+def test_a_disk_that_stalls_ends_an_epoch_and_the_process_with_it(tmp_path):
+    feed = two_files(tmp_path / "t")
+    stalled = read_later(feed)
+    stalled.unlink()
+    os.mkfifo(stalled)
+    code = (
+        "import pickle, sys; from lakelens.errors import FeedStalledError\n"
+        "feed = pickle.load(sys.stdin.buffer)\n"
+        "try:\n"
+        "    for batch in feed.as_column_numpy(5, columns=['label'], read_timeout_s=0.5): pass\n"
+        "except FeedStalledError as error: print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=pickle.dumps(feed), capture_output=True, timeout=240, check=True
+    )
+    assert f"{stalled.name} has not answered for 0.5 s" in done.stdout.decode()
+
+
+@pytest.mark.parametrize(
+    ("loop", "said"),
+    [
+        ("for n, _ in enumerate(feed.as_column_numpy(5, columns=['label'])):\n        if n == 2: break", "over"),
+        ("list(feed.as_numpy(5))", "does not decode"),
+    ],
+)
+def test_a_read_ahead_that_hangs_holds_up_neither_a_break_nor_the_error_of_a_row(tmp_path, loop, said):
+    images = pa.array([encoded(n) if n != 7 else b"no image" for n in range(20)], pa.binary())
+    for _ in range(2):
+        append(tmp_path / "t", image_rows(range(20)).set_column(1, "image", images))
+    feed = DeltaFeed(tmp_path / "t", shuffle=False)
+    stalled = read_later(feed)
+    stalled.unlink()
+    os.mkfifo(stalled)
+    code = (
+        "import pickle, sys; from lakelens.errors import BadRowError\n"
+        "feed = pickle.load(sys.stdin.buffer)\n"
+        f"try:\n    {loop}\n    print('over')\n"
+        "except BadRowError as error: print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=pickle.dumps(feed), capture_output=True, timeout=120, check=True
+    )
+    assert said in done.stdout.decode()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_reading_thread_that_dies_is_an_error_within_the_limit(tmp_path):
+    feed = two_files(tmp_path / "t")
+    reading = batches(feed, reader_threads=1, read_timeout_s=1.0)
+    before = set(threading.enumerate())
+    next(reading)
+    (reader,) = [thread for thread in set(threading.enumerate()) - before if type(thread).__name__ == "WorkerThread"]
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(reader.ident), ctypes.py_object(SystemExit))
+    with pytest.raises(FeedStalledError, match=r"\.parquet has not answered for 1 s"):
+        list(reading)
+
+
+def test_a_writer_that_appends_changes_nothing_of_a_planned_feed(tmp_path):
+    feed = two_files(tmp_path / "t")
+    seen = []
+    for step, batch in enumerate(batches(feed)):
+        seen += batch
+        append(tmp_path / "t", image_rows(range(100 + step, 101 + step)))
+    assert sorted(seen) == list(range(40))
+    assert DeltaFeed(tmp_path / "t").version > feed.version == 1
+
+
+def test_a_table_without_rows_is_refused_before_anything_is_read(tmp_path):
+    write_layout(tmp_path / "t", [4])
+    DeltaTable(str(tmp_path / "t")).delete()
+    with pytest.raises(EmptyFeedError, match="t@1 holds no rows; there is nothing to feed"):
+        DeltaFeed(tmp_path / "t")
+
+
+def test_fewer_row_groups_than_ranks_lose_and_repeat_nothing(tmp_path):
+    feed = DeltaFeed(write_layout(tmp_path / "t", [11]))
+    by_rank = [list(batches(feed, 4, rank, 6)) for rank in range(6)]
+    assert {len(steps) for steps in by_rank} == {3}
+    assert sorted(flat(flat(by_rank))) == list(range(11))
+
+
+def test_a_table_with_view_types_of_newer_arrow_is_fed(tmp_path):
+    columns = {
+        "image": Array(image_rows(range(6)).column("image").to_pylist(), DataType.binary_view()),
+        "path": Array([f"{n}" * 20 for n in range(6)], DataType.string_view()),
+        "label": Array(list(range(6)), DataType.int32()),
+    }
+    schema = Schema([Field(name, column.type) for name, column in columns.items()])
+    rows = RecordBatch.from_arrays(list(columns.values()), schema=schema)
+    write_deltalake(str(tmp_path / "t"), Table.from_batches([rows]))
+    with pytest.raises(pa.ArrowInvalid, match="Unrecognized type"):
+        pq.ParquetFile(next((tmp_path / "t").glob("*.parquet")))
+    feed = DeltaFeed(tmp_path / "t", shuffle=False)
+    assert flat(batches(feed)) == list(range(6))
+    columns, _ = next(feed.as_column_numpy(6, 0, 1, columns=["image", "path"]))
+    assert columns["image"].tolist() == image_rows(range(6)).column("image").to_pylist()
+    assert columns["path"][5] == "5" * 20
+
+
+def test_a_version_that_needs_a_copy_is_refused_where_no_session_can_make_one(tmp_path):
+    from foreign_tables import change_protocol
+
+    write_layout(tmp_path / "t", [4])
+    feature = {"readerFeatures": ["typeWidening"], "writerFeatures": ["typeWidening"]}
+    change_protocol(tmp_path / "t", 0, minReaderVersion=3, minWriterVersion=7, **feature)
+    code = (
+        "from lakelens.training.feed.plan_builder import open_version\n"
+        f"open_version({str(tmp_path / 't')!r}, materialize={str(tmp_path / 'copies')!r})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=False)
+    last = done.stderr.strip().splitlines()[-1]
+    assert UnsupportedTableFeatureError.__name__ in last
+    assert "typeWidening" in last
+    assert f"no copy in {tmp_path / 'copies'} yet, and no Spark session" in last

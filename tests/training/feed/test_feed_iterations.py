@@ -1,0 +1,95 @@
+"""Iterating over a dataset again: the orders of further epochs, the same on all ranks, unless a start pins them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from feed_tables import flat, labels_of, real, write_layout
+
+from lakelens import DeltaFeed
+
+pytestmark = pytest.mark.tensorflow
+
+ROWS, BATCH, STEPS = 91, 16, 6
+
+
+@pytest.fixture(scope="module")
+def feed(tmp_path_factory) -> DeltaFeed:
+    location: Path = tmp_path_factory.mktemp("iterations") / "t"
+    return DeltaFeed(write_layout(location, [50, 7, 1, 33], row_group_rows=9), seed=3)
+
+
+@pytest.fixture(scope="module")
+def batches(feed) -> list[list[int]]:
+    """The rows of the batches of the first six epochs."""
+    return labels_of(feed.as_numpy(BATCH, epochs=6))
+
+
+@pytest.mark.parametrize("epochs", [1, 2, 3])
+def test_iterating_again_goes_on_with_the_next_epochs_order(feed, batches, epochs):
+    dataset = feed.as_dataset(BATCH, epochs=epochs)
+    assert flat(labels_of(dataset) for _ in range(6 // epochs)) == batches
+    assert dataset.cardinality().numpy() == epochs * STEPS
+
+
+def test_repeated_datasets_and_columns_go_on_too(feed, batches):
+    assert labels_of(feed.as_dataset(BATCH).repeat(3)) == batches[: 3 * STEPS]
+    columns = feed.as_column_dataset(BATCH, columns=["label"])
+    for epoch in range(3):
+        rows = [named["label"].numpy()[weights.numpy() > 0].tolist() for named, weights in columns]
+        assert rows == batches[epoch * STEPS : (epoch + 1) * STEPS]
+
+
+def test_an_epoch_that_was_not_taken_to_its_end_is_begun_again(feed, batches):
+    dataset = feed.as_dataset(BATCH, prefetch=8)  # more than an epoch
+    for _ in range(2):
+        assert real(next(iter(dataset))) == batches[0]
+    assert labels_of(dataset.take(STEPS - 1)) == batches[: STEPS - 1]
+    assert labels_of(dataset) == batches[:STEPS]
+    endless = feed.as_dataset(BATCH, epochs=None)
+    assert labels_of(endless.take(2 * STEPS + 1)) == batches[: 2 * STEPS + 1]
+    assert labels_of(endless.take(STEPS)) == batches[2 * STEPS : 3 * STEPS]
+
+
+def test_ranks_agree_on_the_epoch_though_one_has_looked_at_its_first_batch(feed):
+    ranks = [feed.as_dataset(BATCH, rank, 2) for rank in range(2)]
+    next(iter(ranks[0]))
+    for epoch in range(3):
+        parts = [labels_of(dataset) for dataset in ranks]
+        assert sorted(flat(flat(parts))) == list(range(ROWS))
+        together = [sorted(a + b) for a, b in zip(*parts, strict=True)]
+        start = feed.position(epoch * STEPS, BATCH)
+        assert together == [sorted(rows) for rows in labels_of(feed.as_numpy(BATCH, start=start))]
+
+
+@pytest.mark.parametrize("steps", [0, STEPS, 2 * STEPS + 4])
+def test_a_start_pins_where_every_iteration_begins(feed, batches, steps):
+    dataset = feed.as_dataset(BATCH, start=feed.position(steps, BATCH))
+    rest = batches[steps : (steps // STEPS + 1) * STEPS]
+    assert labels_of(dataset) == rest
+    assert labels_of(dataset) == rest
+    assert dataset.cardinality().numpy() == len(rest)
+
+
+def test_fit_sees_another_order_in_each_epoch_and_validation_the_stored_one(feed, batches):
+    import keras
+    import tensorflow as tf
+
+    seen: dict[bool, list[int]] = {True: [], False: []}
+
+    class Recorder(keras.Model):
+        def call(self, images, training=False):
+            return tf.zeros((tf.shape(images)[0], 1)) + tf.reduce_mean(images) * 0
+
+        def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+            seen[training] += np.asarray(y)[np.asarray(sample_weight) > 0].tolist()
+            return tf.reduce_sum(y_pred)
+
+    model = Recorder()
+    model.compile(keras.optimizers.SGD(), "mse", run_eagerly=True)
+    stored = DeltaFeed(feed.location, shuffle=False)
+    model.fit(feed.as_dataset(BATCH), validation_data=stored.as_dataset(BATCH), epochs=3, verbose=0)
+    assert seen[True] == flat(batches[: 3 * STEPS])
+    assert seen[False] == 3 * flat(labels_of(stored.as_numpy(BATCH)))

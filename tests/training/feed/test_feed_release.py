@@ -1,0 +1,160 @@
+"""A pass that ends, in whatever way, lets go of threads and row groups at once, without a garbage collection."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from feed_tables import append, image_rows, write_layout
+
+from lakelens import DeltaFeed
+from lakelens.errors import BadRowError, VersionFilesMissingError
+from lakelens.training.feed.decode import DecodedBatch
+from lakelens.training.feed.image_rows import StoredBatch
+from lakelens.training.feed.rank_batches import BatchReader, RowBatch
+from lakelens.training.feed.reading.reader import Block
+from lakelens.training.feed.reading.row_groups import RowGroup
+from lakelens.training.feed.tf_pipeline import feed_errors
+
+HELD = (BatchReader, RowBatch, StoredBatch, DecodedBatch, Block, RowGroup)
+
+
+@pytest.fixture
+def feed(tmp_path) -> DeltaFeed:
+    return DeltaFeed(write_layout(tmp_path / "t", [50, 7, 1, 33], row_group_rows=9))
+
+
+@pytest.fixture
+def damaged(tmp_path) -> DeltaFeed:
+    """40 rows, one of which does not decode."""
+    rows = image_rows(range(40))
+    images = rows.column("image").to_pylist()
+    images[26] = images[26][:-40]
+    append(tmp_path / "damaged", rows.set_column(1, "image", pa.array(images, pa.binary())))
+    return DeltaFeed(tmp_path / "damaged")
+
+
+@pytest.fixture
+def vanished(tmp_path) -> DeltaFeed:
+    """Two files, the second of which is gone."""
+    feed = DeltaFeed(write_layout(tmp_path / "gone", [20, 20], row_group_rows=5), shuffle=False)
+    Path(feed.plan.file_location(1)).unlink()
+    return feed
+
+
+@pytest.fixture(autouse=True)
+def without_garbage_collection() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def threads() -> list[str]:
+    own = (thread for thread in threading.enumerate() if type(thread).__name__ == "WorkerThread")
+    return [thread.name for thread in own] + [t.name for t in threading.enumerate() if "lakelens" in t.name]
+
+
+def held() -> list[str]:
+    return [kind.__name__ for kind in (type(item) for item in gc.get_objects()) if kind in HELD]
+
+
+def assert_all_is_let_go() -> None:
+    deadline = time.monotonic() + 20
+    while (threads() or held()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert threads() == []
+    assert held() == []
+
+
+def first_of(batches: Iterable[Any]) -> None:
+    for _ in batches:
+        assert threads()
+        break
+
+
+def error_of(take: Callable[[], Any]) -> str:
+    """The name of the error that something raises; the error itself is let go."""
+    try:
+        take()
+    except Exception as error:  # noqa: BLE001 - whatever it is
+        return type(error).__name__
+    return "none"
+
+
+def failing(images, labels):
+    raise ValueError("no")
+
+
+@pytest.mark.unit
+def test_arrays_let_go_after_a_break_an_error_and_the_end(feed, damaged, vanished):
+    first_of(feed.as_numpy(8, 0, 1, None))
+    assert_all_is_let_go()
+    list(feed.as_numpy(8, 0, 1))
+    assert_all_is_let_go()
+    assert error_of(lambda: list(feed.as_numpy(8, 0, 1, preprocess=failing))) == "ValueError"
+    assert_all_is_let_go()
+    assert error_of(lambda: list(damaged.as_numpy(8, 0, 1))) == BadRowError.__name__
+    assert_all_is_let_go()
+    assert error_of(lambda: list(vanished.as_column_numpy(8, 0, 1, columns=["label"]))) == (
+        VersionFilesMissingError.__name__
+    )
+    assert_all_is_let_go()
+
+
+@pytest.mark.unit
+def test_threads_end_while_an_error_of_the_feed_is_still_held(damaged):
+    with pytest.raises(BadRowError) as caught:
+        list(damaged.as_numpy(8, 0, 1))
+    assert threads() == []
+    del caught
+    assert_all_is_let_go()
+
+
+@pytest.mark.tensorflow
+def test_datasets_let_go_after_a_break_and_an_error(feed, damaged, vanished):
+    def dividing(images, labels):
+        import tensorflow as tf
+
+        return tf.debugging.check_numerics(tf.math.log(images - 1000.0), "not a number"), labels
+
+    def taken(dataset) -> None:
+        with feed_errors():
+            list(dataset)
+
+    first_of(feed.as_dataset(8, 0, 1, None))
+    assert_all_is_let_go()
+    first_of(feed.as_column_dataset(8, 0, 1, None, columns=["label"]))
+    assert_all_is_let_go()
+    assert error_of(lambda: list(feed.as_dataset(8, 0, 1, preprocess=dividing))) == "InvalidArgumentError"
+    assert_all_is_let_go()
+    assert error_of(lambda: list(damaged.as_dataset(8, 0, 1))) == "UnknownError"
+    assert_all_is_let_go()
+    assert error_of(lambda: taken(vanished.as_dataset(8, 0, 1))) == VersionFilesMissingError.__name__
+    assert_all_is_let_go()
+
+
+@pytest.mark.tensorflow
+def test_an_error_that_feed_errors_has_raised_keeps_nothing_alive(damaged):
+    class Model:
+        pass
+
+    models: list[weakref.ref[Model]] = []
+
+    def train() -> None:
+        model = Model()
+        models.append(weakref.ref(model))
+        with feed_errors():
+            list(damaged.as_dataset(8, 0, 1))
+
+    assert error_of(train) == BadRowError.__name__
+    gc.collect()
+    assert models[0]() is None
+    assert_all_is_let_go()

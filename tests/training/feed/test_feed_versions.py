@@ -1,0 +1,109 @@
+"""Which version a feed reads: a number, a time, a pin or the latest, resolved once and recorded as a number."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+from feed_tables import append, image_rows, write_layout
+
+from lakelens import DeltaFeed
+from lakelens.errors import VersionNotFoundError
+from lakelens.etl.log.snapshot import identify, open_snapshot
+from lakelens.etl.pins.pins import pin, unpin
+
+pytestmark = pytest.mark.unit
+
+START = datetime(2024, 5, 1, 12, tzinfo=timezone.utc)
+
+
+def rewrite_commit_info(location: Path, version: int, **said: object) -> None:
+    commit = location / "_delta_log" / f"{version:020d}.json"
+    actions = [json.loads(line) for line in commit.read_text().splitlines()]
+    for action in actions:
+        action.get("commitInfo", {}).update(said)
+    commit.write_text("\n".join(json.dumps(a) for a in sorted(actions, key=lambda a: "commitInfo" not in a)) + "\n")
+
+
+@pytest.fixture
+def table(tmp_path) -> Path:
+    """Versions 0, 1 and 2 of 4, 8 and 12 rows, committed an hour after each other."""
+    location = write_layout(tmp_path / "t", [4, 4, 4])
+    for version in range(3):
+        when = START + timedelta(hours=version)
+        rewrite_commit_info(location, version, timestamp=int(when.timestamp() * 1000))
+    return location
+
+
+def version_of(location: Path, version) -> int:
+    return DeltaFeed(location, version, check_files=False).version
+
+
+@pytest.mark.parametrize("latest", [None, "latest", "LATEST "])
+def test_the_latest_is_resolved_once_and_recorded(table, latest):
+    feed = DeltaFeed(table, latest)
+    append(table, image_rows(range(100, 105)))
+    assert (feed.version, feed.rows) == (2, 12)
+    assert (pickle.loads(pickle.dumps(feed)).version, version_of(table, latest)) == (2, 3)
+
+
+def test_a_number_may_be_text(table):
+    assert version_of(table, 1) == version_of(table, "1") == 1
+
+
+def test_a_pin_is_the_version_that_it_named_when_the_feed_was_built(table):
+    pin(str(table), "golden", 1)
+    feed = DeltaFeed(table, "golden")
+    pin(str(table), "golden", 2, replace=True)
+    assert (feed.version, feed.rows, version_of(table, "golden")) == (1, 8, 2)
+    unpin(str(table), "golden")
+    with pytest.raises(VersionNotFoundError, match=r"'golden' is no version number, no time .* and no pin"):
+        DeltaFeed(table, "golden")
+
+
+@pytest.mark.parametrize(
+    ("moment", "version"),
+    [
+        (START, 0),
+        (START + timedelta(minutes=59, seconds=59), 0),
+        (START + timedelta(hours=1), 1),
+        ((START + timedelta(hours=1)).replace(tzinfo=None), 1),
+        ("2024-05-01T13:30:00Z", 1),
+        ("2024-05-01T15:30:00+02:00", 1),
+        ("2024-05-01 14:00", 2),
+        ("2024-05-02", 2),
+    ],
+)
+def test_a_time_is_the_last_version_committed_by_then(table, moment, version):
+    assert version_of(table, moment) == version
+
+
+def test_a_time_before_the_first_commit_and_one_to_come_are_refused(table):
+    for moment in (START - timedelta(seconds=1), datetime.now(timezone.utc) + timedelta(days=1)):
+        with pytest.raises(VersionNotFoundError, match=r"no version is known at .*covers 2024-05-01T12:00.*0 to 2"):
+            DeltaFeed(table, moment)
+
+
+def test_times_are_known_of_a_shallow_clone_too(table):
+    """The first commit of a shallow clone says that it read version -1, which delta-rs refuses as damaged."""
+    rewrite_commit_info(table, 0, operation="CLONE", readVersion=-1)
+    assert open_snapshot(table).timestamp == START + timedelta(hours=2)
+    assert open_snapshot(table, 1).timestamp == START + timedelta(hours=1)
+    assert open_snapshot(table, 0).timestamp == START
+    assert version_of(table, START + timedelta(minutes=90)) == 1
+    rewrite_commit_info(table, 1, inCommitTimestamp=int((START + timedelta(minutes=80)).timestamp() * 1000))
+    assert version_of(table, START + timedelta(minutes=70)) == 0
+    with pytest.raises(VersionNotFoundError, match=r"version 9 does not exist.*versions 0 to 2"):
+        open_snapshot(table, 9)
+
+
+def test_a_version_is_identified_by_its_tables_id(table, tmp_path):
+    identity = identify(table, 1)
+    assert (identity.version, identity.timestamp) == (1, START + timedelta(hours=1))
+    assert identity.stored_bytes == int(open_snapshot(table, 1).files.sizes.sum())
+    again = identify(write_layout(tmp_path / "other", [4, 4]))
+    assert again.table_id != identity.table_id
+    assert identify(table, 2).table_id == identity.table_id

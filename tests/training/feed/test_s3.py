@@ -1,0 +1,170 @@
+"""A table in S3: a real server, delta-rs for the log, s3fs and Petastorm for the rows, and what goes wrong there."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from feed_tables import colour_of, flat, write_layout
+from s3_server import ACCESS_KEY, BUCKET, MISSING, SECRET_KEY, S3Server, s3_server
+
+from lakelens import DeltaFeed
+from lakelens.errors import (
+    DataFileError,
+    FeedError,
+    FeedStalledError,
+    InvalidArgumentError,
+    NotADeltaTableError,
+    StoreError,
+    VersionFilesMissingError,
+)
+from lakelens.etl.log.snapshot import open_snapshot
+from lakelens.training.feed.plan_builder import check, open_version
+
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.skipif(bool(MISSING), reason=f"{', '.join(MISSING)} not installed: pip install 'lakelens[dev]'"),
+]
+
+# Reads every row in another process.
+COUNT = "print(sum(weights.sum() for _, weights in feed.as_column_numpy(9, columns=['label'])))"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    with s3_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory):
+    """40 rows in files of 15, 20 and 5, in a folder whose name needs quoting."""
+    return write_layout(tmp_path_factory.mktemp("s3") / "local", [15, 20, 5], row_group_rows=4)
+
+
+@pytest.fixture(scope="module")
+def table(server, local) -> str:
+    return server.upload(local, "tables/50% of é")
+
+
+def labels(feed: DeltaFeed, **options) -> list[int]:
+    batches = feed.as_column_numpy(6, 0, 1, columns=["label", "split"], **options)
+    return flat(columns["label"][weights > 0].tolist() for columns, weights in batches)
+
+
+@pytest.mark.parametrize("scheme", ["s3", "s3a"])
+def test_a_table_in_s3_is_planned_and_read_as_the_same_table_on_a_disk(server, local, table, scheme):
+    location = table.replace("s3:", f"{scheme}:", 1)
+    feed = DeltaFeed(location, 2, split="train", seed=4, storage_options=server.storage_options)
+    assert (feed.location, feed.version, feed.rows) == (location, 2, 40)
+    assert labels(feed) == labels(DeltaFeed(local, 2, split="train", seed=4))
+    committed = open_snapshot(local, 1).timestamp
+    assert open_snapshot(location, 1, server.storage_options).timestamp == committed
+    assert open_snapshot(location, committed, server.storage_options).version == 1
+    images, numbers, _ = next(feed.as_numpy(4, 0, 1, dtype="uint8"))
+    wanted = np.array([colour_of(number) for number in numbers])[:, None, None, :]
+    assert np.abs(images.astype(int) - wanted).max() <= 4
+
+
+def test_secrets_stay_in_the_environment_and_out_of_what_ranks_receive(server, table, monkeypatch, caplog):
+    monkeypatch.setenv("LAKE_KEY", ACCESS_KEY)
+    monkeypatch.setenv("LAKE_SECRET", SECRET_KEY)
+    secret = {"aws_access_key_id": "env:LAKE_KEY", "aws_secret_access_key": "env:LAKE_SECRET"}
+    with caplog.at_level("DEBUG", logger="lakelens"):
+        feed = DeltaFeed(table, storage_options={**server.storage_options, **secret})
+        assert sorted(labels(feed)) == list(range(40))
+    sent = pickle.dumps(feed)
+    assert SECRET_KEY.encode() not in sent
+    assert SECRET_KEY not in caplog.text + repr(feed) + repr(feed.plan)
+    rank = f"import pickle, sys; feed = pickle.load(sys.stdin.buffer); {COUNT}"
+    done = subprocess.run([sys.executable, "-c", rank], input=sent, capture_output=True, timeout=240, check=True)
+    assert float(done.stdout) == 40
+    monkeypatch.delenv("LAKE_SECRET")
+    with pytest.raises(InvalidArgumentError, match=r"aws_secret_access_key .* variable LAKE_SECRET, which is not set"):
+        open_version(table, storage_options=feed.plan.storage_options)
+
+
+def test_the_environment_alone_is_enough(server, table):
+    code = (
+        "from lakelens import DeltaFeed; "
+        f"feed = DeltaFeed({table!r}); print(sum(w.sum() for _, w in feed.as_column_numpy(9, columns=['label'])))"
+    )
+    given = {key.upper(): value for key, value in server.storage_options.items()}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=True,
+        env={**os.environ, **given},
+    )
+    assert float(done.stdout) == 40
+
+
+def test_a_place_without_a_table_is_refused_by_its_uri(server, table):
+    with pytest.raises(NotADeltaTableError, match="holds no Delta table"):
+        DeltaFeed(f"s3://{BUCKET}/nothing", storage_options=server.storage_options)
+
+
+def test_a_bucket_that_is_not_there_is_an_error_of_the_store(server):
+    location = f"s3://{BUCKET}-gone/t"
+    with pytest.raises(StoreError, match=rf"{location} cannot be reached in its store: .*NoSuchBucket"):
+        DeltaFeed(location, storage_options=server.storage_options)
+
+
+def test_a_store_that_goes_away_while_rows_are_read_is_an_error_that_names_the_file(server, table, monkeypatch):
+    import s3fs
+
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    monkeypatch.setattr(s3fs.S3FileSystem, "retries", 1)
+    monkeypatch.setenv("LAKE_ENDPOINT", server.endpoint)
+    feed = DeltaFeed(table, storage_options={**server.storage_options, "aws_endpoint_url": "env:LAKE_ENDPOINT"})
+    monkeypatch.setenv("LAKE_ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(StoreError, match=r"\.parquet cannot be reached in its store: .*storage_options"):
+        labels(feed)
+
+
+def test_options_for_fsspec_alone_count_for_the_log_too(server, local, table):
+    options = {**server.storage_options, "aws_role_arn": "arn:x", "fsspec.anon": "false"}
+    assert open_snapshot(table, 1, options).timestamp == open_snapshot(local, 1).timestamp
+
+
+def test_objects_that_are_gone_are_an_error_before_the_first_step_that_names_them(server, local):
+    location = server.upload(local, "gone")
+    feed = DeltaFeed(location, storage_options=server.storage_options)
+    gone = feed.plan.file_location(1)
+    server.files.rm_file(gone.removeprefix("s3://"))
+    with pytest.raises(VersionFilesMissingError, match=rf"gone@2: 1 data file\(s\).*first is {gone}"):
+        DeltaFeed(location, 2, storage_options=server.storage_options)
+    with pytest.raises(VersionFilesMissingError, match=rf"gone@2: .*{gone}"):
+        labels(feed)
+
+
+def test_an_object_that_was_cut_short_is_named(server, local):
+    location = server.upload(local, "cut")
+    feed = DeltaFeed(location, storage_options=server.storage_options)
+    cut = feed.plan.file_location(0).removeprefix("s3://")
+    server.files.pipe_file(cut, server.files.cat_file(cut)[:-50])
+    for act in (lambda: labels(feed), lambda: DeltaFeed(location, storage_options=server.storage_options)):
+        with pytest.raises((DataFileError, FeedError), match=f"{cut} cannot be read"):
+            act()
+
+
+def test_a_store_that_stalls_is_an_error_while_planning_and_while_reading(server, table):
+    feed = DeltaFeed(table, lanes=1, storage_options=server.storage_options)
+    batches = feed.as_column_numpy(3, 0, 1, columns=["label"], read_timeout_s=1.0)
+    next(batches)
+    with server.hanging():
+        with pytest.raises(FeedStalledError, match=r"50% of é has not answered for 1 s; .*stall_timeout_s"):
+            open_version(table, storage_options=server.storage_options, timeout_s=1.0)
+        with pytest.raises(FeedStalledError, match=r"the list of the files in .* has not answered for 1 s"):
+            check(feed.plan, timeout_s=1.0)
+        with pytest.raises(FeedStalledError, match=r"\.parquet has not answered for 1 s; .*read_timeout_s"):
+            for _ in batches:
+                pass
+    assert sorted(labels(feed)) == list(range(40))

@@ -1,0 +1,59 @@
+"""The body of a barrier task against a driver's channel, without Spark."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from dataclasses import replace
+
+import pytest
+
+import lakelens
+from lakelens.errors import LaunchError
+from lakelens.training.rank.frames import Kind
+from lakelens.training.runner.function_pickle import pickle_function
+from lakelens.training.runner.placement.job import Job, assignment, new_record, place
+from lakelens.training.runner.processes.failure_verdict import SETTLE_PRIMARY_S, RankEvent
+from lakelens.training.runner.spark import barrier_task
+from lakelens.training.runner.spark.barrier_task import TaskPlan, _Task
+from lakelens.training.runner.spark.driver_channel import DriverChannel
+
+pytestmark = pytest.mark.unit
+
+
+def test_a_task_that_finds_no_interface_for_its_rank_tells_the_driver_so(monkeypatch):
+    def none(address):
+        raise LaunchError(f"no network interface of this machine has the address {address}")
+
+    monkeypatch.setattr(barrier_task, "interface_of", none)
+    job = Job(name="train", size=2, payload=pickle_function(lambda: None, {}), stall_timeout_s=60)
+    record, heard = new_record(job), queue.SimpleQueue()
+    channel = DriverChannel(
+        job.size, bytes.fromhex(job.key), "127.0.0.1", 0, lambda *told: heard.put(told), lambda rank, rule: None
+    )
+
+    def drive():
+        heard.get(timeout=60)
+        place_of_rank = assignment(job, place(["a", "b"])[0], {})
+        channel.send(0, Kind.ASSIGN, {**place_of_rank, "single_host": False})
+        while not record.ranks[0].gone:
+            rank, frame = heard.get(timeout=60)
+            if frame.kind == Kind.EVENT:
+                told = frame.json()
+                record.record(RankEvent(rank, told["kind"], told["data"]), 1.0)
+        channel.send_all(Kind.END, {"dump": []})
+
+    driver = threading.Thread(target=drive, daemon=True)
+    driver.start()
+    try:
+        task = _Task(
+            TaskPlan(replace(job, payload=b""), "127.0.0.1", channel.port, True, lakelens.__version__), 0, "a", []
+        )
+        with pytest.raises(LaunchError, match="rank 0 on a did not finish"):
+            list(task.run(job.payload))
+        driver.join(timeout=60)
+    finally:
+        channel.close()
+    failure = record.failure(1.0 + 2 * SETTLE_PRIMARY_S)
+    assert (failure.rank, failure.reason) == (0, "raised")
+    assert "no network interface of this machine has the address 127.0.0.1" in str(record.error(failure))

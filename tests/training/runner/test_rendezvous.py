@@ -1,0 +1,477 @@
+"""What strangers on the network can and cannot do to a job: nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import pickle
+import secrets
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from lakelens.errors import LaunchError
+from lakelens.training.rank.frames import HEADER, MAX_BODY_BYTES, FrameReader, Kind, pack, pack_pair, unpack_pair
+from lakelens.training.runner.processes import gloo_store as rendezvous
+from lakelens.training.runner.processes.failure_verdict import RankEvent
+from lakelens.training.runner.processes.gloo_store import MAX_VALUE_BYTES, KeyValueStore, LoopbackStore
+from lakelens.training.runner.spark import driver_channel, task_channel
+from lakelens.training.runner.spark.barrier_run import _BarrierRun
+from lakelens.training.runner.spark.driver_channel import DriverChannel
+from lakelens.training.runner.spark.event_inbox import Inbox
+from lakelens.training.runner.spark.sealed_frames import Seal, SealedReader
+from lakelens.training.runner.spark.task_channel import TaskChannel
+
+pytestmark = pytest.mark.unit
+
+
+class Poison:
+    """A pickle that leaves a trace if it is ever loaded."""
+
+    def __init__(self, path):
+        self.path = str(path)
+
+    def __reduce__(self):
+        return open, (self.path, "w")
+
+
+# --- the store for Gloo -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def store() -> Iterator[LoopbackStore]:
+    store = LoopbackStore(size=2)
+    yield store
+    store.close()
+
+
+def request(store, method, path, body=None, headers=None):
+    connection = http.client.HTTPConnection("127.0.0.1", store.port, timeout=90)
+    try:
+        connection.request(method, path, body, headers or {})
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+def prefix(store):
+    """The path that Gloo's client makes of the address that it is given."""
+    address = store.environment["HOROVOD_GLOO_RENDEZVOUS_ADDR"]
+    return "/" + f"{address}:{store.environment['HOROVOD_GLOO_RENDEZVOUS_PORT']}".split("/", 1)[1]
+
+
+def test_a_rank_puts_and_gets_opaque_bytes(store):
+    value = bytes(range(256))
+    assert request(store, "PUT", f"{prefix(store)}/global_/0", value) == (200, b"")
+    assert request(store, "GET", f"{prefix(store)}/global_/0") == (200, value)
+    assert request(store, "GET", f"{prefix(store)}/global_/1") == (404, b"")
+    assert request(store, "DELETE", f"{prefix(store)}/global_/0") == (200, b"")
+
+
+@pytest.mark.parametrize("path", ["/global_/0", "/wrong/global_/0", "/", "/%00/x/y", "//global_/0", "*"])
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
+def test_a_stranger_is_refused(store, method, path):
+    store.store.put("global_/0", b"address")
+    assert request(store, method, path, b"x" if method == "PUT" else None) == (403, b"")
+    assert store.store.get("global_/0") == b"address"
+
+
+def test_nearly_the_secret_is_not_the_secret(store):
+    assert request(store, "GET", prefix(store)[:-1] + "/global_/0")[0] == 403
+    assert request(store, "GET", prefix(store) + "0/global_/0")[0] == 403
+
+
+def test_a_poisoned_put_executes_nothing(store, tmp_path):
+    poison = pickle.dumps(Poison(tmp_path / "executed"))
+    assert request(store, "PUT", "/global_/0", poison)[0] == 403
+    assert request(store, "PUT", f"{prefix(store)}/global_/0", poison)[0] == 200
+    assert request(store, "GET", f"{prefix(store)}/global_/0") == (200, poison)
+    assert not (tmp_path / "executed").exists()
+
+
+@pytest.mark.parametrize("length", [str(MAX_VALUE_BYTES + 1), "99999999999", "-1", "many", ""])
+def test_an_oversized_or_nonsensical_body_is_refused_unread(store, length):
+    status, _ = request(store, "PUT", f"{prefix(store)}/global_/0", headers={"Content-Length": length})
+    assert status == 413
+    assert store.store.get("global_/0") is None
+
+
+def test_a_body_that_ends_early_is_not_stored(store):
+    with socket.create_connection(("127.0.0.1", store.port), timeout=5) as client:
+        client.sendall(f"PUT {prefix(store)}/global_/0 HTTP/1.1\r\nContent-Length: 100\r\n\r\nonly".encode())
+        client.shutdown(socket.SHUT_WR)
+        assert b" 400 " in client.recv(1000)
+    assert store.store.get("global_/0") is None
+
+
+def test_the_number_and_length_of_keys_are_bounded():
+    store = KeyValueStore(size=1)
+    taken = sum(store.put(f"scope/{number}", b"") for number in range(1000))
+    assert taken == 256
+    assert not store.put("x" * 513, b"")
+    assert not store.put("big", bytes(MAX_VALUE_BYTES + 1))
+
+
+def test_the_store_listens_on_loopback_only_and_closes(store):
+    import psutil
+
+    ports = {
+        c.laddr for c in psutil.Process().net_connections("inet") if c.status == "LISTEN" and c.laddr.port == store.port
+    }
+    assert {address.ip for address in ports} == {"127.0.0.1"}
+    store.close()
+    with pytest.raises(OSError):
+        socket.create_connection(("127.0.0.1", store.port), timeout=1)
+
+
+def test_a_get_waits_a_moment_for_what_is_about_to_come(store, monkeypatch):
+    monkeypatch.setattr(rendezvous, "WAIT_FOR_KEY_S", 60.0)
+    threading.Timer(0.05, lambda: store.store.put("global_/1", b"late")).start()
+    assert request(store, "GET", f"{prefix(store)}/global_/1") == (200, b"late")
+
+
+def test_the_secret_is_new_for_each_store():
+    first, second = LoopbackStore(1), LoopbackStore(1)
+    try:
+        assert first.environment != second.environment
+    finally:
+        first.close()
+        second.close()
+
+
+# --- the driver's channel ---------------------------------------------------------------------------------------------
+
+
+class Driver:
+    """A driver's channel that notes what it hears."""
+
+    def __init__(self, size=2):
+        self.secret = secrets.token_bytes(32)
+        self.frames, self.lost, self.rules = [], [], []
+        self.channel = DriverChannel(
+            size, self.secret, "127.0.0.1", 0, lambda rank, frame: self.frames.append((rank, frame)), self._lose
+        )
+
+    def _lose(self, rank, rule):
+        self.rules.append(rule)
+        self.lost.append(rank)
+
+    def wait(self, condition):
+        deadline = time.monotonic() + 60
+        while not condition():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    def stranger(self):
+        return socket.create_connection(("127.0.0.1", self.channel.port), timeout=5)
+
+    def task(self, rank, secret=None):
+        return TaskChannel("127.0.0.1", self.channel.port, secret or self.secret, {"rank": rank})
+
+
+class GreetedOnly(TaskChannel):
+    """A task that has shaken hands and has yet to say its rank."""
+
+    def send(self, kind, body=b""):
+        if kind == Kind.HELLO:
+            self.hello = body
+        else:
+            super().send(kind, body)
+
+    def introduce(self):
+        super().send(Kind.HELLO, self.hello)
+
+
+@pytest.fixture
+def driver() -> Iterator[Driver]:
+    driver = Driver()
+    yield driver
+    driver.channel.close()
+
+
+def read(task, count):
+    frames = []
+    while len(frames) < count:
+        frames += list(task.feed(task.socket.recv(65536)))
+    return frames
+
+
+def test_tasks_with_the_secret_are_heard_and_told(driver):
+    tasks = [driver.task(0), driver.task(1)]
+    driver.wait(lambda: len(driver.frames) == 2)
+    tasks[1].send(Kind.EVENT, {"kind": "ready"})
+    driver.wait(lambda: len(driver.frames) == 3)
+    assert (driver.frames[-1][0], driver.frames[-1][1].json()) == (1, {"kind": "ready"})
+    driver.channel.send(0, Kind.ASSIGN, {"a": 1})
+    assert read(tasks[0], 1)[0].json() == {"a": 1}
+    for task in tasks:
+        task.close()
+    driver.wait(lambda: sorted(driver.lost) == [0, 1])
+
+
+def test_rendezvous_values_go_to_every_other_task_as_they_are(driver):
+    tasks = [driver.task(0), driver.task(1)]
+    driver.wait(lambda: len(driver.frames) == 2)
+    tasks[0].send(Kind.PUT, pack_pair("global_/0", b"\x80\x04anything"))
+    frame = read(tasks[1], 1)[0]
+    assert unpack_pair(frame.body) == ("global_/0", b"\x80\x04anything")
+    for task in tasks:
+        task.close()
+
+
+def test_a_client_without_the_secret_is_refused_and_so_is_a_driver_without_it(driver, monkeypatch):
+    monkeypatch.setattr(task_channel, "CONNECT_TIMEOUT_S", 0.5)
+    with pytest.raises(LaunchError, match="cannot reach the driver"):
+        driver.task(0, secret=secrets.token_bytes(32))
+    assert driver.frames == []
+
+    # Something that listens in the driver's place cannot prove that it is the driver.
+    impostor = socket.create_server(("127.0.0.1", 0))
+
+    def answer():
+        client, _ = impostor.accept()
+        client.sendall(secrets.token_bytes(32))
+        client.recv(64)
+        client.sendall(secrets.token_bytes(32))
+        client.close()
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    with pytest.raises(LaunchError, match="is not this job's driver"):
+        TaskChannel("127.0.0.1", impostor.getsockname()[1], driver.secret, {"rank": 0})
+    thread.join()
+    impostor.close()
+
+
+@pytest.mark.parametrize(
+    "rubbish",
+    [b"GET / HTTP/1.1\r\n\r\n" * 10, bytes(64), pickle.dumps([1] * 100), bytes(range(256)) * 16],
+    ids=["http", "zeros", "pickle", "noise"],
+)
+def test_rubbish_is_hung_up_on(driver, rubbish):
+    with driver.stranger() as client:
+        client.sendall(rubbish)
+        client.settimeout(5)
+        with contextlib.suppress(ConnectionResetError):
+            while client.recv(4096):
+                pass
+    assert driver.frames == []
+    driver.task(0).close()  # and a rank still gets in
+
+
+def test_a_frame_that_was_changed_repeated_or_made_too_large_ends_the_connection():
+    key = secrets.token_bytes(32)
+
+    def sealed(seal, body):
+        frame = pack(Kind.EVENT, body)
+        return frame + seal.mac(frame)
+
+    sender = Seal(key, b"to driver")
+    first, second = sealed(sender, b"{}"), sealed(sender, b"[]")
+    assert [frame.body for frame in SealedReader(Seal(key, b"to driver")).feed(first + second)] == [b"{}", b"[]"]
+    for stream in (first + first, second, first[:-1] + bytes([first[-1] ^ 1]), first[:5] + b"x" + first[6:]):
+        with pytest.raises(LaunchError, match="HMAC is wrong"):
+            list(SealedReader(Seal(key, b"to driver")).feed(stream))
+    with pytest.raises(LaunchError, match="HMAC is wrong"):
+        list(SealedReader(Seal(key, b"to task")).feed(first))
+    with pytest.raises(LaunchError, match="at most"):
+        list(SealedReader(Seal(key, b"to driver")).feed(HEADER.pack(1, MAX_BODY_BYTES + 1)))
+
+
+def test_the_driver_stops_listening_once_all_ranks_are_there(driver):
+    tasks = [driver.task(0), driver.task(1)]
+    driver.wait(lambda: len(driver.frames) == 2)
+    with pytest.raises(OSError):
+        driver.stranger()
+    for task in tasks:
+        task.close()
+
+
+def test_a_rank_is_accepted_once_and_only_if_the_job_has_it(driver):
+    first = driver.task(0)
+    driver.wait(lambda: len(driver.frames) == 1)
+    for rank in (0, 2, -1, "0"):
+        imposter = driver.task(rank)
+        assert imposter.socket.recv(10) == b""
+        imposter.close()
+    assert len(driver.frames) == 1
+    first.close()
+
+
+def test_a_crowd_of_silent_strangers_does_not_keep_the_ranks_out(monkeypatch):
+    monkeypatch.setattr(driver_channel, "HANDSHAKE_TIMEOUT_S", 0.5)
+    driver = Driver(size=1)
+    strangers = [driver.stranger() for _ in range(60)]
+    try:
+        driver.task(0).close()
+    finally:
+        for stranger in strangers:
+            stranger.close()
+        driver.channel.close()
+
+
+class HeldUp:
+    """Holds the channel's thread while what follows arrives, so that it finds all of it at once."""
+
+    def __init__(self, driver, task):
+        self._driver, self._task = driver, task
+        self._held, self._go_on = threading.Event(), threading.Event()
+
+    def __enter__(self):
+        def hold(rank, frame):
+            self._driver.channel._on_frame = heard
+            self._held.set()
+            assert self._go_on.wait(60)
+            heard(rank, frame)
+
+        heard, self._driver.channel._on_frame = self._driver.channel._on_frame, hold
+        self._task.send(Kind.EVENT, {"kind": "hold"})
+        assert self._held.wait(60)
+
+    def __exit__(self, *_):
+        time.sleep(0.1)  # what was sent on loopback has arrived
+        self._go_on.set()
+
+
+def test_strangers_who_speak_while_the_last_rank_comes_in_do_not_end_the_job(driver):
+    first = driver.task(0)
+    greeted = GreetedOnly("127.0.0.1", driver.channel.port, driver.secret, {"rank": 1})
+    strangers = [driver.stranger() for _ in range(3)]
+    for stranger in strangers:
+        assert stranger.recv(1)  # the driver has accepted it
+    with HeldUp(driver, first):
+        greeted.introduce()
+        late = driver.stranger()
+        for stranger in strangers:
+            stranger.sendall(b"x")
+    driver.wait(lambda: len(driver.frames) == 3)
+    driver.channel.send(1, Kind.ASSIGN, {"a": 1})
+    assert read(greeted, 1)[0].json() == {"a": 1}
+    for client in (first, greeted, late, *strangers):
+        client.close()
+
+
+def test_what_a_task_has_sent_arrives_though_it_closes_without_having_read_all_that_the_driver_sent(driver):
+    tasks = [driver.task(0), driver.task(1)]
+    driver.wait(lambda: len(driver.frames) == 2)
+    driver.channel.send(0, Kind.TELL, {"number": 0, "body": {"pause": True}})
+    assert tasks[0].socket.recv(1, socket.MSG_PEEK)
+    pieces = [bytes([number]) * (64 << 10) for number in range(16)]
+    with HeldUp(driver, tasks[1]):
+        for piece in pieces:
+            tasks[0].send(Kind.VALUE, piece)
+        closing = threading.Thread(target=tasks[0].close)
+        closing.start()
+    driver.wait(lambda: driver.lost == [0])
+    assert [frame.body for rank, frame in driver.frames if rank == 0 and frame.kind == Kind.VALUE] == pieces
+    closing.join(timeout=60)
+    tasks[1].close()
+
+
+def test_a_task_that_takes_nothing_is_lost_without_the_others(monkeypatch):
+    driver = Driver(size=3)
+    tasks = [driver.task(rank) for rank in range(3)]
+    driver.wait(lambda: len(driver.frames) == 3)
+    monkeypatch.setattr(driver_channel, "MAX_UNSENT_BYTES", 0)
+    with HeldUp(driver, tasks[0]):
+        tasks[0].send(Kind.PUT, pack_pair("global_/0", b"value"))
+    driver.wait(lambda: sorted(driver.lost) == [1, 2])
+    monkeypatch.undo()
+    driver.channel.send(0, Kind.ASSIGN, {"a": 1})
+    assert read(tasks[0], 1)[0].json() == {"a": 1}
+    for task in tasks:
+        task.close()
+    driver.channel.close()
+
+
+HELLO = {
+    **{"host": "a", "machine": "m", "executor": "1", "python": "3.11.9", "version": "0.1.0"},
+    **{"problem": None, "gpus": [], "visible_gpus": None},
+}
+
+
+@pytest.fixture
+def running() -> Iterator[tuple[Driver, _BarrierRun]]:
+    """A channel whose frames go where a job on the cluster takes them."""
+    run = object.__new__(_BarrierRun)
+    run._inbox, run._heard_at = Inbox(2, lambda event: None), [None, None]
+    driver = Driver()
+    driver.channel._on_frame = run._receive
+    yield driver, run
+    driver.channel.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "rule"),
+    [
+        (Kind.EVENT, {"data": {}}, "an event has kind=None; kinds are started, ready, "),
+        (Kind.EVENT, {"kind": ["x"], "data": {}}, "an event has kind=['x']; kinds are"),
+        (Kind.EVENT, {"kind": "ready"}, "an event of kind 'ready' has data=None; it must be an object"),
+        (Kind.EVENT, {"kind": "line", "data": {"text": 1}}, "an event of kind 'line' has stream=None; it must be str"),
+        (Kind.EVENT, {"kind": "progress", "data": {"entered": 1}}, "'progress' has left=None; it must be int"),
+        (Kind.EVENT, {"kind": "asked", "data": {"number": "1", "body": {}}}, "'asked' has number='1'; it must be int"),
+        (Kind.EVENT, {"kind": "raised", "data": {"type": "E"}}, "'raised' has message=None; it must be str"),
+        (Kind.EVENT, {"kind": "returned", "data": {}}, "'returned' has pickle=None; it must be int"),
+        (Kind.EVENT, {"kind": "returned", "data": {"pickle": 1, "large": [7]}}, "has large=[7]; it must be [kind, byt"),
+        (Kind.EVENT, {"kind": "ended", "data": {"signal": "9"}}, "'ended' has signal='9'; it must be int or null"),
+        (Kind.EVENT, b"[" * 100_000, f"a frame of kind {Kind.EVENT} does not hold JSON"),
+        (Kind.EVENT, b"", f"a frame of kind {Kind.EVENT} does not hold JSON"),
+        (Kind.PUT, b"\x00", f"a frame of kind {Kind.PUT} ends before its key does, after 1 bytes"),
+        (Kind.PUT, b"\x00\x09key", f"a frame of kind {Kind.PUT} ends before its key does, after 5 bytes"),
+        (Kind.HELLO, {**HELLO, "rank": 1}, "a task introduces itself once"),
+        (Kind.ASSIGN, {}, f"a frame of kind {Kind.ASSIGN} is none that the task of rank 0 sends"),
+        (99, b"", "a frame of kind 99 is none that the task of rank 0 sends"),
+    ],
+)
+def test_a_malformed_frame_ends_its_own_connection_with_the_rule_and_no_other(running, kind, body, rule):
+    driver, run = running
+    tasks = [TaskChannel("127.0.0.1", driver.channel.port, driver.secret, {**HELLO, "rank": rank}) for rank in (0, 1)]
+    driver.wait(lambda: None not in run._heard_at)
+    tasks[0].send(kind, body)
+    driver.wait(lambda: driver.lost == [0])
+    assert rule in driver.rules[0]
+    run._inbox.take(0.0)
+    tasks[1].send(Kind.EVENT, {"kind": "ready", "data": {}})
+    assert run._inbox.take(60.0) == [(1, RankEvent(1, "ready"))]
+    for task in tasks:
+        task.close()
+
+
+def test_an_introduction_that_lacks_what_the_driver_needs_ends_its_connection_with_the_rule(running):
+    driver, run = running
+    task = TaskChannel("127.0.0.1", driver.channel.port, driver.secret, {**HELLO, "rank": 0, "python": None})
+    driver.wait(lambda: driver.lost == [0])
+    assert driver.rules == ["a HELLO has python=None; it must be str"]
+    assert run._inbox.take(0.0) == []
+    task.close()
+
+
+# --- frames -----------------------------------------------------------------------------------------------------------
+
+
+def test_frames_are_cut_wherever_the_stream_is_cut():
+    stream = pack(Kind.READY) + pack(Kind.MESSAGE, b"x" * 1000) + pack(Kind.RAISED, {"a": "ü"})
+    for step in (1, 3, 7, 5000):
+        reader, frames = FrameReader(), []
+        for start in range(0, len(stream), step):
+            frames += list(reader.feed(stream[start : start + step]))
+        assert [(frame.kind, len(frame.body)) for frame in frames] == [(1, 0), (4, 1000), (6, 15)]
+        assert frames[2].json() == {"a": "ü"}
+
+
+def test_a_frame_that_announces_too_much_is_refused_before_it_is_read():
+    with pytest.raises(LaunchError, match="announces 4294967295 bytes; at most 1048576"):
+        list(FrameReader().feed(struct.pack(">BI", 1, 0xFFFFFFFF)))
+    with pytest.raises(LaunchError, match="too large"):
+        pack(Kind.MESSAGE, bytes(MAX_BODY_BYTES + 1))
+
+
+@pytest.mark.parametrize("body", [b"", b"[1]", b"\x80\x04K\x01.", b"{"])
+def test_a_body_that_is_no_json_object_is_an_error(body):
+    with pytest.raises(LaunchError):
+        next(iter(FrameReader().feed(pack(Kind.EVENT, body)))).json()

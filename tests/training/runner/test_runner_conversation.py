@@ -1,0 +1,141 @@
+"""Ranks that ask the driver and are told by it, as processes on the driver and as a barrier stage alike."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from leftovers import Watch, leaves_nothing
+
+from lakelens.training.runner.placement.conversation import Controls
+from lakelens.training.runner.runner import HorovodRunner
+
+
+@pytest.fixture(
+    params=[pytest.param(-2, marks=pytest.mark.system), pytest.param(2, marks=pytest.mark.spark)],
+    ids=["on the driver", "on the cluster"],
+)
+def np(request) -> int:
+    if request.param > 0:
+        # A first task starts Spark's Python daemons, which stay.
+        request.getfixturevalue("spark").sparkContext.parallelize(range(4), 4).map(lambda x: x).count()
+    return request.param
+
+
+@pytest.fixture
+def watch(np) -> Iterator[Watch]:
+    with leaves_nothing() as watch:
+        yield watch
+
+
+def test_ranks_ask_in_turn_and_are_told_while_they_run(watch, np):
+    def main():
+        import time
+
+        from lakelens.training.rank.process_context import ask, current, told
+
+        answers = [ask({"number": number}) for number in range(3)]
+        while not told().get("pause"):
+            time.sleep(0.01)
+        return answers, told(), current().rank
+
+    asked, threads, controls = [], set(), Controls()
+
+    def on_question(rank, body):
+        threads.add(threading.get_ident())
+        asked.append((rank, body["number"]))
+        if len(asked) == 6:
+            threading.Thread(target=controls.tell, args=({"pause": True},)).start()
+        return {"to": [rank, body["number"]]}
+
+    controls.tell({"until": 40})
+    value = HorovodRunner(np=np, env=watch.env).run_with(main, {}, on_question=on_question, controls=controls)
+    assert value == ([{"to": [0, number]} for number in range(3)], {"until": 40, "pause": True}, 0)
+    for rank in (0, 1):
+        assert [number for who, number in asked if who == rank] == [0, 1, 2]
+    assert threads == {threading.get_ident()}
+
+
+def test_what_the_driver_raises_at_a_question_ends_the_job_and_is_raised_as_it_is(watch, np):
+    def main():
+        import time
+
+        from lakelens.training.rank.process_context import ask, current
+
+        if current().rank == 1:
+            ask({})
+        time.sleep(600)
+
+    problem = KeyError("accuracy")
+
+    def on_question(rank, body):
+        raise problem
+
+    with pytest.raises(KeyError) as caught:
+        HorovodRunner(np=np, env=watch.env, max_restarts=3).run_with(main, {}, on_question=on_question)
+    assert caught.value is problem
+
+
+def test_a_job_that_is_started_again_is_told_again_and_asks_again(watch, np):
+    def main():
+        from lakelens.training.rank.process_context import ask, current, told
+
+        if current().rank == 0:
+            ask({"attempt": current().attempt})
+            if current().attempt == 0:
+                raise ValueError("again")
+            return told()
+        return None
+
+    attempts, controls = [], Controls()
+
+    def on_question(rank, body):
+        attempts.append(body["attempt"])
+        controls.tell({f"told {body['attempt']}": True})
+        return {}
+
+    runner = HorovodRunner(np=np, env=watch.env, max_restarts=1)
+    assert runner.run_with(main, {}, on_question=on_question, controls=controls) == {"told 0": True, "told 1": True}
+    assert attempts == [0, 1]
+
+
+def test_a_question_to_a_driver_that_does_not_listen_gets_an_empty_answer(watch, np):
+    def main():
+        from lakelens.training.rank.process_context import ask, told
+
+        return ask({"validation": 1}), told()
+
+    assert HorovodRunner(np=np, env=watch.env).run(main) == ({}, {})
+
+
+@pytest.mark.parametrize("np", [pytest.param(-2, marks=pytest.mark.system)])
+def test_a_driver_that_thinks_longer_than_the_stall_timeout_stalls_nobody(watch, np, tmp_path):
+    def main(folder):
+        import time
+        from pathlib import Path
+
+        from lakelens.training.rank.frames import Kind
+        from lakelens.training.rank.process_context import ask, current
+
+        waits, come = Path(folder, "waits"), Path(folder, "come")
+        if current().rank == 0:
+            while not waits.exists():
+                time.sleep(0.01)
+            ask({})
+            come.touch()
+            return
+        # As a rank that waits for rank 0 in a collective reports it.
+        while not come.exists():
+            current().send(Kind.PROGRESS, {"entered": 1, "left": 0})
+            waits.touch()
+            time.sleep(0.1)
+        current().send(Kind.PROGRESS, {"entered": 1, "left": 1})
+
+    def on_question(rank, body):
+        time.sleep(5.0)
+        return {}
+
+    runner = HorovodRunner(np=np, env=watch.env, stall_timeout_s=4.0)
+    runner.run_with(main, {"folder": str(tmp_path)}, on_question=on_question)

@@ -1,0 +1,540 @@
+"""Ranks on the driver: values, logs, failures, and that nothing stays."""
+
+from __future__ import annotations
+
+import gc
+import math
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from leftovers import Watch, leaves_nothing
+from recipes import classic_recipe
+
+from lakelens.errors import InvalidArgumentError, LakelensError, RankFailedError, UnpicklableFunctionError
+from lakelens.training.runner import runner as runner_module
+from lakelens.training.runner.function_pickle import modules_to_preload, pickle_function
+from lakelens.training.runner.processes.gloo_store import LoopbackStore
+from lakelens.training.runner.processes.rank_process import RankProcess
+from lakelens.training.runner.processes.supervisor import Supervisor
+from lakelens.training.runner.runner import HorovodRunner
+
+pytestmark = pytest.mark.system
+
+
+@pytest.fixture
+def watch() -> Iterator[Watch]:
+    with leaves_nothing() as watch:
+        yield watch
+
+
+def runner(np: int, watch: Watch, **options) -> HorovodRunner:
+    return HorovodRunner(np=np, env=watch.env, **options)
+
+
+def test_rank_zeros_value_comes_back(watch):
+    def main(base, step):
+        from lakelens.training.rank.process_context import current
+
+        return {"rank": current().rank, "size": current().size, "sum": base + step}
+
+    assert runner(-2, watch).run(main, base=40, step=2) == {"rank": 0, "size": 2, "sum": 42}
+
+
+def test_each_rank_is_a_process_of_its_own_and_not_the_driver(watch, tmp_path):
+    def main(folder):
+        import os
+        from pathlib import Path
+
+        from lakelens.training.rank.process_context import current
+
+        Path(folder, str(current().rank)).write_text(f"{os.getpid()} {os.getsid(0)}")
+
+    runner(-3, watch).run(main, folder=str(tmp_path))
+    pairs = [path.read_text().split() for path in sorted(tmp_path.iterdir())]
+    assert len({pid for pid, _ in pairs} | {str(os.getpid())}) == 4
+    assert all(pid == session for pid, session in pairs)
+
+
+def test_a_large_value_comes_back_whole_and_can_be_written_to(watch):
+    def main():
+        import numpy as np
+
+        return np.arange(20 << 20, dtype=np.uint8), b"a" * (3 << 20), "ü" * (2 << 20), bytearray(2 << 20), [1, None]
+
+    array, raw, text, buffer, small = runner(-1, watch).run(main)
+    assert int(array[300]) == 300 % 256
+    assert array.nbytes == 20 << 20
+    array[0] = 7
+    assert (raw, text, buffer, small) == (b"a" * (3 << 20), "ü" * (2 << 20), bytearray(2 << 20), [1, None])
+
+
+def test_a_value_that_cannot_be_pickled_is_named(watch):
+    def main():
+        import threading
+
+        return {"lock": threading.Lock()}
+
+    with pytest.raises(RankFailedError, match="returned dict, which cannot be pickled"):
+        runner(-1, watch).run(main)
+
+
+def test_what_cannot_be_sent_is_named_before_anything_starts(watch):
+    import threading
+
+    lock = threading.Lock()
+
+    def main(options):
+        return lock, options
+
+    with pytest.raises(UnpicklableFunctionError, match=r"variable 'lock' \(_thread.lock\)"):
+        runner(-2, watch).run(main, options={})
+
+    def other(options):
+        return options
+
+    with pytest.raises(UnpicklableFunctionError, match=r"argument options=.* -> \['deep'\] -> \[1\]"):
+        runner(-2, watch).run(other, options={"deep": [1, lock]})
+
+
+def test_all_lines_of_all_ranks_are_streamed_with_their_rank(watch, capfd):
+    def main():
+        import sys
+
+        from lakelens.training.rank.process_context import current
+
+        print(f"out {current().rank}")
+        print(f"err {current().rank}", file=sys.stderr)
+        print("no newline at the end", end="")
+
+    runner(-2, watch, driver_log_verbosity="all").run(main)
+    lines = capfd.readouterr().out.splitlines()
+    for rank in range(2):
+        assert f"[{rank}]<stdout> out {rank}" in lines
+        assert f"[{rank}]<stderr> err {rank}" in lines
+        assert f"[{rank}]<stdout> no newline at the end" in lines
+
+
+def test_only_what_is_sent_is_shown_by_default_and_long_messages_are_cut(watch, capfd):
+    def main():
+        from lakelens.training.rank.process_context import current, log_to_driver
+
+        print("not for the driver")
+        log_to_driver(f"from {current().rank}")
+        log_to_driver("x" * 5000)
+
+    runner(-2, watch).run(main)
+    lines = capfd.readouterr().out.splitlines()
+    assert sorted(lines) == ["from 0", "from 1", "x" * 4000, "x" * 4000]
+
+
+def test_lines_are_shown_while_the_rank_runs(watch, capfd, tmp_path, monkeypatch):
+    seen = tmp_path / "seen"
+
+    def main(seen):
+        import time
+        from pathlib import Path
+
+        print("early")
+        while not Path(seen).exists():  # only a line that is shown now lets the rank end
+            time.sleep(0.05)
+
+    monkeypatch.setattr("lakelens.training.runner.runner._print_line", lambda *_: seen.touch())
+    runner(-1, watch, driver_log_verbosity="all").run(main, seen=str(seen))
+
+
+def test_a_rank_that_raises_ends_all_and_its_traceback_is_shown_first(watch):
+    def main():
+        import time
+
+        from lakelens.training.rank.process_context import current
+
+        for number in range(150):
+            print(f"line {number}")
+        if current().rank == 1:
+            raise KeyError("no such key")
+        time.sleep(600)
+
+    with pytest.raises(RankFailedError) as caught:
+        runner(-3, watch).run(main)
+    error = caught.value
+    assert str(error).startswith("Traceback (most recent call last)")
+    assert "worker.py" not in str(error).split("rank 1 of 3")[0]
+    assert (error.rank, error.reason, error.exit_code, error.signal_name) == (1, "raised", 1, None)
+    assert "KeyError: 'no such key'" in error.traceback
+    assert len(error.log) == 100
+    assert "line 149" in error.log
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_killed_rank_ends_the_job(watch, rank):
+    def main(victim):
+        import os
+        import signal
+        import time
+
+        from lakelens.training.rank.process_context import current
+
+        print("last words")
+        if current().rank == victim:
+            time.sleep(0.3)
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(600)
+
+    with pytest.raises(RankFailedError, match=rf"rank {rank} of 2 on .* was ended by SIGKILL") as caught:
+        runner(-2, watch).run(main, victim=rank)
+    assert (caught.value.rank, caught.value.signal_name, caught.value.log) == (rank, "SIGKILL", ["last words"])
+
+
+def test_a_stopped_rank_ends_the_job_within_the_stall_timeout(watch):
+    def main():
+        import os
+        import signal
+        import time
+
+        from lakelens.training.rank.process_context import current
+
+        if current().rank == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        time.sleep(600)
+
+    with pytest.raises(
+        RankFailedError, match=r"rank 1 of 2 .* was stopped by SIGSTOP and did not continue for \d+ s"
+    ) as caught:
+        runner(-2, watch, stall_timeout_s=2).run(main)
+    assert caught.value.reason == "stopped"
+
+
+def test_a_rank_that_is_stopped_and_continued_in_time_goes_on(watch):
+    def main():
+        import os
+        import signal
+        import subprocess
+        import time
+
+        subprocess.Popen(["sh", "-c", f"sleep 0.5; kill -CONT {os.getpid()}"])
+        os.kill(os.getpid(), signal.SIGSTOP)
+        time.sleep(0.1)
+        return "went on"
+
+    assert runner(-1, watch, stall_timeout_s=60).run(main) == "went on"
+
+
+def test_a_rank_that_leaves_by_exit_code_is_told_apart(watch):
+    def main(code):
+        import os
+        import sys
+
+        sys.stdout.flush()
+        os._exit(code)
+
+    with pytest.raises(RankFailedError, match="ended with exit code 7 without an exception") as caught:
+        runner(-1, watch).run(main, code=7)
+    assert caught.value.exit_code == 7
+    with pytest.raises(RankFailedError, match="exit code 0 before the training function had returned"):
+        runner(-1, watch).run(main, code=0)
+
+
+def test_sys_exit_zero_is_a_return_and_another_code_a_failure(watch):
+    def main(code):
+        import sys
+
+        sys.exit(code)
+
+    assert runner(-1, watch).run(main, code=0) is None
+    with pytest.raises(RankFailedError, match="SystemExit: 3"):
+        runner(-1, watch).run(main, code=3)
+
+
+def test_what_a_rank_has_not_closed_is_written_when_it_ends(watch, tmp_path):
+    def main(folder):
+        import atexit
+        from pathlib import Path
+
+        class Holder:
+            pass
+
+        holder = Holder()
+        holder.itself = holder  # garbage that only a collection would find
+        holder.file = Path(folder, "in garbage").open("w")  # noqa: SIM115 - not closed, that is the point
+        holder.file.write("written")
+        atexit.register(Path(folder, "at exit").write_text, "written")
+
+    runner(-1, watch).run(main, folder=str(tmp_path))
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
+        "in garbage": "written",
+        "at exit": "written",
+    }
+
+
+def test_imports_that_take_seconds_are_begun_before_the_function_is():
+    def uses_horovod():
+        import lakelens.training.distributed  # noqa: F401
+
+    def uses_keras():
+        import keras  # noqa: F401
+
+    def uses_both():
+        import keras  # noqa: F401
+
+        import lakelens.training.distributed  # noqa: F401
+
+    def uses_neither():
+        return 1
+
+    def preloaded(main, size=2):
+        return modules_to_preload(main, pickle_function(main, {}), size)
+
+    assert preloaded(uses_horovod) == ("lakelens.training.distributed", "horovod.tensorflow")
+    assert preloaded(uses_horovod, size=1) == ("lakelens.training.distributed",)
+    assert preloaded(uses_keras) == ("tensorflow",)
+    assert preloaded(uses_both, size=1) == ("lakelens.training.distributed", "tensorflow")
+    assert preloaded(uses_neither) == ()
+    # Pickled by name: only the module's own file tells what it imports.
+    assert preloaded(classic_recipe) == ("lakelens.training.distributed", "horovod.tensorflow", "tensorflow")
+
+
+def test_whatever_a_rank_has_started_ends_with_it(watch, tmp_path):
+    def main(folder):
+        import os
+        import subprocess
+        import time
+        from pathlib import Path
+
+        subprocess.Popen(["sleep", "600"])
+        subprocess.Popen(["sleep", "600"], start_new_session=True)
+        subprocess.Popen(["sh", "-c", "trap '' TERM; sleep 600 & wait"])
+        if os.fork() == 0:  # a daemon: its parent is gone, its session its own
+            os.setsid()
+            if os.fork() == 0:
+                time.sleep(600)
+            os._exit(0)
+        Path(folder, "ready").touch()
+        return "done"
+
+    assert runner(-1, watch).run(main, folder=str(tmp_path)) == "done"
+    assert watch.processes() == []
+
+
+def test_a_rank_that_ignores_the_soft_end_is_ended_hard(watch):
+    def main():
+        import signal
+        import time
+
+        from lakelens.training.rank.process_context import current
+
+        if current().rank == 1:
+            time.sleep(0.5)
+            raise ValueError("stop")
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        time.sleep(600)
+
+    with pytest.raises(RankFailedError, match="ValueError: stop"):
+        runner(-2, watch).run(main)
+    assert watch.processes() == []
+
+
+def test_the_soft_end_lets_finally_blocks_run(watch, tmp_path):
+    def main(folder):
+        import time
+        from pathlib import Path
+
+        from lakelens.training.rank.process_context import current
+
+        if current().rank == 1:
+            time.sleep(0.5)
+            raise ValueError("stop")
+        try:
+            time.sleep(600)
+        finally:
+            Path(folder, "cleaned up").touch()
+
+    with pytest.raises(RankFailedError):
+        runner(-2, watch).run(main, folder=str(tmp_path))
+    assert (tmp_path / "cleaned up").exists()
+
+
+def test_a_killed_keeper_takes_its_rank_along(watch):
+    def main():
+        import os
+        import signal
+        import time
+
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(600)
+
+    with pytest.raises(RankFailedError, match="SIGKILL"):
+        runner(-1, watch).run(main)
+
+
+def test_a_rank_whose_threads_never_end_does_not_hold_up_the_job(watch, monkeypatch):
+    monkeypatch.setattr("lakelens.training.runner.processes.supervisor.EXIT_GRACE_S", 1.0)
+
+    def main():
+        import threading
+        import time
+
+        threading.Thread(target=time.sleep, args=(600,)).start()
+        return "value"
+
+    assert runner(-1, watch).run(main) == "value"
+
+
+def test_an_interrupted_driver_ends_the_ranks(watch):
+    def main():
+        import time
+
+        time.sleep(600)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 1.0)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            runner(-2, watch).run(main)
+    finally:
+        signal.signal(signal.SIGALRM, previous)
+    assert watch.processes() == []
+
+
+def test_two_runners_from_two_threads_run_at_the_same_time(watch, tmp_path):
+    def main(folder, name):
+        import time
+        from pathlib import Path
+
+        from lakelens.training.rank.process_context import current
+
+        # Each job ends only if the ranks of both are there at once.
+        Path(folder, f"{name}-{current().rank}").touch()
+        while len(list(Path(folder).iterdir())) < 4:
+            time.sleep(0.05)
+        return name
+
+    with ThreadPoolExecutor(2) as pool:
+        jobs = [pool.submit(runner(-2, watch).run, main, folder=str(tmp_path), name=name) for name in ("a", "b")]
+        assert [job.result() for job in jobs] == ["a", "b"]
+
+
+def test_a_failed_job_is_started_again_and_the_function_sees_its_attempt(watch, capfd):
+    def main():
+        from lakelens.training.rank.process_context import current
+
+        if current().attempt < 2:
+            raise ValueError(f"attempt {current().attempt}")
+        return current().attempt
+
+    assert runner(-2, watch, max_restarts=2).run(main) == 2
+    said = capfd.readouterr().err
+    assert "Starting again (1 of 2 restarts)" in said
+    assert "Starting again (2 of 2 restarts)" in said
+    with pytest.raises(RankFailedError, match=r"attempt 1\n(.|\n)*The job was started 2 times"):
+        runner(-2, watch, max_restarts=1).run(main)
+
+
+def test_a_cancelled_job_is_not_started_again(monkeypatch):
+    starts = []
+
+    def cancelled(job, listener):
+        starts.append(job.attempt)
+        raise RankFailedError("somebody cancelled it", reason="cancelled")
+
+    monkeypatch.setattr(runner_module, "run_on_driver", cancelled)
+    with pytest.raises(RankFailedError, match="somebody cancelled it"):
+        HorovodRunner(np=-1, max_restarts=3).run(lambda: None)
+    assert starts == [0]
+
+
+def test_the_users_environment_reaches_the_ranks_and_another_jobs_place_does_not(watch, monkeypatch):
+    monkeypatch.setenv("HOROVOD_RANK", "5")
+    monkeypatch.setenv("HOROVOD_SIZE", "9")
+
+    def main():
+        import os
+
+        from lakelens.training.distributed import rank, size
+
+        return rank(), size(), os.environ["MINE"], os.environ.get("HOROVOD_RANK")
+
+    assert HorovodRunner(np=-1, env={**watch.env, "MINE": "yes"}).run(main) == (0, 1, "yes", None)
+
+
+def test_what_the_user_sets_goes_before_what_the_launcher_sets(watch):
+    def main():
+        import os
+
+        return os.environ["HOROVOD_GLOO_TIMEOUT_SECONDS"], os.environ["HOROVOD_CONTROLLER"]
+
+    mine = {**watch.env, "HOROVOD_GLOO_TIMEOUT_SECONDS": "300"}
+    assert HorovodRunner(np=-2, env=mine).run(main) == ("300", "gloo")
+
+
+def test_a_world_of_one_never_imports_horovod(watch):
+    def main():
+        import sys
+
+        import lakelens.training.distributed as hvd
+
+        hvd.init()
+        hvd.barrier()
+        value = hvd.broadcast_object({"a": 1}), hvd.allgather_object(2), hvd.rank(), hvd.size(), hvd.local_rank()
+        hvd.shutdown()
+        return value, any(name.split(".")[0] in ("horovod", "pyspark") for name in sys.modules)
+
+    assert runner(-1, watch).run(main) == (({"a": 1}, [2], 0, 1, 0), False)
+
+
+def test_many_starts_in_a_row_leave_nothing_that_a_later_one_would_stumble_over(watch):
+    def main():
+        return 1
+
+    # One descriptor that each left would be more than `watch` allows.
+    for _ in range(10):
+        assert runner(-2, watch).run(main) == 1
+    gc.collect()
+    assert [kept for kept in gc.get_objects() if isinstance(kept, (RankProcess, Supervisor, LoopbackStore))] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"np": 1.5}, "np=1.5: the number of processes is a whole number"),
+        ({"np": True}, "np=True"),
+        (
+            {"np": -1, "driver_log_verbosity": "some"},
+            "driver_log_verbosity='some' is not known; use one of 'all', 'log_callback_only'",
+        ),
+        ({"np": -1, "stall_timeout_s": 0}, "stall_timeout_s=0: must be a number of at least 1"),
+        ({"np": -1, "slots_wait_s": -1}, "slots_wait_s=-1: must be a number of at least 0"),
+        ({"np": -1, "stall_timeout_s": math.inf}, "stall_timeout_s=inf: must be a number of at most 1e.09"),
+        ({"np": -1, "slots_wait_s": math.inf}, "slots_wait_s=inf: must be a number of at most 1e.09"),
+        ({"np": -1, "slots_wait_s": math.nan}, "slots_wait_s=nan: must be a number of at least 0"),
+        ({"np": -1, "max_restarts": -1}, "max_restarts=-1"),
+        ({"np": -1, "max_restarts": 1.5}, "max_restarts=1.5: must be a whole number of at least 0"),
+        ({"np": -1, "max_restarts": True}, "max_restarts=True: must be a whole number"),
+        ({"np": -1, "env": {"A": 1}}, r"env\['A'\]=1: environment variables are text"),
+    ],
+)
+def test_arguments_that_break_a_rule_are_refused(arguments, words):
+    with pytest.raises(InvalidArgumentError, match=words):
+        HorovodRunner(**arguments)
+
+
+def test_what_is_no_function_is_refused(watch):
+    with pytest.raises(InvalidArgumentError, match="takes a function, got int: 3"):
+        runner(-1, watch).run(3)
+
+
+def test_errors_of_ranks_survive_pickling(watch):
+    import pickle
+
+    def main():
+        raise ValueError("boom")
+
+    with pytest.raises(LakelensError) as caught:
+        runner(-1, watch).run(main)
+    copy = pickle.loads(pickle.dumps(caught.value))
+    assert (str(copy), copy.rank, copy.log) == (str(caught.value), 0, caught.value.log)

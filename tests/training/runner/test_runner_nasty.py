@@ -1,0 +1,301 @@
+"""Training functions that do what nobody should: each ends with its value or with an error that says what it did."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from leftovers import Watch, leaves_nothing
+
+from lakelens.errors import LaunchError, RankFailedError
+from lakelens.training.rank.frames import Kind, pack
+from lakelens.training.runner.runner import HorovodRunner
+
+pytestmark = pytest.mark.system
+
+
+@pytest.fixture
+def watch() -> Iterator[Watch]:
+    with leaves_nothing() as watch:
+        yield watch
+
+
+def run(watch: Watch, main, **options):
+    return HorovodRunner(np=-1, env=watch.env, **options).run(main)
+
+
+def test_a_traceback_of_any_length_in_any_script_comes_back(watch):
+    def main():
+        raise ValueError("\N{GRINNING FACE}" * 300_000)
+
+    with pytest.raises(RankFailedError) as caught:
+        run(watch, main)
+    assert caught.value.reason == "raised"
+    assert "\N{GRINNING FACE}" * 1000 in caught.value.traceback
+
+
+def test_an_exception_that_cannot_be_written_down_is_named_by_its_type(watch):
+    def main():
+        class Mute(Exception):
+            def __str__(self):
+                raise RuntimeError("no words")
+
+        raise Mute
+
+    with pytest.raises(RankFailedError, match="Mute") as caught:
+        run(watch, main)
+    assert caught.value.reason == "raised"
+
+
+def test_a_value_that_the_driver_cannot_read_is_named(watch):
+    def main():
+        def fail():
+            raise OSError("only on the machine that made it")
+
+        class Value:
+            def __reduce__(self):
+                return fail, ()
+
+        return Value()
+
+    with pytest.raises(LaunchError, match=r"rank 0's value cannot be read .*only on the machine that made it"):
+        run(watch, main)
+
+
+def test_output_without_newlines_is_shown_whole_in_pieces(watch, capfd):
+    def main():
+        import sys
+
+        sys.stdout.write("".join(f"{number:07d}," for number in range(1_250_000)))
+
+    run(watch, main, driver_log_verbosity="all")
+    lines = capfd.readouterr().out.splitlines()
+    text = "".join(line.removeprefix("[0]<stdout> ") for line in lines)
+    assert text == "".join(f"{number:07d}," for number in range(1_250_000))
+    assert max(map(len, lines)) < 10_000
+
+
+def test_output_that_is_no_text_is_shown_as_far_as_it_is(watch, capfd):
+    def main():
+        import os
+
+        os.write(1, b"before \xff\xfe\x00 after\n")
+
+    run(watch, main, driver_log_verbosity="all")
+    assert "[0]<stdout> before \ufffd\ufffd\0 after" in capfd.readouterr().out
+
+
+def test_a_driver_whose_terminal_knows_ascii_only_shows_what_it_can(tmp_path):
+    script = tmp_path / "driver.py"
+    script.write_text(
+        "from lakelens.training.runner.runner import HorovodRunner\n"
+        "def main():\n"
+        "    from lakelens.training.rank.process_context import log_to_driver\n"
+        "    log_to_driver('caf\\u00e9')\n"
+        "    return 'done'\n"
+        "print(HorovodRunner(np=-1, env={'PYTHONIOENCODING': 'utf-8'}).run(main))\n"
+    )
+    found = subprocess.run(
+        [sys.executable, str(script)],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.returncode == 0, found.stderr[-2000:]
+    assert found.stdout == "caf?\ndone\n"
+
+
+def test_a_rank_may_close_its_output_leave_its_folder_and_empty_its_environment(watch, tmp_path):
+    def main(folder):
+        import os
+        from pathlib import Path
+
+        os.chdir(folder)
+        Path(folder).rmdir()
+        os.umask(0o777)
+        os.environ.clear()
+        os.close(1)
+        os.close(2)
+        return "done"
+
+    (tmp_path / "gone").mkdir()
+    assert HorovodRunner(np=-1, env=watch.env).run(main, folder=str(tmp_path / "gone")) == "done"
+
+
+def test_a_rank_that_closes_every_descriptor_fails_and_does_not_hang(watch):
+    def main():
+        import os
+
+        os.closerange(0, 256)
+        return "nobody hears of it"
+
+    with pytest.raises(RankFailedError, match=r"rank 0 of 1 on .* ended with exit code 1"):
+        run(watch, main)
+
+
+@pytest.mark.parametrize(
+    ("rubbish", "rule"),
+    [
+        (b"\xff" * 64, "a frame announces 4294967295 bytes"),
+        (pack(99), "a frame of kind 99 is none that a rank sends"),
+        (pack(Kind.PROGRESS, {"entered": 1}), "an event of kind 'progress' has left=None; it must be int"),
+        (pack(Kind.RAISED, b"[1]"), "a frame of kind 6 holds list, not an object"),
+        (pack(Kind.ASK, {"number": 1}), "an event of kind 'asked' has body=None; it must be dict"),
+    ],
+    ids=["rubbish", "kind", "fields", "list", "question"],
+)
+def test_a_rank_that_writes_into_its_line_to_the_launcher_is_lost_with_the_rule(watch, rubbish, rule):
+    def main(data):
+        import time
+
+        from lakelens.training.rank.process_context import current
+
+        current().line.socket.sendall(data)
+        time.sleep(600)
+
+    with pytest.raises(RankFailedError) as caught:
+        HorovodRunner(np=-1, env=watch.env).run(main, data=rubbish)
+    assert (caught.value.rank, caught.value.reason) == (0, "lost")
+    assert f"wrote into its line to the launcher: {rule}" in str(caught.value)
+
+
+def test_messages_of_many_threads_arrive_whole(watch, capfd):
+    def main():
+        import threading
+
+        from lakelens.training.rank.process_context import log_to_driver
+
+        def talk(name):
+            for number in range(200):
+                log_to_driver(f"{name}-{number}-" + "x" * 3000)
+
+        threads = [threading.Thread(target=talk, args=(name,)) for name in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    run(watch, main)
+    lines = capfd.readouterr().out.splitlines()
+    assert sorted(lines) == sorted(f"{name}-{number}-" + "x" * 3000 for name in range(8) for number in range(200))
+
+
+def test_a_module_whose_import_fails_in_any_way_does_so_in_the_training_function(watch, tmp_path, monkeypatch):
+    def main():
+        try:
+            import tensorflow
+        except TypeError as error:
+            return f"trained without: {error}"
+        return tensorflow.__name__
+
+    (tmp_path / "tensorflow.py").write_text("raise TypeError('a protobuf that is too new')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert run(watch, main) == "trained without: a protobuf that is too new"
+
+
+def test_a_daemon_that_ignores_the_soft_end_and_changed_its_session_ends_with_its_rank(watch, tmp_path):
+    def main(place):
+        import os
+        import signal
+        import time
+        from pathlib import Path
+
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork() > 0:
+                os._exit(0)
+            for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+                signal.signal(number, signal.SIG_IGN)
+            Path(place).touch()
+            time.sleep(600)
+        while not Path(place).exists():
+            time.sleep(0.01)
+        return "done"
+
+    assert HorovodRunner(np=-1, env=watch.env).run(main, place=str(tmp_path / "there")) == "done"
+    assert watch.processes() == []
+
+
+def test_a_folder_for_temporary_files_that_is_missing_is_named(watch, tmp_path):
+    script = tmp_path / "driver.py"
+    script.write_text(
+        "import tempfile\n"
+        "tempfile.tempdir = '/proc'\n"
+        "from lakelens.errors import LaunchError\n"
+        "from lakelens.training.runner.runner import HorovodRunner\n"
+        "try:\n"
+        "    HorovodRunner(np=-1).run(lambda: 1)\n"
+        "except LaunchError as error:\n"
+        "    print(error)\n"
+    )
+    found = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
+    assert "/proc" in found.stdout, found.stderr[-2000:]
+    assert "TMPDIR" in found.stdout
+
+
+def test_a_start_that_the_folder_for_temporary_files_has_no_room_for_leaves_nothing(watch):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
+    try:
+        with pytest.raises(LaunchError, match=r"takes no file of .*TMPDIR"):
+            HorovodRunner(np=-2, env=watch.env).run(len, obj=bytes(8 << 20))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_a_value_for_which_the_disk_has_no_room_is_not_called_unpicklable(watch):
+    def main():
+        import resource
+        import signal
+
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+        return bytes(8 << 20)
+
+    with pytest.raises(RankFailedError, match=r"could not be written .*File too large.*TMPDIR"):
+        run(watch, main)
+
+
+def test_an_exit_without_an_error_fails_where_the_disk_has_no_room_for_its_value(watch):
+    def main():
+        import resource
+        import signal
+        import sys
+
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+        sys.exit(0)
+
+    with pytest.raises(RankFailedError, match=r"could not be written .*File too large.*TMPDIR") as caught:
+        run(watch, main)
+    assert caught.value.reason == "raised"
+
+
+def test_an_interruption_at_any_moment_of_the_start_leaves_nothing(watch):
+    def main():
+        import time
+
+        time.sleep(100)
+
+    def interrupt(number, frame):
+        while frame is not None:
+            if frame.f_code.co_name == "__del__":  # Python would report it there and go on
+                signal.setitimer(signal.ITIMER_REAL, 0.001)
+                return
+            frame = frame.f_back
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for moment in range(20):
+            with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - the clock starts with the call
+                signal.setitimer(signal.ITIMER_REAL, 0.001 * 1.4**moment)
+                run(watch, main)
+    finally:
+        signal.signal(signal.SIGALRM, previous)

@@ -1,0 +1,163 @@
+"""Rules of the Trial's context and of entry points; no TensorFlow."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from lakelens.errors import TrialError
+from lakelens.training.trials.entrypoint import DEFAULT_ENTRYPOINT, EntryPoint
+from lakelens.training.trials.trial import Trial, TrialContext
+
+pytestmark = pytest.mark.unit
+
+
+def context(**hyperparameters: object) -> TrialContext:
+    return TrialContext(hyperparameters=hyperparameters, class_names=["a", "b"], image_size=(8, 8))
+
+
+def test_a_given_hyperparameter_wins_over_its_default():
+    assert context(rate=0.5).get_hparam("rate", 0.1) == 0.5
+    assert context().get_hparam("rate", 0.1) == 0.1
+
+
+def test_a_hyperparameter_without_default_must_be_given():
+    with pytest.raises(TrialError, match=r"'rate' is missing \(depth\)"):
+        context(depth=3).get_hparam("rate")
+
+
+@pytest.mark.parametrize(
+    ("given", "default", "got"),
+    [(1, 0.5, 1.0), ([1, 2], (3,), (1, 2)), ("x", None, "x"), (None, None, None), (True, False, True)],
+)
+def test_a_value_that_fits_the_defaults_type_is_taken(given, default, got):
+    value = context(x=given).get_hparam("x", default)
+    assert value == got
+    assert type(value) is type(got)
+
+
+@pytest.mark.parametrize(
+    ("given", "default"), [("0.1", 0.1), (1.5, 2), (True, 1), (1, True), (0, False), (5, "five"), (None, 1.0)]
+)
+def test_a_value_of_another_type_than_the_default_is_refused(given, default):
+    with pytest.raises(TrialError, match=r"hyperparameter 'x' is .* its default is"):
+        context(x=given).get_hparam("x", default)
+
+
+def test_a_misspelt_hyperparameter_is_refused_with_the_nearest_name():
+    trial_context = context(lerning_rate=0.1)
+    trial_context.get_hparam("learning_rate", 0.3)
+    with pytest.raises(TrialError, match="never asks for hyperparameter 'lerning_rate'; did you mean 'learning_rate'"):
+        trial_context.require_all_used()
+
+
+def test_what_was_asked_for_is_what_is_recorded():
+    trial_context = context(rate=1)
+    trial_context.get_hparam("rate", 0.1)
+    trial_context.get_hparam("depth", 3)
+    trial_context.require_all_used()
+    assert trial_context.hyperparameters == {"rate": 1.0, "depth": 3}
+
+
+def write_trial(folder: Path, body: str = "", name: str = "mine.py") -> Path:
+    path = folder / name
+    text = """
+        from lakelens.training.trials.trial import Trial
+        BODY
+        class Mine(Trial):
+            def build_model(self):
+                return None
+        class Unfinished(Trial):
+            pass
+        class NoTrial:
+            pass
+        """
+    path.write_text(textwrap.dedent(text).replace("BODY", body))
+    return path
+
+
+def test_a_module_entry_point_is_found_without_importing_it():
+    code = f"""
+        import sys
+        from lakelens.training.trials.entrypoint import EntryPoint
+        entry = EntryPoint.parse({DEFAULT_ENTRYPOINT!r})
+        assert entry.name == {DEFAULT_ENTRYPOINT!r}
+        assert not {{"tensorflow", "keras", "pyspark", "lakelens.training.trials.small_cnn"}} & set(sys.modules)
+        """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_file_entry_point_travels_with_its_source(tmp_path):
+    path = write_trial(tmp_path)
+    entry = pickle.loads(pickle.dumps(EntryPoint.parse(f"{path}:Mine")))
+    path.unlink()
+    assert issubclass(entry.load(), Trial)
+    assert entry.name == f"{path}:Mine"
+
+
+def test_a_file_entry_point_imports_the_files_beside_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "beside_the_trial.py").write_text("VALUE = 5\n")
+    path = write_trial(tmp_path, "from beside_the_trial import VALUE")
+    assert sys.modules[EntryPoint.parse(f"{path}:Mine").load().__module__].VALUE == 5
+
+
+def test_a_class_is_an_entry_point(tmp_path):
+    mine = EntryPoint.parse(f"{write_trial(tmp_path)}:Mine").load()
+    assert EntryPoint.parse(mine).load() is mine
+
+
+@pytest.mark.parametrize(
+    "entrypoint", ["", "Mine", "mine.py", ":Mine", "mine.py:", "mine.py:not a name", "a b:Mine", "/x/y:Mine"]
+)
+def test_an_entry_point_of_another_form_is_refused(entrypoint):
+    with pytest.raises(TrialError, match=r"give module:Class, path/to/file\.py:Class or a Trial class"):
+        EntryPoint.parse(entrypoint)
+
+
+def test_a_missing_file_module_or_class_is_named(tmp_path):
+    path = write_trial(tmp_path)
+    with pytest.raises(TrialError, match=r"absent\.py:Mine: there is no such file"):
+        EntryPoint.parse(f"{tmp_path}/absent.py:Mine")
+    with pytest.raises(TrialError, match=r"Python finds no module 'no_such_package\.trials'"):
+        EntryPoint.parse("no_such_package.trials:Mine")
+    with pytest.raises(TrialError, match=r"defines no class 'Other'; it defines: Mine, Unfinished, NoTrial"):
+        EntryPoint.parse(f"{path}:Other")
+    with pytest.raises(TrialError, match=r"small_cnn\.py defines no class 'SmalCnn'; it defines: SmallCnn"):
+        EntryPoint.parse("lakelens.training.trials.small_cnn:SmalCnn")
+
+
+def test_a_name_that_the_file_imports_or_assigns_is_left_to_the_ranks(tmp_path):
+    path = write_trial(
+        tmp_path, "from lakelens.training.trials.small_cnn import SmallCnn as Borrowed\nAlias = Borrowed"
+    )
+    assert EntryPoint.parse(f"{path}:Borrowed").load().__name__ == "SmallCnn"
+    assert EntryPoint.parse(f"{path}:Alias").load().__name__ == "SmallCnn"
+
+
+def test_a_file_with_a_syntax_error_is_refused_with_its_line(tmp_path):
+    (tmp_path / "broken.py").write_text("class Mine(:\n    pass\n")
+    with pytest.raises(TrialError, match=r"broken\.py, line 1: .*cannot be imported"):
+        EntryPoint.parse(f"{tmp_path}/broken.py:Mine")
+
+
+def test_a_class_that_is_no_finished_trial_is_refused(tmp_path):
+    path = write_trial(tmp_path)
+    with pytest.raises(TrialError, match="must be a subclass of lakelens"):
+        EntryPoint.parse(f"{path}:NoTrial").load()
+    with pytest.raises(TrialError, match="does not define build_model"):
+        EntryPoint.parse(f"{path}:Unfinished").load()
+    with pytest.raises(TrialError, match="must be a subclass of lakelens"):
+        EntryPoint.parse(dict)

@@ -1,0 +1,285 @@
+"""A checkpoint: a folder with a Keras model, the training state and a manifest that fixes every byte of both.
+
+A checkpoint appears under its name only when it is complete and on disk, its name is never written twice, and nothing
+in it is pickled. The manifest's digest identifies it wherever it is copied to.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...errors import CheckpointError, InvalidArgumentError
+from .manifests import (
+    ARRAYS_FILE,
+    MANIFEST_FILE,
+    MODEL_FILE,
+    NAME,
+    STATE_FILE,
+    canonical_json,
+    checked_metadata,
+    digest_of,
+    entry_of,
+    is_partial,
+    manifest_text,
+    read_manifest,
+    verify_file,
+)
+
+if TYPE_CHECKING:
+    import keras
+    import numpy as np
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One complete checkpoint whose files were compared with their digests.
+
+    Attributes:
+        path: Its folder.
+        digest: SHA-256 over the files' digests and the metadata, as 64 hexadecimal digits; equal for every copy.
+        metadata: What the checkpoint says of itself: input, labels, table, version, entrypoint, hyperparameters, epoch,
+            step, run_id, metrics.
+    """
+
+    path: Path
+    digest: str
+    metadata: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The folder's name, such as `epoch-0003-1a2b3c4d5e6f`."""
+        return self.path.name
+
+    @property
+    def model_path(self) -> Path:
+        """The `.keras` file."""
+        return self.path / MODEL_FILE
+
+    @property
+    def input_shape(self) -> tuple[int, int, int]:
+        """Height, width and channels of the images that the model takes."""
+        given = self.metadata["input"]
+        return int(given["height"]), int(given["width"]), int(given["channels"])
+
+    @property
+    def class_names(self) -> list[str] | None:
+        """Class names by label number (a number without a name has its digits); None when the model has none."""
+        labels = self.metadata.get("labels")
+        if not labels:
+            return None
+        by_number = {int(number): str(name) for number, name in labels.items()}
+        return [by_number.get(number, str(number)) for number in range(max(by_number) + 1)]
+
+    def state(self) -> dict[str, Any]:
+        """Reads the training state (see `training_state`)."""
+        value = json.loads((self.path / STATE_FILE).read_text(encoding="utf-8"))
+        if not isinstance(value, dict):
+            raise CheckpointError(f"{self.path / STATE_FILE} holds {type(value).__name__}, not an object")
+        return value
+
+    def arrays(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Reads the arrays of the training state by name; none for most checkpoints at the end of an epoch."""
+        import numpy as np
+
+        path = self.path / ARRAYS_FILE
+        if not path.exists():
+            return {}
+        with np.load(path, allow_pickle=False) as arrays:
+            return dict(arrays)
+
+    def load_model(self, *, compile: bool = False, custom_objects: Mapping[str, Any] | None = None) -> keras.Model:
+        """Loads the model in Keras safe mode.
+
+        Args:
+            compile: Restore optimizer, loss and metrics too; inference does not need them.
+            custom_objects: The user's own layers by name; without it only Keras's own classes are built.
+
+        Raises:
+            CheckpointError: If the file is no `.keras` archive, or holds what safe mode refuses (a Lambda layer).
+        """
+        from .keras_files import load_keras_file
+
+        return load_keras_file(self.model_path, compile=compile, custom_objects=custom_objects)
+
+
+def save_checkpoint(
+    model: keras.Model,
+    folder: str | Path,
+    *,
+    metadata: Mapping[str, Any],
+    state: Mapping[str, Any] | None = None,
+    arrays: Mapping[str, np.ndarray[Any, Any]] | None = None,
+    name: str = "checkpoint",
+) -> Checkpoint:
+    """Writes `model` as a new checkpoint in `folder` and gives it back.
+
+    Args:
+        model: A built Keras model; its optimizer's state is written when it is compiled.
+        folder: Where checkpoints are kept; made when missing.
+        metadata: JSON values; `input` with height, width and channels is required.
+        state: JSON values that continue the training: epoch, feed position, seed.
+        arrays: Arrays that belong to them.
+        name: Beginning of the checkpoint's name; its digest's first 12 digits follow.
+
+    Raises:
+        CheckpointError: If a value is no JSON, or the model cannot be saved or could not be loaded again.
+        OSError: If the disk refuses.
+    """
+    from .keras_files import save_keras_file
+
+    files: dict[str, Callable[[Path], None]] = {
+        MODEL_FILE: lambda path: save_keras_file(model, path),
+        STATE_FILE: lambda path: _write_text(path, canonical_json("state", state or {})),
+    }
+    if arrays:
+        files[ARRAYS_FILE] = lambda path: _write_arrays(path, arrays)
+    return write_checkpoint(folder, files=files, metadata=metadata, name=name)
+
+
+def write_checkpoint(
+    folder: str | Path, *, files: Mapping[str, Callable[[Path], None]], metadata: Mapping[str, Any], name: str
+) -> Checkpoint:
+    """Writes files and their manifest under a temporary name, syncs them to disk, then renames.
+
+    Whoever dies in between leaves a `.partial` folder that no reader takes for a checkpoint (see `sweep`).
+
+    Args:
+        folder: Where checkpoints are kept; made when missing.
+        files: For each file name a function that writes the file at the path it is given.
+        metadata: JSON values; `input` is required.
+        name: Beginning of the checkpoint's name.
+    """
+    if not NAME.match(name):
+        raise InvalidArgumentError(
+            f"checkpoint name {name!r}: a letter or digit, then up to 100 of these, '.', '_' and '-'"
+        )
+    described = checked_metadata(metadata)
+    root = Path(folder)
+    root.mkdir(parents=True, exist_ok=True)
+    partial = root / f".{name}.{secrets.token_hex(8)}.partial"
+    partial.mkdir()
+    try:
+        entries = {}
+        for file_name, write in files.items():
+            write(partial / file_name)
+            _sync(partial / file_name)
+            entries[file_name] = entry_of(partial / file_name)
+        digest = digest_of(entries, described)
+        _write_text(partial / MANIFEST_FILE, manifest_text(entries, described, digest))
+        _sync(partial / MANIFEST_FILE)
+        _sync(partial)
+        final = root / f"{name}-{digest[:12]}"
+        if not final.exists():  # the same bytes are there already: nothing to replace
+            partial.rename(final)
+            _sync(root)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return Checkpoint(final, digest, described)
+
+
+def open_checkpoint(path: str | Path) -> Checkpoint:
+    """Opens the checkpoint in folder `path` and compares every file with its digest.
+
+    Raises:
+        CheckpointNotFoundError: If there is no checkpoint at `path`.
+        CheckpointError: If a file is missing, changed or half-written, or `path` is a kind of model that is refused.
+    """
+    folder = Path(path).expanduser()
+    manifest = read_manifest(folder)
+    entries: dict[str, dict[str, Any]] = manifest["files"]
+    for file_name, entry in entries.items():
+        verify_file(folder / file_name, entry)
+    metadata = manifest["metadata"]
+    digest = digest_of(entries, metadata)
+    if digest != manifest["digest"]:
+        raise CheckpointError(
+            f"{folder / MANIFEST_FILE}: its digest is {manifest['digest']}, its contents give {digest}; the metadata "
+            "was changed after the checkpoint was written. Take an untouched copy, or train again."
+        )
+    return Checkpoint(folder.absolute(), digest, metadata)
+
+
+def list_checkpoints(folder: str | Path) -> list[Checkpoint]:
+    """Opens every checkpoint in `folder`, the earliest in the training first; half-written ones are passed over."""
+    root = Path(folder)
+    if not root.is_dir():
+        return []
+    found = [
+        open_checkpoint(child)
+        for child in sorted(root.iterdir())
+        if (child / MANIFEST_FILE).is_file() and not is_partial(child)
+    ]
+    return sorted(found, key=_place)
+
+
+def last_checkpoint(folder: str | Path) -> Checkpoint | None:
+    """Opens the checkpoint of `folder` that is the latest in the training; damaged ones are passed over."""
+    last: Checkpoint | None = None
+    root = Path(folder)
+    for child in sorted(root.iterdir()) if root.is_dir() else []:
+        if not (child / MANIFEST_FILE).is_file() or is_partial(child):
+            continue
+        try:
+            found = open_checkpoint(child)
+        except CheckpointError as error:
+            logger.warning("%s is passed over: %s", child, error)
+            continue
+        last = max((each for each in (last, found) if each is not None), key=_place)
+    return last
+
+
+def _place(checkpoint: Checkpoint) -> tuple[int, int, str]:
+    told = checkpoint.metadata
+    return int(told.get("step", 0)), int(told.get("epoch", 0)), checkpoint.name
+
+
+def sweep(folder: str | Path) -> list[Path]:
+    """Removes what writers that died left in `folder`; call it only when none is at work there.
+
+    Returns:
+        The folders that were removed.
+    """
+    root = Path(folder)
+    if not root.is_dir():
+        return []
+    left = [child for child in sorted(root.iterdir()) if is_partial(child)]
+    for child in left:
+        shutil.rmtree(child, ignore_errors=True)
+    return left
+
+
+def remove_checkpoint(checkpoint: Checkpoint) -> None:
+    """Removes a checkpoint: it stops being one at once, whatever happens during the removal."""
+    doomed = checkpoint.path.with_name(f".{checkpoint.name}.{secrets.token_hex(8)}.partial")
+    checkpoint.path.rename(doomed)
+    shutil.rmtree(doomed, ignore_errors=True)
+
+
+def _write_text(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+
+
+def _write_arrays(path: Path, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
+    import numpy as np
+
+    with path.open("wb") as file:
+        np.savez(file, **dict(arrays))
+
+
+def _sync(path: Path) -> None:
+    """Forces a file or a folder's entries to disk: a rename that survives a crash must not point at absent bytes."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,136 @@
+"""Saves and loads `.keras` files so that loading one builds layers and never runs code of the file's choosing."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...errors import CheckpointError
+
+if TYPE_CHECKING:
+    import keras
+
+_CONFIG = "config.json"
+# The largest architectures of keras.applications have configs near 1 MB.
+_CONFIG_LIMIT_BYTES = 64 << 20
+# Keras safe mode stops the first two when they are built. They are also refused here, before Keras sees the file: safe
+# mode was by-passed several times (CVE-2024-3660, -2025-1550, -8747, -9905, -9906), through these or a foreign module.
+_REFUSED_CLASSES = frozenset({"Lambda", "__lambda__", "TFSMLayer", "TorchModuleWrapper", "FlaxLayer", "JaxLayer"})
+# `builtins` marks a Keras function such as an activation, which is looked up in Keras only.
+_OWN_PACKAGES = frozenset({"keras", "builtins"})
+# Layers of lakelens itself: class and registered name. Of a function Keras would look at its module instead.
+_OWN_LAYERS = frozenset({("SyncBatchNormalization", "lakelens>SyncBatchNormalization")})
+
+
+def save_keras_file(model: keras.Model, path: Path) -> None:
+    """Saves `model` at `path` (`*.keras`) and checks that it could be loaded again in safe mode.
+
+    Raises:
+        CheckpointError: If the model cannot be saved, or holds a layer that is refused at loading.
+    """
+    try:
+        model.save(path)
+    except (NotImplementedError, TypeError, ValueError) as error:
+        raise CheckpointError(f"the model {model.name!r} cannot be saved as a .keras file: {error}") from error
+    check_keras_file(path, registered_custom_objects=True)
+
+
+def load_keras_file(path: Path, *, compile: bool, custom_objects: Mapping[str, Any] | None = None) -> keras.Model:
+    """Loads the `.keras` file at `path` in safe mode.
+
+    Raises:
+        CheckpointError: If it is no such file, is damaged, or holds what is refused.
+    """
+    check_keras_file(path, custom_objects=custom_objects)
+    import keras
+
+    from ..distributed import sync_batch_norm  # noqa: F401 - registers its layer
+
+    try:
+        return keras.saving.load_model(path, custom_objects=dict(custom_objects or {}), compile=compile, safe_mode=True)
+    # Keras raises whatever its layers raise; the caller needs one type that says which file.
+    except Exception as error:
+        raise CheckpointError(f"{path} cannot be loaded as a Keras model: {type(error).__name__}: {error}") from error
+
+
+def load_weights(model: keras.Model, path: Path) -> None:
+    """Puts the weights and the optimizer's state of a `.keras` file into a built model of the same layers.
+
+    Raises:
+        CheckpointError: If it is no such file, or of another model.
+    """
+    check_keras_file(path, registered_custom_objects=True)
+    try:
+        model.load_weights(path)
+    except (ValueError, KeyError, OSError) as error:
+        raise CheckpointError(
+            f"{path} is of another model than the Trial builds now ({error}); continue with the entry point and the "
+            "hyperparameters that it was written with"
+        ) from error
+
+
+def check_keras_file(
+    path: Path, *, custom_objects: Mapping[str, Any] | None = None, registered_custom_objects: bool = False
+) -> None:
+    """Reads the architecture in `path` without building anything of it.
+
+    Args:
+        path: A `.keras` file.
+        custom_objects: Names that the caller vouches for.
+        registered_custom_objects: Accept classes registered with Keras; for models that this very process has made.
+
+    Raises:
+        CheckpointError: If the file is no `.keras` archive, or names a class outside Keras or one that runs code.
+    """
+    config = _read_config(path)
+    for entry in _objects(config):
+        name = entry["class_name"]
+        registered = entry.get("registered_name")
+        if name in _REFUSED_CLASSES:
+            raise CheckpointError(
+                f"{path} holds {name!r}, which runs code from the file when it is loaded; build the model from layers "
+                "only (a Rescaling layer or a class of your own instead of a Lambda)"
+            )
+        if custom_objects and (name in custom_objects or registered in custom_objects):
+            continue
+        if registered_custom_objects or (name, registered) in _OWN_LAYERS:
+            continue
+        module = entry.get("module")
+        if "module" in entry and (module is None or str(module).partition(".")[0] not in _OWN_PACKAGES):
+            raise CheckpointError(
+                f"{path} holds {registered or name!r} of module {module!r}, which is not part of Keras; "
+                f"pass custom_objects={{{(registered or name)!r}: <the class>}} if you trust it"
+            )
+
+
+def _read_config(path: Path) -> Any:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            size = archive.getinfo(_CONFIG).file_size
+            if size > _CONFIG_LIMIT_BYTES:
+                raise CheckpointError(f"{path}: {_CONFIG} has {size} bytes, at most {_CONFIG_LIMIT_BYTES} are read")
+            return json.loads(archive.read(_CONFIG))
+    except zipfile.BadZipFile as error:
+        raise CheckpointError(
+            f"{path} is not a .keras archive ({error}); pickles and HDF5 files under this name are not loaded either"
+        ) from error
+    except KeyError as error:
+        raise CheckpointError(f"{path} is an archive without {_CONFIG}, so it is no Keras model") from error
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: {_CONFIG} is not JSON that can be read: {error}") from error
+
+
+def _objects(config: Any) -> Iterator[Mapping[str, Any]]:
+    """Yields every serialised object of a Keras config, however deep; iterative, because the file decides the depth."""
+    waiting = [config]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            if isinstance(value.get("class_name"), str):
+                yield value
+            waiting.extend(value.values())
+        elif isinstance(value, list):
+            waiting.extend(value)

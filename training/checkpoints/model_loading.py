@@ -1,0 +1,46 @@
+"""A saved Keras model, with an optimizer that combines gradients over all ranks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..distributed.horovod_options import refuse
+from ..distributed.optimizer import DistributedOptimizer
+from ..distributed.reduce_ops import Compression
+from .keras_files import load_keras_file
+
+
+def load_model(
+    filepath: str | os.PathLike[str],
+    custom_optimizers: Sequence[type[Any]] | None = None,
+    custom_objects: Mapping[str, Any] | None = None,
+    compression: Compression = Compression.none,
+    legacy_opts: bool = False,
+) -> Any:
+    """Loads a model that was saved with `model.save`, and makes its optimizer combine gradients over all ranks.
+
+    Keras's safe mode stays on: a model that holds code (a Lambda layer) is not loaded.
+
+    Args:
+        filepath: A `.keras` file.
+        custom_optimizers: Classes of optimizers that are not Keras's own.
+        custom_objects: Other classes and functions, by name.
+        compression: As in `DistributedOptimizer`.
+        legacy_opts: Horovod's option; only its default is supported.
+
+    Returns:
+        The model; an optimizer that it was saved with keeps its state.
+
+    Raises:
+        CheckpointError: If it is no such file, is damaged, or holds what is refused.
+        NotSupportedError: If `legacy_opts` is set.
+    """
+    refuse(legacy_opts=legacy_opts)
+    known = {kind.__name__: kind for kind in custom_optimizers or ()}
+    model = load_keras_file(Path(filepath), compile=True, custom_objects={**known, **(custom_objects or {})})
+    if getattr(model, "optimizer", None) is not None:
+        model.optimizer = DistributedOptimizer(model.optimizer, compression=compression)
+    return model

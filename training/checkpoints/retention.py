@@ -1,0 +1,72 @@
+"""Decides which checkpoints of an experiment are kept."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+
+from ...errors import InvalidArgumentError
+
+
+@dataclass(frozen=True)
+class CheckpointRecord:
+    """What retention needs to know of one checkpoint.
+
+    Attributes:
+        name: Its identity.
+        trial: The trial that wrote it.
+        step: Training steps completed when it was written.
+        metric: The validation metric then; None or NaN when there is none, and then it is never a best one.
+    """
+
+    name: str
+    trial: Hashable
+    step: int
+    metric: float | None
+
+
+@dataclass(frozen=True)
+class Retention:
+    """How many checkpoints are kept; the rules add up, as in Determined's `checkpoint_storage`.
+
+    Attributes:
+        save_experiment_best: The best of the whole experiment.
+        save_trial_best: The best of each trial.
+        save_trial_latest: The latest of each trial.
+    """
+
+    save_experiment_best: int = 0
+    save_trial_best: int = 1
+    save_trial_latest: int = 1
+
+    def __post_init__(self) -> None:
+        for field in ("save_experiment_best", "save_trial_best", "save_trial_latest"):
+            if getattr(self, field) < 0:
+                raise InvalidArgumentError(f"{field} is {getattr(self, field)}; it must be 0 or more")
+
+
+def checkpoints_to_keep(
+    records: Iterable[CheckpointRecord], retention: Retention, *, smaller_is_better: bool
+) -> set[str]:
+    """Names the checkpoints that at least one rule keeps.
+
+    Among equal metrics the earlier checkpoint is the better one.
+    """
+    everything = list(records)
+    ranked = sorted(
+        (record for record in everything if record.metric is not None and not math.isnan(record.metric)),
+        key=lambda record: (_cost(record, smaller_is_better), record.step, record.name),
+    )
+    kept = {record.name for record in ranked[: retention.save_experiment_best]}
+    for trial in {record.trial for record in everything}:
+        best = [record for record in ranked if record.trial == trial]
+        latest = sorted((record for record in everything if record.trial == trial), key=lambda record: -record.step)
+        kept |= {record.name for record in best[: retention.save_trial_best]}
+        kept |= {record.name for record in latest[: retention.save_trial_latest]}
+    return kept
+
+
+def _cost(record: CheckpointRecord, smaller_is_better: bool) -> float:
+    value = record.metric if record.metric is not None else math.inf
+    return value if smaller_is_better else -value

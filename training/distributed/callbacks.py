@@ -1,0 +1,183 @@
+"""Keras 3 callbacks for several ranks, under Horovod's names, and the one that reports to the driver."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import keras
+
+from ...errors import InvalidArgumentError, NotSupportedError
+from .. import distributed as world
+from .learning_rate import LearningRateScheduleCallback, LearningRateWarmupCallback
+from .optimizer import is_distributed
+
+__all__ = [
+    "BroadcastGlobalVariablesCallback",
+    "LearningRateScheduleCallback",
+    "LearningRateWarmupCallback",
+    "LogCallback",
+    "MetricAverageCallback",
+]
+
+
+class _WorldCallback(keras.callbacks.Callback):
+    """Base of the callbacks that speak to other ranks."""
+
+    def set_model(self, model: Any) -> None:
+        """Takes the model before its training function is made."""
+        super().set_model(model)
+        if world.size() == 1 or not getattr(model, "compiled", False):
+            return
+        inner = getattr(model.optimizer, "inner_optimizer", None)
+        if inner is not None and is_distributed(inner) and not is_distributed(model.optimizer):
+            raise InvalidArgumentError(
+                "the model's dtype policy wrapped the distributed optimizer in a LossScaleOptimizer, so ranks "
+                "could skip different steps; "
+                "pass hvd.DistributedOptimizer(keras.optimizers.LossScaleOptimizer(optimizer)) to compile()"
+            )
+        if model.jit_compile:
+            # Horovod's operations have no XLA kernels; on GPUs Keras compiles with XLA unless told otherwise.
+            model.jit_compile = False
+
+
+class BroadcastGlobalVariablesCallback(_WorldCallback):
+    """Gives every rank the weights and the optimizer's state of one rank before the first step.
+
+    Args:
+        root_rank: The rank whose values all get.
+        device: Horovod's option; only its default is supported.
+        local_variables: The same.
+    """
+
+    def __init__(self, root_rank: int = 0, device: str = "", local_variables: Any = None) -> None:
+        super().__init__()
+        _refuse(device=device, local_variables=local_variables)
+        self.root_rank = root_rank
+        self._done = False
+
+    def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
+        """Broadcasts, if the model is built."""
+        self._done = False
+        self._broadcast()
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
+        """Broadcasts after the first step, if the model was built by it."""
+        if not self._done:
+            self._broadcast()
+
+    def _broadcast(self) -> None:
+        if not self.model.built:
+            return
+        self._done = True
+        if world.size() == 1:
+            return
+        optimizer = self.model.optimizer
+        if not optimizer.built:
+            optimizer.build(self.model.trainable_variables)
+        # Weights alone: with the states of the seed generators every rank would draw the same noise.
+        variables = {id(variable): variable for variable in [*self.model.weights, *optimizer.variables]}
+        world.broadcast_variables(list(variables.values()), self.root_rank)
+
+
+class MetricAverageCallback(_WorldCallback):
+    """Averages the metrics of each epoch over all ranks, by the rows that each rank saw.
+
+    Put it before callbacks that decide by metrics (EarlyStopping, ModelCheckpoint, ReduceLROnPlateau), so that all
+    ranks decide alike. A metric that only some ranks have is averaged over those, and then known to all.
+
+    Args:
+        device: Horovod's option; only its default is supported.
+    """
+
+    def __init__(self, device: str = "") -> None:
+        super().__init__()
+        _refuse(device=device)
+        self._training_counts: dict[str, float] = {}
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
+        """Forgets the last epoch's counts."""
+        self._training_counts = {}
+
+    def on_test_begin(self, logs: dict[str, float] | None = None) -> None:
+        """Keeps the training metrics' counts: validation uses the same metric objects."""
+        if not self._training_counts:
+            self._training_counts = self._counts()
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
+        """Replaces the values in `logs` by their averages."""
+        if logs is None or world.size() == 1:
+            return
+        now = self._counts()
+        training = self._training_counts or now
+        mine = {name: (float(value), _rows(name, training, now)) for name, value in logs.items()}
+        gathered = world.allgather_object(mine, name="lakelens.metrics")
+        for name in sorted({name for metrics in gathered for name in metrics}):
+            pairs = [metrics[name] for metrics in gathered if name in metrics]
+            total = sum(count for _, count in pairs)
+            logs[name] = sum(value * count for value, count in pairs) / total if total > 0 else pairs[0][0]
+
+    def _counts(self) -> dict[str, float]:
+        """How much weight each metric has seen since it was reset."""
+        flat = [inner for metric in self.model.metrics for inner in getattr(metric, "metrics", [metric])]
+        return {metric.name: float(metric.count) for metric in flat if hasattr(metric, "count")}
+
+
+def _rows(name: str, training: dict[str, float], validation: dict[str, float]) -> float:
+    """How many rows a logged value stands for; of a metric that does not count, as many as of the loss."""
+    counts, plain = (validation, name[len("val_") :]) if name.startswith("val_") else (training, name)
+    return counts.get(plain, counts.get("loss", 1.0))
+
+
+def _refuse(**options: Any) -> None:
+    for name, value in options.items():
+        if value:
+            raise NotSupportedError(f"{name}={value!r} is not supported; leave it out")
+
+
+class LogCallback(keras.callbacks.Callback):
+    """Sends the metrics of each epoch to the driver, from rank 0.
+
+    Args:
+        per_batch_log: Also those of each step.
+    """
+
+    def __init__(self, per_batch_log: bool = False) -> None:
+        super().__init__()
+        self.per_batch_log = per_batch_log
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
+        """Says that an epoch begins."""
+        self._send(f"Epoch {epoch + 1} begins")
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
+        """Sends the epoch's metrics."""
+        self._send(f"Epoch {epoch + 1} ends: {_described(logs)}")
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
+        """Sends the step's metrics, if asked to."""
+        if self.per_batch_log:
+            self._send(f"Batch {batch + 1} ends: {_described(logs)}")
+
+    def _send(self, text: str) -> None:
+        if world.rank() == 0:
+            world.log_to_driver(text)
+
+
+def _described(logs: dict[str, float] | None) -> str:
+    described = []
+    for name, value in (logs or {}).items():
+        try:
+            described.append(f"{name}: {float(value):.4f}")
+        except (TypeError, ValueError):
+            warnings.warn(f"the metric {name!r} is no number: {value!r}", stacklevel=2)
+    return ", ".join(described) or "no metrics"
+
+
+def __getattr__(name: str) -> Any:
+    if name == "BestModelCheckpoint":
+        raise NotSupportedError(
+            "Horovod's BestModelCheckpoint is not supported: put keras.callbacks.ModelCheckpoint(path, "
+            "save_best_only=True) after hvd.callbacks.MetricAverageCallback() on rank 0"
+        )
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,162 @@
+"""How gradients of all ranks become one set: what optimizer and tape share."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from ...errors import InvalidArgumentError, NotSupportedError
+from .collectives import grouped_allreduce
+from .membership import size
+from .reduce_ops import Average, Compression, ReduceOp, Sum
+
+# Small enough that little is left to send when the backward pass ends and that a group stays in the processor's cache,
+# large enough that what each operation costs beside its bytes is small (docs/decisions/gradients-in-groups.md).
+GROUP_BYTES = 2_000_000
+MOST_GROUPS = 32
+
+
+@dataclass(frozen=True)
+class GradientSettings:
+    """How one optimizer's or tape's gradients are combined.
+
+    Attributes:
+        op: `Average` or `Sum`.
+        compression: In which type they travel.
+        sparse_as_dense: Whether sparse gradients become dense ones before they travel.
+        predivide: Splits the averaging: divides by it before the sum and by size / it after.
+        groups: In how many operations they travel; 0 gives each its own. None puts neighbours together up to
+            `GROUP_BYTES`, or up to a 32nd of all bytes where that is more.
+
+    Raises:
+        InvalidArgumentError: If a value breaks its rule.
+    """
+
+    op: ReduceOp = Average
+    compression: Compression = Compression.none
+    sparse_as_dense: bool = False
+    predivide: float = 1.0
+    groups: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.op not in (Average, Sum):
+            raise InvalidArgumentError(f"op={self.op!r}: gradients are combined by hvd.Average or hvd.Sum")
+        if not isinstance(self.compression, Compression):
+            raise InvalidArgumentError(
+                f"compression={self.compression!r}: use hvd.Compression.none or hvd.Compression.fp16"
+            )
+        if self.predivide <= 0:
+            raise InvalidArgumentError(f"gradient_predivide_factor={self.predivide!r}: must be above 0")
+        if self.predivide != 1.0 and self.op is not Average:
+            raise InvalidArgumentError("gradient_predivide_factor splits an average; use op=hvd.Average with it")
+        if self.groups is None:
+            return
+        if isinstance(self.groups, bool) or not isinstance(self.groups, int) or self.groups < 0:
+            raise InvalidArgumentError(
+                f"groups={self.groups!r}: a number of groups, 0 for none; which variables share one does not change "
+                f"the result"
+            )
+
+
+def combine(grads: Sequence[Any], settings: GradientSettings, name: str) -> list[Any]:
+    """Combines gradients over ranks; a variable without a gradient stays without one.
+
+    In a traced step each group starts as soon as its own gradients are there. Groups come last variables first, the
+    order in which a backward pass makes gradients, so that they travel while it still computes the others.
+
+    Args:
+        grads: Tensors, tf.IndexedSlices or None, the same kinds on every rank.
+        settings: How.
+        name: Names the operations, the same on every rank.
+    """
+    results = [tf.convert_to_tensor(g) if settings.sparse_as_dense and _is_sparse(g) else g for g in grads]
+    present = [index for index, gradient in enumerate(results) if gradient is not None]
+    if size() == 1 or not present:
+        return results
+    scaling: dict[str, Any] = {"op": settings.op}
+    if settings.predivide != 1.0:
+        scaling = {
+            "op": Sum,
+            "prescale_factor": 1.0 / settings.predivide,
+            "postscale_factor": settings.predivide / size(),
+        }
+    for number, group in enumerate(_groups(results, present, settings)):
+        combined = grouped_allreduce(
+            [results[index] for index in group],
+            f"{name}.{number}",
+            compression=settings.compression,
+            **scaling,
+        )
+        for index, gradient in zip(group, combined, strict=True):
+            results[index] = gradient
+    return results
+
+
+def _is_sparse(gradient: Any) -> bool:
+    return isinstance(gradient, tf.IndexedSlices)
+
+
+def _groups(grads: Sequence[Any], present: list[int], settings: GradientSettings) -> list[list[int]]:
+    """Deals the indexes of gradients to groups, neighbours together, the last gradients first."""
+    if settings.groups is not None:
+        return _split(present, settings.groups)[::-1]
+    if tf.executing_eagerly():
+        # All gradients are there, and every operation is waited for before the next one starts.
+        return [present]
+    sizes = {index: _bytes(grads[index]) for index in reversed(present)}
+    return group_by_bytes(sizes, max(GROUP_BYTES, sum(sizes.values()) // MOST_GROUPS))
+
+
+def _split(indexes: list[int], groups: int) -> list[list[int]]:
+    """Deals indexes to groups of equal size, neighbours together; 0 groups: each alone."""
+    count = min(groups, len(indexes)) or len(indexes)
+    bounds = [len(indexes) * number // count for number in range(count + 1)]
+    return [indexes[low:high] for low, high in itertools.pairwise(bounds)]
+
+
+def group_by_bytes(sizes: Mapping[int, int], full_bytes: int) -> list[list[int]]:
+    """Deals indexes to groups that are full from so many bytes on, in their order.
+
+    No group has one member where there are more: Horovod puts tensors that travel alone together by when they are
+    ready, which may change the order in which three ranks or more are summed, and with it the last bits.
+
+    Args:
+        sizes: Bytes by index.
+        full_bytes: From how many bytes on a group takes no more.
+    """
+    groups: list[list[int]] = [[]]
+    held = 0
+    for index, size_bytes in sizes.items():
+        if held >= full_bytes and len(groups[-1]) > 1:
+            groups.append([])
+            held = 0
+        groups[-1].append(index)
+        held += size_bytes
+    if len(groups) > 1 and len(groups[-1]) == 1:
+        groups[-2:] = [groups[-2] + groups[-1]]
+    return groups
+
+
+def _bytes(gradient: Any) -> int:
+    """The size of a dense gradient as far as the graph knows it; the same on every rank, as the groups must be."""
+    if _is_sparse(gradient):
+        return 0
+    count: int = gradient.shape.num_elements() or 0
+    item_bytes: int = gradient.dtype.size
+    return count * item_bytes
+
+
+def group_count(num_groups: int | None, groups: Any) -> int | None:
+    """Reads Horovod's two options for grouping; None if neither is given."""
+    if groups is None:
+        return num_groups
+    if isinstance(groups, (list, tuple)):
+        raise NotSupportedError(
+            "groups=[[...], ...]: lists of variables are not supported; give a number of groups, the result is the same"
+        )
+    count: int = groups
+    return count

@@ -1,0 +1,166 @@
+"""A Keras 3 optimizer that averages gradients over all ranks before it applies them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from ...errors import InvalidArgumentError
+from .gradient_averaging import GradientSettings, combine, group_count
+from .horovod_options import refuse
+from .reduce_ops import Average, Compression, ReduceOp
+
+_COUNT = re.compile(r"_\d+\Z")
+
+
+def DistributedOptimizer(
+    optimizer: Any,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Compression = Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: ReduceOp = Average,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    num_groups: int | None = None,
+    groups: int | None = None,
+    process_set: Any = None,
+    scale_local_gradients: bool = True,
+    **options: Any,
+) -> Any:
+    """Makes an optimizer combine gradients over all ranks in `apply`, before clipping, unscaling and the update.
+
+    It is the optimizer that was given, with its state, its class extended: it saves and loads as the plain one. With a
+    dtype policy of mixed_float16 it is wrapped in a LossScaleOptimizer first, so that all ranks skip the same steps:
+    the combined gradients are what is checked for infinities.
+
+    Args:
+        optimizer: A Keras optimizer, its name or its configuration.
+        name: Names the operations; the optimizer's own name by default, without a number at its end.
+        device_dense: Horovod's option; only its default is supported.
+        device_sparse: The same.
+        compression: `Compression.fp16` sends gradients as half-precision numbers.
+        sparse_as_dense: Turns sparse gradients (of embeddings) into dense ones before they travel.
+        gradient_predivide_factor: Splits the averaging: divides by it before the sum and by size / it after. For
+            `Average`.
+        op: `Average` or `Sum`.
+        backward_passes_per_step: Gradients of this many steps are added up on each rank before they travel and are
+            applied.
+        average_aggregated_gradients: Divide what was added up by `backward_passes_per_step`.
+        num_groups: In how many operations gradients travel; 0 gives each its own. By default neighbours share one up to
+            some MB, and each starts while the backward pass still computes the gradients of earlier layers.
+        groups: The same, under Horovod's newer name.
+        process_set: Horovod's option; only `hvd.global_process_set` is supported.
+        scale_local_gradients: Horovod's option; only its default is supported.
+        **options: Other options of Horovod's, with their default values only.
+
+    Returns:
+        `optimizer` itself, or the LossScaleOptimizer around it.
+
+    Raises:
+        InvalidArgumentError: If an argument breaks its rule.
+        NotSupportedError: If an option of Horovod's does not exist here.
+    """
+    refuse(
+        device_dense=device_dense,
+        device_sparse=device_sparse,
+        process_set=process_set,
+        scale_local_gradients=scale_local_gradients,
+        **options,
+    )
+    if isinstance(backward_passes_per_step, bool) or backward_passes_per_step < 1:
+        raise InvalidArgumentError(f"backward_passes_per_step={backward_passes_per_step!r}: must be at least 1")
+    settings = GradientSettings(
+        op, compression, sparse_as_dense, gradient_predivide_factor, group_count(num_groups, groups)
+    )
+    optimizer = keras.optimizers.get(optimizer)
+    if is_distributed(optimizer):
+        raise InvalidArgumentError("this optimizer is distributed already; wrap it once")
+    inner = getattr(optimizer, "inner_optimizer", None)
+    if is_distributed(inner):
+        raise InvalidArgumentError(
+            "wrap the LossScaleOptimizer, not the optimizer inside it: ranks must agree on which steps to skip"
+        )
+    policy = keras.mixed_precision.dtype_policy()
+    if policy.name == "mixed_float16" and inner is None:
+        optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
+    base = type(optimizer)
+    passes = (backward_passes_per_step, average_aggregated_gradients)
+    # Keras records a class by module and name: with those of the plain class a saved model loads without lakelens.
+    # The settings are the class's, so that a copy made by from_config combines gradients as the original does.
+    optimizer.__class__ = type(
+        base.__name__,
+        (_Distributed, base),
+        {
+            "__module__": base.__module__,
+            "__doc__": base.__doc__,
+            "_lakelens": settings,
+            "_lakelens_name": name,
+            "_lakelens_passes": passes,
+        },
+    )
+    return optimizer
+
+
+def is_distributed(optimizer: Any) -> bool:
+    """Tells whether an optimizer averages over ranks."""
+    return isinstance(optimizer, _Distributed)
+
+
+class _Distributed:
+    """Mixed into the class of an optimizer by `DistributedOptimizer`."""
+
+    _lakelens: GradientSettings
+    _lakelens_name: str | None
+    _lakelens_passes: tuple[int, bool]
+    _lakelens_sums: Any = None
+
+    def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
+        """Combines the gradients over ranks, then applies them."""
+        if self._lakelens_passes[0] == 1:
+            super().apply(self._combined(grads), trainable_variables)  # type: ignore[misc]
+        else:
+            self._add_up(grads, trainable_variables)
+
+    def _combined(self, grads: Sequence[Any]) -> list[Any]:
+        # Keras counts the optimizers that a process has made, and a rank may have made one more than the others.
+        name = self._lakelens_name or _COUNT.sub("", self.name)  # type: ignore[attr-defined]
+        return combine(grads, self._lakelens, f"{name}.gradients")
+
+    def _add_up(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None) -> None:
+        passes, average = self._lakelens_passes
+        if self._lakelens_sums is None:
+            # Variables can be made outside the traced step only.
+            with tf.init_scope():
+                if trainable_variables is not None and not self.built:  # type: ignore[attr-defined]
+                    self.build(list(trainable_variables))  # type: ignore[attr-defined]
+                shaped = trainable_variables or self._trainable_variables  # type: ignore[attr-defined]
+                sums = [
+                    None if g is None else tf.Variable(tf.zeros(tuple(v.shape), g.dtype), trainable=False)
+                    for g, v in zip(grads, shaped, strict=True)
+                ]
+                object.__setattr__(self, "_lakelens_sums", (sums, tf.Variable(0, dtype=tf.int64, trainable=False)))
+        sums, count = self._lakelens_sums
+        for total, gradient in zip(sums, grads, strict=True):
+            if gradient is not None:
+                total.assign_add(tf.convert_to_tensor(gradient))
+        count.assign_add(1)
+
+        def update() -> int:
+            divisor = passes if average else 1
+            combined = self._combined(
+                [None if total is None else total / tf.cast(divisor, total.dtype) for total in sums]
+            )
+            super(_Distributed, self).apply(combined, trainable_variables)  # type: ignore[misc]
+            for total in sums:
+                if total is not None:
+                    total.assign(tf.zeros_like(total))
+            return 0
+
+        tf.cond(tf.equal(count % passes, 0), update, lambda: 0)

@@ -1,0 +1,75 @@
+"""Batch normalization by the rows of all ranks, under Horovod's name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from ...errors import InvalidArgumentError
+from .collectives import allgather, allreduce
+from .membership import rank, size
+from .reduce_ops import Sum
+
+# Left by its slash, the scope is the same wherever a layer stands: the operations are then called by the order in which
+# they are traced, not by the layers' names, which each process counts for itself.
+_SCOPE = "lakelens_sync_batch_norm/"
+
+
+@keras.saving.register_keras_serializable(package="lakelens")
+class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[misc]
+    """Normalizes by mean and variance of the rows of all ranks together, and keeps their moving averages.
+
+    It is `keras.layers.BatchNormalization` on the concatenated batch of all ranks, whatever each rank's number of rows:
+    the gradient too is that of the sum of all ranks' losses. In a world of one, and in inference, it is the plain
+    layer. Each training step costs two operations over all ranks for each such layer.
+
+    Args:
+        fused: Horovod's option; False only.
+        **options: Of `keras.layers.BatchNormalization`.
+
+    Raises:
+        InvalidArgumentError: If `fused` is anything else.
+    """
+
+    def __init__(self, fused: bool = False, **options: Any) -> None:
+        if fused is not False:
+            raise InvalidArgumentError(f"fused={fused!r}: statistics of all ranks have no fused form; leave it out")
+        super().__init__(**options)
+
+    def _moments(self, inputs: Any, mask: Any) -> tuple[Any, Any]:
+        """Gives mean and variance [channels] of all ranks' rows; called by Keras in training."""
+        mean, variance = super()._moments(inputs, mask)
+        if size() == 1:
+            return mean, variance
+        shape = tf.shape(inputs)
+        weights = tf.ones(shape, inputs.dtype)
+        if mask is not None:
+            weights *= tf.cast(tf.expand_dims(mask, -1), inputs.dtype)
+        count = tf.reduce_sum(weights, self._reduction_axes)
+        channels = (inputs.shape[self.axis],)
+        # A rank without rows has no mean: its zeros weigh nothing.
+        local = [tf.where(count > 0, tf.reshape(value, channels), tf.zeros_like(count)) for value in (mean, variance)]
+        everyone = _of_all_ranks(tf.stack([count, *local]))
+        counts, means, variances = tf.unstack(everyone, axis=1)
+        total = tf.reduce_sum(counts, 0)
+        mean = tf.math.divide_no_nan(tf.reduce_sum(counts * means, 0), total)
+        # Chan, Golub and LeVeque 1979: a mean of squares less the square of the mean would lose the digits of both.
+        squares = tf.reduce_sum(counts * (variances + tf.square(means - mean)), 0)
+        return mean, tf.math.divide_no_nan(squares, total)
+
+
+@tf.custom_gradient  # type: ignore[untyped-decorator]
+def _of_all_ranks(local: Any) -> tuple[Any, Callable[[Any], Any]]:
+    """Gives every rank's tensor, [ranks, ...]; the gradient of each is the sum of what all ranks make of it."""
+    with tf.name_scope(_SCOPE):
+        gathered = allgather(tf.expand_dims(local, 0), name="statistics")
+    everyone = tf.ensure_shape(gathered, (size(), *local.shape))
+
+    def gradient(upstream: Any) -> Any:
+        with tf.name_scope(_SCOPE):
+            return allreduce(upstream, name="gradients", op=Sum)[rank()]
+
+    return everyone, gradient

@@ -1,0 +1,73 @@
+"""Lets ranks agree, every half second or so, on whether to end at a step between two validations."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+_EVERY_S = 0.5
+_MOST_STEPS = 10_000
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What at least one rank wants at a step.
+
+    Attributes:
+        pause: To pause, as the driver told.
+        stop: To stop, as a callback said.
+    """
+
+    pause: bool
+    stop: bool
+
+
+class Agreement:
+    """Decides at which steps ranks compare their wishes, and compares them by one small allreduce.
+
+    The number of steps between two comparisons follows rank 0's step time, so that all ranks compare at the same step.
+
+    Args:
+        rank: This rank.
+        step: The step that training starts after.
+    """
+
+    def __init__(self, rank: int, step: int) -> None:
+        self._rank = rank
+        self._last = step
+        self._due = step + 1
+        self._timed_from = time.perf_counter()
+
+    def due(self, step: int) -> bool:
+        """Tells whether ranks compare after a step."""
+        return step >= self._due
+
+    def reached(self, step: int, wish: Wish) -> Wish:
+        """Compares; every rank calls it after the same step, also when it is not due.
+
+        Args:
+            step: The step.
+            wish: What this rank wants.
+
+        Returns:
+            What at least one rank wants.
+        """
+        import tensorflow as tf
+
+        from .. import distributed as world
+
+        now = time.perf_counter()
+        interval = steps_between((now - self._timed_from) / max(1, step - self._last)) if self._rank == 0 else 0
+        mine = tf.constant([int(wish.pause), int(wish.stop), interval], tf.int64)
+        pauses, stops, steps = world.allreduce(mine, name="lakelens.agreement", op=world.Sum).numpy().tolist()
+        self._last, self._due, self._timed_from = step, step + steps, time.perf_counter()
+        return Wish(bool(pauses), bool(stops))
+
+
+def steps_between(step_s: float) -> int:
+    """Chooses the number of steps between two comparisons.
+
+    Args:
+        step_s: Seconds that a step takes.
+    """
+    return max(1, min(_MOST_STEPS, int(_EVERY_S / max(step_s, 1e-9))))

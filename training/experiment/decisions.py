@@ -1,0 +1,148 @@
+"""Decides, at each validation, whether a trial goes on and what it keeps. Pure: JSON questions in, JSON answers out.
+
+Every answer holds the trial's progress, which each checkpoint keeps: decisions go on from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+from ..checkpoints.retention import CheckpointRecord, Retention, checkpoints_to_keep
+from ..trials.metrics import Goal
+
+Action = Literal["continue", "pause", "stop"]
+Policy = Literal["best", "all", "none"]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What decides.
+
+    Attributes:
+        goal: Which metric, and its direction.
+        patience: Validations without improvement after which the trial stops; None trains to the end.
+        min_delta: Smallest change of the metric that counts as an improvement for `patience`.
+        checkpoint_policy: At which validations a checkpoint is written: better ones, all, or none.
+        retention: Which checkpoints are kept.
+    """
+
+    goal: Goal
+    patience: int | None = None
+    min_delta: float = 0.0
+    checkpoint_policy: Policy = "best"
+    retention: Retention = field(default_factory=Retention)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a trial has come.
+
+    Attributes:
+        validations: How many there were.
+        best: Best value of the goal's metric; None before the first one that is a number.
+        best_step: The step of it.
+        best_epoch: The epochs that were complete or begun there.
+        best_metrics: All metrics of it.
+        reference: The value that the next improvement is compared with.
+        waited: Validations since the last improvement of at least `min_delta`.
+    """
+
+    validations: int = 0
+    best: float | None = None
+    best_step: int = 0
+    best_epoch: int = 0
+    best_metrics: Mapping[str, float] = field(default_factory=dict)
+    reference: float | None = None
+    waited: int = 0
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Progress:
+        """Reads what `as_json` gave; a checkpoint keeps NaN and infinities, which JSON lacks, as their names."""
+        metrics = {name: float(value) for name, value in values["best_metrics"].items()}
+        floats = {name: None if values[name] is None else float(values[name]) for name in ("best", "reference")}
+        return cls(**{**values, **floats, "best_metrics": metrics})
+
+    def as_json(self) -> dict[str, Any]:
+        """Gives it as JSON values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What follows from a validation.
+
+    Attributes:
+        action: What all ranks do at this step.
+        checkpoint: Whether to write a checkpoint.
+        progress: How far the trial has come, this validation included.
+    """
+
+    action: Action
+    checkpoint: bool
+    progress: Progress
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Answer:
+        """Reads what `Decisions.answer` gave to a validation."""
+        return cls(values["action"], values["checkpoint"], Progress.of(values["progress"]))
+
+
+class Decisions:
+    """The decisions about one trial.
+
+    Args:
+        rules: What decides.
+        progress: How far the trial had come where it starts.
+        checkpoints: The checkpoints that it has then.
+    """
+
+    def __init__(
+        self, rules: Rules, progress: Progress | None = None, checkpoints: Iterable[CheckpointRecord] = ()
+    ) -> None:
+        self._rules = rules
+        self.progress = progress or Progress()
+        self._checkpoints = list(checkpoints)
+
+    def answer(self, question: Mapping[str, Any]) -> dict[str, Any]:
+        """Answers a rank's question.
+
+        Args:
+            question: `{"validation": {"step", "epoch", "metrics"}}`, answered by the fields of an `Answer`, or
+                `{"checkpoint": {"name", "step", "metric"}}` once one is whole, answered by `{"remove": [names]}`.
+        """
+        if "validation" in question:
+            return asdict(self._validated(**question["validation"]))
+        return {"remove": self._wrote(**question["checkpoint"])}
+
+    def _validated(self, step: int, epoch: int, metrics: Mapping[str, float]) -> Answer:
+        rules, before = self._rules, self.progress
+        value = rules.goal.value_in(metrics)
+        after = replace(before, validations=before.validations + 1)
+        is_best = rules.goal.is_better(value, before.best)
+        if is_best:
+            after = replace(after, best=value, best_step=step, best_epoch=epoch, best_metrics=dict(metrics))
+        if improves(rules.goal, value, before.reference, rules.min_delta):
+            after = replace(after, reference=value, waited=0)
+        else:
+            after = replace(after, waited=before.waited + 1)
+        self.progress = after
+        stops = rules.patience is not None and after.waited >= rules.patience
+        policy = rules.checkpoint_policy
+        return Answer("stop" if stops else "continue", policy == "all" or (policy == "best" and is_best), after)
+
+    def _wrote(self, name: str, step: int, metric: float | None) -> list[str]:
+        self._checkpoints.append(CheckpointRecord(name, 0, step, metric))
+        smaller = self._rules.goal.mode == "min"
+        kept = checkpoints_to_keep(self._checkpoints, self._rules.retention, smaller_is_better=smaller)
+        removed = [record.name for record in self._checkpoints if record.name not in kept]
+        self._checkpoints = [record for record in self._checkpoints if record.name in kept]
+        return removed
+
+
+def improves(goal: Goal, value: float, reference: float | None, min_delta: float) -> bool:
+    """Tells whether a value is better than `reference` by more than `min_delta`, as Keras' EarlyStopping does."""
+    if reference is None:
+        return goal.is_better(value, None)
+    return goal.is_better(value + min_delta if goal.mode == "min" else value - min_delta, reference)

@@ -1,0 +1,83 @@
+"""What every rank of a training is told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...tracking.runs import RunReference
+from ..checkpoints.retention import Retention
+from ..feed.feed import DeltaFeed
+from ..trials.entrypoint import EntryPoint
+from ..trials.metrics import Goal
+from .decisions import Policy, Rules
+from .schedule import Schedule
+
+
+@dataclass(frozen=True)
+class TrainingJob:
+    """What every rank is told.
+
+    Attributes:
+        entrypoint: The Trial.
+        training_feed: Rows to train on.
+        validation_feed: Rows to validate on; None for none.
+        hyperparameters: Given by the user.
+        class_names: By label number.
+        image_size: Height and width of the images that the model takes.
+        batch_size: Images per step over all ranks.
+        epochs: At the most.
+        seed: Of weights, order and augmentation.
+        goal: Which validation is the best one.
+        patience: Validations without improvement after which training ends; None trains all epochs.
+        folder: Where rank 0 writes checkpoints.
+        run: The MLflow run that the job is recorded in.
+        steps: Steps in all; None is that of all epochs.
+        validation_period: Steps between validations; None is an epoch.
+        validations: Further steps to validate after, such as those at which a search compares trials.
+        checkpoint_period: Steps between checkpoints for restarts, besides those of `checkpoint_policy`.
+        checkpoint_policy: At which validations a checkpoint is written.
+        retention: Which checkpoints are kept.
+        min_delta: Smallest change of the metric that counts as an improvement for `patience`.
+        imports: What ranks import first; the launcher looks for these names and lets ranks begin with them.
+    """
+
+    entrypoint: EntryPoint
+    training_feed: DeltaFeed
+    validation_feed: DeltaFeed | None
+    hyperparameters: Mapping[str, Any]
+    class_names: list[str]
+    image_size: tuple[int, int]
+    batch_size: int
+    epochs: int
+    seed: int
+    goal: Goal
+    patience: int | None
+    folder: Path
+    run: RunReference
+    steps: int | None = None
+    validation_period: int | None = None
+    validations: frozenset[int] = frozenset()
+    checkpoint_period: int | None = None
+    checkpoint_policy: Policy = "best"
+    retention: Retention = field(default_factory=Retention)
+    min_delta: float = 0.0
+    imports: tuple[str, ...] = field(default=("lakelens.training.distributed",))
+
+    @property
+    def rules(self) -> Rules:
+        """What decides whether the trial goes on and what it keeps."""
+        return Rules(self.goal, self.patience, self.min_delta, self.checkpoint_policy, self.retention)
+
+    def schedule(self) -> Schedule:
+        """Lays out the training's steps."""
+        an_epoch = self.training_feed.steps_per_epoch(self.batch_size)
+        return Schedule(
+            an_epoch,
+            self.steps or self.epochs * an_epoch,
+            self.validation_period or an_epoch,
+            self.checkpoint_period,
+            self.validations,
+        )

@@ -1,0 +1,173 @@
+"""A rank that is ready to train: Trial, model, feed and validation are built, all that can be checked has been."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import keras
+
+from ..checkpoints.keras_files import load_weights
+from ..trials.metrics import batches_of_rank, rows_of_rank
+from ..trials.trial import Trial, TrialContext
+from .checks import check_model, require_reachable, require_savable
+from .job import TrainingJob
+from .noise import rank_seed, renew_noise, separate_noise
+
+if TYPE_CHECKING:
+    from ..checkpoints.checkpoint import Checkpoint
+    from .epoch_end import Validation
+    from .training_state import TrainingState
+
+# Validation images of one rank are kept decoded up to here; more are decoded again each epoch.
+_CACHE_LIMIT_BYTES = 256 << 20
+
+
+class PreparedRank:
+    """Builds what a rank trains; no rank waits for another meanwhile.
+
+    Args:
+        job: What every rank is told.
+        rank: This rank.
+        size: Number of ranks.
+        state: Where the training goes on; None is its start.
+        checkpoint: The checkpoint of that state, which rank 0 reads.
+
+    Attributes:
+        model: The model, built and compiled, its optimizer distributed; on rank 0 with the checkpoint's weights.
+        noisy: The model, and layers outside it that draw noise.
+        callbacks: The Trial's.
+        training: Batches from the state's place on.
+        feeds: Whether these are the job's feed, rather than a dataset of the user's own.
+        validation: None for none.
+    """
+
+    def __init__(
+        self, job: TrainingJob, rank: int, size: int, state: TrainingState | None, checkpoint: Checkpoint | None
+    ) -> None:
+        self.job, self.rank, self.size = job, rank, size
+        if rank == 0:
+            require_reachable(job.folder, job.run)
+        keras.utils.set_random_seed(job.seed)
+        self.context = TrialContext(
+            hyperparameters=job.hyperparameters,
+            class_names=job.class_names,
+            image_size=job.image_size,
+            batch_size=job.batch_size,
+            epochs=job.epochs,
+            rank=rank,
+            size=size,
+            seed=job.seed,
+            training_feed=job.training_feed,
+            validation_feed=job.validation_feed,
+        )
+        self.trial = job.entrypoint.load()(self.context)
+        self.model = self.trial.build_model()
+        check_model(self.model, self.context)
+        self.callbacks = list(self.trial.keras_callbacks() or [])
+        self.noisy = [self.model, *_layers_of(self.trial)]
+        if rank > 0:
+            # From here on a seed is one of noise: what all ranks must have alike has been built.
+            separate_noise(self.noisy, rank)
+            keras.utils.set_random_seed(rank_seed(job.seed, rank))
+        if state is not None and len(state.ranks) != size:
+            renew_noise(self.noisy, rank, state.step)
+        self._training_dataset(state)
+        self.validation = self._validation()
+        self.context.require_all_used()
+        if rank == 0 and checkpoint is None:
+            require_savable(self.model, self.metadata(0, {}))
+        self._complete_model()
+        if checkpoint is not None:
+            load_weights(self.model, checkpoint.model_path)
+
+    def metadata(self, step: int, metrics: Mapping[str, float]) -> dict[str, Any]:
+        """Gives what a checkpoint after a step says of itself."""
+        height, width = self.job.image_size
+        return {
+            "input": {"height": height, "width": width, "channels": 3},
+            "labels": {str(number): name for number, name in enumerate(self.job.class_names)},
+            "table": self.job.training_feed.location,
+            "version": self.job.training_feed.version,
+            "entrypoint": self.job.entrypoint.name,
+            "hyperparameters": self.context.hyperparameters,
+            "epoch": -(-step // self.job.training_feed.steps_per_epoch(self.job.batch_size)),
+            "step": step,
+            "run_id": self.job.run.run_id,
+            "metrics": dict(metrics),
+            "batch_size": self.job.batch_size,
+            "ranks": self.size,
+            "seed": self.job.seed,
+        }
+
+    def _complete_model(self) -> None:
+        """Builds what Keras' `fit` builds from a first batch: optimizer, loss and metrics; no batch is drawn for it."""
+        from .. import distributed as world
+
+        model = self.model
+        model.optimizer = world.DistributedOptimizer(model.optimizer)
+        world.callbacks.MetricAverageCallback().set_model(model)  # makes it compile for several ranks
+        # One step at a time: boundaries are single steps.
+        model.steps_per_execution = 1
+        model._symbolic_build(data_batch=self.training.element_spec)
+        model.optimizer.build(model.trainable_variables)
+
+    def _training_dataset(self, state: TrainingState | None) -> None:
+        feed, batch_size = self.job.training_feed, self.job.batch_size
+        given = self.trial.build_training_dataset()
+        self.feeds = given is None
+        if given is not None:
+            self.training = given
+            return
+        augments = type(self.trial).preprocess is not Trial.preprocess
+        start = state.position if state is not None else None
+        self.training = feed.as_dataset(
+            batch_size,
+            self.rank,
+            self.size,
+            epochs=max(1, self._epochs() - (start["epoch"] if start is not None else 0)),
+            image_size=self.job.image_size,
+            start=start,
+            preprocess=self.trial.preprocess if augments else None,
+        )
+
+    def _epochs(self) -> int:
+        """Counts the epochs that the training needs rows of."""
+        schedule = self.job.schedule()
+        return -(-schedule.length // schedule.steps_per_epoch)
+
+    def _validation(self) -> Validation | None:
+        from .epoch_end import Validation, count_rows
+
+        feed = self.job.validation_feed
+        if feed is None:
+            return None
+        given = self.trial.build_validation_dataset()
+        if given is not None:
+            return Validation(given, *count_rows(given))
+        share = (self.rank, self.size)
+        dataset = feed.as_dataset(self.job.batch_size, *share, image_size=self.job.image_size)
+        rows = rows_of_rank(feed.rows, *share)
+        height, width = self.job.image_size
+        if rows * height * width * 3 * 4 <= _CACHE_LIMIT_BYTES:
+            dataset = dataset.cache()
+        return Validation(dataset, rows, batches_of_rank(feed.rows, self.job.batch_size, *share))
+
+
+def _layers_of(trial: Trial) -> list[keras.layers.Layer]:
+    """Finds the layers that a Trial holds outside its model, such as those that `preprocess` augments with."""
+    return [value for value in vars(trial).values() if isinstance(value, keras.layers.Layer)]
+
+
+def share_cores(local_size: int) -> None:
+    """Gives each rank of a machine its part of the cores; TensorFlow's own default is all of them for each rank."""
+    import tensorflow as tf
+
+    if local_size == 1 or os.environ.get("TF_NUM_INTRAOP_THREADS"):
+        return
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        tf.config.threading.set_intra_op_parallelism_threads(max(1, cores // local_size))
+    except RuntimeError:
+        return  # TensorFlow is in use already, as in a notebook's own process

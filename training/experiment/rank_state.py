@@ -1,0 +1,157 @@
+"""What a rank alone knows of a training: its noise, its random state, its running metrics, its callbacks' counters.
+
+Rank 0 gathers it from all ranks into a checkpoint, as JSON and arrays; nothing is pickled into a file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ..rank.process_context import log_to_driver
+from .noise import noise_states
+from .plain_values import decode, encode, encode_attributes
+
+if TYPE_CHECKING:
+    import keras
+    import numpy as np
+
+    from .plain_values import Arrays
+
+# What Keras gives a callback anew in each process; it turns the sign of `min_delta` at the first epoch's end.
+_OF_KERAS = frozenset({"_model", "model", "params", "validation_data", "min_delta"})
+_STATISTIC = "statistic/"
+
+
+@dataclass
+class RankState:
+    """A rank's state.
+
+    Attributes:
+        values: JSON values.
+        arrays: By name.
+    """
+
+    values: dict[str, Any]
+    arrays: Arrays = field(default_factory=dict)
+
+
+def capture(
+    model: keras.Model,
+    layers: Sequence[keras.layers.Layer],
+    callbacks: Sequence[keras.callbacks.Callback],
+    inside: bool,
+) -> RankState:
+    """Takes the state of this rank.
+
+    Args:
+        model: The model in training.
+        layers: It, and layers outside it that draw noise.
+        callbacks: All of them, in order.
+        inside: Whether an epoch is under way; its metrics, and statistics that no gradient trains, are taken too.
+    """
+    import numpy as np
+
+    arrays: Arrays = {}
+    values = {
+        "python": encode(random.getstate(), arrays, "python"),
+        "numpy": encode(_numpy_state(), {}, "numpy"),
+        "noise": [[int(number) for number in state.numpy()] for state in noise_states(layers)],
+        "callbacks": [
+            {"class": type(each).__name__, "values": encode_attributes(each, arrays, f"callback/{number}", _OF_KERAS)}
+            for number, each in enumerate(callbacks)
+        ],
+    }
+    if inside:
+        for name, variable in _running(model).items():
+            arrays[name] = np.asarray(variable)
+    return RankState(values, arrays)
+
+
+def restore_variables(
+    state: RankState, model: keras.Model, layers: Sequence[keras.layers.Layer], *, inside: bool
+) -> None:
+    """Puts noise and, inside an epoch, metrics and statistics back into a model that was built as the one before."""
+    for variable, numbers in zip(noise_states(layers), state.values["noise"], strict=True):
+        variable.assign(numbers)
+    if inside:
+        for name, variable in _running(model).items():
+            if name in state.arrays:  # else it is as the model's file has it
+                variable.assign(state.arrays[name])
+
+
+def restore_process(state: RankState, callbacks: Sequence[keras.callbacks.Callback]) -> None:
+    """Puts counters of callbacks and the random state of Python and NumPy back; after `on_train_begin`."""
+    restore_callbacks(state, callbacks)
+    random.setstate(decode(state.values["python"], state.arrays))
+    _set_numpy_state(decode(state.values["numpy"], state.arrays))
+
+
+def restore_callbacks(state: RankState, callbacks: Sequence[keras.callbacks.Callback]) -> None:
+    """Puts the plain attributes of callbacks back; those of another class than before keep their own."""
+    kept = state.values["callbacks"]
+    names = [type(each).__name__ for each in callbacks]
+    if names != [each["class"] for each in kept]:
+        log_to_driver(f"the callbacks are others than in the checkpoint ({', '.join(names)}); they begin anew")
+        return
+    for each, described in zip(callbacks, kept, strict=True):
+        for name, value in described["values"].items():
+            vars(each)[name] = decode(value, state.arrays)
+
+
+def gather(state: RankState, rank: int) -> list[RankState]:
+    """Collects the states of all ranks on rank 0; every rank calls it.
+
+    Arrays that are equal to rank 0's do not travel, and its statistics are left out: the model's file has them.
+
+    Returns:
+        On rank 0 a state for each rank; elsewhere none.
+    """
+    from .. import distributed as world
+
+    if world.size() == 1:
+        return [_without_statistics(state)]
+    mine = {name: hashlib.sha256(array.tobytes()).hexdigest() for name, array in state.arrays.items()}
+    first = world.broadcast_object(mine, 0, name="lakelens.state.digests")
+    other = {} if rank == 0 else {name: state.arrays[name] for name in mine if mine[name] != first.get(name)}
+    gathered = world.allgather_object((state.values, other), name="lakelens.state")
+    if rank > 0:
+        return []
+    return [_without_statistics(state), *(RankState(values, arrays) for values, arrays in gathered[1:])]
+
+
+def _without_statistics(state: RankState) -> RankState:
+    kept = {name: array for name, array in state.arrays.items() if not name.startswith(_STATISTIC)}
+    return RankState(state.values, kept)
+
+
+def of_rank(states: Sequence[RankState], rank: int) -> RankState:
+    """Gives a rank's state with the arrays that are equal to rank 0's."""
+    return RankState(states[rank].values, {**states[0].arrays, **states[rank].arrays})
+
+
+def _running(model: keras.Model) -> dict[str, keras.Variable]:
+    """Finds what an epoch in progress has changed on this rank alone, by the name of its array."""
+    import tensorflow as tf
+
+    statistics = [v for v in model.non_trainable_variables if tf.as_dtype(v.dtype).is_floating]
+    found = {f"{_STATISTIC}{number}": variable for number, variable in enumerate(statistics)}
+    return found | {f"metric/{number}": variable for number, variable in enumerate(model.metrics_variables)}
+
+
+def _numpy_state() -> dict[str, Any]:
+    import numpy as np
+
+    state: Any = np.random.get_state(legacy=False)
+    inner = state["state"]
+    return {**state, "state": {"key": inner["key"].tolist(), "pos": int(inner["pos"])}}
+
+
+def _set_numpy_state(state: Mapping[str, Any]) -> None:
+    import numpy as np
+
+    key: np.ndarray[Any, Any] = np.asarray(state["state"]["key"], np.uint32)
+    np.random.set_state({**state, "state": {"key": key, "pos": state["state"]["pos"]}})

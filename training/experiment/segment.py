@@ -1,0 +1,169 @@
+"""A segment of a training on one rank: from its start or a checkpoint to a step, or to a pause or stop before it.
+
+What is recorded goes through a file to the driver, which alone speaks to MLflow.
+
+Everything that can go wrong on every rank alike (a hyperparameter, a model that does not fit, a folder out of reach) is
+found before the first step and comes back as a value, so that the driver raises the error itself rather than a log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from ... import errors
+from ...errors import LakelensError, TrialError
+from ..checkpoints.checkpoint import Checkpoint, list_checkpoints, open_checkpoint
+from .decisions import Progress
+from .job import TrainingJob
+
+if TYPE_CHECKING:
+    from .prepared_rank import PreparedRank
+    from .training_state import TrainingState
+
+Reason = Literal["completed", "paused", "stopped"]
+_T = TypeVar("_T")
+_Failure = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class SegmentOutcome:
+    """What rank 0 gives back.
+
+    Attributes:
+        reason: `completed`: the segment's last step was reached. `paused`: as the driver wanted. `stopped`: nothing is
+            gained by going on, as a decision or a callback said.
+        step: Steps trained, from the training's start.
+        last: Folder of the checkpoint of that step; "" if none was worth keeping.
+        checkpoint: Folder of the best checkpoint; "" if it is not kept.
+        digest: Its digest.
+        best_epoch: Its epoch, from 1; 0 if no validation gave a number.
+        metrics: That validation's metrics.
+        epochs: Epochs that were trained; one in progress counts.
+        ranks: Number of ranks.
+        failure: Name and message of an error of lakelens; then nothing else counts.
+    """
+
+    reason: Reason = "completed"
+    step: int = 0
+    last: str = ""
+    checkpoint: str = ""
+    digest: str = ""
+    best_epoch: int = 0
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    epochs: int = 0
+    ranks: int = 0
+    failure: _Failure | None = None
+
+    def raise_failure(self) -> None:
+        """Raises the error that the ranks met, as the class that it was there.
+
+        Raises:
+            LakelensError: If there was one.
+        """
+        if self.failure is not None:
+            name, message = self.failure
+            raise getattr(errors, name, LakelensError)(message)
+
+
+def train_segment(job: TrainingJob, start: Checkpoint | None = None, until: int | None = None) -> SegmentOutcome:
+    """Trains one rank; returns what rank 0 found.
+
+    Args:
+        job: What every rank is told.
+        start: Where to go on; only rank 0 reads it. None is the training's start.
+        until: The step to end with; None is the end of the training.
+    """
+    from .. import distributed as world
+
+    world.init()
+    rank, size = world.rank(), world.size()
+    checkpoint = None
+    state: TrainingState | None = None
+    if start is not None:
+        read, failure = _attempted(lambda: _read(start)) if rank == 0 else (None, None)
+        state, failure = world.broadcast_object((read and read[1], failure), 0, name="lakelens.start")
+        if failure is not None:
+            return SegmentOutcome(failure=failure)
+        checkpoint = read and read[0]
+    prepared, failure = _attempted(lambda: _prepared(job, rank, size, state, checkpoint))
+    failures = [met for met in world.allgather_object(failure, name="lakelens.prepared") if met is not None]
+    if failures or prepared is None:
+        return SegmentOutcome(failure=failures[0])
+    return _train(prepared, state, checkpoint, until)
+
+
+def _attempted(work: Callable[[], _T]) -> tuple[_T | None, _Failure | None]:
+    try:
+        return work(), None
+    except LakelensError as error:
+        return None, (type(error).__name__, str(error))
+
+
+def _read(start: Checkpoint) -> tuple[Checkpoint, TrainingState]:
+    from .training_state import TrainingState
+
+    checkpoint = open_checkpoint(start.path)
+    return checkpoint, TrainingState.of(checkpoint)
+
+
+def _prepared(
+    job: TrainingJob, rank: int, size: int, state: TrainingState | None, checkpoint: Checkpoint | None
+) -> PreparedRank:
+    from .. import distributed as world
+    from .prepared_rank import PreparedRank, share_cores
+
+    share_cores(world.local_size())
+    return PreparedRank(job, rank, size, state, checkpoint)
+
+
+def _train(
+    prepared: PreparedRank, state: TrainingState | None, checkpoint: Checkpoint | None, until: int | None
+) -> SegmentOutcome:
+    from ..rank.process_context import log_to_driver
+    from .training_loop import TrainingLoop
+
+    loop = TrainingLoop(prepared, state, checkpoint, until)
+    job = prepared.job
+    try:
+        reason = loop.train()
+    except TrialError as error:  # every rank meets it here alike
+        return SegmentOutcome(failure=("TrialError", str(error)))
+    progress, epochs = loop.progress, loop.epochs
+    if progress.best is None and reason != "paused":
+        return SegmentOutcome(
+            failure=(
+                "TrialError",
+                f"{job.goal.metric} was NaN in each of the {progress.validations} validations, so none is the best; "
+                "lower the learning rate, or look at the labels and the loss",
+            )
+        )
+    found: dict[str, Any] = {}
+    if prepared.rank == 0:
+        found = _best(job, progress) | {"last": str(loop.last.path) if loop.last is not None else ""}
+        log_to_driver(_summary(job, progress, reason, epochs))
+    return SegmentOutcome(
+        reason=reason,
+        step=loop.step,
+        best_epoch=progress.best_epoch,
+        metrics=progress.best_metrics,
+        epochs=epochs,
+        ranks=prepared.size,
+        **found,
+    )
+
+
+def _best(job: TrainingJob, progress: Progress) -> dict[str, str]:
+    for kept in list_checkpoints(job.folder):
+        if kept.metadata.get("step") == progress.best_step:
+            return {"checkpoint": str(kept.path), "digest": kept.digest}
+    return {}
+
+
+def _summary(job: TrainingJob, progress: Progress, reason: Reason, epochs: int) -> str:
+    from .epoch_end import described
+
+    ended = f"{reason}; " if reason != "completed" else ""
+    shown = described(progress.best_metrics)
+    return f"{ended}best epoch by {job.goal.metric}: {progress.best_epoch}/{epochs}: {shown}"

@@ -1,0 +1,251 @@
+"""The training loop of a rank: Keras' compiled training function and its callbacks, between boundaries of steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import keras
+import tensorflow as tf
+
+from ...errors import FeedError
+from ...tracking.run_records import RecordFile, RunRecord
+from .. import distributed as world
+from ..checkpoints.checkpoint import Checkpoint, remove_checkpoint, save_checkpoint
+from ..rank.process_context import log_to_driver
+from .agreement import Agreement, Wish
+from .checks import cause_in_graph
+from .decisions import Answer, Progress
+from .epoch_end import Report, TrainingMetrics, average_statistics
+from .prepared_rank import PreparedRank
+from .rank_state import capture, gather, of_rank, restore_callbacks, restore_process, restore_variables
+from .training_state import TrainingState
+from .verdicts import Verdicts
+
+if TYPE_CHECKING:
+    from .segment import Reason
+
+
+class TrainingLoop:
+    """Trains a prepared rank, step by step; all ranks do the same after the same step.
+
+    Args:
+        prepared: The rank.
+        state: Where to go on; None is the training's start.
+        checkpoint: The checkpoint of that state, known on rank 0.
+        until: The step to end with; None is the end of the training.
+
+    Attributes:
+        step: Steps trained.
+        last: The checkpoint of that step, on rank 0; None if there is none.
+    """
+
+    def __init__(
+        self,
+        prepared: PreparedRank,
+        state: TrainingState | None = None,
+        checkpoint: Checkpoint | None = None,
+        until: int | None = None,
+    ) -> None:
+        self._prepared, self._state = prepared, state
+        self._model, self._rank, self._job = prepared.model, prepared.rank, prepared.job
+        self._schedule = schedule = prepared.job.schedule()
+        self._until = min(until or schedule.length, schedule.length)
+        self.step = state.step if state is not None else 0
+        self.last = checkpoint
+        feed = self._job.training_feed
+        self._metrics = TrainingMetrics(self._model, feed.rows if prepared.feeds else None, self._job.batch_size)
+        self._verdicts = Verdicts(self._job, state.progress if state is not None else Progress(), self._rank)
+        self._agreement = Agreement(self._rank, self.step)
+        self._report: Report | None = None
+        self._callbacks = keras.callbacks.CallbackList(
+            prepared.callbacks,
+            add_history=True,
+            model=self._model,
+            verbose=0,
+            epochs=self._job.epochs,
+            steps=schedule.steps_per_epoch,
+        )
+
+    @property
+    def progress(self) -> Progress:
+        """How far the trial has come."""
+        return self._verdicts.progress
+
+    @property
+    def epochs(self) -> int:
+        """Epochs that were trained; one in progress counts."""
+        return -(-self.step // self._schedule.steps_per_epoch)
+
+    def train(self) -> Reason:
+        """Trains; rank 0 writes checkpoints and records.
+
+        Returns:
+            Why it ended.
+
+        Raises:
+            TrialError: If the goal's metric is not among the metrics; on every rank.
+            FeedError: If a row cannot be used.
+        """
+        reason: Reason | None = None
+        if self._state is not None and self._state.stopped:
+            reason = "stopped"
+        elif self.step >= self._until:
+            reason = "completed"
+        self._begin()
+        while reason is None:
+            reason = self._train_step()
+        optimizer = self._model.optimizer
+        if reason != "paused":
+            optimizer.finalize_variable_values(self._model.trainable_weights)
+        self._callbacks.on_train_end()
+        return reason
+
+    def _begin(self) -> None:
+        model, state = self._model, self._state
+        if self._rank == 0:
+            records = RecordFile(self._job.folder)
+            if not records.read():
+                given = self._prepared.context.hyperparameters.items()
+                records.add(RunRecord(params={f"hyperparameters.{name}": value for name, value in given}))
+            self._report = Report(records, self._schedule, self._job.epochs)
+        model.stop_training = False
+        model.make_train_function()
+        broadcast = world.callbacks.BroadcastGlobalVariablesCallback(0)
+        broadcast.set_model(model)
+        broadcast.on_train_begin()
+        if not self._schedule.ends_epoch(self.step):
+            model.reset_metrics()
+        self._callbacks.on_train_begin()
+        if state is not None:
+            self._restore(state)
+        self._dataset = self._prepared.training
+        self._batches = iter(self._forwarded())
+
+    def _restore(self, state: TrainingState) -> None:
+        callbacks = self._callbacks.callbacks
+        if len(state.ranks) == self._prepared.size:
+            mine = of_rank(state.ranks, self._rank)
+            restore_variables(mine, self._model, self._prepared.noisy, inside=state.inside)
+            restore_process(mine, callbacks)
+            return
+        log_to_driver(
+            f"the checkpoint is of {len(state.ranks)} ranks, this training has {self._prepared.size}: noise is drawn "
+            "anew, so the result is not that of an uninterrupted training"
+        )
+        restore_callbacks(state.ranks[0], callbacks)
+
+    def _forwarded(self) -> tf.data.Dataset:
+        """Gives the batches from the present step on; a dataset of the user's own knows no place to go on."""
+        if self._prepared.feeds or self.step == 0:
+            return self._dataset
+        count = int(self._dataset.cardinality())
+        return self._dataset.skip(self.step % count if count > 0 else self.step)
+
+    def _train_step(self) -> Reason | None:
+        place = self.step % self._schedule.steps_per_epoch
+        if place == 0:
+            self._begin_epoch()
+        self._callbacks.on_train_batch_begin(place)
+        logs = self._trained_batch(place)
+        self._callbacks.on_train_batch_end(place, logs)
+        self.step += 1
+        return self._after_step(logs)
+
+    def _begin_epoch(self) -> None:
+        self._model.reset_metrics()
+        self._callbacks.on_epoch_begin(self._schedule.epoch(self.step))
+        if self._report is not None:
+            self._report.begin()
+
+    def _trained_batch(self, place: int) -> Mapping[str, Any]:
+        feed = self._job.training_feed
+        try:
+            try:
+                logs = self._model.train_function(self._batches)
+            except (StopIteration, tf.errors.OutOfRangeError):
+                if place > 0:
+                    raise FeedError(
+                        f"build_training_dataset gave {place} batches of an epoch of {self._schedule.steps_per_epoch}; "
+                        "every rank must give context.training_feed.steps_per_epoch(batch_size, size) of them"
+                    ) from None
+                self._batches = iter(self._dataset)  # a dataset of the user's own that holds one epoch
+                logs = self._model.train_function(self._batches)
+        except tf.errors.OpError as error:
+            cause = cause_in_graph(error, feed)
+            if cause is None:
+                raise
+            raise cause from None  # TensorFlow's own text is 15,000 characters about the graph
+        return dict(logs)
+
+    def _after_step(self, logs: Mapping[str, Any]) -> Reason | None:
+        """Does what is due after a step; says whether and why the segment ends there."""
+        step, schedule = self.step, self._schedule
+        ends, validates = schedule.ends_epoch(step), schedule.validates(step)
+        metrics: dict[str, float] = {}
+        answer: Answer | None = None
+        if ends or validates:
+            metrics = self._measured(logs, validates)
+            if self._report is not None:
+                self._report.add(step, metrics)
+            if validates:
+                answer = self._verdicts.validated(step, self.epochs, metrics)
+            if ends:
+                self._callbacks.on_epoch_end(schedule.epoch(step) - 1, dict(metrics))
+        reason = self._reason(answer, boundary=ends or validates)
+        worth_keeping = reason == "paused" or (reason is not None and self.progress.best is not None)
+        if worth_keeping or schedule.writes(step) or (answer is not None and answer.checkpoint):
+            self._write(metrics if validates else {}, stopped=reason == "stopped")
+        return reason
+
+    def _reason(self, answer: Answer | None, *, boundary: bool) -> Reason | None:
+        wish = Wish(self._verdicts.wants_pause(), bool(self._model.stop_training))
+        alone = self._prepared.size == 1 and (wish.pause or wish.stop)
+        if boundary or alone or self._agreement.due(self.step):
+            wish = self._agreement.reached(self.step, wish)
+        else:
+            wish = Wish(False, False)
+        if self.step >= self._until:
+            return "completed"
+        action = answer.action if answer is not None else "continue"
+        if wish.stop or action == "stop":
+            return "stopped"
+        return "paused" if wish.pause or action == "pause" else None
+
+    def _measured(self, logs: Mapping[str, Any], validates: bool) -> dict[str, float]:
+        """Measures the model on all ranks, which all have the same statistics from then on."""
+        steps = (self.step - 1) % self._schedule.steps_per_epoch + 1
+        metrics = self._metrics.over_ranks(self._model._get_metrics_result_or_logs(logs), steps)
+        average_statistics(self._model)
+        if validates and self._prepared.validation is not None:
+            metrics |= self._prepared.validation.measure(self._model)
+        return metrics
+
+    def _write(self, metrics: Mapping[str, float], *, stopped: bool) -> None:
+        """Writes a checkpoint of this step on rank 0; every rank gives its part."""
+        inside = not self._schedule.ends_epoch(self.step)
+        own = capture(self._model, self._prepared.noisy, self._callbacks.callbacks, inside=inside)
+        ranks = gather(own, self._rank)
+        if self._rank > 0:
+            return
+        job, step = self._job, self.step
+        state = TrainingState(
+            step=step,
+            epoch=self._schedule.epoch(step),
+            steps_per_epoch=self._schedule.steps_per_epoch,
+            seed=job.seed,
+            position=job.training_feed.position(step, job.batch_size),
+            progress=self.progress,
+            ranks=ranks,
+            stopped=stopped,
+        )
+        self.last = save_checkpoint(
+            self._model,
+            job.folder,
+            metadata=self._prepared.metadata(step, metrics),
+            state=state.as_json(),
+            arrays=state.arrays(),
+            name=f"step-{step:08d}" if inside else f"epoch-{state.epoch:04d}",
+        )
+        for name in self._verdicts.wrote(self.last.name, step, metrics):
+            remove_checkpoint(Checkpoint(job.folder / name, "", {}))

@@ -1,0 +1,85 @@
+"""What a checkpoint keeps beside the model so that a training goes on exactly: its place, its progress, its ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ...errors import CheckpointError
+from ..checkpoints.checkpoint import Checkpoint
+from .decisions import Progress
+from .rank_state import RankState
+
+if TYPE_CHECKING:
+    from .plain_values import Arrays
+
+
+@dataclass(frozen=True)
+class TrainingState:
+    """A place in a training, after a step.
+
+    Attributes:
+        step: Steps trained.
+        epoch: Epochs completed.
+        steps_per_epoch: Steps of an epoch.
+        seed: The training's seed.
+        position: Where the feed goes on.
+        progress: What the decisions so far were.
+        ranks: What each rank alone knows.
+        stopped: Whether the training was stopped here before its end.
+    """
+
+    step: int
+    epoch: int
+    steps_per_epoch: int
+    seed: int
+    position: Mapping[str, Any]
+    progress: Progress
+    ranks: Sequence[RankState]
+    stopped: bool = False
+
+    @property
+    def inside(self) -> bool:
+        """Whether an epoch is under way."""
+        return self.step % self.steps_per_epoch != 0
+
+    def as_json(self) -> dict[str, Any]:
+        """Gives its JSON values."""
+        return {
+            "step": self.step,
+            "epoch": self.epoch,
+            "steps_per_epoch": self.steps_per_epoch,
+            "seed": self.seed,
+            "position": dict(self.position),
+            "progress": self.progress.as_json(),
+            "ranks": [rank.values for rank in self.ranks],
+            "stopped": self.stopped,
+        }
+
+    def arrays(self) -> Arrays:
+        """Gives the arrays of all ranks."""
+        return {
+            f"{number}/{name}": array for number, rank in enumerate(self.ranks) for name, array in rank.arrays.items()
+        }
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint) -> TrainingState:
+        """Reads the state of a checkpoint.
+
+        Raises:
+            CheckpointError: If it has none that a training can go on from.
+        """
+        values = checkpoint.state()
+        if "ranks" not in values:
+            raise CheckpointError(
+                f"{checkpoint.path} holds a model and no state to continue a training from; use it as warm_start"
+            )
+        arrays = checkpoint.arrays()
+        ranks = []
+        for number, own in enumerate(values["ranks"]):
+            prefix = f"{number}/"
+            ranks.append(
+                RankState(own, {key.removeprefix(prefix): arrays[key] for key in arrays if key.startswith(prefix)})
+            )
+        return cls(**{**values, "progress": Progress.of(values["progress"]), "ranks": ranks})

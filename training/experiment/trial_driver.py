@@ -1,0 +1,87 @@
+"""The driver's part in a trial: it launches segments, decides at validations, pauses, and restarts after a death.
+
+ranks --validation--> Decisions --continue | pause | stop--> ranks
+Ctrl-C --Controls--> ranks --checkpoint, paused--> driver
+a rank dies --> the last whole checkpoint --> ranks
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from ...errors import RankFailedError
+from ..checkpoints.checkpoint import Checkpoint, last_checkpoint, sweep
+from ..runner.placement.conversation import Controls, OnQuestion
+from ..runner.runner import HorovodRunner
+from .decisions import Decisions, Progress
+from .interruption import pausing
+from .job import TrainingJob
+from .segment import SegmentOutcome, train_segment
+from .training_state import TrainingState
+from .verdicts import records_in
+
+logger = logging.getLogger(__name__)
+
+
+def run_segment(
+    runner: HorovodRunner,
+    job: TrainingJob,
+    *,
+    start: Checkpoint | None = None,
+    until: int | None = None,
+    max_restarts: int = 0,
+    controls: Controls | None = None,
+) -> SegmentOutcome:
+    """Trains a segment on the runner's ranks, and again from the last whole checkpoint when a rank has died.
+
+    The first Ctrl-C or SIGTERM pauses the segment.
+
+    Args:
+        runner: Where ranks run; it restarts nothing by itself.
+        job: What every rank is told.
+        start: Where to go on; None is the training's start.
+        until: The step to end with; None is the end of the training.
+        max_restarts: How often it goes on after a failed rank.
+        controls: What ranks are told meanwhile: `{"pause": True}` pauses them.
+
+    Raises:
+        RankFailedError: If a rank failed once more than `max_restarts`.
+        LakelensError: As what it is, if the ranks met it before the first step.
+    """
+    controls = controls or Controls()
+    restarts = 0
+    with pausing(lambda: controls.tell({"pause": True})):
+        while True:
+            decisions = Decisions(job.rules, _progress_at(start), records_in(job.folder, job.goal))
+            try:
+                outcome: SegmentOutcome = runner.run_with(
+                    train_segment,
+                    {"job": job, "start": start, "until": until},
+                    on_question=_answering(decisions),
+                    controls=controls,
+                )
+                outcome.raise_failure()
+                return outcome
+            except RankFailedError as error:
+                # Who cancels or pauses a job does not want it started again.
+                if error.reason == "cancelled" or controls.since(0) or restarts >= max_restarts:
+                    raise
+                restarts += 1
+                start = _place_to_go_on(job.folder) or start
+                place = start.name if start is not None else "the beginning"
+                logger.warning("%s Going on from %s (%d of %d restarts).", error.summary, place, restarts, max_restarts)
+
+
+def _answering(decisions: Decisions) -> OnQuestion:
+    return lambda _rank, question: decisions.answer(question)
+
+
+def _progress_at(start: Checkpoint | None) -> Progress:
+    return TrainingState.of(start).progress if start is not None else Progress()
+
+
+def _place_to_go_on(folder: Path) -> Checkpoint | None:
+    """Finds the last whole checkpoint; every rank has ended, so what is half-written stays so and is removed."""
+    sweep(folder)
+    return last_checkpoint(folder)

@@ -1,0 +1,80 @@
+"""How ranks learn what is decided about their trial: rank 0 asks, all ranks get the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..checkpoints.checkpoint import list_checkpoints
+from ..checkpoints.retention import CheckpointRecord
+from ..rank import process_context
+from ..trials.metrics import Goal
+from .decisions import Answer, Decisions, Progress
+
+if TYPE_CHECKING:
+    from .job import TrainingJob
+
+
+class Verdicts:
+    """A rank's access to the decisions about its trial.
+
+    Where no driver answers (a training function of the user's own called `train_segment`), rank 0 decides itself.
+
+    Args:
+        job: What every rank is told.
+        progress: How far the trial had come where the segment starts.
+        rank: This rank.
+    """
+
+    def __init__(self, job: TrainingJob, progress: Progress, rank: int) -> None:
+        self._job, self._goal, self._rank = job, job.goal, rank
+        self._own: Decisions | None = None
+        self.progress = progress
+
+    def validated(self, step: int, epoch: int, metrics: Mapping[str, float]) -> Answer:
+        """Gives what follows from a validation; every rank calls it, with equal metrics.
+
+        Raises:
+            TrialError: If the goal's metric is not among them; on every rank.
+        """
+        from .. import distributed as world
+
+        self._goal.value_in(metrics)
+        given = None
+        if self._rank == 0:
+            given = self._ask({"validation": {"step": step, "epoch": epoch, "metrics": dict(metrics)}})
+        answer = Answer.of(world.broadcast_object(given, 0, name="lakelens.answer"))
+        self.progress = answer.progress
+        return answer
+
+    def wrote(self, name: str, step: int, metrics: Mapping[str, float]) -> list[str]:
+        """Reports a whole checkpoint, on rank 0; gives the names of those that are no longer kept."""
+        written = {"name": name, "step": step, "metric": metrics.get(self._goal.metric)}
+        removed: list[str] = self._ask({"checkpoint": written})["remove"]
+        return removed
+
+    def wants_pause(self) -> bool:
+        """Tells whether the driver has told this rank to pause."""
+        return bool(process_context.told().get("pause"))
+
+    def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
+        given = process_context.ask(question)
+        if given:
+            return given
+        if self._own is None:
+            self._own = Decisions(self._job.rules, self.progress, records_in(self._job.folder, self._goal))
+        return self._own.answer(question)
+
+
+def records_in(folder: Path, goal: Goal) -> list[CheckpointRecord]:
+    """Describes a trial's checkpoints for the decisions about them."""
+    return [
+        CheckpointRecord(kept.name, 0, int(kept.metadata["step"]), _metric(kept.metadata["metrics"], goal))
+        for kept in list_checkpoints(folder)
+    ]
+
+
+def _metric(metrics: Mapping[str, Any], goal: Goal) -> float | None:
+    value = metrics.get(goal.metric)
+    return None if value is None else float(value)  # NaN is kept as its name

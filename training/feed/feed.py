@@ -1,0 +1,395 @@
+"""DeltaFeed: one pinned version of a Delta table as batches for training, every row exactly once per epoch."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...errors import InvalidArgumentError, NotAnImageTableError
+from ...etl.log.snapshot import Snapshot
+from ...etl.model.labels import LABELS_PROPERTY, labels_of
+from ...stores.watched import STALL_TIMEOUT_S
+from .decode import SkippedRows
+from .plan.epoch_order import RankBatches, lanes_of_rank
+from .plan.feed_plan import DEFAULT_MEMORY_BYTES
+from .plan.position import position_after, start_of
+from .plan_builder import check, make_plan, open_version, require_column
+from .read_options import ColumnOptions, ColumnOutput, ImageOptions, ImageOutput, Reading
+from .reading.delta_types import INTEGERS
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+    from typing_extensions import Unpack
+
+    from .tf_pipeline import ImagePass, Pass
+
+
+class DeltaFeed:
+    """One version of a Delta table as a feed of images, labels and weights.
+
+    The version, its files and their row counts are resolved once, where the feed is built, without a JVM; the feed
+    pickles, and ranks that receive it never list or read the log. No copy of the table is made.
+
+    Args:
+        location: Path or URI of the table.
+        version: A number, "latest" or None, a time, or a pin's name.
+        split: Value of the split column to keep; None keeps all rows.
+        seed: Seed of the order of rows.
+        shuffle: Whether each epoch has an order of its own; False is the stored order.
+        image_column: Name of the column of image bytes.
+        label_column: Name of the column of class numbers; None feeds zeros.
+        split_column: Name of the column that `split` is looked up in.
+        format_column: Name of the column that tells the stored form (`jpeg`, `png`, `raw_rgb`), if the table has it.
+        boxes_column: Name of the column of annotations: an array of structs with label, xmin, ymin, xmax and ymax.
+        filters: For columns by name, the value, or a list of the values, whose rows are kept; None is null. Filters on
+            partition columns cost nothing; others read their column once, where the feed is built.
+        lanes: Number of row groups that rows are mixed from; by default the power of two that `memory_bytes` holds.
+        memory_bytes: Limit for the row groups that one process holds, in rows of average size; it is two rows at least.
+        storage_options: Access to an object store, under delta-rs' names; with the prefix `fsspec.` under fsspec's.
+        check_files: Whether to look for the data files now, so that a vacuumed version fails here.
+        materialize: Folder of plain copies. A version that its Parquet files alone would get wrong (deletion vectors,
+            column mapping, a newer feature) is read from its copy there, which the active Spark session makes if there
+            is none yet.
+        stall_timeout_s: Seconds without an answer of the store after which that is an error, here.
+
+    Raises:
+        NotADeltaTableError: If there is no table at `location`.
+        VersionNotFoundError: If the table has no such version.
+        UnsupportedTableFeatureError: If the version cannot be read from its Parquet files alone.
+        NotAnImageTableError: If a column is missing.
+        EmptyFeedError: If the version or the split holds no rows.
+        InvalidArgumentError: If `split` and `filters` both choose by the split column, or an argument is outside its
+            range.
+        VersionFilesMissingError: If data files of the version are gone.
+        FeedStalledError: If the store does not answer.
+    """
+
+    def __init__(
+        self,
+        location: str | Path,
+        version: int | str | datetime | None = None,
+        split: str | None = None,
+        seed: int = 0,
+        shuffle: bool = True,
+        *,
+        image_column: str = "image",
+        label_column: str | None = "label",
+        split_column: str = "split",
+        format_column: str = "format",
+        boxes_column: str = "annotations",
+        filters: Mapping[str, Any] | None = None,
+        lanes: int | None = None,
+        memory_bytes: int = DEFAULT_MEMORY_BYTES,
+        storage_options: Mapping[str, str] | None = None,
+        check_files: bool = True,
+        materialize: str | Path | None = None,
+        stall_timeout_s: float = STALL_TIMEOUT_S,
+    ) -> None:
+        snapshot = open_version(location, version, storage_options, materialize=materialize, timeout_s=stall_timeout_s)
+        require_column(snapshot, image_column, "image_column")
+        if label_column is not None:
+            _require_numbers(snapshot, label_column)
+        if split is not None:
+            require_column(snapshot, split_column, "split_column")
+            if filters is not None and split_column in filters:
+                raise InvalidArgumentError(
+                    f"split={split!r} and filters={{{split_column!r}: {filters[split_column]!r}}} both choose by "
+                    f"column {split_column!r}; give one of them"
+                )
+        self.split = split
+        self.image_column = image_column
+        self.label_column = label_column
+        self.format_column = format_column if format_column in snapshot.schema else None
+        self.boxes_column = boxes_column
+        self.skipped = SkippedRows()
+        self._said: set[str] = set()
+        self._labels = labels_of(snapshot.configuration)
+        self.plan = make_plan(
+            snapshot,
+            {**({split_column: split} if split is not None else {}), **(filters or {})},
+            seed=seed,
+            shuffle=shuffle,
+            lanes=lanes,
+            memory_bytes=memory_bytes,
+            storage_options=dict(storage_options or {}),
+            check_files=check_files,
+            timeout_s=stall_timeout_s,
+        )
+
+    def __repr__(self) -> str:
+        split = f", split={self.split!r}" if self.split is not None else ""
+        return f"DeltaFeed({self.location!r}, version={self.version}{split}, rows={self.rows})"
+
+    @property
+    def location(self) -> str:
+        """The table's absolute path or URI."""
+        return self.plan.location
+
+    @property
+    def version(self) -> int:
+        """The version's number, also when a time, a pin or the latest was asked for."""
+        return self.plan.version
+
+    @property
+    def rows(self) -> int:
+        """Rows of an epoch."""
+        return self.plan.rows
+
+    @property
+    def class_names(self) -> list[str] | None:
+        """Names of the classes by their numbers, if the table knows them; "" for a number without a name."""
+        if not self._labels:
+            return None
+        names = [""] * (max(self._labels.values()) + 1)
+        for name, number in self._labels.items():
+            names[number] = name
+        return names
+
+    @cached_property
+    def stored_size(self) -> tuple[int, int]:
+        """Height and width of the first image of the feed's rows, in pixels.
+
+        Raises:
+            BadRowError: If none of the first rows of each file tells its size.
+        """
+        from .image_sizes import size_of_first_image
+
+        return size_of_first_image(self)
+
+    def check_files(self) -> None:
+        """Looks for every data file of the feed.
+
+        Raises:
+            VersionFilesMissingError: If one is gone; names the version and the first such file.
+        """
+        check(self.plan)
+
+    def steps_per_epoch(self, batch_size: int, size: int | None = None) -> int:
+        """Counts the batches of one epoch: the same on every rank, whatever their number.
+
+        Args:
+            batch_size: Rows of a global batch.
+            size: Number of ranks; it changes nothing and is there for symmetry with `as_dataset`.
+        """
+        return RankBatches(self.rows, batch_size, 0, size or 1).steps()
+
+    def position(self, steps: int, batch_size: int, start: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Gives the place in the order of rows that is reached after a number of batches.
+
+        Args:
+            steps: Batches taken since `start`.
+            batch_size: Rows of a global batch.
+            start: Position to count from; None is the start of epoch 0.
+
+        Returns:
+            A small JSON value for `as_dataset(start=...)`: exactly the rows that are left follow from there.
+        """
+        return position_after(self.plan, start, steps, batch_size)
+
+    def as_dataset(
+        self,
+        batch_size: int,
+        rank: int | None = None,
+        size: int | None = None,
+        epochs: int | None = 1,
+        **options: Unpack[ImageOptions],
+    ) -> tf.data.Dataset:
+        """Gives this rank's batches as a tf.data.Dataset of (images, labels, weights).
+
+        `images` is [rows, height, width, 3] with values 0 to 255, `labels` int32 [rows], `weights` float32 [rows],
+        where rows = ceil(batch_size / size). Shapes are static. Rows of weight 0 are padding: they fill the last batch,
+        and every batch if `size` does not divide `batch_size`.
+
+        Iterating again goes on with the next epoch's order, as `fit(dataset, epochs=10)` does: each iteration begins
+        with the first epoch that none before it was taken through to its end. With `start`, every iteration begins
+        there: to resume a training, let one iteration go through the `epochs` that are left, and give fit
+        `steps_per_epoch`.
+
+        Args:
+            batch_size: Rows of a global batch, all ranks together.
+            rank: This rank; by default that of the running Horovod job, 0 outside one.
+            size: Number of ranks; by default that of the running Horovod job, 1 outside one.
+            epochs: Epochs that one iteration goes through; None never ends.
+            **options: What comes out, and how it is read.
+
+                image_size: Height and width that images are resized to; by default they have the size of the first one.
+                start: Where every iteration begins: what `position` returned.
+                preprocess: Called with (images, labels) of a batch inside the pipeline; returns both.
+                dtype: `float32` or `uint8`.
+                one_hot: Whether labels come as float32 [rows, classes]; the number of classes, if the table does not
+                    know it.
+                max_boxes: Boxes of a row. When given, labels are a dictionary of `label`, `boxes` (float32 [rows,
+                    max_boxes, 4]: xmin, ymin, xmax, ymax in pixels of the image that comes out), `box_labels` (int32
+                    [rows, max_boxes]) and `box_count` (int32 [rows]); boxes after the count are zeros.
+                bad_rows: `error` stops at a row that does not decode, or whose label is null, no int32 or none of the
+                    classes of `one_hot`, and names it; `skip` gives it weight 0, logs it and counts it in `skipped`.
+                jpeg: `accurate`, or `fast`: libjpeg's fast inverse transform, which changes most pixels by a level and
+                    some by up to nine, and, for images that come out at a quarter of their size or less, decoding at a
+                    fraction of it, which changes edges by more: see docs/decisions/decoding.md.
+                decoder: What decodes JPEG: `auto` is simplejpeg where it is installed, else Pillow; or one by name.
+                    Both give the same pixels, to the bit.
+                decode_threads: Threads that decode; by default one per core, divided by the ranks of this machine.
+                reader_threads: Threads that read row groups (4).
+                read_timeout_s: Seconds after which a read that has not answered is an error (45).
+                prefetch: Batches that are kept ready (2).
+
+        Raises:
+            InvalidArgumentError: If an argument is outside its range, or `start` belongs to another order.
+        """
+        from .tf_pipeline import image_dataset
+
+        return image_dataset(self._images(batch_size, rank, size, epochs, ImageOutput(**options)))
+
+    def as_numpy(
+        self,
+        batch_size: int,
+        rank: int | None = None,
+        size: int | None = None,
+        epochs: int | None = 1,
+        **options: Unpack[ImageOptions],
+    ) -> Iterator[tuple[Any, Any, Any]]:
+        """Gives what `as_dataset` gives as an iterator of NumPy arrays; TensorFlow is not imported.
+
+        It goes through `epochs` once. Close it, or let it go, to end its threads before its end. Arguments are those of
+        `as_dataset`.
+
+        Raises:
+            InvalidArgumentError: If an argument is outside its range, or `start` belongs to another order.
+            FeedError: While iterating, as what it is.
+        """
+        from .tf_pipeline import image_arrays
+
+        return image_arrays(self._images(batch_size, rank, size, epochs, ImageOutput(**options)))
+
+    def as_column_dataset(
+        self,
+        batch_size: int,
+        rank: int | None = None,
+        size: int | None = None,
+        epochs: int | None = 1,
+        **options: Unpack[ColumnOptions],
+    ) -> tf.data.Dataset:
+        """Gives this rank's batches as a tf.data.Dataset of (columns, weights), where columns is a dictionary.
+
+        The rows, their order and their weights are those of `as_dataset`, also where it is iterated again; nothing is
+        decoded. Text, bytes and decimals
+        are strings, times int64 (days, or microseconds since 1970).
+
+        Args:
+            batch_size: Rows of a global batch, all ranks together.
+            rank: This rank, as in `as_dataset`.
+            size: Number of ranks, as in `as_dataset`.
+            epochs: Epochs that one iteration goes through.
+            **options: `start`, `reader_threads`, `read_timeout_s` and `prefetch` as in `as_dataset`, and
+
+                columns: Names of the columns; None is all.
+                fill: What stands for null, by column. Floats are NaN without it; in any other column a null is an
+                    error.
+
+        Raises:
+            InvalidArgumentError: If an argument is outside its range, or a column has no tensor form.
+        """
+        from .columns import column_dataset, columns_of
+
+        output = ColumnOutput(**options)
+        passed = self._pass(batch_size, rank, size, epochs, output)
+        return column_dataset(self, passed, columns_of(self, output.columns), output.fill or {})
+
+    def as_column_numpy(
+        self,
+        batch_size: int,
+        rank: int | None = None,
+        size: int | None = None,
+        epochs: int | None = 1,
+        **options: Unpack[ColumnOptions],
+    ) -> Iterator[tuple[dict[str, Any], Any]]:
+        """Gives what `as_column_dataset` gives as an iterator of NumPy arrays; nested columns come as Python values.
+
+        Raises:
+            InvalidArgumentError: If an argument is outside its range.
+        """
+        from .columns import columns_of, numpy_columns
+
+        output = ColumnOutput(**options)
+        passed = self._pass(batch_size, rank, size, epochs, output)
+        return numpy_columns(self, passed, columns_of(self, output.columns), output.fill or {})
+
+    def classes_of(self, one_hot: bool | int) -> int | None:
+        """Finds the number of classes of one-hot labels; None for labels that are numbers.
+
+        Raises:
+            InvalidArgumentError: If the table is asked for it and does not know it.
+        """
+        if not isinstance(one_hot, bool):
+            return one_hot
+        if not one_hot:
+            return None
+        if self.class_names is None:
+            raise InvalidArgumentError(
+                f"one_hot=True: {self.location} has no property {LABELS_PROPERTY!r}; give the number of classes"
+            )
+        return len(self.class_names)
+
+    def _images(
+        self, batch_size: int, rank: int | None, size: int | None, epochs: int | None, output: ImageOutput
+    ) -> ImagePass:
+        from .tf_pipeline import ImagePass
+
+        passed = ImagePass.of(self, self._pass(batch_size, rank, size, epochs, output), output)
+        self._say(passed.rows.batches, passed.batches_held * passed.batch_bytes)
+        return passed
+
+    def _pass(self, batch_size: int, rank: int | None, size: int | None, epochs: int | None, reading: Reading) -> Pass:
+        from .tf_pipeline import Pass
+
+        if (rank is None) != (size is None):
+            raise InvalidArgumentError(f"rank={rank}, size={size}: give both or neither")
+        rank, size = running_rank_and_size() if rank is None or size is None else (rank, size)
+        batches = RankBatches(self.rows, batch_size, rank, size)
+        if epochs is not None and epochs < 1:
+            raise InvalidArgumentError(f"epochs={epochs}: it must be at least 1, or None")
+        return Pass(batches, start_of(self.plan, reading.start), epochs, reading)
+
+    def _say(self, batches: RankBatches, images_bytes: int) -> None:
+        """Says once, on rank 0, what a rank's share is and what memory it takes."""
+        lanes = len(lanes_of_rank(self.plan.order.lanes, batches.rank, batches.size))
+        line = (
+            f"feed {self.location}@{self.version}: each of {batches.size} rank(s) takes {batches.local_rows} of the "
+            f"{batches.batch_size} rows of a batch, {batches.steps()} steps an epoch; it reads {lanes} of "
+            f"{self.plan.order.lanes} lanes and holds at most {_mebibytes(self.plan.reading_bytes(lanes))} of row "
+            f"groups (memory_bytes) and {_mebibytes(images_bytes)} of images (batch_size, prefetch)"
+        )
+        if batches.rank == 0 and line not in self._said:
+            self._said.add(line)
+            sys.stderr.write(f"lakelens: {line}\n")
+
+    def describe_row(self, file: int, row: int) -> str:
+        """Names a stored row for a message."""
+        return f"{self.location}@{self.version}: row {row} of {self.plan.file_location(file)}"
+
+
+def running_rank_and_size() -> tuple[int, int]:
+    """Finds this process's rank and the number of ranks: of the running Horovod job, or (0, 1) outside one."""
+    distributed = sys.modules.get("lakelens.training.distributed")
+    if distributed is not None and distributed.is_initialized():
+        return int(distributed.rank()), int(distributed.size())
+    return int(os.environ.get("HOROVOD_RANK", "0")), int(os.environ.get("HOROVOD_SIZE", "1"))
+
+
+def _mebibytes(count: int) -> str:
+    return f"{max(1, count >> 20)} MiB"
+
+
+def _require_numbers(snapshot: Snapshot, label_column: str) -> None:
+    require_column(snapshot, label_column, "label_column")
+    declared = snapshot.schema[label_column]
+    if declared not in INTEGERS:
+        raise NotAnImageTableError(
+            f"{snapshot.location}@{snapshot.version}: column {label_column!r} is {declared}, class numbers are "
+            "integers; name another column as label_column, or add one with numbers"
+        )

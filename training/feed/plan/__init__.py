@@ -1,0 +1,1 @@
+"""What a feed reads and in which order: files, rows, epochs, positions. Pure arithmetic."""

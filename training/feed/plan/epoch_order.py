@@ -1,0 +1,314 @@
+"""The global order of rows in an epoch and its division over ranks: pure arithmetic on numbers of rows.
+
+An epoch over N rows is one sequence g = 0 .. N-1, made from (seed, epoch, rows per file) alone. Batch b holds the rows
+[b * batch_size, (b + 1) * batch_size); rank r of s takes those with g % s == r. So the global batches are the same at
+any number of ranks.
+
+The sequence is the round-robin of L lanes: lane j holds the rows with g % L == j. A lane walks its own contiguous piece
+of the epoch's *walk*: the files in permuted order, in each file the row groups in permuted order, in each row group the
+rows in permuted order. When s divides L, a rank reads nothing but its own L / s lanes. A row group larger than a lane
+may hold is walked chunk by chunk, in stored order, and its rows are permuted within each chunk.
+
+Permutations are sorts of hashed numbers (splitmix64, Steele, Lea and Flood 2014) rather than a library's generator, so
+that a position that was saved with one version of NumPy means the same rows under another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ....errors import InvalidArgumentError
+
+IntArray = npt.NDArray[np.int64]
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+
+# Permutations up to this length are kept for those who ask again.
+_KEPT_ROWS = 1 << 14
+
+
+def _mix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Finalises 64-bit words with splitmix64's mixer."""
+    with np.errstate(over="ignore"):
+        values = (values ^ (values >> np.uint64(30))) * _MIX_1
+        values = (values ^ (values >> np.uint64(27))) * _MIX_2
+    return values ^ (values >> np.uint64(31))
+
+
+def permutation(count: int, *keys: int) -> IntArray:
+    """Permutes 0 .. count-1 as a function of `keys` alone.
+
+    Args:
+        count: Number of values.
+        *keys: What the order depends on, such as seed, epoch and file; any integers.
+
+    Returns:
+        int64 [count].
+    """
+    state = np.zeros(1, dtype=np.uint64)
+    with np.errstate(over="ignore"):
+        for key in keys:
+            state = _mix((state + _GOLDEN) ^ np.array([key & 0xFFFFFFFFFFFFFFFF], dtype=np.uint64))
+        words = _mix(state + _GOLDEN * np.arange(1, count + 1, dtype=np.uint64))
+    return np.argsort(words, kind="stable").astype(np.int64)
+
+
+def spread(count: int) -> IntArray:
+    """Orders 0 .. count-1 so that neighbouring numbers come to lie far apart: by their bits read backwards.
+
+    This is the sequence of van der Corput (1935) in base 2.
+
+    Returns:
+        int64 [count].
+    """
+    numbers = np.arange(count, dtype=np.int64)
+    bits = max(1, (count - 1).bit_length())
+    backwards = sum(((numbers >> bit) & 1) << (bits - 1 - bit) for bit in range(bits))
+    return np.argsort(backwards, kind="stable").astype(np.int64)
+
+
+class Piece(NamedTuple):
+    """A run of consecutive rows of one lane that lie in one file.
+
+    Attributes:
+        epoch: The epoch whose order the rows are in.
+        file: Index of the file.
+        first: Offset of the first row in the file's own walk (its permuted row groups, their permuted rows).
+        last: Offset after the last row.
+        position: Position of the first row in the lane (its row is g = position * lanes + lane).
+    """
+
+    epoch: int
+    file: int
+    first: int
+    last: int
+    position: int
+
+
+class RowGroupSlice(NamedTuple):
+    """Rows of one chunk of a row group, in the order of an epoch. A row group that fits in memory is one chunk.
+
+    Attributes:
+        row_group: Index of the row group in its file.
+        first: First row of the chunk in the row group.
+        last: Row after the chunk's last.
+        rows: int64, indices of rows in the row group, each within `first` to `last`.
+    """
+
+    row_group: int
+    first: int
+    last: int
+    rows: IntArray
+
+
+@dataclass(frozen=True)
+class GlobalOrder:
+    """The order of all rows of a feed in every epoch.
+
+    Attributes:
+        rows_per_file: int64 [files], rows of each file, in stored order.
+        lanes: Number of lanes; 1 unless `shuffle`.
+        seed: Seed of the permutations.
+        shuffle: False walks files, row groups and rows in stored order.
+    """
+
+    rows_per_file: IntArray
+    lanes: int = 16
+    seed: int = 0
+    shuffle: bool = True
+    rows: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        if self.lanes < 1:
+            raise InvalidArgumentError(f"lanes={self.lanes}: a feed needs at least one lane")
+        if not self.shuffle and self.lanes != 1:
+            raise InvalidArgumentError(f"lanes={self.lanes}: the stored order (shuffle=False) is one lane")
+        object.__setattr__(self, "rows", int(self.rows_per_file.sum()))
+
+    def lane_rows(self, lane: int) -> int:
+        """Counts the rows of a lane: those with g % lanes == lane."""
+        return max(0, -(-(self.rows - lane) // self.lanes))
+
+    def lane_start(self, lane: int) -> int:
+        """Gives the offset in the epoch's walk at which a lane's piece starts."""
+        return int(_lane_starts(self.rows, self.lanes)[lane])
+
+    def lane_position(self, lane: int, row: int) -> int:
+        """Counts the rows of a lane that come before global row `row`: the lane's position there."""
+        return max(0, -(-(row - lane) // self.lanes))
+
+    def files(self, epoch: int) -> IntArray:
+        """Orders the files of an epoch: int64 [files]."""
+        return self._permuted(len(self.rows_per_file), epoch)
+
+    def walk(self, epoch: int) -> EpochWalk:
+        """Lays out one epoch."""
+        order = self.files(epoch)
+        ends = np.cumsum(self.rows_per_file[order]) if len(order) else np.zeros(0, dtype=np.int64)
+        return EpochWalk(self, epoch, order, ends)
+
+    def file_slice(
+        self,
+        epoch: int,
+        file: int,
+        row_group_rows: Sequence[int],
+        offset: int,
+        last: int,
+        chunks: Sequence[int] | None = None,
+    ) -> RowGroupSlice:
+        """Finds what lies at an offset of a file's walk.
+
+        Args:
+            epoch: The epoch.
+            file: Index of the file.
+            row_group_rows: Rows of each of the file's row groups, in stored order.
+            offset: Offset in the file's walk.
+            last: Offset before which the slice ends at the latest.
+            chunks: Into how many chunks each row group is cut; None leaves them whole.
+
+        Returns:
+            The rows from `offset` to the end of the chunk that holds it, or to `last`.
+        """
+        counts = np.asarray(row_group_rows, dtype=np.int64)
+        order = self._permuted(len(counts), epoch, file)
+        ends = np.cumsum(counts[order])
+        place = int(np.searchsorted(ends, offset, side="right"))
+        row_group = int(order[place])
+        rows = int(counts[row_group])
+        start = int(ends[place]) - rows
+        parts = chunks[row_group] if chunks is not None else 1
+        chunk = _chunk_at(rows, parts, offset - start)
+        first, end = chunk * rows // parts, (chunk + 1) * rows // parts
+        within = first + self._permuted(end - first, epoch, file, row_group, chunk)
+        return RowGroupSlice(row_group, first, end, within[offset - start - first : last - start - first])
+
+    def _permuted(self, count: int, *keys: int) -> IntArray:
+        if not self.shuffle:
+            return np.arange(count, dtype=np.int64)
+        permuted = _kept_permutation if count <= _KEPT_ROWS else permutation
+        return permuted(count, self.seed, *keys)
+
+
+@lru_cache(maxsize=256)
+def _kept_permutation(count: int, *keys: int) -> IntArray:
+    # Lanes of a small table share its row groups, and each asks for its few rows of them.
+    made = permutation(count, *keys)
+    made.flags.writeable = False
+    return made
+
+
+@lru_cache(maxsize=16)
+def _lane_starts(rows: int, lanes: int) -> IntArray:
+    # Neighbours in the order get pieces that lie far apart in the walk, so that small batches are mixed too.
+    laid_out = spread(lanes)
+    lengths = (rows - laid_out + lanes - 1) // lanes
+    starts = np.empty(lanes, dtype=np.int64)
+    starts[laid_out] = np.cumsum(lengths) - lengths
+    return starts
+
+
+def _chunk_at(rows: int, parts: int, row: int) -> int:
+    """Finds the chunk that holds a row, when chunk c of a row group is [c * rows // parts, (c + 1) * rows // parts)."""
+    chunk = row * parts // rows
+    return chunk + 1 if (chunk + 1) * rows // parts <= row else chunk
+
+
+@dataclass(frozen=True)
+class EpochWalk:
+    """The files of one epoch in their order, with the offsets at which each ends.
+
+    Attributes:
+        order: The global order that this is one epoch of.
+        epoch: The epoch.
+        files: int64 [files], the files in walking order.
+        ends: int64 [files], offset in the epoch's walk after each of `files`.
+    """
+
+    order: GlobalOrder
+    epoch: int
+    files: IntArray
+    ends: IntArray
+
+    def pieces(self, lane: int, position: int = 0) -> Iterator[Piece]:
+        """Yields a lane's pieces in order.
+
+        Args:
+            lane: The lane.
+            position: Number of the lane's rows to leave out at its start.
+        """
+        offset = self.order.lane_start(lane) + position
+        stop = self.order.lane_start(lane) + self.order.lane_rows(lane)
+        place = int(np.searchsorted(self.ends, offset, side="right"))
+        while offset < stop:
+            file, end = int(self.files[place]), int(self.ends[place])
+            start = end - int(self.order.rows_per_file[file])
+            last = min(end, stop)
+            if last > offset:
+                yield Piece(self.epoch, file, offset - start, last - start, position)
+            position += last - offset
+            offset = last
+            place += 1
+
+
+def lanes_of_rank(lanes: int, rank: int, size: int) -> list[int]:
+    """Lists the lanes that hold a row of a rank: those congruent to it modulo gcd(size, lanes)."""
+    shared = int(np.gcd(size, lanes))
+    return [lane for lane in range(lanes) if lane % shared == rank % shared]
+
+
+@dataclass(frozen=True)
+class RankBatches:
+    """The batches of one rank, in an epoch that starts at a global row.
+
+    Attributes:
+        rows: Rows of the whole epoch.
+        batch_size: Rows of a global batch.
+        rank: This rank.
+        size: Number of ranks.
+    """
+
+    rows: int
+    batch_size: int
+    rank: int = 0
+    size: int = 1
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise InvalidArgumentError(f"batch_size={self.batch_size}: the global batch needs at least one row")
+        if self.size < 1:
+            raise InvalidArgumentError(f"size={self.size}: a job has at least one rank")
+        if not 0 <= self.rank < self.size:
+            raise InvalidArgumentError(f"rank={self.rank}: ranks of a job of size {self.size} are 0 to {self.size - 1}")
+
+    @property
+    def local_rows(self) -> int:
+        """Rows of every batch of this rank, padding included: ceil(batch_size / size), the same on all ranks."""
+        return -(-self.batch_size // self.size)
+
+    @property
+    def row_weight(self) -> float:
+        """Weight of a real row.
+
+        A rank's loss is sum(weight * loss) / local_rows. Averaged over the ranks this is sum(loss) / batch_size, the
+        loss of one process on the whole batch, when the weight is size * local_rows / batch_size: 1 if size divides
+        batch_size.
+        """
+        return self.size * self.local_rows / self.batch_size
+
+    def steps(self, start_row: int = 0) -> int:
+        """Counts the batches from a global row to the end of the epoch; the same on every rank."""
+        return max(0, -(-(self.rows - start_row) // self.batch_size))
+
+    def real_rows(self, step: int, start_row: int = 0) -> IntArray:
+        """Lists the global rows g of this rank in a batch, ascending: int64 [<= local_rows]; the rest is padding."""
+        first = start_row + step * self.batch_size
+        last = min(first + self.batch_size, self.rows)
+        return np.arange(first + (self.rank - first) % self.size, last, self.size, dtype=np.int64)

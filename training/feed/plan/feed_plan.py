@@ -1,0 +1,166 @@
+"""What a feed reads, as a small value that ranks receive: files with their rows, and the order of the epochs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ....errors import VersionFilesMissingError
+from ....etl.log.snapshot import DataFiles, locate
+from .epoch_order import GlobalOrder
+
+# More lanes mix more places of the table into a batch. Powers of two are divided by the usual numbers of ranks, which
+# then share no row group.
+MAX_LANES = 256
+MIN_LANES = 8
+# For the sake of more lanes, row groups are read in chunks down to this size; smaller reads would cost too much.
+SMALLEST_CHUNK_BYTES = 2 << 20
+# A lane that begins in the middle of a row group that is read in chunks has to pass over half of it, on average.
+GROUPS_PER_CHUNKED_LANE = 2
+# A lane holds the row group in use and, from half of it on, the next one.
+GROUPS_PER_LANE = 2
+DEFAULT_MEMORY_BYTES = 1 << 30
+# Counted up whenever the same plan comes to mean another order of rows; positions of another order are refused.
+_ORDER_VERSION = 2
+
+
+@dataclass(frozen=True)
+class RowFilter:
+    """Keeps the rows whose value in a column is one of some values.
+
+    Attributes:
+        column: A column that is stored in the files.
+        values: The values; None keeps nulls.
+    """
+
+    column: str
+    values: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class FeedPlan:
+    """The rows of one version that a feed delivers, and their order.
+
+    Attributes:
+        location: The table's absolute path or URI.
+        version: Number of the version.
+        files: The files to read; `rows` counts only the rows that the filters keep.
+        stored_rows: int64 [files], all rows of each file.
+        schema: Delta type of each column of the table.
+        partition_columns: Names of the columns whose values are in the log rather than in the files.
+        order: The order of the epochs.
+        filters: What rows of the files are kept; empty keeps all.
+        chunk_bytes: Uncompressed bytes beyond which a row group is read in chunks.
+        row_group_bytes: Uncompressed bytes of the largest row group that was seen when the feed was planned.
+        row_bytes: Uncompressed bytes of a row, on average over the row group that was seen with the largest rows.
+        table_bytes: Uncompressed bytes of all row groups, estimated when the feed was planned.
+        storage_options: Access to an object store.
+        copy: Location of the plain copy whose files are read in place of the version's own; None without one.
+    """
+
+    location: str
+    version: int
+    files: DataFiles
+    stored_rows: np.ndarray[Any, np.dtype[np.int64]]
+    schema: Mapping[str, str]
+    partition_columns: tuple[str, ...]
+    order: GlobalOrder
+    filters: tuple[RowFilter, ...] = ()
+    chunk_bytes: int = DEFAULT_MEMORY_BYTES
+    row_group_bytes: int = 0
+    row_bytes: int = 0
+    table_bytes: int = 0
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    copy: str | None = None
+
+    @property
+    def rows(self) -> int:
+        """Rows of an epoch."""
+        return self.order.rows
+
+    def reading_bytes(self, lanes: int | None = None) -> int:
+        """Bytes of row groups that a process holds at most when it reads so many lanes; by default all of them.
+
+        Rows that are larger than the average of their row group come on top. A chunk is never less than a row.
+        """
+        chunk_bytes = max(min(self.row_group_bytes, self.chunk_bytes), self.row_bytes)
+        held = GROUPS_PER_LANE * (lanes or self.order.lanes) * chunk_bytes
+        return min(held, GROUPS_PER_LANE * self.table_bytes)
+
+    def file_location(self, file: int) -> str:
+        """Gives the absolute path or URI of a file."""
+        return locate(self.location, self.files.paths[file])
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A digest of everything that the order of rows depends on; positions carry it."""
+        order = self.order
+        described = [
+            _ORDER_VERSION,
+            self.version,
+            order.seed,
+            order.shuffle,
+            order.lanes,
+            self.chunk_bytes,
+            len(self.files),
+        ]
+        digest = hashlib.sha256(json.dumps(described, separators=(",", ":")).encode())
+        digest.update(repr([(f.column, _in_order(f.values)) for f in self.filters]).encode())
+        digest.update("\n".join(self.files.paths).encode())
+        digest.update(np.ascontiguousarray(order.rows_per_file, dtype="<i8").tobytes())
+        return digest.hexdigest()[:16]
+
+
+def _in_order(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Sorts a filter's values, which may come from a set: its order is another one in each process."""
+    try:
+        return tuple(sorted(values))
+    except TypeError:  # null beside values, and structs
+        return tuple(sorted(values, key=repr))
+
+
+def chunks_of(rows: int, row_group_bytes: int, chunk_bytes: int) -> int:
+    """Counts the chunks that a row group is read in: each holds at most `chunk_bytes` of average rows, or one row."""
+    if row_group_bytes <= chunk_bytes or not rows:
+        return 1
+    return -(-rows // max(1, chunk_bytes * rows // row_group_bytes))
+
+
+def lanes_within(memory_bytes: int, row_group_bytes: int, table_bytes: int, row_bytes: int = 0) -> tuple[int, int]:
+    """Chooses the number of lanes, and the size from which a row group is read in chunks.
+
+    Both depend on the table and the limit alone, not on the number of ranks, so that the order is the same for all.
+
+    Args:
+        memory_bytes: Limit for the row groups that one process holds.
+        row_group_bytes: Uncompressed bytes of the table's largest row group.
+        table_bytes: Uncompressed bytes of all row groups.
+        row_bytes: Uncompressed bytes of a row; there are no more lanes than rows in the memory, except one.
+
+    Returns:
+        The number of lanes, a power of two, and the bytes of a chunk.
+    """
+    if GROUPS_PER_LANE * table_bytes <= memory_bytes:
+        return MAX_LANES, memory_bytes
+    held = memory_bytes // GROUPS_PER_LANE
+    of_whole_groups = held // max(1, row_group_bytes)
+    row_groups = table_bytes // max(1, row_group_bytes)
+    of_chunks = min(held // SMALLEST_CHUNK_BYTES, row_groups // GROUPS_PER_CHUNKED_LANE)
+    of_rows = max(1, held // max(1, row_bytes))
+    wanted = min(MAX_LANES, of_rows, max(MIN_LANES, of_whole_groups, of_chunks))
+    lanes = 1 << (wanted.bit_length() - 1)
+    return lanes, max(1, held // lanes)
+
+
+def files_missing(location: str, version: int, missing: list[str]) -> VersionFilesMissingError:
+    """Makes the error about data files that are gone, with the first one's name."""
+    return VersionFilesMissingError(
+        f"{location}@{version}: {len(missing)} data file(s) of this version are gone, the first is {missing[0]}. "
+        "VACUUM or a hand has removed them; use a newer version, restore the files, or pin versions before vacuuming."
+    )

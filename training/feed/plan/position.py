@@ -1,0 +1,67 @@
+"""Places in a feed's order of rows: a small JSON value outside, an epoch and a row of it inside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ....errors import InvalidArgumentError
+from .epoch_order import RankBatches
+from .feed_plan import FeedPlan
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a pass over the rows begins.
+
+    Attributes:
+        epoch: The first epoch.
+        row: The first global row of that epoch.
+    """
+
+    epoch: int = 0
+    row: int = 0
+
+
+def start_of(plan: FeedPlan, position: Mapping[str, Any] | None) -> Start:
+    """Reads a position; None is the start of epoch 0.
+
+    Raises:
+        InvalidArgumentError: If it is no position, or belongs to another order of rows than the plan's.
+    """
+    if position is None:
+        return Start()
+    try:
+        epoch, row, order = int(position["epoch"]), int(position["row"]), position.get("order")
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidArgumentError(
+            f"start={position!r} is no position; give what feed.position(...) returned"
+        ) from error
+    if order is not None and order != plan.fingerprint:
+        raise InvalidArgumentError(
+            f"start={dict(position)!r} belongs to another order than this feed's ({plan.fingerprint}): resume with the "
+            "same table, version, split, seed, shuffle, lanes and memory_bytes"
+        )
+    if epoch < 0 or not 0 <= row <= plan.rows:
+        raise InvalidArgumentError(f"start={dict(position)!r}: epoch must be >= 0 and row within 0 to {plan.rows}")
+    return Start(epoch, row)
+
+
+def position_after(plan: FeedPlan, start: Mapping[str, Any] | None, steps: int, batch_size: int) -> dict[str, Any]:
+    """Gives the position that is reached after a number of global batches.
+
+    Raises:
+        InvalidArgumentError: If `start` is no position of this plan, or `steps` is negative.
+    """
+    if steps < 0:
+        raise InvalidArgumentError(f"steps={steps}: a position lies after none or more batches")
+    place = start_of(plan, start)
+    batches = RankBatches(plan.rows, batch_size)
+    left = batches.steps(place.row)
+    if steps < left:
+        place = Start(place.epoch, place.row + steps * batch_size)
+    else:
+        epochs, steps = divmod(steps - left, batches.steps())
+        place = Start(place.epoch + 1 + epochs, steps * batch_size)
+    return {"epoch": place.epoch, "row": place.row, "order": plan.fingerprint}

@@ -1,0 +1,347 @@
+"""Plans a feed: from a table's version and filters to the files, the rows that count, and the order of the epochs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ...errors import (
+    EmptyFeedError,
+    FeedError,
+    InvalidArgumentError,
+    LakelensError,
+    NotAnImageTableError,
+    UnsupportedTableFeatureError,
+)
+from ...etl.log.snapshot import DataFiles, PartitionColumn, Snapshot, identify, open_snapshot
+from ...stores.data_files import by_folder, names_in
+from ...stores.parquet import open_parquet_file
+from ...stores.watched import STALL_TIMEOUT_S, watched, watched_each
+from .copies import active_session, find_copy, make_copy
+from .plan.epoch_order import GlobalOrder
+from .plan.feed_plan import GROUPS_PER_LANE, FeedPlan, RowFilter, files_missing, lanes_within
+from .reading.delta_types import arrow_type, parse_partition_value
+from .reading.row_groups import kept_rows
+
+Result = TypeVar("Result")
+
+# Footers that are read to learn how large row groups are: those of the largest files.
+_SAMPLED_FILES = 4
+_THREADS = 16
+# Where no footer can be had, a row group is taken to be this large.
+_ASSUMED_GROUP_BYTES = 128 << 20
+
+
+def make_plan(
+    snapshot: Snapshot,
+    filters: Mapping[str, Any],
+    *,
+    seed: int,
+    shuffle: bool,
+    lanes: int | None,
+    memory_bytes: int,
+    storage_options: Mapping[str, str],
+    check_files: bool,
+    timeout_s: float = STALL_TIMEOUT_S,
+) -> FeedPlan:
+    """Plans a feed.
+
+    Args:
+        snapshot: The table's version.
+        filters: For each column by name, the value, or a list of the values, whose rows are kept; None is null.
+        seed: Seed of the order of rows.
+        shuffle: Whether each epoch has an order of its own.
+        lanes: Number of lanes; None takes as many as `memory_bytes` holds.
+        memory_bytes: Limit for the row groups that one process holds.
+        storage_options: Access to an object store.
+        check_files: Whether to look for the data files.
+        timeout_s: Seconds without an answer of the store after which that is an error.
+
+    Raises:
+        EmptyFeedError: If no row is left.
+        InvalidArgumentError: If a filter names a value that the log rules out, or an argument is outside its range.
+        NotAnImageTableError: If a filter names a column that the table lacks.
+        VersionFilesMissingError: If data files are gone.
+        DataFileError: If one that has to be read is damaged.
+        FeedStalledError: If the store does not answer.
+    """
+    if memory_bytes < 1:
+        raise InvalidArgumentError(f"memory_bytes={memory_bytes}: give the bytes of row groups that a process may hold")
+    if not snapshot.files.rows.any():
+        raise EmptyFeedError(f"{snapshot.location}@{snapshot.version} holds no rows; there is nothing to feed")
+    files, row_filters = _filter_files(snapshot, filters)
+    plan = FeedPlan(
+        location=snapshot.location,
+        version=snapshot.version,
+        files=files,
+        stored_rows=files.rows,
+        schema=snapshot.schema,
+        partition_columns=snapshot.partition_columns,
+        order=GlobalOrder(files.rows, lanes=1, shuffle=False),
+        filters=row_filters,
+        storage_options=storage_options,
+        copy=snapshot.copy,
+    )
+    if check_files:
+        check(plan, timeout_s)
+    plan = _count_rows(plan, timeout_s)
+    if not plan.files.rows.any():
+        raise EmptyFeedError(
+            f"{plan.location}@{plan.version} holds no rows with {_say(filters)}; there is nothing to feed"
+        )
+    sizes = _sizes(plan, timeout_s)
+    chosen, chunk_bytes = lanes_within(memory_bytes, sizes.row_group, sizes.table, sizes.row)
+    if not shuffle:
+        lanes = 1
+    if lanes is not None:
+        chosen, chunk_bytes = lanes, max(1, memory_bytes // (GROUPS_PER_LANE * max(1, lanes)))
+    order = GlobalOrder(plan.files.rows, chosen, seed, shuffle)
+    return replace(
+        plan,
+        order=order,
+        chunk_bytes=chunk_bytes,
+        row_group_bytes=sizes.row_group,
+        row_bytes=sizes.row,
+        table_bytes=sizes.table,
+    )
+
+
+def open_version(
+    location: str | Path,
+    version: int | str | datetime | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    *,
+    materialize: str | Path | None = None,
+    timeout_s: float = STALL_TIMEOUT_S,
+) -> Snapshot:
+    """Opens the version that a feed reads, or its plain copy.
+
+    Args:
+        location: Path or URI of the table.
+        version: As `open_snapshot` takes it.
+        storage_options: Access to an object store.
+        materialize: Folder of plain copies; one is read where the version's Parquet files alone would give wrong rows,
+            and made with the active Spark session if there is none yet.
+        timeout_s: Seconds without an answer of the store after which that is an error.
+
+    Raises:
+        UnsupportedTableFeatureError: If the version cannot be read from its Parquet files alone, and there is neither a
+            copy nor a Spark session to make one.
+        FeedStalledError: If the store does not answer.
+        UsageError: Its subclasses, as `open_snapshot` raises them.
+    """
+    what = f"the log of {location}"
+    try:
+        return watched(lambda: open_snapshot(location, version, storage_options), what, timeout_s)
+    except UnsupportedTableFeatureError as error:
+        if materialize is None:
+            raise
+        identity = watched(lambda: identify(location, version, storage_options), what, timeout_s)
+        copy = watched(
+            lambda: find_copy(identity, materialize, storage_options), f"the copies in {materialize}", timeout_s
+        )
+        if copy is None:
+            spark = active_session()
+            if spark is None:
+                raise UnsupportedTableFeatureError(
+                    f"{error} There is no copy in {materialize} yet, and no Spark session that could make one."
+                ) from error
+            copy = make_copy(spark, identity, materialize, storage_options)
+        return watched(lambda: copy.open(storage_options), f"the log of {copy.location}", timeout_s)
+
+
+def check(plan: FeedPlan, timeout_s: float = STALL_TIMEOUT_S) -> None:
+    """Looks for every data file of a plan.
+
+    Args:
+        plan: The plan.
+        timeout_s: Seconds without an answer of the store after which that is an error.
+
+    Raises:
+        VersionFilesMissingError: If one is gone; names the version and the first such file.
+        FeedStalledError: If the store does not answer.
+    """
+    folders = by_folder(plan.file_location(file) for file in range(len(plan.files)))
+    listed = watched_each(
+        lambda folder: names_in(folder, plan.storage_options),
+        list(folders),
+        lambda folder: f"{plan.location}@{plan.version}: the list of the files in {folder}/",
+        timeout_s,
+        _THREADS,
+    )
+    missing = [
+        f"{folder}/{name}"
+        for (folder, members), present in zip(folders.items(), listed, strict=True)
+        for name in members
+        if name not in present
+    ]
+    if missing:
+        raise files_missing(plan.location, plan.version, missing)
+
+
+def require_column(snapshot: Snapshot, column: str, argument: str) -> None:
+    """Checks that a table has a column.
+
+    Raises:
+        NotAnImageTableError: If not; names the columns that there are.
+    """
+    if column not in snapshot.schema:
+        raise NotAnImageTableError(
+            f"{snapshot.location}@{snapshot.version} has no column {column!r} ({argument}={column!r}); "
+            f"it has {', '.join(snapshot.schema)}"
+        )
+
+
+def _say(filters: Mapping[str, Any]) -> str:
+    return " and ".join(f"{column}={value!r}" for column, value in filters.items())
+
+
+def _filter_files(snapshot: Snapshot, filters: Mapping[str, Any]) -> tuple[DataFiles, tuple[RowFilter, ...]]:
+    """Applies the filters on partition columns; gives the files that are left and the other filters."""
+    files, row_filters = snapshot.files, []
+    for name, wanted in filters.items():
+        require_column(snapshot, name, "filters")
+        values = _values_of(wanted)
+        if name not in snapshot.partition_columns:
+            row_filters.append(RowFilter(name, _typed(snapshot, name, values)))
+            continue
+        column = files.partitions[name]
+        present = [
+            None if text is None else parse_partition_value(text, snapshot.schema[name]) for text in column.values
+        ]
+        codes = [i for i, value in enumerate(present) if value in _typed(snapshot, name, values)]
+        if not codes:
+            raise InvalidArgumentError(
+                f"{snapshot.location}@{snapshot.version} has no rows with {name}={wanted!r}; "
+                f"{name} is one of {_listed(snapshot.files.partitions[name], present)}"
+            )
+        files = files.take(np.flatnonzero(np.isin(column.codes, codes)))
+    if not files.rows.any():
+        raise EmptyFeedError(f"{snapshot.location}@{snapshot.version} holds no rows with {_say(filters)}")
+    return files, tuple(row_filters)
+
+
+def _listed(column: PartitionColumn, present: Sequence[Any]) -> str:
+    shown = sorted(repr(present[code]) for code in set(column.codes.tolist()))
+    return ", ".join(shown[:20]) + (f" and {len(shown) - 20} more" if len(shown) > 20 else "")
+
+
+def _values_of(wanted: Any) -> tuple[Any, ...]:
+    if isinstance(wanted, Iterable) and not isinstance(wanted, (str, bytes)):
+        return tuple(wanted)
+    return (wanted,)
+
+
+def _typed(snapshot: Snapshot, name: str, values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Checks that the values of a filter are of their column's type."""
+    declared = snapshot.schema[name]
+    try:
+        return tuple(pa.array(values, arrow_type(declared)).to_pylist())
+    except (pa.ArrowException, TypeError) as error:
+        raise InvalidArgumentError(
+            f"filters: {name}={list(values)!r} does not fit the column's type {declared}: {error}"
+        ) from error
+
+
+def _count_rows(plan: FeedPlan, timeout_s: float) -> FeedPlan:
+    """Completes the row counts that the log lacks, and counts the rows that filters inside of files keep."""
+    unknown = np.flatnonzero(plan.files.rows < 0) if not plan.filters else np.arange(len(plan.files))
+    if not len(unknown):
+        return plan
+    stored, kept = plan.files.rows.copy(), plan.files.rows.copy()
+    counts = list(of_files(plan, lambda file: _rows_in(plan, file), unknown, timeout_s))
+    stored[unknown], kept[unknown] = [c.stored for c in counts], [c.kept for c in counts]
+    files = DataFiles(plan.files.paths, plan.files.sizes, kept, plan.files.partitions)
+    with_rows = np.flatnonzero(kept)
+    return replace(plan, files=files.take(with_rows), stored_rows=stored[with_rows])
+
+
+def _open_parquet(plan: FeedPlan, file: int) -> AbstractContextManager[pq.ParquetFile]:
+    return open_parquet_file(plan.file_location(file), plan.storage_options, int(plan.files.sizes[file]))
+
+
+class _Rows(NamedTuple):
+    stored: int
+    kept: int
+
+
+def _rows_in(plan: FeedPlan, file: int) -> _Rows:
+    try:
+        with _open_parquet(plan, file) as parquet:
+            stored = int(parquet.metadata.num_rows)
+            if not plan.filters:
+                return _Rows(stored, stored)
+            groups = range(parquet.metadata.num_row_groups)
+            return _Rows(stored, sum(len(kept_rows(plan, file, parquet, group)) for group in groups))
+    except FileNotFoundError as error:
+        raise files_missing(plan.location, plan.version, [plan.file_location(file)]) from error
+
+
+def of_files(
+    plan: FeedPlan, work: Callable[[int], Result], files: npt.NDArray[np.int64], timeout_s: float = STALL_TIMEOUT_S
+) -> Iterator[Result]:
+    """Does some work for many files of a plan, several at once; gives the results in the order of the files.
+
+    Raises:
+        FeedStalledError: If the store does not answer.
+        FeedError: If a file cannot be read; names it.
+    """
+
+    def named(file: int) -> str:
+        return f"{plan.location}@{plan.version}: {plan.file_location(file)}"
+
+    def read(file: int) -> Result:
+        try:
+            return work(file)
+        except (LakelensError, FileNotFoundError):
+            raise
+        except Exception as error:  # each store's client has exceptions of its own
+            raise FeedError(f"{named(file)} cannot be read: {type(error).__name__}: {error}") from error
+
+    return watched_each(read, files.tolist(), named, timeout_s, _THREADS)
+
+
+class _Sizes(NamedTuple):
+    """Uncompressed bytes.
+
+    Attributes:
+        row_group: Of the largest row group.
+        row: Of a row, on average over the row group whose rows are largest.
+        table: Of all row groups.
+    """
+
+    row_group: int
+    row: int
+    table: int
+
+
+def _sizes(plan: FeedPlan, timeout_s: float) -> _Sizes:
+    """Estimates sizes from the footers of the largest files."""
+    sizes = plan.files.sizes
+    sampled = np.argsort(-sizes, kind="stable")[:_SAMPLED_FILES]
+
+    def groups(file: int) -> list[tuple[int, int]]:
+        with _open_parquet(plan, file) as parquet:
+            footer = parquet.metadata
+        found = [footer.row_group(i) for i in range(footer.num_row_groups)]
+        return [(group.total_byte_size, group.num_rows) for group in found if group.num_rows]
+
+    try:
+        seen = [group for of_file in of_files(plan, groups, sampled, timeout_s) for group in of_file]
+    except FileNotFoundError:  # planning without data files was asked for
+        return _Sizes(min(int(sizes.max()), _ASSUMED_GROUP_BYTES), 0, int(sizes.sum()))
+    growth = max(1.0, sum(size for size, _ in seen) / max(1, int(sizes[sampled].sum())))
+    return _Sizes(
+        max((size for size, _ in seen), default=0),
+        max((-(-size // rows) for size, rows in seen), default=0),
+        int(sizes.sum() * growth),
+    )

@@ -1,0 +1,130 @@
+"""What a caller may ask of a feed's datasets, checked before anything is read. `DeltaFeed.as_dataset` describes it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+from ...errors import InvalidArgumentError
+
+Preprocess = Callable[..., Any]
+
+DTYPES = ("float32", "uint8")
+BAD_ROW_POLICIES = ("error", "skip")
+JPEG_METHODS = ("accurate", "fast")
+DECODERS = ("auto", "simplejpeg", "pillow")
+
+
+class ReadOptions(TypedDict, total=False):
+    """Keywords of `Reading`."""
+
+    start: Mapping[str, Any] | None
+    reader_threads: int
+    read_timeout_s: float
+    prefetch: int
+
+
+class ImageOptions(ReadOptions, total=False):
+    """Keywords of `ImageOutput`."""
+
+    image_size: int | Sequence[int] | None
+    preprocess: Preprocess | None
+    dtype: str
+    one_hot: bool | int
+    max_boxes: int | None
+    bad_rows: str
+    jpeg: str
+    decoder: str
+    decode_threads: int | None
+
+
+class ColumnOptions(ReadOptions, total=False):
+    """Keywords of `ColumnOutput`."""
+
+    columns: Sequence[str] | None
+    fill: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How rows are read, whatever becomes of them."""
+
+    start: Mapping[str, Any] | None = None
+    reader_threads: int = 4
+    read_timeout_s: float = 45.0
+    prefetch: int = 2
+
+    def __post_init__(self) -> None:
+        for name, least in (("reader_threads", 1), ("prefetch", 0)):
+            if getattr(self, name) < least:
+                raise InvalidArgumentError(f"{name}={getattr(self, name)}: it must be at least {least}")
+        if self.read_timeout_s <= 0:
+            raise InvalidArgumentError(f"read_timeout_s={self.read_timeout_s}: give the seconds that a read may take")
+
+
+@dataclass(frozen=True)
+class ImageOutput(Reading):
+    """How rows become images."""
+
+    image_size: int | Sequence[int] | None = None
+    preprocess: Preprocess | None = None
+    dtype: str = "float32"
+    one_hot: bool | int = False
+    max_boxes: int | None = None
+    bad_rows: str = "error"
+    jpeg: str = "accurate"
+    decoder: str = "auto"
+    decode_threads: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, known in (
+            ("dtype", DTYPES),
+            ("bad_rows", BAD_ROW_POLICIES),
+            ("jpeg", JPEG_METHODS),
+            ("decoder", DECODERS),
+        ):
+            if getattr(self, name) not in known:
+                raise InvalidArgumentError(f"{name}={getattr(self, name)!r}: it is one of {', '.join(known)}")
+        for name in ("max_boxes", "decode_threads"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InvalidArgumentError(f"{name}={value}: it must be at least 1")
+        if not isinstance(self.one_hot, bool) and self.one_hot < 1:
+            raise InvalidArgumentError(
+                f"one_hot={self.one_hot}: give the number of classes, or True if the table knows it"
+            )
+        if self.image_size is not None:
+            image_size_of(self.image_size)
+
+    @property
+    def threads(self) -> int:
+        """Threads that decode."""
+        return self.decode_threads or max(1, available_cores() // int(os.environ.get("HOROVOD_LOCAL_SIZE", "1")))
+
+
+@dataclass(frozen=True)
+class ColumnOutput(Reading):
+    """Which columns come out as they are."""
+
+    columns: Sequence[str] | None = None
+    fill: Mapping[str, Any] | None = None
+
+
+def image_size_of(image_size: int | Sequence[int]) -> tuple[int, int]:
+    """Reads an image size given as one number or as (height, width).
+
+    Raises:
+        InvalidArgumentError: If it is neither.
+    """
+    sides = (image_size, image_size) if isinstance(image_size, int) else tuple(image_size)
+    if len(sides) != 2 or any(not isinstance(side, int) or side < 1 for side in sides):
+        raise InvalidArgumentError(f"image_size={image_size!r}: give a number of pixels or (height, width), each >= 1")
+    return sides
+
+
+def available_cores() -> int:
+    """Counts the cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,103 @@
+"""Delta's types and values in Arrow's terms; pure."""
+
+from __future__ import annotations
+
+import json
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+
+# Delta's types of whole numbers.
+INTEGERS = ("byte", "short", "integer", "long")
+# How a partition value, which Delta's log keeps as text, becomes the value of its column.
+_FROM_TEXT: dict[str, Any] = {
+    "string": str,
+    "byte": int,
+    "short": int,
+    "integer": int,
+    "long": int,
+    "float": float,
+    "double": float,
+    "boolean": lambda text: text.lower() == "true",
+    "date": date.fromisoformat,
+    "timestamp": lambda text: datetime.fromisoformat(text.replace("Z", "+00:00")),
+    "timestamp_ntz": datetime.fromisoformat,
+    "binary": lambda text: text.encode("utf-8", "surrogateescape"),
+}
+_ARROW_TYPES = {
+    "string": pa.string(),
+    "byte": pa.int8(),
+    "short": pa.int16(),
+    "integer": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "boolean": pa.bool_(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+
+
+def parse_partition_value(text: str, declared: str) -> Any:
+    """Reads a partition value from the log's text, by the column's Delta type."""
+    return Decimal(text) if declared.startswith("decimal") else _FROM_TEXT[declared](text)
+
+
+def arrow_type(declared: Any) -> pa.DataType:
+    """Gives the Arrow type of a Delta type: a name, or JSON of a nested type, parsed or not.
+
+    A type that this module does not know becomes null, of which only nulls can be made.
+    """
+    if isinstance(declared, str):
+        return arrow_type(json.loads(declared)) if declared.startswith("{") else _arrow_type_of_name(declared)
+    if declared["type"] == "struct":
+        return pa.struct([(field["name"], arrow_type(field["type"])) for field in declared["fields"]])
+    if declared["type"] == "array":
+        return pa.list_(arrow_type(declared["elementType"]))
+    return pa.map_(arrow_type(declared["keyType"]), arrow_type(declared["valueType"]))
+
+
+def _arrow_type_of_name(declared: str) -> pa.DataType:
+    if declared in _ARROW_TYPES:
+        return _ARROW_TYPES[declared]
+    if declared.startswith("decimal("):
+        precision, scale = declared[len("decimal(") : -1].split(",")
+        return pa.decimal128(int(precision), int(scale))
+    return pa.null()
+
+
+def conform(column: pa.ChunkedArray, declared: str) -> pa.ChunkedArray:
+    """Gives a column the fields that its structs have gained since its file was written, as nulls.
+
+    Args:
+        column: As a file holds it.
+        declared: Delta type of the column: a name, or JSON of a nested type.
+
+    Returns:
+        The very column, unless a field is missing.
+    """
+    if not declared.startswith("{"):
+        return column
+    kind = json.loads(declared)
+    if _has_every_field(column.type, kind):
+        return column
+    return pa.chunked_array([pa.array(column.to_pylist(), arrow_type(kind))])
+
+
+def _has_every_field(found: pa.DataType, declared: Any) -> bool:
+    if isinstance(declared, str):
+        return True
+    if declared["type"] == "struct":
+        fields = {found.field(i).name: found.field(i).type for i in range(found.num_fields)}
+        return all(
+            field["name"] in fields and _has_every_field(fields[field["name"]], field["type"])
+            for field in declared["fields"]
+        )
+    if declared["type"] == "array":
+        return _has_every_field(found.value_type, declared["elementType"])
+    pairs = ((found.key_type, declared["keyType"]), (found.item_type, declared["valueType"]))
+    return all(_has_every_field(kind, wanted) for kind, wanted in pairs)

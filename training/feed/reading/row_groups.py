@@ -1,0 +1,213 @@
+"""Row groups in memory: how a file is laid out, and reading its columns with partition values and missing ones."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from ....errors import FeedError
+from ....stores.data_files import open_location
+from ....stores.parquet import parquet_of
+from ..plan.feed_plan import FeedPlan, RowFilter, chunks_of
+from .delta_types import arrow_type, conform, parse_partition_value
+from .mapped import MappedColumn, map_column
+
+
+@dataclass(frozen=True)
+class FileLayout:
+    """The row groups of one file as the order of rows sees them.
+
+    Attributes:
+        footer: The file's parsed footer.
+        starts: Row of the file at which each row group starts.
+        rows: Rows of each row group that the plan's filters keep.
+        chunks: Into how many chunks each row group is cut.
+        kept: Indices of the kept rows in each row group; None keeps all.
+    """
+
+    footer: pq.FileMetaData
+    starts: tuple[int, ...]
+    rows: tuple[int, ...]
+    chunks: tuple[int, ...]
+    kept: tuple[npt.NDArray[np.int64], ...] | None
+
+    @classmethod
+    def of(cls, plan: FeedPlan, file: int) -> FileLayout:
+        """Reads a file's footer, and the columns that the plan filters by.
+
+        Raises:
+            FeedError: If the file's rows are not those of the plan: it is not the file that was committed.
+        """
+        with open_file(plan, file) as source:
+            parquet = parquet_of(source)
+            footer = parquet.metadata
+            groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
+            kept = tuple(kept_rows(plan, file, parquet, i) for i in range(len(groups))) if plan.filters else None
+        counts = [len(rows) for rows in kept] if kept is not None else [group.num_rows for group in groups]
+        for found, expected, what in (
+            (footer.num_rows, int(plan.stored_rows[file]), "rows"),
+            (sum(counts), int(plan.files.rows[file]), "rows that the filters keep"),
+        ):
+            if found != expected:
+                raise FeedError(
+                    f"{plan.location}@{plan.version}: {plan.file_location(file)} holds {found} {what}, {expected} were "
+                    "planned; the file is not the one that was committed"
+                )
+        starts = np.cumsum([0] + [group.num_rows for group in groups])[:-1]
+        chunks = [
+            max(1, min(count, chunks_of(group.num_rows, group.total_byte_size, plan.chunk_bytes)))
+            for group, count in zip(groups, counts, strict=True)
+        ]
+        return cls(footer, tuple(starts.tolist()), tuple(counts), tuple(chunks), kept)
+
+
+def open_file(plan: FeedPlan, file: int) -> Any:
+    """Opens a data file of a plan for pyarrow's Parquet reader; use it in `with`."""
+    return open_location(plan.file_location(file), plan.storage_options, int(plan.files.sizes[file]))
+
+
+def kept_rows(plan: FeedPlan, file: int, parquet: pq.ParquetFile, row_group: int) -> npt.NDArray[np.int64]:
+    """Finds the rows of a row group that the plan's filters keep."""
+    rows = parquet.metadata.row_group(row_group).num_rows
+    mask = np.ones(rows, dtype=bool)
+    columns = [row_filter.column for row_filter in plan.filters]
+    stored = [name for name in columns if name in parquet.schema_arrow.names]
+    table = parquet.read_row_group(row_group, columns=stored, use_threads=False)
+    for row_filter in plan.filters:
+        column = table.column(row_filter.column) if row_filter.column in stored else pa.nulls(rows, pa.null())
+        mask &= _matches(column, row_filter, plan.schema[row_filter.column])
+    return np.flatnonzero(mask)
+
+
+def _matches(column: Any, row_filter: RowFilter, declared: str) -> npt.NDArray[np.bool_]:
+    values = [value for value in row_filter.values if value is not None]
+    found = pc.is_in(column.cast(arrow_type(declared)), value_set=pa.array(values, arrow_type(declared)))
+    mask = _numpy(found)
+    if None in row_filter.values:
+        nulls = pc.is_null(column)
+        mask = mask | _numpy(nulls)
+    return mask
+
+
+def _numpy(mask: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.bool_]:
+    array = mask.combine_chunks() if isinstance(mask, pa.ChunkedArray) else mask
+    return np.asarray(array.to_numpy(zero_copy_only=False), dtype=bool)
+
+
+class BinaryColumn:
+    """Rows of a binary or string column as views of Arrow's own buffers."""
+
+    def __init__(self, column: pa.ChunkedArray) -> None:
+        self._chunks = [_BinaryChunk(chunk) for chunk in column.chunks if len(chunk)]
+        self._starts = list(accumulate((chunk.rows for chunk in self._chunks), initial=0))
+
+    def at(self, row: int) -> memoryview | None:
+        """Gives the bytes of one row, None for null."""
+        place = bisect_right(self._starts, row) - 1
+        return self._chunks[place].at(row - self._starts[place])
+
+
+class _BinaryChunk:
+    def __init__(self, array: pa.Array) -> None:
+        self.rows = len(array)
+        wide = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
+        _, offsets, data = array.buffers()
+        positions = np.frombuffer(offsets, dtype=np.int64 if wide else np.int32)
+        self._offsets = positions[array.offset : array.offset + self.rows + 1].tolist()
+        self._data = memoryview(data).cast("B") if data is not None else memoryview(b"")
+        self._valid = array.is_valid().to_pylist() if array.null_count else None
+
+    def at(self, row: int) -> memoryview | None:
+        if self._valid is not None and not self._valid[row]:
+            return None
+        return self._data[self._offsets[row] : self._offsets[row + 1]]
+
+
+class RowGroup:
+    """The wanted columns of one row group, or of a chunk of one.
+
+    Args:
+        file: Index of the file.
+        first_row: Row of the file that is row 0.
+        table: The columns that pyarrow has read.
+        mapped: The others: columns of bytes that are read where they lie.
+
+    Attributes:
+        file: Index of the file.
+        first_row: Row of the file that is row 0 of `table`.
+        table: The columns that are in memory.
+    """
+
+    def __init__(self, file: int, first_row: int, table: pa.Table, mapped: Mapping[str, MappedColumn]) -> None:
+        self.file = file
+        self.first_row = first_row
+        self.table = table
+        self._binary: dict[str, BinaryColumn | MappedColumn] = dict(mapped)
+        self._values: dict[str, list[Any]] = {}
+
+    def binary(self, column: str) -> BinaryColumn | MappedColumn:
+        """Gives a column of bytes or text."""
+        if column not in self._binary:
+            self._binary[column] = BinaryColumn(self.table.column(column))
+        return self._binary[column]
+
+    def values(self, column: str) -> list[Any]:
+        """Gives a column as Python values, None for null."""
+        if column not in self._values:
+            self._values[column] = self.table.column(column).to_pylist()
+        return self._values[column]
+
+
+def complete(plan: FeedPlan, file: int, read: pa.Table, columns: Sequence[str], rows: int) -> pa.Table:
+    """Adds to what a file holds the partition columns, from the log, and the columns that it lacks, as nulls."""
+    arrays = [
+        conform(_in_utc(read.column(name)), plan.schema[name])
+        if name in read.column_names
+        else pa.chunked_array([_constant(plan, file, name, rows)])
+        for name in columns
+    ]
+    return pa.table(arrays, names=list(columns))
+
+
+def _in_utc(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Gives times in UTC, as Delta means them, where their writer has marked them with a zone of its own."""
+    kind = column.type
+    if not pa.types.is_timestamp(kind) or kind.tz in (None, "UTC"):
+        return column
+    return column.cast(pa.timestamp(kind.unit, "UTC"))
+
+
+def stored_columns(plan: FeedPlan, columns: Iterable[str], footer: pq.FileMetaData) -> list[str]:
+    """Lists those of some columns that a file holds itself."""
+    stored = set(footer.schema.to_arrow_schema().names)
+    return [name for name in columns if name in stored and name not in plan.partition_columns]
+
+
+def mapped_columns(
+    plan: FeedPlan, file: int, layout: FileLayout, row_group: int, columns: Iterable[str], first: int, last: int
+) -> dict[str, MappedColumn]:
+    """Finds those of some columns that need not be read into memory, from row `first` to `last` of a row group."""
+    places = {
+        name: map_column(plan.file_location(file), layout.footer, row_group, name, first, last)
+        for name in columns
+        if plan.schema[name] == "binary" and name not in plan.partition_columns
+    }
+    return {name: place for name, place in places.items() if place is not None}
+
+
+def _constant(plan: FeedPlan, file: int, name: str, rows: int) -> pa.Array:
+    declared = plan.schema[name]
+    kind = arrow_type(declared)
+    text = plan.files.partitions[name].at(file) if name in plan.partition_columns else None
+    if text is None:
+        return pa.nulls(rows, kind)
+    return pa.repeat(pa.scalar(parse_partition_value(text, declared), type=kind), rows)

@@ -1,0 +1,321 @@
+"""Decoded batches: an iterator of NumPy arrays, and the tf.data pipeline around it."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...errors import LakelensError, MissingDependencyError
+from ...etl.images.stored_image import CHANNELS, PixelDecoder, simplejpeg_works
+from .buffers import BatchBuffers
+from .decode import DecodedBatch, Decoding, DecodingPool
+from .image_rows import Boxes, check_boxes, stored_batches, stored_columns_of
+from .plan.epoch_order import RankBatches
+from .plan.position import Start
+from .rank_batches import BatchReader
+from .read_options import ImageOutput, Preprocess, Reading, available_cores, image_size_of
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from .feed import DeltaFeed
+
+# Batches that are being decoded: the one that is waited for, and the next, so that no thread is idle.
+DECODING_BATCHES = 2
+# What pipelines of this process have raised, newest last: TensorFlow carries an exception's text, not its type.
+_raised: deque[LakelensError] = deque(maxlen=32)
+
+# What a batch that is not the last of its epoch says of the epoch that follows.
+_WITHIN_EPOCH = -1
+
+Batch = tuple[Any, Any, Any]
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Which of a feed's rows one pass goes through, and how they are read.
+
+    Attributes:
+        batches: The rank's share.
+        start: Where to begin.
+        epochs: How many epochs; None never ends.
+        reading: How rows are read.
+    """
+
+    batches: RankBatches
+    start: Start
+    epochs: int | None
+    reading: Reading
+
+    @property
+    def steps(self) -> int | None:
+        """Batches of the whole pass; None if it never ends."""
+        if self.epochs is None:
+            return None
+        return self.batches.steps(self.start.row) + (self.epochs - 1) * self.batches.steps()
+
+    def open(self, feed: DeltaFeed, columns: Sequence[str]) -> BatchReader:
+        """Starts reading; use the result in `with`."""
+        return BatchReader(
+            feed.plan,
+            columns,
+            self.batches,
+            start=self.start,
+            epochs=self.epochs,
+            threads=self.reading.reader_threads,
+            timeout_s=self.reading.read_timeout_s,
+        )
+
+
+@dataclass(frozen=True)
+class ImagePass:
+    """One pass over a feed that gives images.
+
+    Attributes:
+        feed: The feed.
+        rows: Which rows, and how they are read.
+        output: What was asked for.
+        decoding: How rows are decoded.
+        classes: Number of classes of one-hot labels; None gives numbers.
+    """
+
+    feed: DeltaFeed
+    rows: Pass
+    output: ImageOutput
+    decoding: Decoding
+    classes: int | None
+
+    @classmethod
+    def of(cls, feed: DeltaFeed, rows: Pass, output: ImageOutput) -> ImagePass:
+        """Finds how the rows of a feed are decoded.
+
+        Raises:
+            InvalidArgumentError: If the feed's table lacks something that is asked for.
+            MissingDependencyError: If the decoder that was asked for is not installed.
+            BadRowError: If no image tells the size that is not given.
+        """
+        check_boxes(feed, output.max_boxes)
+        given = output.image_size
+        decoding = Decoding(
+            size=feed.stored_size if given is None else image_size_of(given),
+            decoder=PixelDecoder(given is not None, output.jpeg == "fast", _by_simplejpeg(output.decoder)),
+            policy=output.bad_rows,
+            describe=feed.describe_row,
+            skipped=feed.skipped,
+        )
+        return cls(feed, rows, output, decoding, feed.classes_of(output.one_hot))
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """Shape of the images of a batch."""
+        return (self.rows.batches.local_rows, *self.decoding.size, CHANNELS)
+
+    @property
+    def batch_bytes(self) -> int:
+        """Bytes of the images of one batch."""
+        return int(np.prod(self.shape)) * np.dtype(self.output.dtype).itemsize
+
+    @property
+    def batches_held(self) -> int:
+        """Batches of images that are in memory at once: decoded, kept ready, in `preprocess`, and in use."""
+        return DECODING_BATCHES + self.output.prefetch + 2 + (2 * preprocess_calls() if self.output.preprocess else 0)
+
+    def batches(self) -> Iterator[Batch]:
+        """Yields the batches before `preprocess`, the next ones being decoded in threads meanwhile."""
+        ahead: deque[DecodedBatch] = deque()
+        columns = stored_columns_of(self.feed, self.output.max_boxes)
+        buffers = BatchBuffers(self.shape, self.output.dtype)
+        with self.rows.open(self.feed, columns) as reader:
+            stored = stored_batches(
+                self.feed,
+                reader,
+                self.decoding.size,
+                self.output.max_boxes,
+                classes=self.classes,
+                policy=self.output.bad_rows,
+            )
+            pool = DecodingPool(self.decoding, self.output.threads, buffers)
+            try:
+                for batch in stored:
+                    ahead.append(pool.start(batch))
+                    if len(ahead) == DECODING_BATCHES:
+                        yield self._complete(ahead.popleft().wait())
+                while ahead:
+                    yield self._complete(ahead.popleft().wait())
+            finally:
+                pool.close()
+
+    def _complete(self, batch: DecodedBatch) -> Batch:
+        target: Any = batch.stored.labels
+        if self.classes is not None:
+            target = (target[:, None] == np.arange(self.classes)).astype(np.float32)
+        if batch.stored.boxes is not None:
+            target = _with_boxes(target, batch.stored.boxes)
+        return batch.images, target, batch.weights
+
+    def signature(self) -> Batch:
+        """Describes a batch before `preprocess` to TensorFlow."""
+        import tensorflow as tf
+
+        count = self.rows.batches.local_rows
+        target: Any = tf.TensorSpec((count,), tf.int32)
+        if self.classes is not None:
+            target = tf.TensorSpec((count, self.classes), tf.float32)
+        boxes = self.output.max_boxes
+        if boxes is not None:
+            target = {
+                "label": target,
+                "boxes": tf.TensorSpec((count, boxes, 4), tf.float32),
+                "box_labels": tf.TensorSpec((count, boxes), tf.int32),
+                "box_count": tf.TensorSpec((count,), tf.int32),
+            }
+        return tf.TensorSpec(self.shape, self.output.dtype), target, tf.TensorSpec((count,), tf.float32)
+
+
+def image_dataset(passed: ImagePass) -> tf.data.Dataset:
+    """Builds the tf.data pipeline behind `DeltaFeed.as_dataset`."""
+    return dataset_of(
+        passed.rows, passed.signature(), lambda rows: replace(passed, rows=rows).batches(), passed.output.preprocess
+    )
+
+
+def image_arrays(passed: ImagePass) -> Iterator[Batch]:
+    """Yields what `DeltaFeed.as_numpy` promises."""
+    preprocess = passed.output.preprocess
+    for images, target, weights in passed.batches():
+        if preprocess is not None:
+            images, target = preprocess(images, target)
+        yield images, target, weights
+
+
+def dataset_of(
+    passed: Pass,
+    signature: Any,
+    batches: Callable[[Pass], Iterator[Any]],
+    preprocess: Preprocess | None = None,
+) -> tf.data.Dataset:
+    """Makes a pipeline of batches, whole and in order, of known length.
+
+    An iteration begins with the first epoch that none before it was taken through to its end, unless a start was given:
+    then each begins there. A batch counts as taken once it leaves the pipeline, not once it is read ahead, so that a
+    look at the first batch changes nothing, and all ranks, which take the same steps, agree on the epoch.
+
+    Args:
+        passed: What one iteration goes through.
+        signature: TensorFlow's description of a batch, a tuple.
+        batches: Gives the batches of one iteration.
+        preprocess: Called with the first two parts of a batch inside the pipeline; gives both.
+    """
+    import tensorflow as tf
+
+    epochs = _Epochs()
+    is_pinned = passed.reading.start is not None
+    steps = passed.batches.steps()
+
+    def generate() -> Iterator[Any]:
+        this = passed if is_pinned else replace(passed, start=Start(epochs.following))
+        first = this.start.epoch
+        # Not a loop, whose variable would keep the last batch while the next one is waited for.
+        yield from map(
+            lambda batch, count: (batch, _WITHIN_EPOCH if count % steps else first + count // steps),
+            remembered(batches(this)),
+            itertools.count(1),
+        )
+
+    def take(batch: Any, following: Any) -> Any:
+        tf.cond(
+            following == _WITHIN_EPOCH, lambda: following, lambda: tf.numpy_function(epochs.end, [following], tf.int64)
+        )
+        return batch
+
+    following = tf.TensorSpec((), tf.int64)
+    dataset = tf.data.Dataset.from_generator(generate, output_signature=(signature, following))
+    if preprocess is not None:
+
+        def preprocessed(batch: Any, following: Any) -> Any:
+            images, target = preprocess(batch[0], batch[1])
+            return (images, target, batch[2]), following
+
+        dataset = dataset.map(preprocessed, num_parallel_calls=preprocess_calls())
+    if passed.steps is not None:
+        dataset = dataset.apply(tf.data.experimental.assert_cardinality(passed.steps))
+    settings = tf.data.Options()
+    settings.deterministic = True
+    settings.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    return dataset.prefetch(passed.reading.prefetch).map(take).with_options(settings)
+
+
+class _Epochs:
+    """The epochs that a dataset's iterations have been through.
+
+    Attributes:
+        following: The first epoch that no iteration has been taken through to its end.
+    """
+
+    def __init__(self) -> None:
+        self.following = 0
+
+    def end(self, following: np.int64) -> np.int64:
+        """Notes that the epoch before `following` has been taken to its end."""
+        self.following = max(self.following, int(following))
+        return following
+
+
+def preprocess_calls() -> int:
+    """Calls of `preprocess` at once: few, since an op on a whole batch uses several cores already."""
+    return min(4, max(2, available_cores()))
+
+
+@contextmanager
+def feed_errors() -> Iterator[None]:
+    """Raises feed errors as what they are, where TensorFlow has wrapped them into one of its own.
+
+    Use it around a loop over a feed's dataset, or around `model.fit`.
+
+    Raises:
+        FeedError: In place of TensorFlow's error, which is its cause.
+    """
+    try:
+        yield
+    except LakelensError:
+        raise
+    except Exception as error:
+        text = str(error)
+        # Another pipeline's thread may add one meanwhile.
+        for known in reversed(list(_raised)):
+            if str(known) in text:
+                # The one that is kept must not get a traceback.
+                raise copy(known) from error
+        raise
+
+
+def remembered(items: Iterator[Any]) -> Iterator[Any]:
+    """Passes items on and remembers an error of ours that ends them."""
+    try:
+        yield from items
+    except LakelensError as error:
+        # A copy has no traceback, whose frames would keep the pipeline, and with it its threads, alive.
+        _raised.append(copy(error))
+        raise
+
+
+def _by_simplejpeg(decoder: str) -> bool:
+    """Chooses what decodes JPEG: simplejpeg where it is installed, unless `decoder` is `pillow`.
+
+    Raises:
+        MissingDependencyError: If simplejpeg was asked for and is not installed.
+    """
+    if decoder == "simplejpeg" and not simplejpeg_works():
+        raise MissingDependencyError("decoder='simplejpeg' needs simplejpeg: pip install simplejpeg")
+    return decoder != "pillow" and simplejpeg_works()
+
+
+def _with_boxes(label: Any, boxes: Boxes) -> dict[str, Any]:
+    return {"label": label, "boxes": boxes.corners, "box_labels": boxes.labels, "box_count": boxes.count}

@@ -1,0 +1,102 @@
+"""What a launched process knows of its job, and its line to the supervisor. Imports nothing heavy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from .driver_line import DriverLine
+from .frames import Kind
+
+# The original documents the same limit: longer messages are cut.
+MAX_MESSAGE_CHARACTERS = 4000
+
+
+@dataclass(frozen=True)
+class RankLink:
+    """A rank's place in its job and the line on which it reports.
+
+    Attributes:
+        rank: Number of this process, 0 to size - 1.
+        size: Number of processes in the job.
+        local_rank: Number of this process among those on the same host.
+        local_size: Number of processes on this host.
+        attempt: 0 for the first start of the job, 1 after its first restart, ...
+        name: The job's name.
+        job_key: Secret that only this job's processes hold; signs what one rank sends to another to be unpickled.
+        line: The line; None in a process that nobody launched.
+    """
+
+    rank: int
+    size: int
+    local_rank: int = 0
+    local_size: int = 1
+    attempt: int = 0
+    name: str = ""
+    job_key: bytes = field(default=b"", repr=False)
+    line: DriverLine | None = field(default=None, repr=False, compare=False)
+
+    def send(self, kind: Kind, body: bytes | dict[str, Any] = b"") -> None:
+        """Sends one frame to the supervisor; without one (a process that nobody launched) does nothing."""
+        if self.line is not None:
+            self.line.send(kind, body)
+
+    @property
+    def launched(self) -> bool:
+        """Tells whether a lakelens launcher started this process."""
+        return self.line is not None
+
+
+_current = RankLink(rank=0, size=1)
+
+
+def current() -> RankLink:
+    """Gives this process's place; outside a launched rank a world of one."""
+    return _current
+
+
+def attach(link: RankLink) -> None:
+    """Makes `link` the one of this process."""
+    global _current
+    _current = link
+
+
+def ask(body: dict[str, Any]) -> dict[str, Any]:
+    """Asks the driver and waits for its answer, from any thread.
+
+    While the driver thinks about the answer, no rank counts as stalled.
+
+    Args:
+        body: JSON values, at most half a mebibyte.
+
+    Returns:
+        The driver's answer, also JSON values; nothing if nobody there listens, or outside a job.
+
+    Raises:
+        LaunchError: If `body` cannot be sent, or the line to the launcher is closed.
+    """
+    line = current().line
+    return {} if line is None else line.ask(body)
+
+
+def told() -> dict[str, Any]:
+    """Gives what the driver has told this start of the job, the latest value of each key, without waiting."""
+    line = current().line
+    return {} if line is None else line.told()
+
+
+def log_to_driver(message: str) -> None:
+    """Prints a message on the driver, whatever `driver_log_verbosity` says; outside a job, here.
+
+    Args:
+        message: Text; more than 4,000 characters are cut.
+    """
+    text = str(message)[:MAX_MESSAGE_CHARACTERS]
+    link = current()
+    if link.launched:
+        link.send(Kind.MESSAGE, text.encode("utf-8", "replace"))
+    else:
+        import sys
+
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()

@@ -1,0 +1,194 @@
+"""The training function and its arguments as bytes for the ranks, and what to say when that cannot be."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...errors import InvalidArgumentError, MissingDependencyError, UnpicklableFunctionError
+
+_MAX_DEPTH = 3
+
+
+def pickle_function(main: Callable[..., Any], kwargs: Mapping[str, Any]) -> bytes:
+    """Pickles a training function with its arguments.
+
+    Raises:
+        InvalidArgumentError: If `main` is not callable.
+        UnpicklableFunctionError: If something in it cannot be pickled; names that object.
+        MissingDependencyError: If cloudpickle is missing.
+    """
+    if not callable(main):
+        raise InvalidArgumentError(f"run(main, ...) takes a function, got {type(main).__name__}: {main!r}")
+    try:
+        import cloudpickle
+    except ImportError as error:
+        raise MissingDependencyError("cloudpickle is missing; pip install cloudpickle") from error
+    try:
+        buffer = io.BytesIO()
+        cloudpickle.dump((main, dict(kwargs)), buffer)
+        return buffer.getvalue()
+    except Exception as error:
+        culprit = find_unpicklable(main, kwargs)
+        named = f"{culprit.label} ({culprit.kind})" if culprit else f"something that it refers to ({error})"
+        raise UnpicklableFunctionError(
+            f"the training function {_name(main)} cannot be sent to the ranks: {named} cannot be pickled. "
+            f"{_ADVICE[culprit.family if culprit else None]}"
+        ) from error
+
+
+@dataclass(frozen=True)
+class Culprit:
+    """An object that cannot be pickled.
+
+    Attributes:
+        label: Its name as the user wrote it.
+        kind: Its type.
+        family: `stream`, `spark` or `tensorflow`; None for any other.
+    """
+
+    label: str
+    kind: str
+    family: str | None
+
+
+# What a person has to do instead, by the family of the object.
+_ADVICE = {
+    "stream": "Spark reads a stream on the driver: write it to a Delta table and let the function read one version "
+    "(lakelens.DeltaFeed), or call run() from foreachBatch.",
+    "spark": "Spark's objects live on the driver: pass a table's path and version and read them inside the function "
+    "(lakelens.DeltaFeed), or plain values.",
+    "tensorflow": "TensorFlow objects from outside the function belong to the driver's process: create them inside the "
+    "function.",
+    None: "Usual causes are a TensorFlow or Spark object, an open file or a lock from outside the function: create it "
+    "inside the function, or pass a path or plain values.",
+}
+_FAMILIES = {"pyspark": "spark", "py4j": "spark", "tensorflow": "tensorflow", "keras": "tensorflow"}
+
+
+def _family(value: Any) -> str | None:
+    family = _FAMILIES.get(type(value).__module__.partition(".")[0])
+    if family == "spark":
+        with contextlib.suppress(Exception):  # asks the JVM, which may be gone
+            if getattr(value, "isStreaming", False) is True:
+                return "stream"
+    return family
+
+
+def find_unpicklable(main: Callable[..., Any], kwargs: Mapping[str, Any]) -> Culprit | None:
+    """Finds the innermost object of the user's own that cannot be pickled; None if there is none to be named."""
+    candidates = {f"argument {name}={_short(value)}": value for name, value in kwargs.items()}
+    candidates |= _captured(main)
+    for label, value in candidates.items():
+        found = _culprit(label, value, _MAX_DEPTH)
+        if found is not None:
+            return found
+    return None
+
+
+def _culprit(label: str, value: Any, depth: int) -> Culprit | None:
+    if _picklable(value):
+        return None
+    family = _family(value)
+    if depth > 0 and family is None:
+        for name, inner in _parts(value).items():
+            found = _culprit(f"{label} -> {name}", inner, depth - 1)
+            if found is not None:
+                return found
+    return Culprit(label, f"{type(value).__module__}.{type(value).__qualname__}", family)
+
+
+def _parts(value: Any) -> dict[str, Any]:
+    if isinstance(value, Mapping):
+        return {f"[{key!r}]": inner for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return {f"[{index}]": inner for index, inner in enumerate(value)}
+    if isinstance(value, types.FunctionType):
+        return _captured(value)
+    return (
+        {f".{name}": inner for name, inner in getattr(value, "__dict__", {}).items()}
+        if not isinstance(value, type)
+        else {}
+    )
+
+
+def _captured(function: Any) -> dict[str, Any]:
+    """What a function takes from outside: closure variables, globals, defaults, the object that it is bound to."""
+    bound = getattr(function, "__self__", None)
+    function = getattr(function, "__func__", function)
+    if not isinstance(function, types.FunctionType):
+        partial = getattr(function, "func", None)
+        return _captured(partial) if partial is not None else {"the object": function}
+    found: dict[str, Any] = {} if bound is None else {"self": bound}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
+        try:
+            found[f"variable {name!r}"] = cell.cell_contents
+        except ValueError:
+            continue  # not assigned yet
+    for name in _global_names(function.__code__):
+        if name in function.__globals__ and not isinstance(function.__globals__[name], types.ModuleType):
+            found[f"global variable {name!r}"] = function.__globals__[name]
+    for index, value in enumerate(function.__defaults__ or ()):
+        found[f"default argument {index}"] = value
+    return found
+
+
+def _global_names(code: types.CodeType) -> list[str]:
+    names = list(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            names += _global_names(constant)
+    return names
+
+
+def _picklable(value: Any) -> bool:
+    import cloudpickle
+
+    try:
+        cloudpickle.dumps(value)
+    except Exception:  # noqa: BLE001 - a user's object may raise anything from its __reduce__
+        return False
+    return True
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _name(function: Any) -> str:
+    return repr(getattr(function, "__qualname__", function))
+
+
+def modules_to_preload(main: Callable[..., Any], payload: bytes, size: int) -> tuple[str, ...]:
+    """Guesses which slow modules a training function is going to import; a head start, nothing depends on it.
+
+    Args:
+        main: The function. One that ranks import by name is judged by the file of its module.
+        payload: Its pickle.
+        size: Number of ranks.
+    """
+    text = payload + _source(main, payload)
+    uses_distributed = b"training.distributed" in text
+    wanted = {
+        "lakelens.training.distributed": uses_distributed,
+        "horovod.tensorflow": uses_distributed and size > 1,
+        "tensorflow": b"tensorflow" in text or b"keras" in text,
+    }
+    return tuple(name for name, is_wanted in wanted.items() if is_wanted)
+
+
+def _source(main: Callable[..., Any], payload: bytes) -> bytes:
+    """Reads the file of a function that was pickled by its name; empty for one whose code is in the pickle."""
+    path = getattr(getattr(main, "__code__", None), "co_filename", "")
+    if not path.endswith(".py") or path.encode() in payload:
+        return b""
+    try:
+        return Path(path).read_bytes()
+    except OSError:  # in a zip file
+        return b""

@@ -1,0 +1,101 @@
+"""What ranks and driver say to each other while a job runs: ranks ask and wait for the answer, the driver tells all."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from ...rank.frames import Kind, said
+from ..processes.failure_verdict import RankEvent
+
+OnQuestion = Callable[[int, dict[str, Any]], dict[str, Any]]
+
+
+class Controls:
+    """What the driver tells the ranks of a job. Every rank gets all of it, in order, at every start of the job."""
+
+    def __init__(self) -> None:
+        self._told: list[bytes] = []
+
+    def tell(self, body: dict[str, Any]) -> None:
+        """Tells every rank, within a quarter of a second or as soon as it has joined.
+
+        From any thread, and from a signal handler: it takes no lock.
+
+        Args:
+            body: JSON values; they replace what was told before under the same keys.
+
+        Raises:
+            LaunchError: If it is no dict of JSON values, or too large.
+        """
+        self._told.append(said("what ranks are told", body))
+
+    def since(self, count: int) -> list[bytes]:
+        """Gives what was told after the first `count` times, as bodies of TELL."""
+        return self._told[count:]
+
+
+class Conversation:
+    """The driver's part in one start of a job. Belongs to the thread that waits for the job.
+
+    Args:
+        size: Number of ranks.
+        on_question: Gives the answer to a rank's question; None answers each with an empty object.
+        controls: What ranks are told.
+        send: Sends a frame to one rank.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        on_question: OnQuestion | None,
+        controls: Controls,
+        send: Callable[[int, Kind, bytes], None],
+    ) -> None:
+        self._size, self._on_question, self._controls, self._send = size, on_question, controls, send
+        self._asked: deque[RankEvent] = deque()
+        self._told = 0
+        self._thought_s = 0.0
+
+    def hear(self, event: RankEvent) -> None:
+        """Takes an event of a rank; a question is answered by the next `reply`."""
+        if event.kind == "asked":
+            self._asked.append(event)
+
+    def reply(self) -> None:
+        """Answers what was asked, in order, and passes on what is to be told; a rank hears that before its answer.
+
+        Raises:
+            LaunchError: If an answer is no dict of JSON values, or too large.
+            Exception: Whatever `on_question` raises.
+        """
+        self._tell()
+        while self._asked:
+            event = self._asked.popleft()
+            body = said("the answer to a rank's question", self._answer(event), event.data["number"])
+            self._tell()
+            self._send(event.rank, Kind.ANSWER, body)
+
+    def now(self) -> float:
+        """Gives the time, in seconds, on a clock that stands still while the driver thinks about an answer.
+
+        On it, ranks that wait for the driver, or for a rank that does, do not stall.
+        """
+        return time.monotonic() - self._thought_s
+
+    def _answer(self, event: RankEvent) -> dict[str, Any]:
+        if self._on_question is None:
+            return {}
+        started = time.monotonic()
+        try:
+            return self._on_question(event.rank, event.data["body"])
+        finally:
+            self._thought_s += time.monotonic() - started
+
+    def _tell(self) -> None:
+        for body in self._controls.since(self._told):
+            self._told += 1
+            for rank in range(self._size):
+                self._send(rank, Kind.TELL, body)

@@ -1,0 +1,164 @@
+"""Which GPU a rank sees. Pure but for `list_driver_gpus`, which asks the machine.
+
+Every rank of a host is shown the GPUs of all ranks of that host in the order of their local ranks, so that the classic
+`gpus[hvd.local_rank()]` picks the rank's own; `hvd.init()` makes just that one visible to TensorFlow.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ....errors import ClusterConfigurationError
+
+if TYPE_CHECKING:
+    from .job import Placement
+
+_QUERY_TIMEOUT_S = 10.0
+
+
+def through_index_map(addresses: Sequence[str], visible: str | None) -> list[str]:
+    """Reads addresses as indexes into an existing CUDA_VISIBLE_DEVICES, as CUDA itself numbers them.
+
+    Args:
+        addresses: GPU addresses as Spark or nvidia-smi give them, such as `["0", "1"]`.
+        visible: The variable's value; None if it is not set.
+
+    Raises:
+        ClusterConfigurationError: If an address is outside the list.
+    """
+    if visible is None:
+        return list(addresses)
+    devices = [device.strip() for device in visible.split(",") if device.strip()]
+    chosen = []
+    for address in addresses:
+        if not address.isdigit() or int(address) >= len(devices):
+            raise ClusterConfigurationError(
+                f"GPU address {address!r} is no index into CUDA_VISIBLE_DEVICES={visible!r}; unset the variable "
+                f"or list every GPU"
+            )
+        chosen.append(devices[int(address)])
+    return chosen
+
+
+def list_driver_gpus(environment: Mapping[str, str] = os.environ) -> list[str]:
+    """Lists the GPUs of this machine that this process may use; empty if there is none."""
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return [device.strip() for device in visible.split(",") if device.strip() and device.strip() != "-1"]
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return []
+    try:
+        answer = subprocess.run(
+            [program, "--query-gpu=index", "--format=csv,noheader"],
+            capture_output=True,
+            text=True,
+            timeout=_QUERY_TIMEOUT_S,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [line.strip() for line in answer.stdout.splitlines() if line.strip().isdigit()]
+
+
+def driver_gpus(ranks: int, *, wanted: bool | None, available: Sequence[str] | None = None) -> list[str]:
+    """Deals the driver's GPUs to local ranks, one each, by local rank; empty for CPU.
+
+    Args:
+        ranks: Number of ranks on the driver.
+        wanted: True asks for GPUs, False for none, None takes them if there are any.
+        available: The GPUs; None asks the machine.
+
+    Raises:
+        ClusterConfigurationError: If GPUs are wanted, or there are some, but fewer than ranks.
+    """
+    if wanted is False:
+        return []
+    found = list_driver_gpus() if available is None else list(available)
+    if not found and not wanted:
+        return []
+    if len(found) < ranks:
+        raise ClusterConfigurationError(
+            f"{ranks} ranks need {ranks} GPUs on the driver and it has {len(found)}; "
+            f"start at most {max(len(found), 1)} ranks, or pass use_gpu=False to train on the CPU"
+        )
+    return found[:ranks]
+
+
+def visible_to_rank(gpus: Sequence[str], local_rank: int, *, wanted: bool | None) -> dict[str, str]:
+    """The variables that show a host's GPUs to one of its ranks.
+
+    Args:
+        gpus: The GPUs of all ranks of this host, by local rank; empty for CPU.
+        local_rank: The rank's number on its host.
+        wanted: False hides GPUs that the process would otherwise find.
+    """
+    if not gpus:
+        return {"CUDA_VISIBLE_DEVICES": "-1"} if wanted is False else {}
+    return {
+        "CUDA_VISIBLE_DEVICES": ",".join(gpus),
+        # Otherwise CUDA orders devices by speed and an index means another device than nvidia-smi says.
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "LAKELENS_GPU": gpus[local_rank],
+    }
+
+
+def group_by_machine(hellos: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Names, for each rank, the group in which local ranks are counted: its machine.
+
+    Where executors of one machine report the same GPU addresses, each sees devices of its own (containers number them
+    anew), and the executor is the group.
+
+    Args:
+        hellos: What each task reported, by rank: `machine`, `executor`, and what `executor_gpus` takes.
+    """
+    seen: dict[tuple[str, str], set[str]] = {}
+    for hello in hellos:
+        for address in hello["gpus"][:1]:
+            seen.setdefault((hello["machine"], address), set()).add(hello["executor"])
+    renumbered = {machine for (machine, _), executors in seen.items() if len(executors) > 1}
+    return [
+        f"{hello['machine']}-{hello['executor']}" if hello["machine"] in renumbered else hello["machine"]
+        for hello in hellos
+    ]
+
+
+def executor_gpus(
+    placements: Sequence[Placement], hellos: Sequence[Mapping[str, Any]], *, wanted: bool | None
+) -> list[list[str]]:
+    """Gives, for each rank, the GPUs of its host's ranks by local rank; empty lists for CPU.
+
+    Args:
+        placements: Where each rank is, by rank.
+        hellos: What each task reported, by rank: `gpus`, the addresses that Spark gave it, and `visible_gpus`, the
+            CUDA_VISIBLE_DEVICES of its executor.
+        wanted: As in `driver_gpus`.
+
+    Raises:
+        ClusterConfigurationError: If GPUs are wanted and Spark gave a task none, or two ranks of a host the same.
+    """
+    if wanted is False or (not wanted and not any(hello["gpus"] for hello in hellos)):
+        return [[] for _ in placements]
+    own: list[str] = []
+    for placement, hello in zip(placements, hellos, strict=True):
+        if not hello["gpus"]:
+            raise ClusterConfigurationError(
+                f"Spark gave the task of rank {placement.rank} on {hello['host']} no GPU; set "
+                f"spark.executor.resource.gpu.amount, "
+                f"spark.task.resource.gpu.amount=1 and a discovery script, or pass use_gpu=False"
+            )
+        own.append(through_index_map(hello["gpus"][:1], hello["visible_gpus"])[0])
+    shown = []
+    for placement in placements:
+        group = [own[other.rank] for other in placements if other.host == placement.host]
+        if len(set(group)) < len(group):
+            raise ClusterConfigurationError(
+                f"ranks on {hellos[placement.rank]['host']} were given the same GPU ({', '.join(group)}); "
+                f"set spark.task.resource.gpu.amount=1"
+            )
+        shown.append(group)
+    return shown

@@ -1,0 +1,191 @@
+"""What every launcher needs: the job, a rank's place in it, and the environment that tells Horovod so."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ..processes.failure_verdict import JobRecord, RankEvent
+from .conversation import Controls, OnQuestion
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A rank's place in the world, in Horovod's terms.
+
+    Attributes:
+        rank: 0 to size - 1.
+        size: Number of ranks.
+        local_rank: Number among the ranks of the same host.
+        local_size: Number of ranks on this host.
+        cross_rank: Number of this host among those that have this local rank.
+        cross_size: Number of hosts that have this local rank.
+        host: Name of the host, equal for the ranks that share it.
+    """
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+    host: str
+
+
+@dataclass(frozen=True)
+class Job:
+    """One start of a training function on a number of ranks.
+
+    Attributes:
+        name: For logs, process titles and the Spark UI.
+        size: Number of ranks.
+        payload: The pickled function and its arguments.
+        stall_timeout_s: Seconds after which a stopped or absent rank fails the job.
+        environment: Variables that the user sets for every rank.
+        preload: Modules that ranks import while the launcher waits.
+        attempt: 0 for the first start.
+        gpus: Whether each rank gets a GPU; None takes those that there are.
+        key: Secret of this start, hex.
+    """
+
+    name: str
+    size: int
+    payload: bytes = field(repr=False)
+    stall_timeout_s: float
+    environment: Mapping[str, str] = field(default_factory=dict)
+    preload: tuple[str, ...] = ()
+    attempt: int = 0
+    gpus: bool | None = None
+    key: str = field(default_factory=lambda: secrets.token_hex(32), repr=False)
+
+    def again(self) -> Job:
+        """The same job for its next start, with a secret of its own."""
+        return replace(self, attempt=self.attempt + 1, key=secrets.token_hex(32))
+
+
+@dataclass(frozen=True)
+class Listener:
+    """What the caller of a launcher wants to hear, and what it has to say to the ranks.
+
+    Attributes:
+        on_line: Called with rank, stream and text of each line that a rank writes; None if nobody wants them.
+        on_message: Called with what a rank sends to the driver.
+        on_notice: Called with what the launcher itself has to say, such as what it waits for.
+        on_question: Called with rank and body of each question that a rank asks, one after the other, in the thread
+            that waits for the job; gives the answer. What it raises ends the job and is raised to the launcher's
+            caller. While it runs nothing else is heard, so it should be quick. None answers with an empty object.
+        controls: What ranks are told while they run.
+    """
+
+    on_line: Callable[[int, str, str], None] | None
+    on_message: Callable[[str], None]
+    on_notice: Callable[[str], None]
+    on_question: OnQuestion | None = None
+    controls: Controls = field(default_factory=Controls)
+
+    def wants(self, event: RankEvent) -> bool:
+        """Tells whether an event is one that a person wants to see."""
+        return event.kind == "message" or (event.kind == "line" and self.on_line is not None)
+
+    def hear(self, event: RankEvent) -> None:
+        """Passes on an event that a person wants to see."""
+        if event.kind == "message":
+            self.on_message(event.data["text"])
+        elif event.kind == "line" and self.on_line is not None:
+            self.on_line(event.rank, event.data["stream"], event.data["text"])
+
+
+def place(hosts: Sequence[str]) -> list[Placement]:
+    """Numbers the ranks within and across hosts.
+
+    Args:
+        hosts: The host of each rank, by rank.
+    """
+    members: dict[str, list[int]] = {}
+    for rank, host in enumerate(hosts):
+        members.setdefault(host, []).append(rank)
+    placements = []
+    for rank, host in enumerate(hosts):
+        local_rank = members[host].index(rank)
+        across = [name for name, ranks in members.items() if len(ranks) > local_rank]
+        placements.append(
+            Placement(rank, len(hosts), local_rank, len(members[host]), across.index(host), len(across), host)
+        )
+    return placements
+
+
+def horovod_environment(placement: Placement, interface: str, stall_timeout_s: float) -> dict[str, str]:
+    """The variables that make a process one rank of a Horovod world; none for a world of one.
+
+    Args:
+        placement: The rank's place.
+        interface: The network interface on which Gloo's own connections listen, such as `lo`.
+        stall_timeout_s: Bound on how long ranks wait for one another.
+    """
+    if placement.size == 1:
+        return {}
+    return {
+        "HOROVOD_RANK": str(placement.rank),
+        "HOROVOD_SIZE": str(placement.size),
+        "HOROVOD_LOCAL_RANK": str(placement.local_rank),
+        "HOROVOD_LOCAL_SIZE": str(placement.local_size),
+        "HOROVOD_CROSS_RANK": str(placement.cross_rank),
+        "HOROVOD_CROSS_SIZE": str(placement.cross_size),
+        "HOROVOD_HOSTNAME": placement.host,
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+        "HOROVOD_GLOO_IFACE": interface,
+        "NCCL_SOCKET_IFNAME": interface,
+        # The launcher's own clock, with the better message, should run out first.
+        "HOROVOD_GLOO_TIMEOUT_SECONDS": str(int(stall_timeout_s) + 5),
+    }
+
+
+def rank_environment(job: Job, base: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment of a rank's process: the launcher's, without another job's traces, our defaults, the user's."""
+    inherited = {key: value for key, value in base.items() if not key.startswith("HOROVOD_") or key in _USERS_HOROVOD}
+    return {**_DEFAULTS, **inherited, **job.environment}
+
+
+# Reasons and measurements: docs/decisions/gradients-in-groups.md.
+_DEFAULTS = {
+    "HOROVOD_DISABLE_GROUP_FUSION": "1",
+    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(128 << 20),
+}
+# Horovod's tuning knobs may come from outside; a rank's place may not.
+_USERS_HOROVOD = frozenset(
+    {
+        "HOROVOD_FUSION_THRESHOLD",
+        "HOROVOD_DISABLE_GROUP_FUSION",
+        "HOROVOD_CYCLE_TIME",
+        "HOROVOD_CACHE_CAPACITY",
+        "HOROVOD_LOG_LEVEL",
+        "HOROVOD_TIMELINE",
+        "HOROVOD_AUTOTUNE",
+        "HOROVOD_AUTOTUNE_LOG",
+        "HOROVOD_NUM_STREAMS",
+        "HOROVOD_THREAD_AFFINITY",
+    }
+)
+
+
+def assignment(job: Job, placement: Placement, environment: Mapping[str, str]) -> dict[str, Any]:
+    """What a rank is told when its place is known; without the job's secret, since it may cross the network."""
+    return {
+        "rank": placement.rank,
+        "size": placement.size,
+        "local_rank": placement.local_rank,
+        "local_size": placement.local_size,
+        "attempt": job.attempt,
+        "name": job.name,
+        "env": dict(environment),
+    }
+
+
+def new_record(job: Job) -> JobRecord:
+    """A record that follows the ranks of `job`."""
+    return JobRecord(job.size, job.stall_timeout_s, job.attempt + 1)

@@ -1,0 +1,370 @@
+"""What became of a job's ranks, and which of them is to blame. Pure: events and a clock in, a verdict out."""
+
+from __future__ import annotations
+
+import signal
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from ....errors import RankFailedError
+
+KEPT_LOG_LINES = 100
+# What another rank's failure looks like from the ranks that waited for it: Horovod's and Gloo's own words.
+_CONSEQUENCE_TYPES = frozenset({"HorovodInternalError"})
+_CONSEQUENCE_WORDS = (
+    "Horovod has been shut down",
+    "[gloo/transport/",
+    "/gloo/transport/",
+    "gloo/rendezvous/",
+    "Wait timeout after",
+    "Connection closed by peer",
+    "HTTP request failed.",
+)
+# A death is reported within milliseconds, but after the connection errors that it causes elsewhere.
+SETTLE_PRIMARY_S = 0.3
+SETTLE_CONSEQUENCE_S = 3.0
+# Ending the other ranks softly, then hard, takes up to this long and belongs to the time that the user has set.
+END_ALLOWANCE_S = 5.0
+
+
+def is_consequence(type_name: str, message: str) -> bool:
+    """Tells whether an exception only says that some other rank went away."""
+    return type_name in _CONSEQUENCE_TYPES or any(words in message for words in _CONSEQUENCE_WORDS)
+
+
+@dataclass(frozen=True)
+class RankEvent:
+    """Something that happened to one rank.
+
+    Attributes:
+        rank: Which rank.
+        kind: One of started, ready, joining, joined, progress, message, asked, line, returned, raised, stopped,
+            continued, ended, gone, lost.
+        data: Details as plain JSON values, by kind.
+    """
+
+    rank: int
+    kind: str
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class RankRecord:
+    """What is known of one rank.
+
+    Its counts of collectives changed at `progress_at`, and `confirmed_at` is the last time that it reported them.
+    """
+
+    rank: int
+    host: str = "unknown host"
+    pid: int | None = None
+    ready: bool = False
+    joining: bool = False
+    joined: bool = False
+    returned_at: float | None = None
+    raised: dict[str, Any] | None = None
+    ended: dict[str, Any] | None = None
+    gone: bool = False
+    lost: str | None = None
+    entered: int = 0
+    left_collectives: int = 0
+    progress_at: float = 0.0
+    confirmed_at: float = 0.0
+    stopped_at: float | None = None
+    stop_signal: int | None = None
+    log: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LOG_LINES))
+
+    @property
+    def left(self) -> bool:
+        """Tells whether the rank can take part in nothing any more."""
+        return (
+            self.returned_at is not None or self.raised is not None or self.ended is not None or self.lost is not None
+        )
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds that it is known to have waited in one collective: up to its last report, no longer."""
+        return self.confirmed_at - self.progress_at if self.entered > self.left_collectives and not self.left else 0.0
+
+    @property
+    def died(self) -> bool:
+        """Tells whether the process ended without a word."""
+        return self.ended is not None and self.returned_at is None and self.raised is None
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a job failed: the rank to blame and what to say of it."""
+
+    rank: int
+    reason: str
+    sentence: str
+
+
+class JobRecord:
+    """Follows the ranks of one attempt and says when it has failed, and why.
+
+    Args:
+        size: Number of ranks.
+        stall_timeout_s: Seconds after which a stopped or missing rank has failed the job and all ranks have ended; the
+            verdict therefore falls up to END_ALLOWANCE_S earlier.
+        starts: How often the job has been started, this one included.
+    """
+
+    def __init__(self, size: int, stall_timeout_s: float, starts: int = 1) -> None:
+        self.starts = starts
+        self.ranks = [RankRecord(rank) for rank in range(size)]
+        self.stall_timeout_s = stall_timeout_s
+        self.patience_s = stall_timeout_s - min(END_ALLOWANCE_S, stall_timeout_s / 10)
+        self._evidence: list[tuple[int, bool]] = []  # (rank, is it a consequence only), in the order seen
+        self._evidence_at: float | None = None
+        self._primary_at: float | None = None
+        self._joining_at: float | None = None
+        self.value: dict[str, Any] = {}
+        """Where rank 0's value is (see `values`), once it has returned."""
+
+    # --- events ---------------------------------------------------------------------------------------------------
+
+    def record(self, event: RankEvent, now: float) -> None:
+        """Takes note of one event."""
+        rank, data = self.ranks[event.rank], event.data
+        if event.kind == "line":
+            rank.log.append(data["text"])
+        elif event.kind == "started":
+            rank.host, rank.pid = data.get("host", rank.host), data.get("pid")
+        elif event.kind == "ready":
+            rank.ready = True
+        elif event.kind == "joining":
+            rank.joining = True
+            self._joining_at = self._joining_at or now
+        elif event.kind == "joined":
+            rank.joined = True
+        elif event.kind == "progress":
+            counts = data["entered"], data["left"]
+            if counts != (rank.entered, rank.left_collectives):
+                rank.entered, rank.left_collectives = counts
+                rank.progress_at = now
+            rank.confirmed_at = now
+        elif event.kind == "returned":
+            rank.returned_at = now
+            if event.rank == 0:
+                self.value = data
+        elif event.kind == "raised":
+            rank.raised = data
+            self._note(event.rank, bool(data.get("consequence")), now)
+        elif event.kind == "stopped":
+            rank.stopped_at, rank.stop_signal = now, data.get("signal")
+        elif event.kind == "continued":
+            rank.stopped_at = None
+        elif event.kind == "ended":
+            rank.ended = data
+            rank.stopped_at = None
+            if rank.died:
+                self._note(event.rank, False, now)
+        elif event.kind == "gone":
+            rank.gone = True
+        elif event.kind == "lost" and not rank.left:
+            rank.lost = data["reason"]
+            self._note(event.rank, False, now)
+
+    def _note(self, rank: int, consequence: bool, now: float) -> None:
+        self._evidence.append((rank, consequence))
+        self._evidence_at = self._evidence_at or now
+        if not consequence:
+            self._primary_at = self._primary_at or now
+
+    # --- verdict --------------------------------------------------------------------------------------------------
+
+    @property
+    def all_returned(self) -> bool:
+        """Tells whether the training function has returned on every rank."""
+        return all(rank.returned_at is not None for rank in self.ranks)
+
+    @property
+    def has_evidence(self) -> bool:
+        """Tells whether something has gone wrong, though it may not be clear yet who is to blame."""
+        return self._evidence_at is not None
+
+    @property
+    def all_joined(self) -> bool:
+        """Tells whether every rank has joined the world of collectives."""
+        return all(rank.joined for rank in self.ranks)
+
+    def failure(self, now: float) -> Failure | None:
+        """Says whether the job has failed by `now`, once it is clear which rank is to blame."""
+        if self._primary_at is not None:
+            return self._primary() if now - self._primary_at >= SETTLE_PRIMARY_S else None
+        if self._evidence_at is not None:
+            return self._consequence(now) if now - self._evidence_at >= SETTLE_CONSEQUENCE_S else None
+        for rank in self.ranks:
+            if rank.stopped_at is not None and now - rank.stopped_at >= self.patience_s:
+                return self._stopped(rank, now)
+        found = self._unjoined(now) or self._stalled()
+        if found is not None and found.reason == "stalled":
+            # The others may have waited a little longer than the one that they wait for has been stopped.
+            for rank in self.ranks:
+                if rank.stopped_at is not None and now - rank.stopped_at >= self.patience_s / 2:
+                    return self._stopped(rank, now)
+        return found
+
+    def _primary(self) -> Failure:
+        number = next(rank for rank, consequence in self._evidence if not consequence)
+        rank = self.ranks[number]
+        if rank.raised is not None:
+            return self._raised(number)
+        if rank.lost is not None:
+            return Failure(number, "lost", rank.lost)
+        return Failure(number, "died", describe_end(rank.ended or {}))
+
+    def _stopped(self, rank: RankRecord, now: float) -> Failure:
+        seconds = now - (rank.stopped_at or now)
+        return Failure(
+            rank.rank,
+            "stopped",
+            f"was stopped by {signal_name(rank.stop_signal or signal.SIGSTOP)} and did not continue for "
+            f"{seconds:.0f} s "
+            f"(stall_timeout_s={self.stall_timeout_s:g})",
+        )
+
+    def _consequence(self, now: float) -> Failure:
+        """Finds who is behind errors that only say that some rank went away."""
+        early = [rank for rank in self.ranks if rank.returned_at is not None]
+        if early:
+            first = min(early, key=lambda rank: rank.returned_at or 0.0)
+            return Failure(first.rank, "left_early", _LEFT_EARLY)
+        for rank in self.ranks:
+            if rank.stopped_at is not None:
+                return self._stopped(rank, now)
+        numbers = [number for number, _ in self._evidence]
+        absent = [rank.rank for rank in self.ranks if not rank.joining]
+        for missing, what in ((self._behind(), _ABSENT), (absent, _NEVER_JOINED)):
+            # What reads like a broken connection may be an error of the rank's own, and the others waited for it.
+            own = [number for number in numbers if number in missing]
+            if own:
+                return self._raised(own[0])
+            if missing:
+                return Failure(missing[0], "stalled", f"{what}; the connections of those that waited for it failed")
+        return self._raised(numbers[0])
+
+    def _raised(self, number: int) -> Failure:
+        return Failure(number, "raised", _describe_raised(self.ranks[number].raised or {}))
+
+    def _unjoined(self, now: float) -> Failure | None:
+        """A rank that waits in hvd.init() needs every other rank there."""
+        if self._joining_at is None or len(self.ranks) == 1 or self.all_joined:
+            return None
+        absent = [rank for rank in self.ranks if not rank.joining]
+        waited = now - self._joining_at
+        for rank in absent:
+            if rank.returned_at is not None and now - rank.returned_at >= SETTLE_PRIMARY_S:
+                return Failure(
+                    rank.rank, "left_early", "returned without calling hvd.init() while other ranks wait there"
+                )
+        if waited < self.patience_s:
+            return None
+        if absent:
+            return Failure(absent[0].rank, "stalled", self._stall_sentence(_NEVER_JOINED))
+        late = next(rank for rank in self.ranks if not rank.joined)
+        return Failure(
+            late.rank,
+            "stalled",
+            self._stall_sentence(
+                "could not connect to the other ranks; the network between the hosts must let them through"
+            ),
+        )
+
+    def _stalled(self) -> Failure | None:
+        """A rank that waits too long in a collective is waiting for the ranks that have entered fewer."""
+        longest = max(self.ranks, key=lambda rank: rank.waited_s)
+        if longest.waited_s < self.patience_s:
+            return None
+        behind = self._behind()
+        if behind:
+            return Failure(behind[0], "stalled", self._stall_sentence(_ABSENT))
+        return Failure(longest.rank, "stalled", self._stall_sentence(_ALL_WAIT))
+
+    def _behind(self) -> list[int]:
+        """The ranks that have entered the fewest collectives, if some have entered more."""
+        least, most = min(rank.entered for rank in self.ranks), max(rank.entered for rank in self.ranks)
+        return [rank.rank for rank in self.ranks if rank.entered == least] if least < most else []
+
+    def _stall_sentence(self, what: str) -> str:
+        limit = f"within {self.stall_timeout_s:g} s"
+        return f"{what} {limit}; a job that waits longer on purpose needs a larger stall_timeout_s"
+
+    # --- the error ------------------------------------------------------------------------------------------------
+
+    def error(self, failure: Failure) -> RankFailedError:
+        """Makes the error of a failure: the user's traceback first, then which rank, where, why, and its last lines."""
+        rank = self.ranks[failure.rank]
+        shown = rank.raised["traceback"].rstrip() if failure.reason == "raised" and rank.raised else None
+        size = len(self.ranks)
+        tried = f" The job was started {self.starts} times." if self.starts > 1 else ""
+        others = " All other ranks were ended." if size > 1 else ""
+        sentence = f"rank {rank.rank} of {size} on {rank.host} {failure.sentence}.{others}{tried}"
+        log = list(rank.log)
+        tail = (
+            f"Last {len(log)} lines of rank {rank.rank}'s log:\n" + "\n".join(f"  {line}" for line in log)
+            if log
+            else ""
+        )
+        end = rank.ended or {}
+        return RankFailedError(
+            "\n\n".join(part for part in (shown, sentence, tail) if part),
+            rank=rank.rank,
+            host=rank.host,
+            reason=failure.reason,
+            exit_code=end.get("exit_code"),
+            signal_name=signal_name(end["signal"]) if end.get("signal") else None,
+            log=log,
+            traceback=shown,
+            summary=sentence,
+        )
+
+
+_NEVER_JOINED = "never reached hvd.init()"
+_ABSENT = "did not take part in a collective that the others wait in"
+_ALL_WAIT = (
+    "waits in a collective that no rank comes out of; ranks may have called different ones, "
+    "or the network between them fails,"
+)
+_LEFT_EARLY = "returned from the training function while other ranks still waited for it in a collective"
+
+
+def signal_name(number: int) -> str:
+    """Gives the name of a signal, such as SIGKILL."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _describe_raised(raised: dict[str, Any]) -> str:
+    """Says what a rank raised, and what to do about memory that was refused."""
+    told = f"raised {raised.get('type')}: {raised.get('message')}"
+    if str(raised.get("type")).rpartition(".")[2] in _REFUSED_MEMORY:
+        return f"{told.rstrip(': ')} (out of memory: use smaller batches, or give each rank more memory)"
+    return told
+
+
+# Python's, and TensorFlow's of a GPU or of its own allocator.
+_REFUSED_MEMORY = frozenset({"MemoryError", "_ArrayMemoryError", "ResourceExhaustedError"})
+
+
+def describe_end(end: dict[str, Any]) -> str:
+    """Says how a process ended that neither returned nor raised."""
+    peak = f"; its memory peaked at {end['peak_bytes'] / 2**20:.0f} MiB" if end.get("peak_bytes") else ""
+    if end.get("out_of_memory"):
+        return (
+            f"was killed by the kernel: out of memory{peak}; give each rank more memory, use smaller batches, or fewer "
+            f"ranks per host"
+        )
+    if end.get("signal"):
+        name = signal_name(end["signal"])
+        cause = " (kill -9, or the kernel when out of memory)" if name == "SIGKILL" else ""
+        return f"was ended by {name}{cause}{peak}"
+    code = end.get("exit_code")
+    if code == 0:
+        return "ended its process with exit code 0 before the training function had returned"
+    return f"ended with exit code {code} without an exception"

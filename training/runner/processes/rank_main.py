@@ -1,0 +1,197 @@
+"""The body of one rank: a fresh interpreter that receives the training function, runs it and reports.
+
+It knows neither Spark nor Keras. Its supervisor hands it three descriptors (a line, the pickled function, a file for
+the value); its place in the world arrives on the line, so that heavy imports run while the launcher still waits for the
+other ranks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import gc
+import importlib
+import io
+import json
+import mmap
+import os
+import pickle
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from ....errors import LaunchError
+from ...rank import lazy_imports
+from ...rank import process_context as rank_link
+from ...rank.driver_line import DriverLine
+from ...rank.frames import STACK_SIGNAL, Kind
+from ...rank.process_context import RankLink
+from .failure_verdict import is_consequence
+
+EXIT_RAISED = 1
+EXIT_TERMINATED = 128 + signal.SIGTERM
+# In JSON a character may take twelve bytes, and a frame holds a mebibyte.
+MAX_TRACEBACK_CHARACTERS = 64_000
+_WITH_A_BUFFER = frozenset({io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom})
+
+
+def main(argument: str) -> None:
+    """Runs the rank that `argument` (JSON: line, payload, value, preload) describes, and ends the process."""
+    spec: dict[str, Any] = json.loads(argument)
+    line = DriverLine(socket.socket(fileno=spec["line"]))
+    signal.signal(signal.SIGTERM, _terminate)
+    faulthandler.register(STACK_SIGNAL, all_threads=True)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True, errors="replace")  # type: ignore[union-attr]
+    # TensorFlow imports what it makes of functions from the folder for temporary files, and leaves the bytecode there.
+    sys.dont_write_bytecode = True
+    lazy_imports.install()
+    with lazy_imports.without_collections():
+        for name in spec["preload"]:
+            _preload(name)
+    link = _receive_assignment(line)
+    rank_link.attach(link)
+    link.send(Kind.READY, {"pid": os.getpid()})
+    code = _run(link, spec["payload"], spec["value"])
+    _spare_the_last_collection()
+    sys.exit(code)
+
+
+def _terminate(number: int, frame: object) -> None:
+    # Unwinds the user's `finally` blocks; a second signal ends the process at once.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    sys.exit(EXIT_TERMINATED)
+
+
+def _preload(name: str) -> None:
+    try:
+        importlib.import_module(name)
+    except Exception:  # noqa: BLE001 - TensorFlow's import may raise anything
+        # Only a head start: the training function's own import raises where the user sees it.
+        return
+
+
+def _receive_assignment(line: DriverLine) -> RankLink:
+    assignment = line.assignment()
+    if assignment is None:
+        raise SystemExit(EXIT_TERMINATED)  # the supervisor is gone before the job began
+    os.environ.update(assignment["env"])
+    return RankLink(
+        rank=assignment["rank"],
+        size=assignment["size"],
+        local_rank=assignment["local_rank"],
+        local_size=assignment["local_size"],
+        attempt=assignment["attempt"],
+        name=assignment["name"],
+        job_key=bytes.fromhex(assignment["job_key"]),
+        line=line,
+    )
+
+
+def _run(link: RankLink, payload: int, value: int) -> int:
+    try:
+        result = _result(payload)
+        stored = _store(result, value) if link.rank == 0 else {}
+    except SystemExit as stop:
+        if stop.code == EXIT_TERMINATED:
+            return EXIT_TERMINATED
+        _report(link, stop)
+        return stop.code if isinstance(stop.code, int) else EXIT_RAISED
+    except BaseException as error:  # noqa: BLE001 - whatever the user's function raises goes to the driver
+        _report(link, error)
+        return EXIT_RAISED
+    link.send(Kind.RETURNED, stored)
+    return 0
+
+
+def _result(payload: int) -> Any:
+    """Runs the training function; gives None for one that ends with sys.exit(0)."""
+    try:
+        function, kwargs = _load(payload)
+        return function(**kwargs)
+    except SystemExit as stop:
+        if stop.code in (None, 0):
+            return None
+        raise
+
+
+def _load(payload: int) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """Unpickles the function and its arguments, which come from this job's driver by Spark's own channel."""
+    with mmap.mmap(payload, 0, access=mmap.ACCESS_READ) as view:
+        try:
+            function, kwargs = pickle.loads(view)  # noqa: S301
+        except ModuleNotFoundError as error:
+            raise LaunchError(
+                f"this rank's Python cannot import {error.name!r}, which the training function needs; "
+                f"install it on every worker, send it with --py-files, or define the function in the script or "
+                f"notebook itself"
+            ) from error
+    return function, kwargs
+
+
+def _spare_the_last_collection() -> None:
+    """Spares the interpreter its last search for garbage through all of TensorFlow: a second for nothing.
+
+    What it would have written when it buried files of garbage is written here.
+    """
+    gc.unfreeze()  # objects that the import has frozen are not told otherwise
+    for thing in gc.get_objects():
+        if type(thing) in _WITH_A_BUFFER:
+            # A broken or closed file is its owner's affair.
+            with contextlib.suppress(OSError, ValueError):
+                thing.flush()
+    gc.disable()
+    gc.freeze()
+
+
+def _store(result: Any, descriptor: int) -> dict[str, Any]:
+    """Writes rank 0's value where the supervisor reads it, and says what is where."""
+    from .return_value import write_value
+
+    try:
+        with os.fdopen(os.dup(descriptor), "wb") as file:
+            file.seek(0)
+            file.truncate()
+            return write_value(result, file)
+    except OSError as error:
+        raise LaunchError(
+            f"rank 0's value could not be written into the folder for temporary files ({error}); make room there, set "
+            f"TMPDIR to another folder, or save the object and return its path"
+        ) from error
+    except Exception as error:
+        raise LaunchError(
+            f"the training function returned {type(result).__name__}, which cannot be pickled ({_said(error)}); "
+            f"return plain values, or save the object and return its path"
+        ) from error
+
+
+def _said(error: BaseException) -> str:
+    """Gives an exception's message, which its class may fail to write."""
+    try:
+        return str(error)
+    except Exception as problem:  # noqa: BLE001 - a user's class may raise anything
+        return f"(its message cannot be written: {type(problem).__name__})"
+
+
+def _report(link: RankLink, error: BaseException) -> None:
+    """Sends the error, with the user's frames only, and prints it into the rank's own log."""
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_globals.get("__name__") == __name__:
+        frames = frames.tb_next
+    own = isinstance(error, LaunchError)
+    text = "".join(traceback.format_exception(type(error), error, None if own else frames))
+    kind = type(error)
+    link.send(
+        Kind.RAISED,
+        {
+            "type": kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}",
+            "message": _said(error)[:4000],
+            "traceback": text[-MAX_TRACEBACK_CHARACTERS:],
+            "consequence": is_consequence(kind.__name__, _said(error)),
+        },
+    )
+    sys.stderr.write(text)
+    sys.stderr.flush()

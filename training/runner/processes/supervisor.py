@@ -1,0 +1,139 @@
+"""Watches ranks, from one thread, until nothing of them is left, and ends them when that is asked.
+
+One supervisor runs in the driver (ranks on the driver) or in each barrier task (one rank).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import selectors
+import socket
+import time
+from collections.abc import Callable, Iterable
+
+from ...rank.frames import STACK_SIGNAL
+from .failure_verdict import RankEvent
+from .rank_process import SOFT_END_S, RankProcess, RankSpec
+
+# A rank whose function has returned may still have threads or exit handlers that never end.
+EXIT_GRACE_S = 10.0
+_DRAIN_S = 1.0
+_DUMP_S = 0.5
+
+
+class Supervisor:
+    """Watches ranks from one thread. Use as a context manager: leaving it ends every rank.
+
+    Args:
+        emit: Called with each event, in the thread that calls `step`.
+    """
+
+    def __init__(self, emit: Callable[[RankEvent], None]) -> None:
+        self._emit = emit
+        self._selector = selectors.DefaultSelector()
+        self.ranks: dict[int, RankProcess] = {}
+        self._closing: dict[int, float] = {}
+
+    def __enter__(self) -> Supervisor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def start(self, spec: RankSpec) -> RankProcess:
+        """Starts one rank."""
+        process = RankProcess(spec, self._emit)
+        self.ranks[spec.rank] = process
+        for name, stream in process.streams.items():
+            os.set_blocking(stream.fileno(), False)
+            self._watch(stream.fileno(), functools.partial(process.take_output, name))
+        self._watch(process.line.fileno(), process.take_frames)
+        self._watch(process.status, process.take_status)
+        return process
+
+    def watch(self, sock: socket.socket, take: Callable[[bytes], None]) -> None:
+        """Also watches a socket: `take` gets its bytes, empty at its end."""
+        self._watch(sock.fileno(), take)
+
+    def _watch(self, descriptor: int, take: Callable[[bytes], None]) -> None:
+        self._selector.register(descriptor, selectors.EVENT_READ, take)
+
+    def step(self, timeout_s: float) -> None:
+        """Waits for something to happen, at most `timeout_s`, and emits what did."""
+        for key, _ in self._selector.select(timeout_s):
+            try:
+                data = os.read(key.fd, 65536)
+            except BlockingIOError:
+                continue
+            except OSError:
+                data = b""
+            if not data:
+                self._selector.unregister(key.fd)
+            key.data(data)
+        self._tend(time.monotonic())
+
+    def _tend(self, now: float) -> None:
+        for rank, process in self.ranks.items():
+            process.flush()
+            if process.keeper_gone and not process.ended:
+                # A process that escaped with the rank's output open must not hold up the end.
+                deadline = self._closing.setdefault(rank, now + _DRAIN_S)
+                if not self._open(process) or now > deadline:
+                    process.report_end()
+                    self._emit(RankEvent(rank, "gone"))
+            elif process.left_at is not None and now - process.left_at > EXIT_GRACE_S and not process.ended:
+                process.left_at = now
+                process.command(b"T")
+
+    def _open(self, process: RankProcess) -> bool:
+        watched = self._selector.get_map()
+        return any(stream.fileno() in watched for stream in process.streams.values())
+
+    @property
+    def gone(self) -> bool:
+        """Tells whether nothing of any rank is left."""
+        return all(process.ended for process in self.ranks.values())
+
+    def dump_stacks(self, ranks: Iterable[int]) -> None:
+        """Makes ranks write the stacks of their Python threads into their logs: where a stalled rank hangs."""
+        for rank in ranks:
+            process = self.ranks.get(rank)
+            if process is not None and process.pid is not None and not process.ended:
+                with contextlib.suppress(OSError):
+                    os.kill(process.pid, STACK_SIGNAL)
+        deadline = time.monotonic() + _DUMP_S
+        while time.monotonic() < deadline:
+            self.step(0.05)
+
+    def end(self) -> None:
+        """Ends every rank, softly, then hard; returns when nothing is left of them."""
+        for process in self.ranks.values():
+            process.command(b"T")
+        self._step_until_gone(SOFT_END_S + 2.0)
+        if not self.gone:
+            for process in self.ranks.values():
+                process.command(b"K")
+            self._step_until_gone(2.0)
+        if not self.gone:
+            for process in self.ranks.values():
+                process.destroy()
+            self._step_until_gone(2.0)
+
+    def _step_until_gone(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while not self.gone and time.monotonic() < deadline:
+            self.step(0.05)
+
+    def close(self) -> None:
+        """Ends what still runs and closes everything."""
+        try:
+            if not self.gone:
+                self.end()
+        finally:
+            for process in self.ranks.values():
+                if not process.ended:
+                    process.destroy()
+                process.close()
+            self._selector.close()

@@ -1,0 +1,223 @@
+"""HorovodRunner: a training function on many processes, started by one call."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TextIO
+
+from ...errors import InvalidArgumentError, NotEnoughSlotsError, RankFailedError
+from ...spark.shipping import ship_wheel
+from .function_pickle import modules_to_preload, pickle_function
+from .local_run import run_on_driver
+from .placement.conversation import Controls, OnQuestion
+from .placement.job import Job, Listener
+from .spark.preflight import active_connect_session, check_horovod, check_settings, require_classic
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_VERBOSITIES = ("all", "log_callback_only")
+# Clocks and Horovod's settings hold no endless time.
+_LONGEST_S = 1e9
+
+
+class HorovodRunner:
+    """Runs a training function on several processes that train one model together.
+
+    Args:
+        np: How many. Negative: that many processes on the driver. Positive: that many tasks of one Spark barrier stage,
+            a slot each.
+            Zero: every slot that the cluster has. -1 and 1 need no Horovod.
+        driver_log_verbosity: `all` prints every line that a rank writes, after `[rank]<stdout>` or `[rank]<stderr>`;
+            `log_callback_only` prints what ranks send with `log_to_driver` and `LogCallback`. What comes faster than
+            the driver prints goes into a file that a notice on stderr names.
+        stall_timeout_s: Seconds after which a rank that is stopped, or that the others wait for, fails the job.
+        slots_wait_s: Seconds to wait for slots that other jobs hold, and for executors that are starting or may come in
+            the place of lost ones.
+        max_restarts: How often a failed job is started again. The function sees which attempt it is as
+            `lakelens.training.distributed.attempt()`.
+        use_gpu: True: one GPU for each rank; False: none; None: one each if there are any.
+        env: Environment variables for every rank.
+        name: What the Spark UI, process titles and messages call the job; the function's name by default.
+        driver_port: The port on which the driver hears of its ranks, for networks that let executors connect to known
+            ports only; 0 takes any.
+        spark: The session to use for np >= 0, with Delta Lake or without; None takes the active one, or starts one.
+
+    Raises:
+        InvalidArgumentError: If an argument breaks its rule.
+    """
+
+    def __init__(
+        self,
+        *,
+        np: int,
+        driver_log_verbosity: str = "log_callback_only",
+        stall_timeout_s: float = 60.0,
+        slots_wait_s: float = 60.0,
+        max_restarts: int = 0,
+        use_gpu: bool | None = None,
+        env: Mapping[str, str] | None = None,
+        name: str | None = None,
+        driver_port: int = 0,
+        spark: SparkSession | None = None,
+    ) -> None:
+        if isinstance(np, bool) or not isinstance(np, int):
+            raise InvalidArgumentError(f"np={np!r}: the number of processes is a whole number, negative for the driver")
+        if driver_log_verbosity not in _VERBOSITIES:
+            raise InvalidArgumentError(
+                f"driver_log_verbosity={driver_log_verbosity!r} is not known; use one of "
+                f"{', '.join(map(repr, _VERBOSITIES))}"
+            )
+        _require_seconds("stall_timeout_s", stall_timeout_s, 1.0)
+        _require_seconds("slots_wait_s", slots_wait_s, 0.0)
+        if isinstance(max_restarts, bool) or not isinstance(max_restarts, int) or max_restarts < 0:
+            raise InvalidArgumentError(f"max_restarts={max_restarts!r}: must be a whole number of at least 0")
+        if isinstance(driver_port, bool) or not isinstance(driver_port, int) or not 0 <= driver_port <= 65535:
+            raise InvalidArgumentError(f"driver_port={driver_port!r}: ports are 0 (any) to 65535")
+        for key, value in (env or {}).items():
+            if not isinstance(key, str) or not isinstance(value, str) or not key or "=" in key or "\0" in key + value:
+                raise InvalidArgumentError(
+                    f"env[{key!r}]={value!r}: environment variables are text, and names hold no '='"
+                )
+        self.np = np
+        self.driver_log_verbosity = driver_log_verbosity
+        self.stall_timeout_s = float(stall_timeout_s)
+        self.slots_wait_s = float(slots_wait_s)
+        self.max_restarts = max_restarts
+        self.use_gpu = use_gpu
+        self.env = dict(env or {})
+        self.name = name
+        self.driver_port = driver_port
+        self._spark = spark
+
+    def run(self, main: Callable[..., Any], **kwargs: Any) -> Any:
+        """Calls `main(**kwargs)` on every rank and gives what rank 0's call returned.
+
+        Args:
+            main: The training function. It is pickled, so it makes its TensorFlow objects itself.
+            **kwargs: Its arguments.
+
+        Raises:
+            UnpicklableFunctionError: If `main` or an argument cannot be sent.
+            NotEnoughSlotsError: If the cluster has fewer slots than ranks.
+            ClusterConfigurationError: If the cluster's settings rule the job out.
+            SessionError: If the session is one of Spark Connect.
+            MissingDependencyError: If Horovod is missing or was built for another TensorFlow.
+            RankFailedError: If a rank raised, died, stalled or left early.
+        """
+        return self.run_with(main, kwargs)
+
+    def run_with(
+        self,
+        main: Callable[..., Any],
+        kwargs: Mapping[str, Any],
+        *,
+        on_question: OnQuestion | None = None,
+        controls: Controls | None = None,
+    ) -> Any:
+        """Does what `run` does, and talks with the ranks meanwhile. For lakelens' own use.
+
+        Args:
+            main: The training function.
+            kwargs: Its arguments.
+            on_question: Called with rank and body of each question that a rank asks (`rank_link.ask`); gives the
+                answer. What it raises ends the job and is raised here.
+            controls: What ranks are told (`rank_link.told`), at every start of the job.
+        """
+        controls = controls or Controls()
+        payload = pickle_function(main, kwargs)
+        job = Job(
+            name=self.name or str(getattr(main, "__name__", type(main).__name__)),
+            size=self._size(),
+            payload=payload,
+            stall_timeout_s=self.stall_timeout_s,
+            environment=self.env,
+            gpus=self.use_gpu,
+        )
+        job = replace(job, preload=modules_to_preload(main, payload, job.size))
+        while True:
+            try:
+                return self._launch(job, on_question, controls)
+            except RankFailedError as error:
+                # Who cancels a job does not want it started again.
+                if error.reason == "cancelled" or job.attempt >= self.max_restarts:
+                    raise
+                job = job.again()
+                _notice(f"{job.name}: {error.summary} Starting again ({job.attempt} of {self.max_restarts} restarts).")
+
+    def _size(self) -> int:
+        if self.np < -1:
+            check_horovod()
+        if self.np < 0:
+            return -self.np
+        if self.np > 0:
+            return self.np
+        from .spark.slots import total_slots
+
+        # Executors that come and go would be counted in vain.
+        check_settings(self._session(), use_gpu=self.use_gpu)
+        slots = total_slots(self._session(), self.slots_wait_s)
+        if slots == 0:
+            raise NotEnoughSlotsError(
+                f"np=0 takes every slot of the cluster, and no executor has registered within {self.slots_wait_s:g} s; "
+                f"check the cluster, or wait longer (slots_wait_s)"
+            )
+        return slots
+
+    def _session(self) -> SparkSession:
+        if self._spark is None:
+            from ...spark.session import running_session, spark_session
+
+            self._spark = active_connect_session() or running_session() or spark_session()
+        require_classic(self._spark)
+        ship_wheel(self._spark)
+        return self._spark
+
+    def _launch(self, job: Job, on_question: OnQuestion | None, controls: Controls) -> Any:
+        listener = Listener(
+            on_line=_print_line if self.driver_log_verbosity == "all" else None,
+            on_message=_print,
+            on_notice=_notice,
+            on_question=on_question,
+            controls=controls,
+        )
+        if self.np < 0:
+            return run_on_driver(job, listener)
+        from .spark.barrier_run import run_on_cluster
+
+        return run_on_cluster(
+            self._session(), job, listener, slots_wait_s=self.slots_wait_s, driver_port=self.driver_port
+        )
+
+
+def _require_seconds(name: str, value: float, least: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= least:
+        raise InvalidArgumentError(f"{name}={value!r}: must be a number of at least {least:g}")
+    if value > _LONGEST_S:
+        raise InvalidArgumentError(
+            f"{name}={value!r}: must be a number of at most {_LONGEST_S:g}; a day has 86400 seconds, a year 3e7"
+        )
+
+
+def _print_line(rank: int, stream: str, text: str) -> None:
+    _print(f"[{rank}]<{stream}> {text}")
+
+
+def _print(text: str) -> None:
+    _write(sys.stdout, text)
+
+
+def _notice(text: str) -> None:
+    _write(sys.stderr, f"lakelens: {text}")
+
+
+def _write(stream: TextIO, text: str) -> None:
+    """Writes a line; what the stream's encoding lacks becomes a question mark rather than the end of the job."""
+    try:
+        stream.write(text + "\n")
+    except UnicodeEncodeError:
+        encoding = stream.encoding or "ascii"
+        stream.write(text.encode(encoding, "replace").decode(encoding) + "\n")
+    stream.flush()

@@ -1,0 +1,260 @@
+"""The body of one barrier task: it starts one rank, watches it, and reports to the driver.
+
+The task itself never imports TensorFlow: it lives in a Python worker that Spark uses again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import IO, Any
+
+from ....errors import LaunchError
+from ....horovod_build import problem
+from ...rank.frames import MAX_BODY_BYTES, Frame, Kind, pack_pair, unpack_pair
+from ...rank.network import executor_key, interface_of, loopback_interface, machine_key
+from ..placement.job import Job, rank_environment
+from ..processes.failure_verdict import KEPT_LOG_LINES, RankEvent
+from ..processes.gloo_store import LoopbackStore
+from ..processes.rank_process import RankProcess, RankSpec, temporary_file
+from ..processes.supervisor import Supervisor
+from .task_channel import TaskChannel
+
+BEAT_S = 2.0
+PIECE_BYTES = 8 << 20
+# A task whose rank has failed leaves the driver this long to hear of it before it fails itself, and with it the stage.
+END_WAIT_S = 10.0
+_STEP_S = 0.25
+
+
+@dataclass(frozen=True)
+class TaskPlan:
+    """What every task of a job gets by Spark's own channel.
+
+    Attributes:
+        job: The job; its payload is empty if it travels as a broadcast variable.
+        address: Where the driver listens.
+        port: Its port there.
+        want_lines: Whether the driver wants every line as it is written.
+        version: lakelens's version on the driver.
+    """
+
+    job: Job
+    address: str
+    port: int
+    want_lines: bool
+    version: str
+
+
+def task_function(plan: TaskPlan, payload: Any) -> Callable[[Iterable[Any]], Iterator[bytes]]:
+    """Makes the function that Spark calls in each task.
+
+    Args:
+        plan: What all tasks get.
+        payload: The broadcast variable that holds the pickled function.
+    """
+
+    def body(_: Iterable[Any]) -> Iterator[bytes]:
+        from pyspark import BarrierTaskContext
+
+        context = BarrierTaskContext.get()
+        rank = context.partitionId()
+        host = context.getTaskInfos()[rank].address.rpartition(":")[0]
+        gpu = context.resources().get("gpu")
+        task = _Task(plan, rank, host, list(gpu.addresses) if gpu else [])
+        yield from task.run(payload.value)
+
+    return body
+
+
+class _Task:
+    """One rank on this executor.
+
+    Args:
+        plan: What all tasks get.
+        rank: This task's rank.
+        host: What Spark calls this host.
+        gpus: The GPU addresses that Spark gave the task.
+    """
+
+    def __init__(self, plan: TaskPlan, rank: int, host: str, gpus: list[str]) -> None:
+        import lakelens
+
+        self.plan, self.job, self.rank, self.host = plan, plan.job, rank, host
+        self._store: LoopbackStore | None = None
+        self._returned: dict[str, Any] | None = None
+        self._failed = False
+        self._told_to_end = False
+        self._dump = False
+        self._driver_gone = False
+        self._refused = False
+        self._backlog: list[tuple[str, bytes]] = []
+        self._kept: deque[dict[str, Any]] = deque(maxlen=KEPT_LOG_LINES)
+        self._channel = TaskChannel(
+            plan.address,
+            plan.port,
+            bytes.fromhex(plan.job.key),
+            {
+                "rank": rank,
+                "host": host,
+                "machine": machine_key(),
+                "executor": executor_key(),
+                "python": platform.python_version(),
+                "version": lakelens.__version__,
+                "problem": problem() if plan.job.size > 1 else None,
+                "gpus": gpus,
+                "visible_gpus": os.environ.get("CUDA_VISIBLE_DEVICES"),
+            },
+        )
+
+    def run(self, payload: bytes) -> Iterator[bytes]:
+        """Runs the rank to its end and gives, from rank 0, the pickled value in pieces."""
+        with temporary_file(payload) as function, temporary_file() as value:
+            try:
+                with Supervisor(self._hear) as supervisor:
+                    self._supervise(supervisor, function, value)
+            finally:
+                if self._store is not None:
+                    self._store.close()
+            pickled = [] if self._returned is None else self._send_value(value)
+            if self._returned is None:
+                self._wait_for_the_driver()
+            self._channel.close()
+            if self._returned is None:
+                raise LaunchError(
+                    f"rank {self.rank} on {self.host} did not finish; the driver's RankFailedError says why"
+                )
+            yield from pickled
+
+    def _supervise(self, supervisor: Supervisor, function: Any, value: Any) -> None:
+        process = supervisor.start(
+            RankSpec(
+                rank=self.rank,
+                payload=function,
+                value=value,
+                environment=rank_environment(self.job),
+                preload=self.job.preload,
+                title=self.job.name,
+            )
+        )
+
+        def take(data: bytes) -> None:
+            if not data:
+                self._driver_gone = True
+                return
+            try:
+                frames = list(self._channel.feed(data))
+            except LaunchError:
+                self._driver_gone = True
+                return
+            try:
+                for frame in frames:
+                    self._take(frame, process)
+            except LaunchError as error:
+                self._refuse(error)
+
+        supervisor.watch(self._channel.socket, take)
+        next_beat = 0.0
+        while not supervisor.gone:
+            supervisor.step(_STEP_S)
+            now = time.monotonic()
+            if now >= next_beat:
+                next_beat = now + BEAT_S
+                self._channel.send(Kind.BEAT)
+            if self._told_to_end or self._refused or self._driver_gone or self._channel.lost:
+                if self._dump:
+                    supervisor.dump_stacks([self.rank])
+                supervisor.end()
+
+    def _take(self, frame: Frame, process: RankProcess) -> None:
+        """Does what the driver says."""
+        if frame.kind == Kind.ASSIGN:
+            assignment = frame.json()
+            if assignment["size"] > 1:
+                self._store = LoopbackStore(assignment["size"], self._share)
+                for key, value in self._backlog:
+                    self._store.store.put(key, value, local=False)
+                interface = self._interface(assignment["single_host"])
+                assignment["env"] |= {
+                    **self._store.environment,
+                    "HOROVOD_GLOO_IFACE": interface,
+                    "NCCL_SOCKET_IFNAME": interface,
+                }
+            assignment["env"].update(self.job.environment)
+            process.assign(assignment, self.job.key)
+        elif frame.kind in (Kind.ANSWER, Kind.TELL):
+            process.send(Kind(frame.kind), frame.body)
+        elif frame.kind == Kind.PUT:
+            key, value = unpack_pair(frame.body)
+            if self._store is None:
+                self._backlog.append((key, value))
+            else:
+                self._store.store.put(key, value, local=False)
+        elif frame.kind == Kind.CLOSE_STORE:
+            if self._store is not None:
+                self._store.close()
+        elif frame.kind == Kind.END:
+            self._told_to_end = True
+            self._dump = self.rank in frame.json().get("dump", [])
+
+    def _refuse(self, error: LaunchError) -> None:
+        """Ends the rank because of what cannot be done about its place, and tells the driver so."""
+        self._refused = True
+        told = "".join(traceback.format_exception_only(type(error), error))
+        data = {"type": type(error).__qualname__, "message": str(error), "traceback": told, "consequence": False}
+        self._hear(RankEvent(self.rank, "raised", data))
+
+    def _share(self, key: str, value: bytes) -> None:
+        self._channel.send(Kind.PUT, pack_pair(key, value))
+
+    def _interface(self, single_host: bool) -> str:
+        """The interface on which Gloo listens: loopback if all ranks share a machine, else the one to the driver."""
+        if single_host:
+            return loopback_interface()
+        return interface_of(self._channel.socket.getsockname()[0])
+
+    def _hear(self, event: RankEvent) -> None:
+        """Passes an event of the rank on to the driver."""
+        if event.kind == "returned":
+            self._returned = event.data
+        elif event.kind == "raised":
+            self._failed = True
+        data = {**event.data, "host": self.host} if event.kind == "started" else event.data
+        if event.kind == "line" and not self.plan.want_lines:
+            self._kept.append(data)
+            return
+        if event.kind == "ended":
+            for line in self._kept:
+                self._channel.send(Kind.EVENT, {"kind": "line", "data": line})
+        self._channel.send(Kind.EVENT, {"kind": event.kind, "data": data})
+
+    def _send_value(self, value: IO[bytes]) -> list[bytes]:
+        """Sends the value's large buffers to the driver and gives its pickle, in pieces, for Spark."""
+        if self.rank != 0 or self._returned is None:
+            return []
+        value.seek(0)
+        left, pieces = self._returned["pickle"], []
+        while left > 0:
+            pieces.append(value.read(min(left, PIECE_BYTES)))
+            left -= len(pieces[-1])
+        while piece := value.read(MAX_BODY_BYTES):
+            self._channel.send(Kind.VALUE, piece)
+        return pieces
+
+    def _wait_for_the_driver(self) -> None:
+        """Gives the driver time to hear why before Spark ends the stage."""
+        self._channel.socket.settimeout(END_WAIT_S)
+        deadline = time.monotonic() + END_WAIT_S
+        with contextlib.suppress(OSError, LaunchError):
+            while not self._told_to_end and not self._driver_gone and time.monotonic() < deadline:
+                data = self._channel.socket.recv(65536)
+                if not data:
+                    return
+                for frame in self._channel.feed(data):
+                    self._told_to_end = self._told_to_end or frame.kind == Kind.END

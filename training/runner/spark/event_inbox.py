@@ -1,0 +1,71 @@
+"""What the driver hears of its ranks, until it takes it: what decides, and apart from it what is only shown."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from ..processes.failure_verdict import KEPT_LOG_LINES, RankEvent
+
+# Of some 100 bytes each, as a rule.
+MAX_SHOWN = 20_000
+
+T = TypeVar("T")
+
+
+class Inbox(Generic[T]):
+    """Takes from any thread, gives to one.
+
+    Ranks may write faster than the driver prints. What decides about the job therefore never waits behind lines and
+    messages, and of these each rank's last are kept: as many as its log in an error holds, or more.
+
+    Args:
+        size: Number of ranks.
+        passed_over: Called with each line or message for which there is no room, the oldest of its rank, from the
+            thread that puts.
+        most: How many lines and messages of all ranks to keep.
+    """
+
+    def __init__(self, size: int, passed_over: Callable[[RankEvent], None], most: int = MAX_SHOWN) -> None:
+        self._passed_over = passed_over
+        self._room = max(2 * KEPT_LOG_LINES, most // size)
+        # A token of None says that there is something to show.
+        self._deciding: queue.SimpleQueue[T | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._shown: list[deque[RankEvent]] = [deque() for _ in range(size)]
+        self._order: deque[int] = deque()
+
+    def put(self, item: T) -> None:
+        """Takes what decides."""
+        self._deciding.put(item)
+
+    def put_shown(self, event: RankEvent) -> None:
+        """Takes a line or a message; passes over the oldest of its rank if there are too many."""
+        with self._lock:
+            of_rank = self._shown[event.rank]
+            if len(of_rank) == self._room:
+                self._passed_over(of_rank.popleft())
+            else:
+                self._order.append(event.rank)
+            of_rank.append(event)
+            first = len(self._order) == 1
+        if first:
+            self._deciding.put(None)
+
+    def take(self, timeout_s: float) -> list[T]:
+        """Gives what decides of what is there; waits `timeout_s` if there is nothing at all."""
+        items = []
+        try:
+            items.append(self._deciding.get(timeout=0.0 if self._order else timeout_s))
+            items += [self._deciding.get_nowait() for _ in range(self._deciding.qsize())]
+        except queue.Empty:
+            pass
+        return [item for item in items if item is not None]
+
+    def take_shown(self) -> RankEvent | None:
+        """Gives the next line or message, in the order in which they came as long as none was passed over."""
+        with self._lock:
+            return self._shown[self._order.popleft()].popleft() if self._order else None

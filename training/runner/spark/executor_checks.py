@@ -1,0 +1,127 @@
+"""The driver and its executors: where they reach it, whether they run the same, what Spark says of a failure."""
+
+from __future__ import annotations
+
+import ipaddress
+import platform
+import re
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+from ....errors import ClusterConfigurationError, LaunchError, RankFailedError
+
+_MAX_REASON_CHARACTERS = 500
+# From the sentence of `task_channel`.
+_UNREACHABLE = "cannot reach the driver"
+_LAUNCH_ERROR = "lakelens.errors.LaunchError: "
+# A user's own exception may speak of something cancelled too, and a cancelled job is not started again.
+_CANCELLED = re.compile(r"\bJob \d+ cancelled\b")
+
+
+def listening_address(master: str, conf: Mapping[str, str | None]) -> tuple[str, str]:
+    """Chooses where the driver listens, and what the tasks are told.
+
+    Args:
+        master: The Spark master URL; on `local` and `local-cluster` all is on one machine.
+        conf: `spark.driver.host` and `spark.driver.bindAddress`.
+
+    Returns:
+        The IP address to bind, never that of all interfaces, and the address to connect to.
+
+    Raises:
+        ClusterConfigurationError: If spark.driver.host has no address, or that of all interfaces.
+    """
+    if master.startswith("local"):
+        return "127.0.0.1", "127.0.0.1"
+    host, bind = conf.get("spark.driver.host") or socket.gethostname(), conf.get("spark.driver.bindAddress")
+    if bind and _is_address(bind) and not ipaddress.ip_address(bind).is_unspecified:
+        return bind, host
+    try:
+        address = socket.gethostbyname(host)
+    except OSError as error:
+        raise ClusterConfigurationError(
+            f"spark.driver.host={host!r} has no address ({error}); set it to one that the executors reach"
+        ) from error
+    if ipaddress.ip_address(address).is_unspecified:
+        raise ClusterConfigurationError(
+            f"spark.driver.host={host!r} stands for all interfaces; set it to the one address that the executors reach"
+        )
+    return address, host
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def check_executors(hellos: list[dict[str, Any]]) -> None:
+    """Checks that the executors run what the driver runs.
+
+    Raises:
+        ClusterConfigurationError: If Python or lakelens differs, or Horovod is unusable there.
+    """
+    import lakelens
+
+    for hello in hellos:
+        where = f"the executor on {hello['host']} (rank {hello['rank']})"
+        if hello["python"].split(".")[:2] != platform.python_version().split(".")[:2]:
+            raise ClusterConfigurationError(
+                f"{where} runs Python {hello['python']}, the driver {platform.python_version()}; "
+                f"set PYSPARK_PYTHON (or spark.pyspark.python) to the same version"
+            )
+        if hello["version"] != lakelens.__version__:
+            raise ClusterConfigurationError(
+                f"{where} has lakelens {hello['version']}, the driver {lakelens.__version__}; install the same on both"
+            )
+        if hello["problem"]:
+            raise ClusterConfigurationError(f"{where}: {hello['problem']}")
+
+
+def explained(error: Exception, name: str) -> LaunchError:
+    """Turns Spark's error into one that says what to change.
+
+    Args:
+        error: What the Spark job raised.
+        name: The job's name.
+    """
+    text = str(error)
+    if "maxResultSize" in text:
+        return LaunchError(
+            f"{name}: rank 0's value is larger than spark.driver.maxResultSize allows; raise that setting, "
+            f"or save the object and return its path"
+        )
+    if "No module named 'lakelens" in text:
+        return ClusterConfigurationError(
+            "the executors have no lakelens; install it there, or send its wheel with --py-files"
+        )
+    if "PYTHON_VERSION_MISMATCH" in text or ("different version" in text and "PYSPARK_PYTHON" in text):
+        return ClusterConfigurationError(
+            f"the executors run another Python than the driver, {platform.python_version()}; set PYSPARK_PYTHON "
+            f"(or spark.pyspark.python) to the same version"
+        )
+    if _UNREACHABLE in text:
+        return ClusterConfigurationError(f"{name}: {reason_of(error).removeprefix(_LAUNCH_ERROR)}")
+    cancelled = _CANCELLED.search(text) is not None
+    what = "was cancelled" if cancelled else "was ended by Spark"
+    return RankFailedError(
+        f"{name} {what} before every rank had returned; Spark says: {reason_of(error)}",
+        reason="cancelled" if cancelled else "lost",
+    )
+
+
+def reason_of(error: Exception) -> str:
+    """Finds the sentence in Spark's pages of stack traces: Python's own, or else Spark's."""
+    text = str(error)
+    _, _, python = text.partition("PythonException: Traceback")
+    said = [line.strip() for line in python.partition("\n\tat ")[0].splitlines() if line.strip()]
+    if said:
+        return said[-1][:_MAX_REASON_CHARACTERS]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    for line in lines:
+        if "SparkException:" in line:
+            return line.partition("SparkException:")[2].strip()[:_MAX_REASON_CHARACTERS]
+    return (lines[0] if lines else type(error).__name__)[:_MAX_REASON_CHARACTERS]

@@ -1,0 +1,71 @@
+"""The lines and messages of a job that its driver had no time to print, in a file of their own."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+import threading
+from pathlib import Path
+from typing import IO
+
+from ..processes.failure_verdict import RankEvent
+from ..processes.rank_process import append
+
+_NOT_IN_NAMES = re.compile(r"[^\w.-]+")
+
+
+class PassedOver:
+    """Keeps what is passed over in a file in the folder for temporary files, which is made with the first of it.
+
+    Ranks never wait for a terminal that is slow or stopped, and nothing of what they write is lost.
+
+    Args:
+        name: The job's name, for the file's.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = threading.Lock()
+        self._file: IO[bytes] | None = None
+        self._problem: OSError | None = None
+        self._kept = self._lost = 0
+
+    def keep(self, event: RankEvent) -> None:
+        """Writes a line or a message into the file, from any thread."""
+        text = event.data["text"]
+        shown = text if event.kind == "message" else f"[{event.rank}]<{event.data['stream']}> {text}"
+        with self._lock:
+            try:
+                append(self._open(), f"{shown}\n".encode("utf-8", "backslashreplace"))
+                self._kept += 1
+            except OSError as error:
+                self._problem = error
+                self._lost += 1
+
+    def _open(self) -> IO[bytes]:
+        if self._file is None:
+            prefix = f"lakelens-{_NOT_IN_NAMES.sub('-', self._name)[:60]}-"
+            self._file = tempfile.NamedTemporaryFile(prefix=prefix, suffix=".log", delete=False, buffering=0)  # noqa: SIM115
+        return self._file
+
+    def take_notice(self) -> str | None:
+        """Says how many were passed over since the last call and where they are; None if there were none."""
+        with self._lock:
+            kept, lost, self._kept, self._lost = self._kept, self._lost, 0, 0
+            path = None if self._file is None else Path(self._file.name)
+        if kept == lost == 0:
+            return None
+        said = f"{self._name}: ranks write faster than the driver prints; "
+        if kept:
+            said += f"{kept} lines and messages were not shown, and are in {path}"
+        if lost:
+            said += (
+                f"{'; ' if kept else ''}{lost} were lost: the folder for temporary files takes no more "
+                f"({self._problem}); make room there, or set TMPDIR to another folder"
+            )
+        return said
+
+    def close(self) -> None:
+        """Closes the file, which stays."""
+        if self._file is not None:
+            self._file.close()

@@ -1,0 +1,97 @@
+"""What can be known before a job starts is said before it starts."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ....errors import ClusterConfigurationError, MissingDependencyError, NotEnoughSlotsError, SessionError
+from ....horovod_build import problem
+from .slots import shortage, total_slots
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from ..placement.job import Job
+
+_CONNECT = "pyspark.sql.connect.session"
+
+
+def check_horovod() -> None:
+    """Checks, without importing it, that Horovod is there and was built for the installed TensorFlow.
+
+    Raises:
+        MissingDependencyError: If not; gives the line that installs it.
+    """
+    found = problem()
+    if found is not None:
+        raise MissingDependencyError(f"{found}. More than one rank needs it; one rank (np=-1 or np=1) does not.")
+
+
+def check_cluster(spark: SparkSession, job: Job, slots_wait_s: float, notice: Callable[[str], None]) -> None:
+    """Checks that a session can run a barrier job, and waits for executors that are starting.
+
+    Raises:
+        ClusterConfigurationError: If dynamic allocation is on, or GPUs are wanted and not configured.
+        MissingDependencyError: If the executors share this machine's environment and Horovod is unusable there.
+        NotEnoughSlotsError: If there are fewer slots than ranks.
+    """
+    check_settings(spark, use_gpu=job.gpus)
+    if job.size > 1 and spark.sparkContext.master.startswith("local"):
+        # Executors elsewhere have environments of their own, and each says what it lacks before its rank starts.
+        check_horovod()
+    slots = total_slots(spark, slots_wait_s, job.size, lambda said: notice(f"{job.name} {said}"))
+    if slots < job.size:
+        raise NotEnoughSlotsError(
+            f"np={job.size} ranks need {job.size} slots and {shortage(spark)} (a slot for each task that "
+            f"runs at the same time: "
+            f"executors x spark.executor.cores / spark.task.cpus); use np={slots} or fewer, np=0 for all, "
+            f"np=-{job.size} for "
+            f"processes on the driver, or a larger cluster"
+        )
+
+
+def check_settings(spark: SparkSession, *, use_gpu: bool | None) -> None:
+    """Checks Spark's settings for what rules a barrier job out.
+
+    Args:
+        spark: The session.
+        use_gpu: Whether each rank must have a GPU.
+
+    Raises:
+        ClusterConfigurationError: If dynamic allocation is on, or GPUs are wanted and not configured.
+    """
+    settings = spark.sparkContext.getConf()
+    if settings.get("spark.dynamicAllocation.enabled", "false").lower() == "true":
+        raise ClusterConfigurationError(
+            "spark.dynamicAllocation.enabled=true: Spark runs no barrier stage while it adds and removes executors; "
+            "set it to false and fix the number with spark.executor.instances"
+        )
+    if use_gpu and not settings.get("spark.task.resource.gpu.amount", ""):
+        raise ClusterConfigurationError(
+            "use_gpu=True, but spark.task.resource.gpu.amount is not set, so Spark gives tasks no GPU; set "
+            "spark.executor.resource.gpu.amount, spark.task.resource.gpu.amount=1 and "
+            "spark.executor.resource.gpu.discoveryScript, "
+            "or pass use_gpu=False"
+        )
+
+
+def require_classic(spark: Any) -> None:
+    """Checks that a session has a driver of its own.
+
+    Raises:
+        SessionError: If it is a Spark Connect session.
+    """
+    if "connect" in type(spark).__module__.split("."):
+        raise SessionError(
+            "this is a Spark Connect session, in which no barrier job can be followed from here; run on the "
+            "cluster's driver "
+            "(spark-submit, a notebook on a dedicated cluster), or use np=-1, -2, ... for processes on this machine"
+        )
+
+
+def active_connect_session() -> Any:
+    """Gives the Spark Connect session that this thread works with; None if there is none."""
+    module = sys.modules.get(_CONNECT)
+    return None if module is None else module.SparkSession.getActiveSession()

@@ -1,0 +1,84 @@
+"""What guards the connection between the driver and a task: proofs of a secret, and a signature on every frame.
+
+Both sides prove with HMAC-SHA256 that they hold the job's secret, which travels with the task by Spark's own channel;
+every frame then carries an HMAC of a key made for the connection, a direction and a running number, so that none can be
+forged, repeated or reordered. Bodies are not encrypted: they are addresses, log lines and large values.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import struct
+from collections.abc import Iterator
+
+from ....errors import LaunchError
+from ...rank.frames import HEADER, MAX_BODY_BYTES, Frame
+
+NONCE_BYTES = 32
+MAC_BYTES = 32
+
+
+def new_nonce() -> bytes:
+    """Makes a number that is used in one handshake only."""
+    return secrets.token_bytes(NONCE_BYTES)
+
+
+def prove(secret: bytes, side: bytes, theirs: bytes, ours: bytes) -> bytes:
+    """Makes the proof of one side, `task` or `driver`, from the other side's nonce and its own."""
+    return _mac(secret, side, theirs, ours)
+
+
+def same(proof: bytes, expected: bytes) -> bool:
+    """Compares two proofs in a time that does not tell where they differ."""
+    return hmac.compare_digest(proof, expected)
+
+
+def session_key(secret: bytes, drivers_nonce: bytes, tasks_nonce: bytes) -> bytes:
+    """Makes the key of one connection."""
+    return _mac(secret, b"session", drivers_nonce, tasks_nonce)
+
+
+def _mac(key: bytes, *parts: bytes) -> bytes:
+    return hmac.digest(key, b"".join(struct.pack(">I", len(part)) + part for part in parts), "sha256")
+
+
+class Seal:
+    """Signs the frames of one direction of one connection."""
+
+    def __init__(self, key: bytes, direction: bytes) -> None:
+        self._key = _mac(key, b"direction", direction)
+        self._number = 0
+
+    def mac(self, data: bytes) -> bytes:
+        """Gives the HMAC of the next frame."""
+        self._number += 1
+        return _mac(self._key, struct.pack(">Q", self._number), data)
+
+
+class SealedReader:
+    """Cuts a stream into frames and checks the HMAC of each."""
+
+    def __init__(self, seal: Seal) -> None:
+        self._seal = seal
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """Takes bytes and yields the frames that are complete and genuine.
+
+        Raises:
+            LaunchError: If a frame is too large or its HMAC is wrong.
+        """
+        self._buffer += data
+        while len(self._buffer) >= HEADER.size:
+            kind, length = HEADER.unpack_from(self._buffer)
+            if length > MAX_BODY_BYTES:
+                raise LaunchError(f"a frame announces {length} bytes; at most {MAX_BODY_BYTES} are accepted")
+            end = HEADER.size + length
+            if len(self._buffer) < end + MAC_BYTES:
+                return
+            signed, mac = bytes(self._buffer[:end]), bytes(self._buffer[end : end + MAC_BYTES])
+            del self._buffer[: end + MAC_BYTES]
+            if not hmac.compare_digest(mac, self._seal.mac(signed)):
+                raise LaunchError("a frame's HMAC is wrong; the connection is closed")
+            yield Frame(kind, signed[HEADER.size :])

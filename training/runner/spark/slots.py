@@ -1,0 +1,269 @@
+"""How many ranks a cluster can run at once, and who of us may use them."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ....errors import NotEnoughSlotsError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_POLL_S = 0.1
+# Asking the JVM again whether slots that were not there have come.
+_RECOUNT_S = 0.5
+# A session that starts, or waits for slots, has nothing to say about it for so long.
+_SAY_AFTER_S = 5.0
+# Who takes every slot (np=0) takes those that are there once none has come or gone for this long: executors start their
+# JVMs at the same time, and on a loaded machine they register seconds apart.
+_SETTLED_S = 10.0
+# The same where the settings say that more are to come: on a loaded machine the last was more than ten seconds behind.
+_MISSING_S = 30.0
+_MOST_LOST = 3
+_MOST_REASON_CHARACTERS = 100
+# What YARN and Kubernetes start when spark.executor.instances is not set.
+_SPARKS_INSTANCES = 2
+_LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*]")
+_SIZE = re.compile(r"(\d+)([mgt]?)b?")
+_SETTINGS = ("spark.executor.instances", "spark.executor.cores", "spark.executor.memory", "spark.cores.max")
+
+
+def slots_now(spark: SparkSession) -> int:
+    """Counts the tasks that the registered executors can run at the same time; 0 while none has registered."""
+    context = spark.sparkContext._jsc.sc()
+    return int(context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()))
+
+
+def registered_now(spark: SparkSession) -> Registered:
+    """Looks at the executors, without the driver."""
+    context = spark.sparkContext._jsc.sc()
+    listed = context.statusStore().executorList(False)
+    found = [listed.apply(index) for index in range(int(listed.size()))]
+    workers = [one for one in found if one.id() != "driver"]
+    backend = context.schedulerBackend()
+    # One whose connection has ended counts as there until Spark knows why, five seconds by default, and takes no task.
+    active = [one for one in workers if one.isActive() and backend.isExecutorActive(one.id())]
+    there = {one.id() for one in active}
+    left = [one for one in workers if one.id() not in there]
+    now = time.time()
+    changed = [int(context.startTime()) / 1000, *(one.addTime().getTime() / 1000 for one in found)]
+    changed += [_left_at(one, now) for one in left]
+    return Registered(
+        len(active),
+        sum(int(one.totalCores()) for one in active),
+        now - max(changed),
+        tuple(_described(one, now) for one in sorted(left, key=lambda one: -_left_at(one, now))[:_MOST_LOST]),
+    )
+
+
+def _left_at(executor: Any, now: float) -> float:
+    removed = executor.removeTime()
+    return removed.get().getTime() / 1000 if removed.isDefined() else now
+
+
+def _described(executor: Any, now: float) -> str:
+    reason = executor.removeReason()
+    why = (
+        " ".join(str(reason.get()).split())[:_MOST_REASON_CHARACTERS] if reason.isDefined() else "its connection ended"
+    )
+    ago = now - _left_at(executor, now)
+    return f"executor {executor.id()} on {executor.hostPort()} was lost {ago:.0f} s ago ({why})"
+
+
+@dataclass(frozen=True)
+class Registered:
+    """The executors that are there.
+
+    Attributes:
+        executors: How many.
+        cores: How many cores they have together.
+        quiet_s: Seconds since one came or went, or since the session started.
+        lost: What is known of those that went last, the last one first.
+    """
+
+    executors: int
+    cores: int
+    quiet_s: float
+    lost: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the settings say of the executors that there will be.
+
+    Attributes:
+        executors: How many; None if that does not follow.
+        cores: How many cores they will have together at most; None if that does not follow.
+    """
+
+    executors: int | None = None
+    cores: int | None = None
+
+    def all_there(self, registered: Registered, wait_s: float = 0.0) -> bool:
+        """Tells whether waiting longer would bring no more slots.
+
+        Args:
+            registered: The executors that are there.
+            wait_s: How long who needs more is willing to wait; one that came or went more recently may not have been
+                the last.
+        """
+        if self.executors is not None:
+            return registered.executors >= self.executors
+        if self.cores is not None and registered.cores >= self.cores:
+            return True
+        return registered.quiet_s >= max(wait_s, _SETTLED_S if self.cores is None else _MISSING_S)
+
+
+def expected(master: str, conf: Mapping[str, str | None]) -> Expected:
+    """Tells from the settings which executors there will be.
+
+    Args:
+        master: The Spark master URL.
+        conf: The settings that Spark reads for it: `spark.executor.instances`, `spark.executor.cores`,
+            `spark.executor.memory` and `spark.cores.max`.
+    """
+    local = _LOCAL_CLUSTER.match(master)
+    if local is not None:
+        workers, cores, megabytes = (int(number) for number in local.groups())
+        return Expected(cores=_granted(workers, cores, megabytes, conf))
+    if master.startswith("local"):
+        return Expected(executors=0)
+    if master.startswith("spark:"):
+        # The master knows nothing of spark.executor.instances: it starts what its workers have room for.
+        most = _whole(conf.get("spark.cores.max"))
+        return Expected(cores=None if most is None else _multiple(most, _whole(conf.get("spark.executor.cores"))))
+    instances = conf.get("spark.executor.instances")
+    return Expected(executors=_SPARKS_INSTANCES if instances is None else _whole(instances))
+
+
+def _granted(workers: int, cores: int, megabytes: int, conf: Mapping[str, str | None]) -> int:
+    """The cores that Spark's own master gives an application on workers that are all its own."""
+    each = _whole(conf.get("spark.executor.cores"))
+    most = _whole(conf.get("spark.cores.max"))
+    if each is not None:
+        memory = _megabytes(conf.get("spark.executor.memory") or "1g")
+        cores = min(cores // each, megabytes // memory if memory else cores) * each
+    return _multiple(workers * cores if most is None else min(workers * cores, most), each)
+
+
+def _multiple(number: int, of: int | None) -> int:
+    return number if not of else number // of * of
+
+
+def _whole(text: str | None) -> int | None:
+    return int(text) if text and text.isdigit() else None
+
+
+def _megabytes(text: str) -> int:
+    """Reads a size as Spark writes it: `512m`, `1g`, a plain number of megabytes; 0 if it is none."""
+    match = _SIZE.fullmatch(text.strip().lower())
+    return 0 if match is None else int(match.group(1)) * {"t": 1 << 20, "g": 1024, "": 1, "m": 1}[match.group(2)]
+
+
+def total_slots(
+    spark: SparkSession, wait_s: float, enough: int | None = None, notice: Callable[[str], None] | None = None
+) -> int:
+    """Counts the cluster's slots once its executors have registered.
+
+    Args:
+        spark: The session.
+        wait_s: How long to wait for executors to register.
+        enough: Stop waiting as soon as there are this many; None takes what there is once nothing changes any more.
+        notice: Called with what is waited for.
+
+    Returns:
+        The number of slots; 0 if no executor came within `wait_s`.
+    """
+    conf = spark.sparkContext.getConf()
+    coming = expected(spark.sparkContext.master, {key: conf.get(key) for key in _SETTINGS})
+    started = time.monotonic()
+    said = False
+    while True:
+        # In this order: a slot of an executor that comes in between is counted.
+        there = None if coming.executors == 0 else registered_now(spark)
+        slots = slots_now(spark)
+        if enough is not None and slots >= enough:
+            return slots
+        none_to_come = there is None or coming.all_there(there, 0.0 if enough is None else wait_s)
+        waited = time.monotonic() - started
+        if (slots > 0 and none_to_come) or waited >= wait_s:
+            return slots
+        if notice is not None and not said and (waited >= _SAY_AFTER_S or (there is not None and there.lost)):
+            notice(f"waits for {enough or 'the'} slots; {shortage(spark)}")
+            said = True
+        time.sleep(_POLL_S)
+
+
+def shortage(spark: SparkSession) -> str:
+    """Says how many slots the cluster has, and which executors it has lost."""
+    lost = () if expected(spark.sparkContext.master, {}).executors == 0 else registered_now(spark).lost
+    return "; ".join([f"the cluster has {slots_now(spark)}", *lost])
+
+
+class _Ledger:
+    """Which of this process's runners hold slots of which Spark application."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.held: dict[str, list[tuple[str, int]]] = {}
+
+
+_ledger = _Ledger()
+
+
+@contextlib.contextmanager
+def reserve(
+    application: str, name: str, ranks: int, total: Callable[[], int], wait_s: float, notice: Callable[[str], None]
+) -> Iterator[None]:
+    """Holds `ranks` of an application's slots for one job; waits while other runners of this process hold them.
+
+    Two barrier jobs that each got half of what they need would wait for one another for ever.
+
+    Args:
+        application: Whose slots.
+        name: The job's name.
+        ranks: How many it needs.
+        total: Counts the application's slots; executors may come while this waits.
+        wait_s: How long it waits.
+        notice: Called with what it waits for.
+
+    Raises:
+        NotEnoughSlotsError: If they do not come free within `wait_s`.
+    """
+    deadline = time.monotonic() + wait_s
+    said = False
+    entry = (name, ranks)
+    with _ledger.changed:
+        while True:
+            holders = _ledger.held.setdefault(application, [])
+            slots = total()
+            free = slots - sum(count for _, count in holders)
+            if free >= ranks:
+                holders.append(entry)
+                break
+            if not said:
+                notice(f"{name} waits for {ranks} slots; {_held(holders)}, {free} of {slots} are free")
+                said = True
+            left_s = deadline - time.monotonic()
+            _ledger.changed.wait(timeout=max(0.0, min(left_s, _RECOUNT_S)))
+            if left_s <= 0.0:
+                raise NotEnoughSlotsError(
+                    f"{name} needs {ranks} slots; {_held(holders)} and {free} of {slots} are free after {wait_s:g} s; "
+                    f"wait longer (slots_wait_s), use fewer ranks, or end the other job"
+                )
+    try:
+        yield
+    finally:
+        with _ledger.changed:
+            _ledger.held[application].remove(entry)
+            _ledger.changed.notify_all()
+
+
+def _held(holders: list[tuple[str, int]]) -> str:
+    return ", ".join(f"{name} holds {count}" for name, count in holders) or "no other runner holds any"

@@ -1,0 +1,108 @@
+"""A task's end of its connection to the driver; see `driver_channel`."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from ....errors import LaunchError
+from ...rank.frames import Frame, Kind, pack
+from .sealed_frames import MAC_BYTES, NONCE_BYTES, Seal, SealedReader, new_nonce, prove, same, session_key
+
+CONNECT_TIMEOUT_S = 10.0
+CLOSE_TIMEOUT_S = 2.0
+
+
+class TaskChannel:
+    """A task's side.
+
+    Args:
+        address: Where the driver listens.
+        port: Its port there.
+        secret: The job's secret.
+        hello: The task's introduction; holds its `rank`.
+
+    Raises:
+        LaunchError: If the driver cannot be reached or does not hold the secret.
+    """
+
+    def __init__(self, address: str, port: int, secret: bytes, hello: dict[str, Any]) -> None:
+        self.lost = False
+        deadline = time.monotonic() + CONNECT_TIMEOUT_S
+        try:
+            while True:
+                try:
+                    theirs, ours, proof = self._connect(address, port, secret)
+                    break
+                except OSError:
+                    # Strangers may have taken the driver's places for a moment.
+                    if time.monotonic() > deadline:
+                        raise
+                    time.sleep(0.2)
+        except OSError as error:
+            raise LaunchError(
+                f"rank {hello['rank']} on {socket.gethostname()} cannot reach the driver at {address}:{port} "
+                f"({error}); the network "
+                f"must let executors connect to that address, as it lets them to spark.driver.host (a fixed "
+                f"port: driver_port=...)"
+            ) from error
+        if not same(proof, prove(secret, b"driver", ours, theirs)):
+            self.socket.close()
+            raise LaunchError(f"what listens on {address}:{port} is not this job's driver")
+        key = session_key(secret, theirs, ours)
+        self._seal = Seal(key, b"to driver")
+        self._reader = SealedReader(Seal(key, b"to task"))
+        self._lock = threading.Lock()
+        self.socket.settimeout(30.0)
+        self.send(Kind.HELLO, hello)
+
+    def _connect(self, address: str, port: int, secret: bytes) -> tuple[bytes, bytes, bytes]:
+        """Connects and exchanges proofs: their nonce, ours, their proof."""
+        self.socket = socket.create_connection((address, port), timeout=CONNECT_TIMEOUT_S)
+        try:
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            theirs = self._receive(NONCE_BYTES)
+            ours = new_nonce()
+            self.socket.sendall(ours + prove(secret, b"task", theirs, ours))
+            return theirs, ours, self._receive(MAC_BYTES)
+        except OSError:
+            self.socket.close()
+            raise
+
+    def _receive(self, count: int) -> bytes:
+        data = b""
+        while len(data) < count:
+            more = self.socket.recv(count - len(data))
+            if not more:
+                raise ConnectionResetError("it hung up")
+            data += more
+        return data
+
+    def send(self, kind: Kind, body: bytes | dict[str, Any] = b"") -> None:
+        """Sends a frame to the driver, from any thread; if that fails, `lost` is set."""
+        frame = pack(kind, body)
+        with self._lock:
+            try:
+                if not self.lost:
+                    self.socket.sendall(frame + self._seal.mac(frame))
+            except OSError:
+                # Part of a frame may be on its way: nothing after it would be understood.
+                self.lost = True
+
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """Cuts what was read from `socket` into frames."""
+        return self._reader.feed(data)
+
+    def close(self) -> None:
+        """Closes the connection once the driver has read everything."""
+        # If a frame arrives unread or after the end, TCP resets the connection and drops what is still on its way.
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_WR)
+            self.socket.settimeout(CLOSE_TIMEOUT_S)
+            while self.socket.recv(65536):
+                pass
+        self.socket.close()

@@ -1,0 +1,139 @@
+"""Finds the Trial class that an entry point names, on the driver without importing it and on the ranks for good."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import sys
+import types
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...errors import TrialError
+from .trial import Trial
+
+DEFAULT_ENTRYPOINT = "lakelens.training.trials.small_cnn:SmallCnn"
+_FORMS = "give module:Class, path/to/file.py:Class or a Trial class"
+
+
+@dataclass(frozen=True)
+class EntryPoint:
+    """A Trial class by name, in a form that travels to the ranks.
+
+    Attributes:
+        name: As it is recorded: `module:Class` or `/absolute/path/file.py:Class`.
+        target: Module or path of the name.
+        class_name: Class of the name.
+        source: Text of the file, when it is one: ranks on other machines need not have it.
+        trial_class: The class itself, when it was given as one.
+    """
+
+    name: str
+    target: str
+    class_name: str
+    source: str | None = None
+    trial_class: type[Trial] | None = None
+
+    @classmethod
+    def parse(cls, entrypoint: str | type[Trial]) -> EntryPoint:
+        """Reads an entry point and checks, without importing it, that its module or file has that class.
+
+        Raises:
+            TrialError: If it has another form, or module, file or class are not there.
+        """
+        if isinstance(entrypoint, type):
+            _require_trial(entrypoint, entrypoint.__qualname__)
+            name = f"{entrypoint.__module__}:{entrypoint.__qualname__}"
+            return cls(name, entrypoint.__module__, entrypoint.__qualname__, trial_class=entrypoint)
+        target, colon, class_name = str(entrypoint).rpartition(":")
+        if not colon or not target or not class_name.isidentifier():
+            raise TrialError(f"entry point {entrypoint!r}: {_FORMS}")
+        if target.endswith(".py"):
+            return cls._of_file(Path(target).expanduser(), class_name)
+        return cls._of_module(target, class_name)
+
+    @classmethod
+    def _of_file(cls, path: Path, class_name: str) -> EntryPoint:
+        if not path.is_file():
+            raise TrialError(f"entry point {path}:{class_name}: there is no such file")
+        source = path.read_text(encoding="utf-8")
+        _require_name(source, str(path), class_name)
+        absolute = str(path.absolute())
+        return cls(f"{absolute}:{class_name}", absolute, class_name, source=source)
+
+    @classmethod
+    def _of_module(cls, module: str, class_name: str) -> EntryPoint:
+        if not all(part.isidentifier() for part in module.split(".")):
+            raise TrialError(f"entry point '{module}:{class_name}': {module!r} is no module name; {_FORMS}")
+        try:
+            spec = importlib.util.find_spec(module)
+        except ModuleNotFoundError:
+            spec = None
+        if spec is None:
+            raise TrialError(
+                f"entry point '{module}:{class_name}': Python finds no module {module!r}; install it, "
+                f"or give path/to/file.py:{class_name}"
+            )
+        if spec.origin and spec.origin.endswith(".py"):
+            _require_name(Path(spec.origin).read_text(encoding="utf-8"), spec.origin, class_name)
+        return cls(f"{module}:{class_name}", module, class_name)
+
+    def load(self) -> type[Trial]:
+        """Imports the Trial class.
+
+        Raises:
+            TrialError: If it is no concrete subclass of `Trial`.
+        """
+        if self.trial_class is not None:
+            return self.trial_class
+        module = importlib.import_module(self.target) if self.source is None else self._execute(self.source)
+        return _require_trial(getattr(module, self.class_name, None), self.name)
+
+    def _execute(self, source: str) -> types.ModuleType:
+        path = Path(self.target)
+        name = f"lakelens_trial_{path.stem}"
+        module = types.ModuleType(name)
+        module.__file__ = self.target
+        if path.parent.is_dir() and str(path.parent) not in sys.path:
+            sys.path.insert(0, str(path.parent))  # files beside it can be imported, as when it runs as a script
+        sys.modules[name] = module
+        exec(compile(source, self.target, "exec"), module.__dict__)  # noqa: S102  the user's own file, named by the user
+        return module
+
+
+def _require_trial(value: object, name: str) -> type[Trial]:
+    if not (isinstance(value, type) and issubclass(value, Trial)):
+        raise TrialError(
+            f"entry point {name!r} is {value!r}; it must be a subclass of lakelens.training.trials.trial.Trial"
+        )
+    missing = sorted(getattr(value, "__abstractmethods__", ()))
+    if missing:
+        raise TrialError(f"entry point {name!r} does not define {', '.join(missing)}")
+    return value
+
+
+def _require_name(source: str, path: str, class_name: str) -> None:
+    """Checks that `source` binds `class_name` at its top level; whether that is a Trial is seen on the ranks."""
+    try:
+        tree = ast.parse(source, path)
+    except SyntaxError as error:
+        raise TrialError(f"{path}, line {error.lineno}: {error.msg}; the Trial cannot be imported") from error
+    classes = [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
+    if class_name in classes or not _binds_plainly(tree, class_name):
+        return
+    raise TrialError(f"{path} defines no class {class_name!r}; it defines: {', '.join(classes) or 'none'}")
+
+
+def _binds_plainly(tree: ast.Module, class_name: str) -> bool:
+    """Tells whether reading the file is enough to see that `class_name` is not among its names."""
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            names |= {alias.asname or alias.name for alias in node.names}
+    return class_name not in names and "*" not in names and "__getattr__" not in _functions(tree)
+
+
+def _functions(tree: ast.Module) -> set[str]:
+    """Names the functions that a module defines at its top level."""
+    return {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
