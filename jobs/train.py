@@ -17,7 +17,19 @@ DESCRIPTION = "Train a model on one pinned version of an image table."
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the job's flags."""
-    parser.add_argument("table", help="image table: path, URI or catalog.schema.table")
+    parser.add_argument(
+        "table", nargs="?", help="image table (path, URI or catalog.schema.table), or an experiment file (*.yaml)"
+    )
+    parser.add_argument(
+        "--resume",
+        default=None,
+        metavar="RUN_ID",
+        help="go on with a run that failed or was interrupted",
+    )
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="a key of the experiment file, as a.b=VALUE"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="print what the experiment file leads to, start nothing")
     parser.add_argument("--version", default="latest", help="version number, timestamp, pin or latest")
     parser.add_argument(
         "--entrypoint",
@@ -39,6 +51,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Runs the training and returns run id, version, checkpoint and metrics."""
+    if (args.table is None) == (args.resume is None):
+        raise InvalidArgumentError("give a table, an experiment file, or --resume RUN_ID")
+    if args.resume is not None:
+        return _resume(args)
+    if args.table.endswith((".yaml", ".yml")):
+        return _run_experiment(args)
+    if args.set or args.dry_run:
+        raise InvalidArgumentError(f"--set and --dry-run go with an experiment file (*.yaml), not with {args.table}")
     from lakelens.tracking.runs import without_password
     from lakelens.training.experiment.train import train
 
@@ -65,6 +85,59 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         **options,
     )
     return {**dataclasses.asdict(result), "tracking_uri": without_password(result.tracking_uri)}
+
+
+def _run_experiment(args: argparse.Namespace) -> dict[str, Any]:
+    """Runs an experiment file."""
+    from lakelens.tracking.runs import without_password
+    from lakelens.training.configuration.experiment import ExperimentConfig
+    from lakelens.training.experiment.dry_run import plan_of
+    from lakelens.training.experiment.run_trial import run_trial
+
+    _require_no_flags_beside(args)
+    config = ExperimentConfig.read(args.table, args.set)
+    on_executors = config.resources.strategy == "horovod_cluster" or is_table_name(config.data.table)
+    needs_spark = on_executors or bool(args.master or args.conf)
+    spark = session_of(args, f"lakelens train {args.table}") if needs_spark else None
+    if args.dry_run:
+        return plan_of(config, spark)
+    result = run_trial(config, spark=spark)
+    return {**dataclasses.asdict(result), "tracking_uri": without_password(result.tracking_uri)}
+
+
+def _resume(args: argparse.Namespace) -> dict[str, Any]:
+    """Goes on with a run."""
+    from lakelens.tracking.runs import resolve_tracking_uri, without_password
+    from lakelens.training.experiment.config_record import read_config
+    from lakelens.training.experiment.train import resume
+
+    config, np = read_config(resolve_tracking_uri(args.tracking_uri), args.resume)
+    needs_spark = np >= 0 or is_table_name(config.data.table)
+    spark = session_of(args, f"lakelens train --resume {args.resume}") if needs_spark else None
+    result = resume(args.resume, tracking_uri=args.tracking_uri, spark=spark)
+    return {**dataclasses.asdict(result), "tracking_uri": without_password(result.tracking_uri)}
+
+
+def _require_no_flags_beside(args: argparse.Namespace) -> None:
+    """Checks that flags which say what the file says are absent."""
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    usual = parser.parse_args([args.table])
+    for name in (
+        "version",
+        "entrypoint",
+        "np",
+        "epochs",
+        "batch_size",
+        "hparam",
+        "seed",
+        "tracking_uri",
+        "experiment",
+        "checkpoint_dir",
+    ):
+        if getattr(args, name) != getattr(usual, name):
+            flag = f"--{name.replace('_', '-')}"
+            raise InvalidArgumentError(f"{flag} beside {args.table}: set the file's key instead, with --set KEY=VALUE")
 
 
 def hyperparameters(pairs: Sequence[str]) -> dict[str, Any]:

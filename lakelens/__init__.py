@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .inference.scoring.score import score
     from .inference.udf import predict_udf
     from .spark.session import spark_session
+    from .training.configuration.experiment import ExperimentConfig
     from .training.experiment.train import train
     from .training.feed.copies import materialize
     from .training.feed.feed import DeltaFeed
@@ -25,6 +26,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "DeltaFeed",
+    "ExperimentConfig",
     "HorovodRunner",
     "ImageTable",
     "LakelensError",
@@ -38,6 +40,7 @@ __all__ = [
 
 _HOME_OF = {
     "DeltaFeed": ".training.feed.feed",
+    "ExperimentConfig": ".training.configuration.experiment",
     "HorovodRunner": ".training.runner.runner",
     "ImageTable": ".etl.image_table",
     "materialize": ".training.feed.copies",

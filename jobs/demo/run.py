@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from lakelens.etl.image_table import ImageTable
     from lakelens.etl.ingest.run import IngestResult
     from lakelens.inference.evaluation.metrics import Evaluation
-    from lakelens.training.experiment.train import TrainResult
+    from lakelens.training.experiment.run_trial import TrainResult
 
 DESCRIPTION = "Show the whole path, from a folder of images to a scored Delta table, and why data versions matter."
 

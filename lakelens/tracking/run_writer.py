@@ -9,7 +9,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -39,10 +39,12 @@ class RunWriter:
     Args:
         run: The run.
         folder: Where the job's records come in (`run_records`).
+        recorded: Steps whose metrics the run has already, from before it was resumed; records of these are passed over.
     """
 
-    def __init__(self, run: RunReference, folder: Path) -> None:
+    def __init__(self, run: RunReference, folder: Path, recorded: Collection[int] = ()) -> None:
         self._run = run
+        self._recorded = frozenset(recorded)
         self._folder = folder
         self._seen = 0
         self._tasks: deque[Callable[[MlflowClient], None]] = deque()
@@ -139,7 +141,8 @@ class RunWriter:
     def _take_records(self) -> None:
         records = read_records(self._folder)
         for record in records[self._seen :]:
-            self.log(record)
+            if not (record.metrics and record.step in self._recorded):
+                self.log(record)
         self._seen = len(records)
 
     def _unwritten(self) -> bool:

@@ -174,16 +174,65 @@ def tracked_run(
         end_lost_runs(client, experiment_id)
         kept_by = {HEARTBEAT_TAG: str(Heartbeat.now())}
         run = client.create_run(experiment_id, run_name=run_name, tags={**(tags or {}), **kept_by})
-    run_id = str(run.info.run_id)
+    with _ended(
+        client, RunReference(tracking_uri, experiment_id, str(run.info.run_id), socket.gethostname())
+    ) as opened:
+        log_params(client, opened.run_id, params or {})
+        yield opened
+
+
+@contextmanager
+def resumed_run(tracking_uri: str, run_id: str) -> Iterator[RunReference]:
+    """Opens a run again that has not finished, and ends it as `tracked_run` does.
+
+    Args:
+        tracking_uri: As `resolve_tracking_uri` gives it.
+        run_id: A run that failed or was interrupted, or whose driver is gone.
+
+    Raises:
+        InvalidArgumentError: If it has finished, or is running.
+        TrackingError: If the store has no such run, cannot be reached or refuses.
+    """
+    client = open_client(tracking_uri)
+    with as_tracking_errors(tracking_uri, f"open run {run_id} again"):
+        experiment_id = str(client.get_run(run_id).info.experiment_id)
+        end_lost_runs(client, experiment_id)
+        run = client.get_run(run_id)
+        if run.info.status in ("FINISHED", "RUNNING"):
+            raise InvalidArgumentError(
+                f"run {run_id} is {run.info.status}; a run that failed or was interrupted can be resumed"
+            )
+        client.set_tag(run_id, HEARTBEAT_TAG, str(Heartbeat.now()))
+        client.update_run(run_id, status="RUNNING")
+        if FAILURE_TAG in run.data.tags:
+            client.delete_tag(run_id, FAILURE_TAG)
+    with _ended(client, RunReference(tracking_uri, experiment_id, run_id, socket.gethostname())) as opened:
+        yield opened
+
+
+@contextmanager
+def _ended(client: MlflowClient, run: RunReference) -> Iterator[RunReference]:
+    """Ends a run when the body ends, as `tracked_run` promises."""
+    tracking_uri, run_id = run.tracking_uri, run.run_id
     try:
-        log_params(client, run_id, params or {})
-        yield RunReference(tracking_uri, experiment_id, run_id, socket.gethostname())
+        yield run
     except BaseException as error:
         status = "FAILED" if isinstance(error, Exception) else "KILLED"
         _end_failed(tracking_uri, run_id, status, f"{type(error).__name__}: {error}")
         raise
     with as_tracking_errors(tracking_uri, f"end run {run_id}"):
         client.set_terminated(run_id, "FINISHED")
+
+
+def steps_of(run: RunReference, metric: str) -> list[int]:
+    """Gives the steps that a run has a metric of.
+
+    Raises:
+        TrackingError: If the store refuses.
+    """
+    with as_tracking_errors(run.tracking_uri, f"read {metric} of run {run.run_id}"):
+        history = open_client(run.tracking_uri).get_metric_history(run.run_id, metric)
+        return [int(point.step) for point in history]
 
 
 def log_params(client: MlflowClient, run_id: str, params: Mapping[str, Any]) -> None:

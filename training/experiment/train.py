@@ -1,97 +1,33 @@
-"""Trains one model on one pinned version of an image table, on one or many ranks, as one MLflow run."""
+"""Trains a model: the doors that take arguments, an experiment, or a run to go on with."""
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import inspect
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...errors import (
-    CheckpointError,
-    EmptyFeedError,
-    InvalidArgumentError,
-    NotADeltaTableError,
-    NotAnImageTableError,
-    TrackingError,
-    TrainingPaused,
-)
-from ...etl.pins import pins
-from ...locations import absolute, absolute_path, has_scheme, is_table_name
-from ...tracking.run_records import RunRecord
-from ...tracking.run_writer import RunWriter
+from ...errors import InvalidArgumentError
+from ...locations import absolute
 from ...tracking.runs import (
-    CHECKPOINT_ARTIFACT,
-    DIGEST_TAG,
-    ENTRYPOINT_TAG,
-    METRIC_TAG,
-    TABLE_TAG,
-    VERSION_TAG,
-    RunReference,
-    TableVersion,
-    log_table,
-    log_text,
     resolve_tracking_uri,
-    tracked_run,
 )
-from ..checkpoints.checkpoint import Checkpoint, open_checkpoint, sweep
-from ..feed.feed import DeltaFeed
-from ..feed.image_sizes import size_of_all_images
-from ..runner.runner import HorovodRunner
+from ..configuration.experiment import ExperimentConfig
+from ..configuration.hyperparameters import GLOBAL_BATCH_SIZE
 from ..trials.entrypoint import DEFAULT_ENTRYPOINT, EntryPoint
 from ..trials.metrics import Goal
 from ..trials.trial import Trial
-from .checks import PROBE_FILE
-from .job import TrainingJob
-from .segment import SegmentOutcome
-from .trial_driver import run_segment
+from .config_record import read_config
+from .run_trial import TrainResult, checkpoint_root, run_trial
+from .trial_data import image_sides
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-DEFAULT_CHECKPOINT_DIR = "lakelens-checkpoints"
-
-
-@dataclass(frozen=True)
-class TrainResult:
-    """What a training has left behind.
-
-    Attributes:
-        run_id: The MLflow run.
-        experiment_id: Its experiment.
-        tracking_uri: Its store.
-        table: Path or URI of the table.
-        version: The version that was read, also when a time, a pin or the latest was asked for.
-        checkpoint: Folder of the best checkpoint.
-        digest: Its digest.
-        metrics: Metrics of its epoch, over all ranks.
-        best_epoch: Its epoch, from 1.
-        epochs: Epochs that were trained.
-        ranks: Number of ranks.
-        seconds: From the call to this result.
-    """
-
-    run_id: str
-    experiment_id: str
-    tracking_uri: str
-    table: str
-    version: int
-    checkpoint: str
-    digest: str
-    metrics: dict[str, float]
-    best_epoch: int
-    epochs: int
-    ranks: int
-    seconds: float
-
-
 def train(
-    table: str | Path,
+    table: str | Path | Mapping[str, Any] | ExperimentConfig,
     *,
     version: int | str | datetime | None = None,
     entrypoint: str | type[Trial] = DEFAULT_ENTRYPOINT,
@@ -124,7 +60,8 @@ def train(
     is that of all ranks together.
 
     Args:
-        table: Path or URI of the table, or schema.table.
+        table: Path or URI of the table, or schema.table. Or an experiment: a YAML file, its keys as a dict, or an
+            ExperimentConfig; then only `driver_log_verbosity` and `spark` may be given beside it.
         version: A number, "latest" or None, a time, or a pin's name.
         entrypoint: The Trial: `module:Class`, `path/to/file.py:Class` or the class.
         np: Ranks: negative as processes here, positive as tasks of a Spark barrier stage, 0 as many as there are slots.
@@ -160,76 +97,94 @@ def train(
         TrainingPaused: If the training was interrupted (Ctrl-C, SIGTERM): it has written a checkpoint first. A second
             interrupt ends it at once.
     """
-    started = time.perf_counter()
+    given = locals()
+    if not isinstance(table, (str, Path)) or Path(table).suffix in (".yaml", ".yml"):
+        _require_nothing_beside(given)
+        return run_trial(ExperimentConfig.read(table), driver_log_verbosity=driver_log_verbosity, spark=spark)
     _require_positive(epochs=epochs, batch_size=batch_size)
     if patience is not None:
         _require_positive(patience=patience)
     _require_whole(0, max_restarts=max_restarts)
     goal = _goal(metric, mode, validation_split)
     entry = EntryPoint.parse(entrypoint)
-    root = _checkpoint_root(checkpoint_dir)
-    feed = DeltaFeed(_location_of(table, spark), version, train_split, seed, storage_options=storage_options)
-    validation = _validation_feed(feed, validation_split)
-    names = _class_names(feed, class_names)
-    size = _image_size([feed] if validation is None else [feed, validation], image_size)
-    params = {
-        "epochs": epochs,
-        "batch_size": batch_size,
-        "np": np,
-        "seed": seed,
-        "patience": patience,
-        "train_split": train_split,
-        "validation_split": validation_split,
-        "image_size": f"{size[0]}x{size[1]}",
-    }
-    uri = resolve_tracking_uri(tracking_uri)
-    read = _recorded(feed, validation)
-    with _recorded_run(uri, experiment_name, run_name, entry, goal, read, params) as run:
-        # VACUUM stays off the version while it is read, and after that as long as the run that read it matters.
-        in_use = pins.tracking(feed.location, feed.version, run.run_id, storage_options=feed.plan.storage_options)
-        with _run_folder(root, run) as folder, in_use, RunWriter(run, folder) as writer:
-            job = TrainingJob(
-                entrypoint=entry,
-                training_feed=feed,
-                validation_feed=validation,
-                hyperparameters=dict(hyperparameters or {}),
-                class_names=names,
-                image_size=size,
-                batch_size=batch_size,
-                epochs=epochs,
-                seed=seed,
-                goal=goal,
-                patience=patience,
-                folder=folder,
-                run=run,
-            )
-            runner = HorovodRunner(
-                np=np,
-                driver_log_verbosity=driver_log_verbosity,
-                stall_timeout_s=stall_timeout_s,
-                name=f"train {read.name}",
-                spark=spark,
-            )
-            outcome = run_segment(runner, job, max_restarts=max_restarts)
-            if outcome.reason == "paused":
-                raise TrainingPaused(
-                    f"run {run.run_id} was interrupted and is paused after step {outcome.step}: {outcome.last}"
-                )
-            _record_outcome(writer, outcome, _checkpoint_of(outcome, run))
-    return TrainResult(
-        run_id=run.run_id,
-        experiment_id=run.experiment_id,
-        tracking_uri=uri,
-        table=feed.location,
-        version=feed.version,
-        checkpoint=outcome.checkpoint,
-        digest=outcome.digest,
-        metrics=dict(outcome.metrics),
-        best_epoch=outcome.best_epoch,
-        epochs=outcome.epochs,
-        ranks=outcome.ranks,
-        seconds=round(time.perf_counter() - started, 3),
+    root = checkpoint_root(checkpoint_dir)
+    sides = image_sides(image_size)
+    config = ExperimentConfig.read(
+        {
+            "entrypoint": entry.name,
+            "data": {
+                "table": absolute(table),
+                "train_split": train_split,
+                "validation_split": validation_split,
+                "image_size": None if sides is None else list(sides),
+                "class_names": None if class_names is None else list(class_names),
+                "storage_options": dict(storage_options or {}),
+            },
+            "hyperparameters": {**(hyperparameters or {}), GLOBAL_BATCH_SIZE: batch_size},
+            "searcher": {
+                "metric": goal.metric,
+                "smaller_is_better": goal.mode == "min",
+                "max_length": {"epochs": epochs},
+            },
+            "resources": {"stall_timeout_s": float(stall_timeout_s)},
+            "max_restarts": max_restarts,
+            "checkpoint_storage": {"path": str(root)},
+            "reproducibility": {"experiment_seed": seed},
+            "early_stopping": None if patience is None else {"patience": patience},
+            "tracking": {"uri": tracking_uri, "experiment": experiment_name},
+        }
     )
+    # What no file can say, a class or a time, goes beside it.
+    return run_trial(
+        config,
+        entrypoint=entry,
+        version="latest" if version is None else version,
+        np=np,
+        run_name=run_name,
+        driver_log_verbosity=driver_log_verbosity,
+        spark=spark,
+    )
+
+
+def resume(
+    run_id: str,
+    *,
+    tracking_uri: str | None = None,
+    driver_log_verbosity: str = "log_callback_only",
+    spark: SparkSession | None = None,
+) -> TrainResult:
+    """Goes on with a training that failed or was interrupted, or whose driver died, from its last checkpoint.
+
+    The run, its config and its version stay the same.
+
+    Args:
+        run_id: Its MLflow run.
+        tracking_uri: As for `train`.
+        driver_log_verbosity: As for `train`.
+        spark: As for `train`.
+
+    Raises:
+        InvalidArgumentError: If the run has finished, or is running.
+        LakelensError: As `train`.
+    """
+    uri = resolve_tracking_uri(tracking_uri)
+    config, np = read_config(uri, run_id)
+    tracked = config.tracking.model_copy(update={"uri": uri})
+    return run_trial(
+        config.model_copy(update={"tracking": tracked}),
+        np=np,
+        driver_log_verbosity=driver_log_verbosity,
+        spark=spark,
+        resumes=run_id,
+    )
+
+
+def _require_nothing_beside(arguments: Mapping[str, Any]) -> None:
+    """Checks that an experiment is given alone."""
+    for name, parameter in inspect.signature(train).parameters.items():
+        if name in ("table", "driver_log_verbosity", "spark") or arguments[name] == parameter.default:
+            continue
+        raise InvalidArgumentError(f"{name}={arguments[name]!r} beside an experiment: set it in the experiment's keys")
 
 
 def _goal(metric: str | None, mode: str | None, validation_split: str | None) -> Goal:
@@ -241,30 +196,6 @@ def _goal(metric: str | None, mode: str | None, validation_split: str | None) ->
     return goal
 
 
-@contextlib.contextmanager
-def _recorded_run(
-    uri: str,
-    experiment_name: str,
-    run_name: str | None,
-    entry: EntryPoint,
-    goal: Goal,
-    read: TableVersion,
-    params: Mapping[str, object],
-) -> Iterator[RunReference]:
-    """Opens the MLflow run and writes down, before anything trains, what will be trained on which rows."""
-    tags = {
-        ENTRYPOINT_TAG: entry.name,
-        METRIC_TAG: f"{goal.metric}:{goal.mode}",
-        TABLE_TAG: read.location,
-        VERSION_TAG: str(read.version),
-    }
-    with tracked_run(uri, experiment_name, run_name=run_name, tags=tags, params=dict(params)) as run:
-        log_table(run, read)
-        if entry.source is not None:
-            log_text(run, entry.source, f"code/{Path(entry.target).name}")
-        yield run
-
-
 def _require_positive(**values: int) -> None:
     _require_whole(1, **values)
 
@@ -273,114 +204,3 @@ def _require_whole(least: int, **values: int) -> None:
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise InvalidArgumentError(f"{name} is {value!r}; it must be a whole number of at least {least}")
-
-
-def _checkpoint_root(checkpoint_dir: str | Path | None) -> Path:
-    place = absolute_path(checkpoint_dir if checkpoint_dir is not None else Path(DEFAULT_CHECKPOINT_DIR))
-    if place.startswith("dbfs:"):
-        raise InvalidArgumentError(f"checkpoint_dir is {place}; give its mount: /dbfs{place.removeprefix('dbfs:')}")
-    if has_scheme(place):
-        raise InvalidArgumentError(
-            f"checkpoint_dir is {place!r}; it must be a folder that the driver and rank 0 both mount (NFS, /dbfs, "
-            "/Volumes); the run's artifacts may lie in an object store"
-        )
-    return Path(place)
-
-
-def _location_of(table: str | Path, spark: SparkSession | None) -> str:
-    """Gives the table's path; a name of the catalog is looked up by Spark."""
-    place = absolute(table)
-    if not is_table_name(place):
-        return place
-    from ...etl.spark.catalog import is_delta_table, path_of
-    from ...spark.session import spark_session
-
-    session = spark or spark_session()
-    if not is_delta_table(session, place):
-        raise NotADeltaTableError(f"the catalog has no Delta table {place}; give schema.table, a path or a URI")
-    return absolute(path_of(session, place))
-
-
-def _validation_feed(feed: DeltaFeed, split: str | None) -> DeltaFeed | None:
-    """Opens the validation split of the very version that is trained on."""
-    if split is None:
-        return None
-    try:
-        return DeltaFeed(feed.location, feed.version, split, shuffle=False, storage_options=feed.plan.storage_options)
-    except (EmptyFeedError, InvalidArgumentError) as error:
-        raise type(error)(f"{error}; validation_split=None trains without validation") from error
-
-
-def _class_names(feed: DeltaFeed, given: Sequence[str] | None) -> list[str]:
-    names = list(given) if given is not None else feed.class_names
-    if not names:
-        raise NotAnImageTableError(
-            f"{feed.location}@{feed.version} has no names of its classes (table property lakelens.labels); "
-            "pass class_names=[...], one per label number"
-        )
-    return [name or str(number) for number, name in enumerate(names)]
-
-
-def _image_size(feeds: Sequence[DeltaFeed], given: int | Sequence[int] | None) -> tuple[int, int]:
-    """Gives the size that images are resized to, or the one that all of them have.
-
-    Raises:
-        InvalidArgumentError: If none is given, and the images differ in size or the table does not tell it.
-    """
-    if given is None:
-        return size_of_all_images(feeds)
-    sides = (given, given) if isinstance(given, int) else tuple(given)
-    if len(sides) != 2 or not all(isinstance(side, int) and not isinstance(side, bool) and side > 0 for side in sides):
-        raise InvalidArgumentError(f"image_size is {given!r}; give one side or (height, width), in pixels above 0")
-    return sides[0], sides[1]
-
-
-def _recorded(feed: DeltaFeed, validation: DeltaFeed | None) -> TableVersion:
-    rows = {feed.split or "all": feed.rows}
-    if validation is not None:
-        rows[validation.split or "all"] = validation.rows
-    files = {*feed.plan.files.paths, *(validation.plan.files.paths if validation is not None else ())}
-    digest = hashlib.sha256("\n".join([str(feed.version), *sorted(files)]).encode()).hexdigest()
-    return TableVersion(feed.location, feed.version, digest[:32], rows)
-
-
-@contextlib.contextmanager
-def _run_folder(root: Path, run: RunReference) -> Iterator[Path]:
-    """Makes the run's own checkpoint folder; a job that fails leaves whole checkpoints there, and nothing else."""
-    folder = root / run.run_id
-    try:
-        folder.mkdir(parents=True)
-        (folder / PROBE_FILE).write_text(run.run_id, encoding="utf-8")
-    except OSError as error:
-        raise CheckpointError(f"checkpoint_dir {root} cannot be written ({error}); give another folder") from error
-    try:
-        yield folder
-    finally:
-        # Every rank has ended by now, so whatever is half-written stays so.
-        (folder / PROBE_FILE).unlink(missing_ok=True)
-        sweep(folder)
-        with contextlib.suppress(OSError):  # not empty: it holds checkpoints
-            folder.rmdir()
-
-
-def _checkpoint_of(outcome: SegmentOutcome, run: RunReference) -> Checkpoint:
-    """Opens the checkpoint that rank 0 has written."""
-    found = open_checkpoint(outcome.checkpoint)
-    if found.digest != outcome.digest:
-        raise CheckpointError(
-            f"{found.path} has digest {found.digest}, rank 0 of run {run.run_id} wrote {outcome.digest}: something "
-            "has changed it since"
-        )
-    return found
-
-
-def _record_outcome(writer: RunWriter, outcome: SegmentOutcome, checkpoint: Checkpoint) -> None:
-    """Writes what the run is remembered by; the digest comes last, so that it marks a whole copy."""
-    best = {f"best_{name}": value for name, value in outcome.metrics.items()}
-    writer.log(RunRecord(best, outcome.best_epoch))
-    writer.log_folder(checkpoint.path, CHECKPOINT_ARTIFACT)
-    writer.set_tags({DIGEST_TAG: checkpoint.digest})
-    try:
-        writer.finish()
-    except TrackingError as error:
-        raise TrackingError(f"{error}. The training has ended; its best checkpoint is {checkpoint.path}") from error

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..checkpoints.checkpoint import list_checkpoints
 from ..checkpoints.retention import CheckpointRecord
-from ..rank import process_context as rank_link
+from ..rank import process_context
 from ..trials.metrics import Goal
 from .decisions import Answer, Decisions, Progress
 
@@ -56,10 +56,10 @@ class Verdicts:
 
     def wants_pause(self) -> bool:
         """Tells whether the driver has told this rank to pause."""
-        return bool(rank_link.told().get("pause"))
+        return bool(process_context.told().get("pause"))
 
     def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
-        given = rank_link.ask(question)
+        given = process_context.ask(question)
         if given:
             return given
         if self._own is None:

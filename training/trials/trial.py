@@ -22,6 +22,8 @@ class _Required:
 
 
 REQUIRED = _Required()
+# Determined's name for the batch size; it is no hyperparameter that a Trial has to ask for.
+_BATCH_SIZE = "global_batch_size"
 
 
 class TrialContext:
@@ -79,7 +81,7 @@ class TrialContext:
         """Gives the value of a hyperparameter.
 
         Args:
-            name: Its name.
+            name: Its name; `global_batch_size` is always known.
             default: Its value when the job gives none. A given value must be of the default's type; an integer is
                 accepted where the default is a float.
 
@@ -88,6 +90,8 @@ class TrialContext:
         """
         if name in self._given:
             value = _of_the_type(name, self._given[name], default)
+        elif name == _BATCH_SIZE:
+            return self.batch_size
         elif default is REQUIRED:
             raise TrialError(
                 f"hyperparameter {name!r} is missing ({_list(self._given)}); pass hyperparameters={{{name!r}: ...}}"

@@ -29,7 +29,8 @@ from lakelens.errors import (
 from lakelens.etl.pins import pins
 from lakelens.tracking.runs import FAILURE_TAG, open_client
 from lakelens.training.checkpoints.checkpoint import list_checkpoints, open_checkpoint
-from lakelens.training.experiment.train import TrainResult, train
+from lakelens.training.experiment.run_trial import TrainResult
+from lakelens.training.experiment.train import train
 from lakelens.training.feed.feed import DeltaFeed
 
 TINY = """
@@ -239,7 +240,7 @@ def test_a_table_that_may_only_be_read_is_trained_on_with_a_warning(read_only):
 
 KILLED = """
     import os, signal
-    from lakelens.training import checkpoints
+    from lakelens.training.checkpoints import checkpoint as checkpoints
 
     class Killed(Tiny):
         def build_model(self):

@@ -40,7 +40,7 @@ NOISY = """
 
     import keras
     import numpy as np
-    from lakelens.training import rank_link
+    from lakelens.training.rank import process_context
     from lakelens.training.trials.trial import Trial
 
     class Accident(keras.callbacks.Callback):
@@ -54,7 +54,7 @@ NOISY = """
                 os.kill(os.getpid(), signal.SIGKILL)
             if str(step) == os.environ.get("INTERRUPT_AT"):
                 os.kill(int(os.environ["DRIVER"]), signal.SIGINT)
-                while not rank_link.told().get("pause"):
+                while not process_context.told().get("pause"):
                     time.sleep(0.01)
 
     class Drawing(keras.callbacks.Callback):

@@ -1,0 +1,195 @@
+"""Rules of the doors to a training: an experiment file, a dict, a config, and the command."""
+
+from __future__ import annotations
+
+import json
+import os
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+from coloured_tables import coloured_table
+
+from lakelens.errors import ConfigurationError, InvalidArgumentError, NotSupportedError, TrainingPaused
+from lakelens.jobs.cli import main
+from lakelens.tracking.runs import open_client
+from lakelens.training.checkpoints.checkpoint import list_checkpoints
+from lakelens.training.configuration.experiment import ExperimentConfig
+from lakelens.training.experiment.config_meaning import Lengths, hyperparameters_of, ranks_of, require_trainable
+from lakelens.training.experiment.dry_run import plan_of
+from lakelens.training.experiment.train import train
+
+TINY = """
+    import os
+    import signal
+    import time
+
+    import keras
+    from lakelens.training.rank import process_context
+    from lakelens.training.trials.trial import Trial
+
+    class Interrupt(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if str(int(self.model.optimizer.iterations)) == os.environ.get("INTERRUPT_AT"):
+                os.kill(int(os.environ["DRIVER"]), signal.SIGINT)
+                while not process_context.told().get("pause"):
+                    time.sleep(0.01)
+
+    class Tiny(Trial):
+        def build_model(self):
+            assert self.context.get_hparam("global_batch_size") == 16
+            model = keras.Sequential([
+                keras.Input((*self.context.image_size, 3)),
+                keras.layers.GlobalAveragePooling2D(),
+                keras.layers.Dense(self.context.num_classes, activation="softmax"),
+            ])
+            rate = self.context.get_hparam("learning_rate")
+            model.compile(keras.optimizers.SGD(rate), "sparse_categorical_crossentropy")
+            return model
+
+        def keras_callbacks(self):
+            return [Interrupt()]
+"""
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory) -> Path:
+    return coloured_table(tmp_path_factory.mktemp("data") / "squares")
+
+
+@pytest.fixture
+def keys(table, tmp_path) -> dict[str, Any]:
+    """An experiment of 15 steps with a validation after each 5; an epoch is 6."""
+    (tmp_path / "tiny.py").write_text(textwrap.dedent(TINY))
+    return {
+        "name": "tiny",
+        "entrypoint": f"{tmp_path / 'tiny.py'}:Tiny",
+        "data": {"table": str(table)},
+        "hyperparameters": {"learning_rate": {"type": "const", "val": 1e-4}, "global_batch_size": 16},
+        "searcher": {"metric": "val_loss", "max_length": {"batches": 15}},
+        "min_validation_period": {"batches": 5},
+        "checkpoint_policy": "all",
+        "checkpoint_storage": {"path": str(tmp_path / "checkpoints"), "save_trial_best": 1, "save_trial_latest": 2},
+        "tracking": {"uri": f"sqlite:///{tmp_path}/mlflow.db", "register_as": "tiny"},
+    }
+
+
+def config_of(keys: dict[str, Any], **changes: Any) -> ExperimentConfig:
+    return ExperimentConfig.read({**keys, **changes})
+
+
+@pytest.mark.tensorflow
+def test_an_experiment_file_trains_by_batches_and_keeps_and_registers_what_it_says(keys, tmp_path, capsys):
+    file = tmp_path / "experiment.yaml"
+    file.write_text(json.dumps(keys))  # JSON is YAML
+    assert main(["train", str(file), "--set", "hyperparameters.learning_rate=0.001"]) == 0
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (result["epochs"], result["ranks"], result["version"]) == (3, 1, 0)
+    kept = list_checkpoints(Path(result["checkpoint"]).parent)
+    steps = [checkpoint.metadata["step"] for checkpoint in kept]
+    assert steps[-2:] == [10, 15]
+    assert {checkpoint.metadata["hyperparameters"]["learning_rate"] for checkpoint in kept} == {0.001}
+    assert result["digest"] in {checkpoint.digest for checkpoint in kept}
+    client = open_client(keys["tracking"]["uri"])
+    history = client.get_metric_history(result["run_id"], "val_loss")
+    assert [point.step for point in history] == [5, 10, 15]
+    assert client.get_run(result["run_id"]).info.run_name == "tiny"
+    assert client.get_model_version("tiny", "1").run_id == result["run_id"]
+
+
+@pytest.mark.tensorflow
+def test_an_interrupted_training_pauses_and_is_resumed_in_the_same_run(keys, tmp_path, capsys):
+    config = config_of(keys, resources={"env": {"INTERRUPT_AT": "7", "DRIVER": str(os.getpid())}})
+    with pytest.raises(TrainingPaused, match=r"has paused after step 7 of 15; lakelens train --resume \w+ goes on"):
+        train(config)
+    (folder,) = (tmp_path / "checkpoints").iterdir()
+    client = open_client(keys["tracking"]["uri"])
+    assert client.get_run(folder.name).info.status == "KILLED"
+    resume = ["train", "--resume", folder.name, "--tracking-uri", keys["tracking"]["uri"]]
+    assert main(resume) == 0
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (result["run_id"], result["epochs"]) == (folder.name, 3)
+    run = client.get_run(folder.name)
+    assert run.info.status == "FINISHED"
+    assert "lakelens.failure" not in run.data.tags
+    history = client.get_metric_history(folder.name, "val_loss")
+    assert [point.step for point in history] == [5, 10, 15]
+    assert main(resume) == 2
+    assert f"run {folder.name} is FINISHED" in capsys.readouterr().err
+
+
+@pytest.mark.unit
+def test_a_dry_run_resolves_and_counts_and_writes_nothing(keys, table, tmp_path, capsys):
+    file = tmp_path / "experiment.yaml"
+    file.write_text(json.dumps(keys))
+    before = sorted(tmp_path.iterdir())
+    assert main(["train", str(file), "--dry-run", "--set", "resources.slots_per_trial=2"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan == json.loads(json.dumps(plan_of(config_of(keys, resources={"slots_per_trial": 2}))))
+    assert (plan["table"], plan["version"], plan["rows"]) == (str(table), 0, {"train": 90, "validation": 21})
+    assert (plan["ranks"], plan["where"], plan["steps_per_epoch"], plan["steps"]) == (2, "driver", 6, 15)
+    assert plan["image_batch_bytes_per_rank"] == 8 * 16 * 16 * 3 * 4
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        ({"searcher": {"name": "random", "max_trials": 3}}, ConfigurationError, "lakelens search tiny"),
+        ({"resources": {"strategy": "mirrored"}}, NotSupportedError, "resources.strategy"),
+        ({"warm_start": "runs:/1"}, NotSupportedError, "warm_start"),
+        ({"optimizations": {"aggregation_frequency": 2}}, NotSupportedError, "optimizations"),
+        (
+            {"early_stopping": {"patience": 1, "restore_best_weights": True}},
+            NotSupportedError,
+            "early_stopping.restore_best_weights",
+        ),
+    ],
+)
+def test_what_one_training_cannot_do_is_refused_by_its_key(keys, changes, error, words):
+    with pytest.raises(error, match=words):
+        require_trainable(config_of(keys, **changes))
+
+
+@pytest.mark.unit
+def test_a_period_that_is_never_reached_is_refused_also_in_another_unit(keys):
+    config = config_of(keys, min_validation_period={"epochs": 3})
+    with pytest.raises(ConfigurationError, match=r"min_validation_period \(3 epochs\) is 18 steps"):
+        Lengths.of(config, 6)
+    # An epoch is the default, and no demand of a training that is shorter.
+    keys.pop("min_validation_period")
+    assert Lengths.of(config_of(keys, searcher={"max_length": {"records": 33}}), 6) == Lengths(3, 1, 6, None)
+
+
+@pytest.mark.unit
+def test_the_batch_size_is_no_hyperparameter_of_the_trial(keys):
+    config = config_of(keys)
+    assert (config.global_batch_size, hyperparameters_of(config)) == (16, {"learning_rate": 1e-4})
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("resources", "np"),
+    [
+        ({}, -1),
+        ({"slots_per_trial": 3}, -3),
+        ({"slots_per_trial": 3, "strategy": "horovod_cluster"}, 3),
+        ({"slots_per_trial": 1, "strategy": "horovod_cluster"}, 1),
+        ({"slots_per_trial": 2, "strategy": "horovod_local"}, -2),
+    ],
+)
+def test_the_strategy_says_where_ranks_run(keys, resources, np):
+    assert ranks_of(config_of(keys, resources=resources).resources, None) == np
+
+
+@pytest.mark.unit
+def test_arguments_beside_an_experiment_are_refused(keys, tmp_path, capsys):
+    with pytest.raises(InvalidArgumentError, match="epochs=3 beside an experiment"):
+        train(config_of(keys), epochs=3)
+    file = tmp_path / "experiment.yaml"
+    file.write_text(json.dumps(keys))
+    assert main(["train", str(file), "--epochs", "3"]) == 2
+    assert "--epochs beside" in capsys.readouterr().err
+    assert main(["train", "some/table", "--dry-run"]) == 2

@@ -1,0 +1,141 @@
+"""Which rows a trial reads, and what it has to know of them: feeds, names of classes, size of images."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...errors import EmptyFeedError, InvalidArgumentError, NotADeltaTableError, NotAnImageTableError
+from ...locations import absolute, is_table_name
+from ...tracking.runs import TableVersion
+from ..feed.feed import DeltaFeed
+from ..feed.image_sizes import size_of_all_images
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from ..configuration.experiment import Data
+
+
+@dataclass(frozen=True)
+class TrialData:
+    """What a trial reads.
+
+    Attributes:
+        training: Rows to train on.
+        validation: Rows to validate on, of the same version; None for none.
+        class_names: By label number.
+        image_size: Height and width that images are resized to.
+    """
+
+    training: DeltaFeed
+    validation: DeltaFeed | None
+    class_names: list[str]
+    image_size: tuple[int, int]
+
+    @classmethod
+    def open(
+        cls,
+        data: Data,
+        seed: int,
+        *,
+        version: int | str | datetime | None = None,
+        spark: SparkSession | None = None,
+    ) -> TrialData:
+        """Resolves the table, its version and its splits.
+
+        Args:
+            data: The keys of the experiment.
+            seed: Seed of the order of rows.
+            version: In place of the key, which holds no time.
+            spark: The session that knows the catalog, for a table's name.
+
+        Raises:
+            UsageError: If there is no such table, version or split, or something must be told that it does not tell.
+        """
+        options = _feed_options(data)
+        location = location_of(data.table, spark)
+        chosen = data.version if version is None else version
+        training = DeltaFeed(location, chosen, data.train_split, seed, **options)
+        validation = None
+        if data.validation_split is not None:
+            try:
+                validation = DeltaFeed(
+                    training.location, training.version, data.validation_split, shuffle=False, **options
+                )
+            except (EmptyFeedError, InvalidArgumentError) as error:
+                raise type(error)(f"{error}; validation_split=None trains without validation") from error
+        feeds = [training] if validation is None else [training, validation]
+        size = image_sides(data.image_size) or size_of_all_images(feeds)
+        return cls(training, validation, _class_names(training, data.class_names), size)
+
+    def described(self) -> TableVersion:
+        """Gives what the run says of the rows that it reads."""
+        feeds = [self.training] if self.validation is None else [self.training, self.validation]
+        rows = {feed.split or "all": feed.rows for feed in feeds}
+        files = {path for feed in feeds for path in feed.plan.files.paths}
+        version = self.training.version
+        digest = hashlib.sha256("\n".join([str(version), *sorted(files)]).encode()).hexdigest()
+        return TableVersion(self.training.location, version, digest[:32], rows)
+
+
+def _feed_options(data: Data) -> dict[str, Any]:
+    columns = data.columns
+    return {
+        "image_column": columns.image,
+        "label_column": columns.label,
+        "split_column": columns.split,
+        "format_column": columns.format,
+        "boxes_column": columns.boxes,
+        "filters": data.filters,
+        "storage_options": dict(data.storage_options),
+        "materialize": data.materialize,
+    }
+
+
+def location_of(table: str | Path, spark: SparkSession | None) -> str:
+    """Gives the table's path; a name of the catalog is looked up by Spark.
+
+    Raises:
+        NotADeltaTableError: If the catalog has no such Delta table.
+    """
+    place = absolute(table)
+    if not is_table_name(place):
+        return place
+    from ...etl.spark.catalog import is_delta_table, path_of
+    from ...spark.session import spark_session
+
+    session = spark or spark_session()
+    if not is_delta_table(session, place):
+        raise NotADeltaTableError(f"the catalog has no Delta table {place}; give schema.table, a path or a URI")
+    return absolute(path_of(session, place))
+
+
+def _class_names(feed: DeltaFeed, given: Sequence[str] | None) -> list[str]:
+    names = list(given) if given is not None else feed.class_names
+    if not names:
+        raise NotAnImageTableError(
+            f"{feed.location}@{feed.version} has no names of its classes (table property lakelens.labels); "
+            "pass class_names=[...], one per label number"
+        )
+    return [name or str(number) for number, name in enumerate(names)]
+
+
+def image_sides(given: int | Sequence[int] | None) -> tuple[int, int] | None:
+    """Reads a size that is one side, or height and width; None where none is given.
+
+    Raises:
+        InvalidArgumentError: If it is neither.
+    """
+    if given is None:
+        return None
+    sides = (given, given) if isinstance(given, int) else tuple(given)
+    if len(sides) == 1:
+        sides *= 2
+    if len(sides) != 2 or not all(isinstance(side, int) and not isinstance(side, bool) and side > 0 for side in sides):
+        raise InvalidArgumentError(f"image_size is {given!r}; give one side or (height, width), in pixels above 0")
+    return sides[0], sides[1]
