@@ -42,12 +42,12 @@ from ..checkpoints.checkpoint import Checkpoint, open_checkpoint, sweep
 from ..feed.feed import DeltaFeed
 from ..feed.image_sizes import size_of_all_images
 from ..runner.runner import HorovodRunner
+from ..segments.checks import PROBE_FILE
+from ..segments.job import TrainingJob
+from ..segments.segment import SegmentOutcome
 from ..trials.entrypoint import DEFAULT_ENTRYPOINT, EntryPoint
 from ..trials.metrics import Goal
 from ..trials.trial import Trial
-from .checks import PROBE_FILE
-from .job import TrainingJob
-from .segment import SegmentOutcome
 from .trial_driver import run_segment
 
 if TYPE_CHECKING:
