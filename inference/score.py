@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import InvalidArgumentError, TableConflictError
 from ..etl.conflicts import conflicts_named
 from ..locations import absolute
+from ..scorings import Scoring, record_scoring
 from ..session import require_delta
 from .arrow import PREDICTION_DDL, predict_arrow
 from .failures import typed_failures
@@ -133,6 +134,10 @@ def score(
     run = _ScoringRun(spark, reference, source, results, batch_bytes, custom_objects)
     with source.protected(reference.digest), typed_failures(source.name):
         outcome = run.until_done()
+    if outcome.version is not None and reference.tracking_uri is not None and reference.run_id is not None:
+        scored_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        scoring = Scoring(results.location, outcome.version, source.location, source.version, scored_at)
+        record_scoring(reference.tracking_uri, reference.run_id, scoring)
     return ScoreResult(
         version=outcome.version,
         scored=outcome.scored,

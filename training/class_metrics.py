@@ -65,14 +65,14 @@ def class_metrics(
 
 def per_class_csv(classes: Sequence[ClassMetrics]) -> str:
     """Writes the metrics of each class as CSV; a metric that does not exist is empty."""
-    rows = [("class", "label", "support", "precision", "recall", "f1")]
+    rows: list[Sequence[str]] = [("class", "label", "support", "precision", "recall", "f1")]
     rows += [(c.name, str(c.label), str(c.support), *map(_number, (c.precision, c.recall, c.f1))) for c in classes]
     return _csv(rows)
 
 
 def confusion_csv(confusion: npt.NDArray[np.int64], names: Sequence[str]) -> str:
     """Writes a confusion matrix as CSV, with a line per true class and a column per predicted class."""
-    rows = [("true class", *names)]
+    rows: list[Sequence[str]] = [("true class", *names)]
     rows += [(name, *map(str, counts)) for name, counts in zip(names, confusion.tolist(), strict=True)]
     return _csv(rows)
 

@@ -99,7 +99,9 @@ def draw_confusion_matrix(confusion: npt.NDArray[np.int64], names: Sequence[str]
     axis.set_ylabel("true class", fontsize=9, color=_INK)
     if classes <= _NAMED_CLASSES:
         shown = [_short(name) for name in names]
-        upright = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if max(map(len, shown)) > 3 else {}
+        upright: dict[str, Any] = (
+            {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if max(map(len, shown)) > 3 else {}
+        )
         axis.set_xticks(range(classes), shown, fontsize=8, **upright)
         axis.set_yticks(range(classes), shown, fontsize=8)
     if classes <= _COUNTED_CLASSES:
