@@ -34,13 +34,14 @@ from ...tracking.runs import (
     RunReference,
     TableVersion,
     log_table,
-    log_text,
     resolve_tracking_uri,
     tracked_run,
 )
 from ..checkpoints.checkpoint import Checkpoint, open_checkpoint, sweep
 from ..feed.feed import DeltaFeed
 from ..feed.image_sizes import size_of_all_images
+from ..record.code_record import record_code
+from ..record.mlflow_model import mlflow_model_of
 from ..runner.runner import HorovodRunner
 from ..segments.checks import PROBE_FILE
 from ..segments.job import TrainingJob
@@ -215,7 +216,7 @@ def train(
                 raise TrainingPaused(
                     f"run {run.run_id} was interrupted and is paused after step {outcome.step}: {outcome.last}"
                 )
-            _record_outcome(writer, outcome, _checkpoint_of(outcome, run))
+            _record_outcome(writer, outcome, _checkpoint_of(outcome, run), entry)
     return TrainResult(
         run_id=run.run_id,
         experiment_id=run.experiment_id,
@@ -260,8 +261,7 @@ def _recorded_run(
     }
     with tracked_run(uri, experiment_name, run_name=run_name, tags=tags, params=dict(params)) as run:
         log_table(run, read)
-        if entry.source is not None:
-            log_text(run, entry.source, f"code/{Path(entry.target).name}")
+        record_code(run, entry)
         yield run
 
 
@@ -374,13 +374,15 @@ def _checkpoint_of(outcome: SegmentOutcome, run: RunReference) -> Checkpoint:
     return found
 
 
-def _record_outcome(writer: RunWriter, outcome: SegmentOutcome, checkpoint: Checkpoint) -> None:
+def _record_outcome(writer: RunWriter, outcome: SegmentOutcome, checkpoint: Checkpoint, entry: EntryPoint) -> None:
     """Writes what the run is remembered by; the digest comes last, so that it marks a whole copy."""
     best = {f"best_{name}": value for name, value in outcome.metrics.items()}
     writer.log(RunRecord(best, outcome.best_epoch))
     writer.log_folder(checkpoint.path, CHECKPOINT_ARTIFACT)
-    writer.set_tags({DIGEST_TAG: checkpoint.digest})
     try:
-        writer.finish()
+        with mlflow_model_of(checkpoint, entry) as model:
+            writer.log_model(model, outcome.best_epoch)
+            writer.set_tags({DIGEST_TAG: checkpoint.digest})
+            writer.finish()
     except TrackingError as error:
         raise TrackingError(f"{error}. The training has ended; its best checkpoint is {checkpoint.path}") from error
