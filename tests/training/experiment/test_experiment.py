@@ -239,7 +239,7 @@ def test_a_table_that_may_only_be_read_is_trained_on_with_a_warning(read_only):
 
 KILLED = """
     import os, signal
-    from lakelens.training import checkpoints
+    from lakelens.training.checkpoints import checkpoint as checkpoints
 
     class Killed(Tiny):
         def build_model(self):
