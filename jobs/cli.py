@@ -11,7 +11,7 @@ from lakelens import __version__
 from lakelens.jobs.command import JobParser, execute
 
 # Each module has DESCRIPTION, add_arguments(parser) and run(args).
-COMMANDS = ("etl", "table", "train", "score", "doctor", "demo")
+COMMANDS = ("etl", "table", "train", "score", "experiments", "trace", "doctor", "demo")
 _MODULES = {"doctor": "doctor.run", "demo": "demo.run"}
 
 

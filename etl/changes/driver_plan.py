@@ -54,7 +54,7 @@ _ROW_DDL = (
     f"{schema.LABEL_NAME} STRING, {LABEL_RANK} INT, {STATUS} STRING, {IN_QUARANTINE} BOOLEAN, {STORED_HASH} STRING, "
     f"{STORED_CLASS} STRING, {TOUCHED} BOOLEAN"
 )
-_WORK_DDL = f"{schema.PATH} STRING, {IN_QUARANTINE} BOOLEAN"
+_WORK_DDL = f"{schema.PATH} STRING, {IN_QUARANTINE} BOOLEAN, {STORED_CLASS} STRING"
 # The fields of `ListedFile`, of rows of `Listing.files`.
 _LISTED = (
     schema.PATH,
@@ -126,12 +126,12 @@ class DriverPlan(Plan):
         return completed(frame, more)
 
     def work_files(self) -> DataFrame:
-        """The files that are to be read, as the source lists them."""
+        """The files that are to be read, as the source lists them, with `stored_class`."""
         from pyspark.sql import functions as F
 
         if self._listed is None:
             return super().work_files()
-        rows = [(row.path, row.in_quarantine) for row in filter(_is_work, self._rows)]
+        rows = [(row.path, row.in_quarantine, row.stored_class) for row in filter(_is_work, self._rows)]
         return self._listed.join(F.broadcast(local_frame(self._spark, rows, _WORK_DDL)), schema.PATH)
 
     def box_classes(self) -> list[str]:

@@ -99,10 +99,13 @@ class PixelDecoder:
             ImageError: If it does not decode, or has another size and is not to be resized; `pixels` may hold a part.
         """
         data = _present(image)
-        if image.is_raw:
-            self._fit(pixels, _raw_pixels(data, image))
-        elif not (self.simplejpeg and data[:2] == _JPEG and self._with_simplejpeg(pixels, data)):
-            self._fit(pixels, np.asarray(decode(bytes(data))))
+        try:
+            if image.is_raw:
+                self._fit(pixels, _raw_pixels(data, image))
+            elif not (self.simplejpeg and data[:2] == _JPEG and self._with_simplejpeg(pixels, data)):
+                self._fit(pixels, np.asarray(decode(bytes(data))))
+        except MemoryError as error:
+            raise ImageError("out_of_memory", f"decoding took more memory than there is ({error})") from error
 
     def _fit(self, pixels: Pixels, whole: Pixels) -> None:
         """Copies an RGB image to where it belongs, made grey and resized if need be."""

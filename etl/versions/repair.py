@@ -19,6 +19,7 @@ from ..model import schema
 from ..model.class_numbers import ClassNumbers
 from ..model.labels import LABELS_PROPERTY, grow_labels, labels_of, labels_property
 from ..spark.catalog import is_delta_table, path_of, read_table
+from ..spark.path_forms import column_in_one_form
 from ..spark.writing_session import writing_session
 
 if TYPE_CHECKING:
@@ -81,8 +82,9 @@ def repair(spark: SparkSession, location: str, *, dry_run: bool = False) -> Repa
     properties = {LABELS_PROPERTY: labels_property(labels)}
     wrong = {found.name: labels[found.name] for found in numbers.wrong}
     if wrong:
-        where = _is_wrong(wrong)
-        transaction.commit(Batch(_corrected(rows.where(where), wrong), note, where, properties))
+        found = rows.where(_is_wrong(wrong))
+        stale = found.select(column_in_one_form(schema.PATH).alias(schema.PATH)).distinct()
+        transaction.commit(Batch(_corrected(found, wrong), note, stale, properties))
     else:  # a batch without rows would not be committed
         with noted(session, note):
             set_properties(session, location, properties)

@@ -9,27 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import PredictionsSchemaError
-
-
-@dataclass(frozen=True)
-class ClassMetrics:
-    """How well one class is found.
-
-    Attributes:
-        name: The class.
-        label: Its number.
-        support: Rows whose true class it is, rows with an error included.
-        recall: Share of those that were found, 0..1; None without any.
-        precision: Share of the rows given this class that have it, 0..1; None when no row was given it.
-        f1: Harmonic mean of both; None when either is.
-    """
-
-    name: str
-    label: int
-    support: int
-    recall: float | None
-    precision: float | None
-    f1: float | None
+from ...training.trials.class_metrics import ClassMetrics, class_metrics
 
 
 @dataclass(frozen=True)
@@ -90,23 +70,6 @@ def evaluate_counts(
         else:
             confusion[place[label], place[prediction]] += count
     rows = int(confusion.sum() + errors.sum())
-    classes = [
-        _class_metrics(names.get(label, str(label)), label, confusion, errors, index)
-        for index, label in enumerate(labels)
-    ]
+    classes = class_metrics(confusion, [names.get(label, str(label)) for label in labels], labels, errors.tolist())
     accuracy = float(np.trace(confusion)) / rows if rows else None
     return Evaluation(accuracy, rows, int(errors.sum()), unlabelled, classes, confusion)
-
-
-def _class_metrics(
-    name: str, label: int, confusion: npt.NDArray[np.int64], errors: npt.NDArray[np.int64], index: int
-) -> ClassMetrics:
-    found = int(confusion[index, index])
-    support = int(confusion[index].sum() + errors[index])
-    given = int(confusion[:, index].sum())
-    recall = found / support if support else None
-    precision = found / given if given else None
-    f1 = None
-    if recall is not None and precision is not None:
-        f1 = 2 * recall * precision / (recall + precision) if found else 0.0
-    return ClassMetrics(name, label, support, recall, precision, f1)

@@ -13,12 +13,21 @@ from typing import TYPE_CHECKING, Any
 from ...errors import CheckpointNotFoundError, ModelNotFoundError
 from ...locations import absolute_path, has_scheme
 from ...tracking.heartbeat import end_lost_runs
-from ...tracking.runs import CHECKPOINT_ARTIFACT, METRIC_TAG, open_client, resolve_tracking_uri, without_password
+from ...tracking.logged_models import CHECKPOINT_RUN_KEY, MODEL_NAME
+from ...tracking.runs import (
+    CHECKPOINT_ARTIFACT,
+    DIGEST_TAG,
+    METRIC_TAG,
+    open_client,
+    resolve_tracking_uri,
+    without_password,
+)
 from ...training.checkpoints.checkpoint import Checkpoint, open_checkpoint
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
+    from mlflow.entities.model_registry import ModelVersion
 
 FORMS = (
     "runs:/<run id>, runs:/<run id>/<artifact folder>, models:/<name>@<alias>, models:/<name>/<version>, "
@@ -45,6 +54,7 @@ class ModelRef:
         digest: The checkpoint's digest.
         run_id: The MLflow run that trained it, if known.
         metadata: The checkpoint's metadata.
+        tracking_uri: The store that led to the checkpoint; None for one that was given by its path.
     """
 
     uri: str
@@ -52,6 +62,7 @@ class ModelRef:
     digest: str
     run_id: str | None
     metadata: Mapping[str, Any]
+    tracking_uri: str | None = None
     _keeper: tempfile.TemporaryDirectory[str] | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -74,9 +85,10 @@ def resolve_model(uri: str | Path, tracking_uri: str | None = None) -> ModelRef:
     """Finds the checkpoint that `uri` means.
 
     Args:
-        uri: `runs:/<run id>` (its artifact folder `checkpoint`), `runs:/<run id>/<artifact folder>`,
-            `models:/<name>@<alias>`, `models:/<name>/<version or latest>`, `experiment:<id or name>` (of its finished
-            runs the one with the best value of the metric that chose its checkpoint), or a checkpoint folder's path.
+        uri: `runs:/<run id>` or `runs:/<run id>/model` (its artifact folder `checkpoint`),
+            `runs:/<run id>/<artifact folder>`, `models:/<name>@<alias>`, `models:/<name>/<version or latest>`,
+            `experiment:<id or name>` (of its finished runs the one with the best value of the metric that chose its
+            checkpoint), or a checkpoint folder's path.
         tracking_uri: MLflow tracking URI; None takes MLflow's own (MLFLOW_TRACKING_URI).
 
     Raises:
@@ -105,7 +117,9 @@ def _of_run(uri: str, tracking_uri: str | None) -> ModelRef:
     if match is None:
         raise ModelNotFoundError(f"{uri!r} names no run; give runs:/<run id> or runs:/<run id>/<artifact folder>")
     run = _get_run(_client(tracking_uri), match["run"])
-    return _download_run(uri, run, match["artifact"] or CHECKPOINT_ARTIFACT, tracking_uri)
+    # The model that MLflow loads is made of the checkpoint, which alone has the digest.
+    artifact = match["artifact"] if match["artifact"] not in (None, MODEL_NAME) else CHECKPOINT_ARTIFACT
+    return _download_run(uri, run, artifact, tracking_uri)
 
 
 def _of_registered(uri: str, tracking_uri: str | None) -> ModelRef:
@@ -127,10 +141,24 @@ def _of_registered(uri: str, tracking_uri: str | None) -> ModelRef:
             raise ModelNotFoundError(
                 f"{uri!r} names no registered model; give models:/<name>@<alias> or models:/<name>/<version>"
             )
+        run = _run_of_logged(client, version)
+        if run is not None:
+            return _download_run(uri, run, CHECKPOINT_ARTIFACT, tracking_uri)
         source = client.get_model_version_download_uri(version.name, version.version)
     except MlflowException as error:
         raise ModelNotFoundError(_unknown_model(uri, client, error.message)) from error
     return _download(uri, source, version.run_id or None, tracking_uri)
+
+
+def _run_of_logged(client: MlflowClient, version: ModelVersion) -> Run | None:
+    """Finds the run whose checkpoint a version's MLflow model was made of; None for a version of another kind."""
+    if not version.model_id:
+        return None
+    tags = client.get_logged_model(version.model_id).tags
+    if DIGEST_TAG not in tags or CHECKPOINT_RUN_KEY not in tags:
+        return None
+    run = client.get_run(tags[CHECKPOINT_RUN_KEY])
+    return run if run.data.tags.get(DIGEST_TAG) == tags[DIGEST_TAG] else None
 
 
 def _of_experiment(uri: str, tracking_uri: str | None) -> ModelRef:
@@ -192,7 +220,7 @@ def _download_run(uri: str, run: Run, artifact: str, tracking_uri: str | None) -
 def _download(uri: str, source: str, run_id: str | None, tracking_uri: str | None) -> ModelRef:
     """Opens the checkpoint at an artifact URI; artifacts on this machine's disk are not copied."""
     if source.startswith(("file:", "/")):
-        return _open(uri, Path(absolute_path(source)), run_id, source, None)
+        return _open(uri, Path(absolute_path(source)), run_id, source, tracking_uri)
     from mlflow.artifacts import download_artifacts
     from mlflow.exceptions import MlflowException
 
@@ -203,11 +231,16 @@ def _download(uri: str, source: str, run_id: str | None, tracking_uri: str | Non
     except (MlflowException, OSError, ImportError, RuntimeError, ValueError) as error:
         keeper.cleanup()
         raise ModelNotFoundError(f"{uri!r}: the artifact {source} cannot be fetched: {error}") from error
-    return _open(uri, path, run_id, source, keeper)
+    return _open(uri, path, run_id, source, tracking_uri, keeper)
 
 
 def _open(
-    uri: str, path: Path, run_id: str | None, source: str, keeper: tempfile.TemporaryDirectory[str] | None
+    uri: str,
+    path: Path,
+    run_id: str | None,
+    source: str,
+    tracking_uri: str | None,
+    keeper: tempfile.TemporaryDirectory[str] | None = None,
 ) -> ModelRef:
     try:
         checkpoint = open_checkpoint(path)
@@ -216,13 +249,18 @@ def _open(
             f"{uri!r}: its artifact {source} is missing or no checkpoint ({error}). Only runs of lakelens.train have "
             "one; a run that failed or is still running has none yet"
         ) from error
-    return _ref(uri, checkpoint, run_id or checkpoint.metadata.get("run_id"), keeper)
+    store = resolve_tracking_uri(tracking_uri)
+    return _ref(uri, checkpoint, run_id or checkpoint.metadata.get("run_id"), store, keeper)
 
 
 def _ref(
-    uri: str, checkpoint: Checkpoint, run_id: str | None, keeper: tempfile.TemporaryDirectory[str] | None = None
+    uri: str,
+    checkpoint: Checkpoint,
+    run_id: str | None,
+    tracking_uri: str | None = None,
+    keeper: tempfile.TemporaryDirectory[str] | None = None,
 ) -> ModelRef:
-    return ModelRef(uri, checkpoint.path, checkpoint.digest, run_id, checkpoint.metadata, keeper)
+    return ModelRef(uri, checkpoint.path, checkpoint.digest, run_id, checkpoint.metadata, tracking_uri, keeper)
 
 
 def _client(tracking_uri: str | None) -> MlflowClient:

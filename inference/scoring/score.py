@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from ...errors import InvalidArgumentError, NotAnImageTableError
 from ...etl.model.labels import labels_of
 from ...locations import absolute
 from ...spark.session import require_delta
+from ...tracking.scorings import Scoring, record_scoring
 from ..model.failures import typed_failures
 from ..model.predictor import DEFAULT_BATCH_BYTES, check_batch_bytes
 from ..model.references import ModelRef, resolve_model
@@ -140,6 +141,10 @@ def score(
             spark, reference, source, results, batch_bytes, custom_objects, rows_per_commit=rows_per_commit, alive=alive
         )
         tally = run.until_done()
+    if tally.version is not None and reference.tracking_uri is not None and reference.run_id is not None:
+        scored_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        scoring = Scoring(results.location, tally.version, source.location, source.version, scored_at)
+        record_scoring(reference.tracking_uri, reference.run_id, scoring)
     return ScoreResult(
         version=tally.version,
         scored=tally.scored,

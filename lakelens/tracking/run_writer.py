@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import TrackingError
 from .heartbeat import HEARTBEAT_TAG, RENEW_S, Heartbeat
+from .logged_models import ModelFolder, log_model
 from .run_records import RECORDS_FILE, RunRecord, read_records, remove_records
 from .runs import TAG_LIMIT, RunReference, as_tracking_errors, log_params, open_client
 
@@ -84,6 +85,10 @@ class RunWriter:
         """Copies the files of a folder to an artifact folder of the run."""
         self._tasks.append(lambda client: client.log_artifacts(self._run.run_id, str(folder), artifact_path))
 
+    def log_model(self, folder: ModelFolder, step: int) -> None:
+        """Logs a folder as the run's MLflow model; it must be there until `finish` returns."""
+        self._tasks.append(lambda client: _log_model(client, self._run.run_id, folder, step))
+
     def finish(self) -> None:
         """Waits until everything is written, for a minute at most while the store refuses.
 
@@ -147,6 +152,10 @@ class RunWriter:
 
     def _unwritten(self) -> bool:
         return bool(self._tasks) or len(read_records(self._folder)) > self._seen
+
+
+def _log_model(client: MlflowClient, run_id: str, folder: ModelFolder, step: int) -> None:
+    log_model(client, run_id, folder, step)
 
 
 def _write(client: MlflowClient, run_id: str, record: RunRecord) -> None:

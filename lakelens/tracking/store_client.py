@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # Long enough for a checkpoint at 10 MB/s.
 _ARTIFACTS_TIMEOUT_S = 300.0
-_ARTIFACT_CALLS = ("log_artifacts", "download_artifacts")
+_ARTIFACT_CALLS = ("log_artifacts", "log_model_artifacts", "download_artifacts")
 
 
 def answering(client: MlflowClient, store: str, timeout_s: float) -> MlflowClient:

@@ -15,6 +15,7 @@ from types import ModuleType
 import pytest
 
 from lakelens.errors import MissingDependencyError
+from lakelens.horovod_patch import MARK
 
 pytestmark = pytest.mark.system
 
@@ -46,7 +47,7 @@ def finished(setup_module_of: ModuleType, tmp_path: Path) -> object:
     (folder / "bin" / "pip").touch()
     environment = setup_module_of.Environment(folder)
     environment.note("packages", {"fingerprint": setup_module_of.fingerprint()})
-    environment.note("horovod", {"fingerprint": setup_module_of.fingerprint()})
+    environment.note("horovod", {"fingerprint": setup_module_of.fingerprint(), "change": MARK})
     return environment
 
 

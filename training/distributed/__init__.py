@@ -88,7 +88,7 @@ __all__ = [
 _HEAVY = {
     "DistributedGradientTape": ".tape",
     "DistributedOptimizer": ".optimizer",
-    "SyncBatchNormalization": "sync_batch_norm",
+    "SyncBatchNormalization": ".sync_batch_norm",
     "load_model": "..checkpoints.model_loading",
 }
 # Questions about Horovod's build, with the answer in a world of one.

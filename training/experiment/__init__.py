@@ -1,1 +1,1 @@
-"""One training as one MLflow run: the driver's side in `train`, a rank's in `job`. Door: `train.train`."""
+"""One training as one MLflow run, on the driver: what is trained, what is decided, what is recorded. Door: `train`."""

@@ -25,7 +25,6 @@ from ...tracking.runs import (
     RunReference,
     TableVersion,
     log_table,
-    log_text,
     register_model,
     resolve_tracking_uri,
     resumed_run,
@@ -34,14 +33,16 @@ from ...tracking.runs import (
 )
 from ..checkpoints.checkpoint import Checkpoint, last_checkpoint, open_checkpoint, sweep
 from ..configuration.experiment import ExperimentConfig
+from ..record.code_record import record_code
+from ..record.mlflow_model import mlflow_model_of
 from ..runner.runner import HorovodRunner
+from ..segments.checks import PROBE_FILE
+from ..segments.job import TrainingJob
+from ..segments.segment import SegmentOutcome
 from ..trials.entrypoint import EntryPoint
 from ..trials.metrics import Goal
-from .checks import PROBE_FILE
 from .config_meaning import Lengths, hyperparameters_of, ranks_of, require_trainable, retention_of
 from .config_record import log_config
-from .job import TrainingJob
-from .segment import SegmentOutcome
 from .trial_data import TrialData
 from .trial_driver import run_segment
 
@@ -186,7 +187,7 @@ def run_trial(
                     f"lakelens train --resume {run.run_id} goes on from {outcome.last}"
                 )
             checkpoint = _checkpoint_of(outcome, run)
-            _record_outcome(writer, outcome, checkpoint)
+            _record_outcome(writer, outcome, checkpoint, entry)
     if config.tracking.register_as is not None:
         register_model(run.run_id, config.tracking.register_as, tracking_uri=uri)
     return TrainResult(
@@ -224,8 +225,7 @@ def _recorded_run(
     }
     with tracked_run(uri, experiment_name, run_name=run_name, tags=tags, params=dict(params)) as run:
         log_table(run, read)
-        if entry.source is not None:
-            log_text(run, entry.source, f"code/{Path(entry.target).name}")
+        record_code(run, entry)
         yield run
 
 
@@ -278,13 +278,15 @@ def _checkpoint_of(outcome: SegmentOutcome, run: RunReference) -> Checkpoint:
     return found
 
 
-def _record_outcome(writer: RunWriter, outcome: SegmentOutcome, checkpoint: Checkpoint) -> None:
+def _record_outcome(writer: RunWriter, outcome: SegmentOutcome, checkpoint: Checkpoint, entry: EntryPoint) -> None:
     """Writes what the run is remembered by; the digest comes last, so that it marks a whole copy."""
     best = {f"best_{name}": value for name, value in outcome.metrics.items()}
     writer.log(RunRecord(best, outcome.best_epoch))
     writer.log_folder(checkpoint.path, CHECKPOINT_ARTIFACT)
-    writer.set_tags({DIGEST_TAG: checkpoint.digest})
     try:
-        writer.finish()
+        with mlflow_model_of(checkpoint, entry) as model:
+            writer.log_model(model, outcome.best_epoch)
+            writer.set_tags({DIGEST_TAG: checkpoint.digest})
+            writer.finish()
     except TrackingError as error:
         raise TrackingError(f"{error}. The training has ended; its best checkpoint is {checkpoint.path}") from error

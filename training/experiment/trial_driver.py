@@ -14,12 +14,12 @@ from ...errors import RankFailedError
 from ..checkpoints.checkpoint import Checkpoint, last_checkpoint, sweep
 from ..runner.placement.conversation import Controls, OnQuestion
 from ..runner.runner import HorovodRunner
-from .decisions import Decisions, Progress
+from ..segments.decisions import Decisions, Progress
+from ..segments.job import TrainingJob
+from ..segments.segment import SegmentOutcome, train_segment
+from ..segments.training_state import TrainingState
+from ..segments.verdicts import records_in
 from .interruption import pausing
-from .job import TrainingJob
-from .segment import SegmentOutcome, train_segment
-from .training_state import TrainingState
-from .verdicts import records_in
 
 logger = logging.getLogger(__name__)
 

@@ -176,7 +176,7 @@ def test_of_two_public_writers_with_new_classes_none_takes_the_others_number(tab
     labels = {"a": 0, "b": 1, "c": 2}
     rows = table.read().where("label_name = 'c'")
     of_d = rows.withColumns({"path": F.lit("d.jpg"), "label_name": F.lit("d"), "label": F.lit(3)})
-    write, latest, refused = first._write, second._latest, []
+    write, latest, refused = first._append, second._latest, []
 
     def write_after_the_other(batch):
         second_batch = Batch(rows, "second", properties={LABELS_PROPERTY: json.dumps({**labels, "e": 3})})
@@ -186,7 +186,7 @@ def test_of_two_public_writers_with_new_classes_none_takes_the_others_number(tab
             refused.append(error)
         write(batch)
 
-    monkeypatch.setattr(first, "_write", write_after_the_other)
+    monkeypatch.setattr(first, "_append", write_after_the_other)
     # Past its own first look, as when both look before either writes.
     monkeypatch.setattr(second, "_latest", lambda: latest() if "e" in table.labels() else second.version)
     note = write_note("ingest", {**labels, "d": 3}, None)

@@ -75,7 +75,7 @@ def test_every_decoder_gives_the_same_pixels_to_the_bit(tmp_path):
 
 
 def test_jpeg_is_decoded_by_simplejpeg_straight_from_arrows_memory(tmp_path, monkeypatch):
-    import lakelens.etl.stored_image
+    import lakelens.etl.images.stored_image
 
     append(tmp_path / "t", image_rows(range(6)))
     feed = DeltaFeed(tmp_path / "t")
@@ -83,7 +83,7 @@ def test_jpeg_is_decoded_by_simplejpeg_straight_from_arrows_memory(tmp_path, mon
     def unwanted(data):
         raise AssertionError("Pillow was asked to decode a plain JPEG")
 
-    monkeypatch.setattr(lakelens.etl.stored_image, "decode", unwanted)
+    monkeypatch.setattr(lakelens.etl.images.stored_image, "decode", unwanted)
     assert sorted(flat(map(real, feed.as_numpy(3, decoder="simplejpeg")))) == list(range(6))
     with pytest.raises(AssertionError):
         next(feed.as_numpy(3, decoder="pillow"))

@@ -9,7 +9,7 @@ import pytest
 
 from lakelens.errors import TrialError
 from lakelens.training.checkpoints.retention import Retention
-from lakelens.training.experiment.decisions import Answer, Decisions, Progress, Rules
+from lakelens.training.segments.decisions import Answer, Decisions, Progress, Rules
 from lakelens.training.trials.metrics import Goal
 
 pytestmark = pytest.mark.unit

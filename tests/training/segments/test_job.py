@@ -17,10 +17,10 @@ from lakelens.errors import BadRowError, CheckpointError, FeedError, TrialError
 from lakelens.tracking.run_records import read_records
 from lakelens.tracking.runs import RunReference
 from lakelens.training.checkpoints.checkpoint import list_checkpoints, open_checkpoint
-from lakelens.training.experiment.checks import PROBE_FILE
-from lakelens.training.experiment.job import TrainingJob
-from lakelens.training.experiment.segment import SegmentOutcome, train_segment
 from lakelens.training.feed.feed import DeltaFeed
+from lakelens.training.segments.checks import PROBE_FILE
+from lakelens.training.segments.job import TrainingJob
+from lakelens.training.segments.segment import SegmentOutcome, train_segment
 from lakelens.training.trials.entrypoint import EntryPoint
 from lakelens.training.trials.metrics import Goal
 from lakelens.training.trials.trial import Trial

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from lakelens.training.experiment.plain_values import NotPlainError, decode, encode, encode_attributes
+from lakelens.training.segments.plain_values import NotPlainError, decode, encode, encode_attributes
 
 pytestmark = pytest.mark.unit
 

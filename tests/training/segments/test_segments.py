@@ -16,12 +16,12 @@ from coloured_tables import coloured_table
 from lakelens.tracking.run_records import read_records
 from lakelens.tracking.runs import RunReference
 from lakelens.training.checkpoints.checkpoint import Checkpoint, open_checkpoint
-from lakelens.training.experiment.checks import PROBE_FILE
-from lakelens.training.experiment.job import TrainingJob
-from lakelens.training.experiment.segment import SegmentOutcome, train_segment
 from lakelens.training.experiment.trial_driver import run_segment
 from lakelens.training.feed.feed import DeltaFeed
 from lakelens.training.runner.runner import HorovodRunner
+from lakelens.training.segments.checks import PROBE_FILE
+from lakelens.training.segments.job import TrainingJob
+from lakelens.training.segments.segment import SegmentOutcome, train_segment
 from lakelens.training.trials.entrypoint import EntryPoint
 from lakelens.training.trials.metrics import Goal
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lakelens.errors import InvalidArgumentError
-from lakelens.training.experiment.agreement import steps_between
-from lakelens.training.experiment.schedule import Schedule
+from lakelens.training.segments.agreement import steps_between
+from lakelens.training.segments.schedule import Schedule
 
 pytestmark = pytest.mark.unit
 

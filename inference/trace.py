@@ -1,0 +1,245 @@
+"""From a prediction back to the model, its run, code and data, and from a run forward to what its model has scored."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InvalidArgumentError, LakelensError, PredictionsSchemaError, TrackingError
+from ..etl.log.data_files import open_parquet
+from ..etl.log.snapshot import Snapshot, open_snapshot
+from ..tracking.run_listing import RunDetails, details_of, open_existing_store, run_of_digest, show_run
+from ..tracking.runs import as_tracking_errors
+from ..tracking.scorings import Scoring
+from .scoring.predictions import COLUMNS
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+    from mlflow import MlflowClient
+
+_PREDICTED = tuple(name for name in COLUMNS if name != "probabilities")
+# What an image table says of where an image came from.
+_SOURCE = ("path", "content_hash", "source_length", "source_modified", "batch_id", "label", "label_name", "split")
+_COUNTED = ("checkpoint_digest", "table", "version", "scored_at")
+
+
+@dataclass(frozen=True)
+class PredictionTrace:
+    """Where one prediction comes from.
+
+    Attributes:
+        prediction: Its row in the predictions table, without the probabilities.
+        source: The image's row in the version of the table that was scored, without the image; empty if `missing` says
+            why.
+        run: The run that trained the model; None if `missing` says why.
+        code: Entry point, git commit, whether the tree was dirty, and where the files lie.
+        trained_on: Table and version that the model was trained on.
+        registered: Registered versions of the model, as `models:/<name>/<version>`.
+        missing: What could not be traced, and why.
+    """
+
+    prediction: Mapping[str, Any]
+    source: Mapping[str, Any]
+    run: RunDetails | None
+    code: Mapping[str, Any]
+    trained_on: str | None
+    registered: Sequence[str]
+    missing: Sequence[str]
+
+
+@dataclass(frozen=True)
+class RunTrace:
+    """What the model of a run has scored.
+
+    Attributes:
+        run: The run.
+        recorded: Scorings that the run knows of: those by runs:/, models:/ or experiment: of this store.
+        found: Scorings in the predictions tables that were searched, as rows by table, version and time.
+    """
+
+    run: RunDetails
+    recorded: Sequence[Scoring]
+    found: Sequence[Mapping[str, Any]]
+
+
+def trace_prediction(
+    predictions: str | Path,
+    path: str,
+    *,
+    version: int | None = None,
+    tracking_uri: str | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> list[PredictionTrace]:
+    """Traces every prediction of one image, the latest first.
+
+    Args:
+        predictions: Path or URI of the predictions table.
+        path: The image, as the column `path` has it.
+        version: Version of the predictions table; None is the latest.
+        tracking_uri: As for `train`.
+        storage_options: Access to an object store, under delta-rs' names.
+
+    Raises:
+        InvalidArgumentError: If no prediction has that path, or there is no such store.
+        NotADeltaTableError, VersionNotFoundError, PredictionsSchemaError: If there is no such predictions table.
+        TrackingError: If the store does not answer.
+    """
+    snapshot = _predictions(predictions, version, storage_options)
+    rows = list(rows_with(snapshot, "path", path, _PREDICTED, storage_options))
+    if not rows:
+        raise InvalidArgumentError(
+            f"{snapshot.location}@{snapshot.version} has no prediction of {path!r}; a path is whole, as in "
+            "file:/a/b.jpg"
+        )
+    uri, client = open_existing_store(tracking_uri)
+    rows.sort(key=lambda row: row["scored_at"], reverse=True)
+    with as_tracking_errors(uri, "trace a prediction"):
+        return [_traced(client, row, storage_options) for row in rows]
+
+
+def trace_run(
+    run_id: str,
+    *,
+    search: Sequence[str | Path] = (),
+    tracking_uri: str | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> RunTrace:
+    """Traces what the model of a run has scored.
+
+    Args:
+        run_id: The run.
+        search: Predictions tables to look for its predictions in: the run does not know of scorings by a checkpoint's
+            path, nor of those that a store did not take.
+        tracking_uri: As for `train`.
+        storage_options: Access to an object store, under delta-rs' names.
+
+    Raises:
+        ModelNotFoundError: If there is no such run.
+        NotADeltaTableError, PredictionsSchemaError: If a table is none of predictions.
+        InvalidArgumentError, TrackingError: If there is no such store, or it does not answer.
+    """
+    details = show_run(run_id, tracking_uri)
+    found: list[dict[str, Any]] = []
+    digest = details.summary.digest
+    for table in search if digest is not None else ():
+        snapshot = _predictions(table, None, storage_options)
+        counted = Counter(
+            (row["table"], row["version"], row["scored_at"].isoformat())
+            for row in rows_with(snapshot, "checkpoint_digest", str(digest), _COUNTED, storage_options)
+        )
+        for (image_table, number, when), rows in sorted(counted.items()):
+            entry = {"predictions": snapshot.location, "table": image_table, "table_version": number}
+            found.append({**entry, "scored_at": when, "rows": rows})
+    return RunTrace(details, details.scored, found)
+
+
+def rows_with(
+    snapshot: Snapshot, column: str, value: str, wanted: Collection[str], storage_options: Mapping[str, str] | None
+) -> Iterator[dict[str, Any]]:
+    """Reads those rows of a version that have a value, without Spark; only row groups that may have it are read."""
+    import pyarrow.compute as pc
+
+    for file in range(len(snapshot.files)):
+        partition = snapshot.files.partition_values(file)
+        if column in partition and partition[column] != value:
+            continue
+        with open_parquet(snapshot, file, storage_options) as parquet:
+            present = [name for name in wanted if name in parquet.schema_arrow.names]
+            for group in _groups_with(parquet, column, value):
+                if column not in partition and column not in parquet.schema_arrow.names:
+                    continue
+                rows = parquet.read_row_group(group, columns=list(dict.fromkeys([column, *present])))
+                if column not in partition:
+                    rows = rows.filter(pc.equal(rows[column], value))
+                known = {name: text for name, text in partition.items() if name in wanted}
+                yield from ({**known, **row} for row in rows.to_pylist())
+
+
+def _groups_with(parquet: pq.ParquetFile, column: str, value: str) -> Iterator[int]:
+    """Finds the row groups whose statistics allow for a value."""
+    names = [parquet.metadata.schema.column(i).path for i in range(parquet.metadata.num_columns)]
+    place = names.index(column) if column in names else None
+    for group in range(parquet.num_row_groups):
+        stored = None if place is None else parquet.metadata.row_group(group).column(place).statistics
+        if stored is None or not stored.has_min_max or stored.min <= value <= stored.max:
+            yield group
+
+
+def _predictions(location: str | Path, version: int | None, storage_options: Mapping[str, str] | None) -> Snapshot:
+    snapshot = open_snapshot(location, version, storage_options)
+    missing = [name for name in COLUMNS if name not in snapshot.schema]
+    if missing:
+        raise PredictionsSchemaError(
+            f"{snapshot.location} has no column {missing[0]!r}, so it is no predictions table; give the table that "
+            "lakelens.score has written"
+        )
+    return snapshot
+
+
+def _traced(client: MlflowClient, row: Mapping[str, Any], storage_options: Mapping[str, str] | None) -> PredictionTrace:
+    missing: list[str] = []
+    source = _source_of(row, storage_options, missing)
+    run = run_of_digest(client, row["checkpoint_digest"])
+    if run is None:
+        missing.append(
+            f"run: the store has none whose checkpoint has digest {row['checkpoint_digest']}; give the store that "
+            "it was trained with (--tracking-uri)"
+        )
+        return PredictionTrace(row, source, None, {}, None, (), missing)
+    details = details_of(run, client.get_experiment(run.info.experiment_id).name)
+    versions = client.search_model_versions(f"run_id = '{run.info.run_id}'")
+    return PredictionTrace(
+        prediction=row,
+        source=source,
+        run=details,
+        code={
+            "entrypoint": details.summary.entrypoint,
+            "git_commit": details.tags.get("mlflow.source.git.commit"),
+            "git_dirty": details.tags.get("lakelens.git_dirty"),
+            "files": f"{details.artifacts.rstrip('/')}/code",
+        },
+        trained_on=f"{details.summary.table}@{details.summary.version}",
+        registered=[f"models:/{one.name}/{one.version}" for one in versions],
+        missing=missing,
+    )
+
+
+def _source_of(row: Mapping[str, Any], storage_options: Mapping[str, str] | None, missing: list[str]) -> dict[str, Any]:
+    """Finds the row of the image in the version that was scored."""
+    name = f"{row['table']}@{row['version']}"
+    try:
+        snapshot = open_snapshot(row["table"], row["version"], storage_options)
+        found = next(rows_with(snapshot, "path", row["path"], _SOURCE, storage_options), None)
+    except LakelensError as error:
+        if isinstance(error, TrackingError):
+            raise
+        missing.append(f"source image: {error}")
+        return {}
+    if found is None:
+        missing.append(f"source image: {name} has no row whose path is {row['path']!r}")
+        return {}
+    return found
+
+
+def as_facts(trace: PredictionTrace) -> dict[str, Any]:
+    """Writes a trace as JSON values in the order from the prediction to its origins."""
+    run = trace.run
+    facts: dict[str, Any] = {
+        "prediction": dict(trace.prediction),
+        "source_image": dict(trace.source),
+        "model": {
+            "uri": trace.prediction["model_uri"],
+            "digest": trace.prediction["checkpoint_digest"],
+            "registered": list(trace.registered),
+        },
+    }
+    if run is not None:
+        facts["run"] = dataclasses.asdict(run.summary)
+        facts["config"] = dict(run.params)
+        facts["code"] = dict(trace.code)
+        facts["trained_on"] = {"table": trace.trained_on, "rows": dict(run.rows)}
+    return {**facts, "missing": list(trace.missing)}

@@ -1,0 +1,68 @@
+"""Lists the runs of a store and shows one of them (`lakelens experiments`, `lakelens experiments show RUN`)."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from typing import Any
+
+from lakelens.jobs.command import main_of
+
+DESCRIPTION = "List the runs of trainings, or show one of them."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the actions and their flags."""
+    _add_flags(parser, list_flags=True)
+    parser.set_defaults(work=_list)
+    actions = parser.add_subparsers(dest="action", metavar="ACTION")
+    show = actions.add_parser("show", help="everything that one run says of itself")
+    show.add_argument("run_id", metavar="RUN", help="the run's id")
+    _add_flags(show, list_flags=False)
+    show.set_defaults(work=_show)
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    """Runs the chosen action and returns what it found."""
+    result: dict[str, Any] = args.work(args)
+    return result
+
+
+def _add_flags(parser: argparse.ArgumentParser, *, list_flags: bool) -> None:
+    # An action's flags do not undo what was given before its name.
+    uri, as_json = (None, False) if list_flags else (argparse.SUPPRESS, argparse.SUPPRESS)
+    parser.add_argument("--tracking-uri", default=uri, help="MLflow tracking URI; MLFLOW_TRACKING_URI when absent")
+    parser.add_argument("--json", action="store_true", default=as_json, help="print the JSON object only")
+    if list_flags:
+        parser.add_argument("--experiment", default=None, help="only this MLflow experiment")
+        parser.add_argument("--limit", type=int, default=100, help="list this many runs at most, the latest")
+
+
+def _list(args: argparse.Namespace) -> dict[str, Any]:
+    from lakelens.jobs.run_lines import run_table
+    from lakelens.tracking.run_listing import list_runs
+
+    runs = list_runs(args.tracking_uri, args.experiment, args.limit)
+    if not args.json:
+        print("\n".join(run_table(runs)))
+    return {"runs": [dataclasses.asdict(run) for run in runs]}
+
+
+def _show(args: argparse.Namespace) -> dict[str, Any]:
+    from lakelens.jobs.run_lines import run_page
+    from lakelens.tracking.run_listing import show_run
+
+    details = show_run(args.run_id, args.tracking_uri)
+    if not args.json:
+        print("\n".join(run_page(details)))
+    return dataclasses.asdict(details)
+
+
+def main() -> int:
+    """Runs the job with the process's own flags."""
+    return main_of(DESCRIPTION, add_arguments, run)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,108 @@
+"""Runs and traces as lines of text; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lakelens.tracking.run_listing import RunDetails, RunSummary
+
+_HEADINGS = ("RUN", "STATE", "TABLE", "ENTRY POINT", "METRIC", "STARTED", "TOOK")
+_LONGEST_ENTRY = 40
+
+
+def run_table(runs: Sequence[RunSummary]) -> list[str]:
+    """Writes runs as a table with a heading, and below a failed one why it failed."""
+    rows = [_cells(run) for run in runs]
+    widths = [max(len(row[column]) for row in [_HEADINGS, *rows]) for column in range(len(_HEADINGS))]
+    lines = [_aligned(_HEADINGS, widths)]
+    for run, row in zip(runs, rows, strict=True):
+        lines.append(_aligned(row, widths))
+        if run.failure:
+            lines.append(f"    {run.failure.splitlines()[0][:160]}")
+    return lines
+
+
+def run_page(details: RunDetails) -> list[str]:
+    """Writes all of one run."""
+    run = details.summary
+    facts = {
+        "run": f"{run.run_id} ({run.name}) in experiment {run.experiment}",
+        "state": run.state if not run.failure else f"{run.state}: {run.failure}",
+        "table": _table(run.table, run.version),
+        "rows": ", ".join(f"{split} {count}" for split, count in details.rows.items()),
+        "entry point": run.entrypoint or "",
+        "metric": _metric(run),
+        "started": f"{run.started}, took {duration(run.seconds)}",
+        "checkpoint": run.digest or "",
+        "artifacts": details.artifacts,
+    }
+    lines = [f"{name:<12} {value}" for name, value in facts.items() if value]
+    lines += _block("parameters", details.params)
+    lines += _block("metrics", {name: f"{value:.6g}" for name, value in details.metrics.items()})
+    if details.scored:
+        lines += ["", "scored"]
+    for entry in details.scored:
+        table = _table(entry.table, entry.table_version)
+        lines.append(f"    {table} in {_table(entry.predictions, entry.version)}, {entry.scored_at}")
+    return lines
+
+
+def trace_lines(trace: Mapping[str, Any], indent: str = "") -> list[str]:
+    """Writes nested facts, one per line; what is not known is left out."""
+    lines = []
+    for name, value in trace.items():
+        if value is None or value in ({}, []):
+            continue
+        if isinstance(value, Mapping):
+            lines += [f"{indent}{name}", *trace_lines(value, indent + "    ")]
+        elif isinstance(value, list):
+            lines.append(f"{indent}{name}")
+            for entry in value:
+                shown = (
+                    trace_lines(entry, indent + "      ") if isinstance(entry, Mapping) else [f"{indent}      {entry}"]
+                )
+                lines += [f"{indent}    - {shown[0].lstrip()}", *shown[1:]]
+        else:
+            lines.append(f"{indent}{name:<18} {value}")
+    return lines
+
+
+def duration(seconds: float) -> str:
+    """Writes a duration with its two largest units, such as `2 h 05 min`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02} min"
+
+
+def _cells(run: RunSummary) -> tuple[str, ...]:
+    entry = run.entrypoint or ""
+    if len(entry) > _LONGEST_ENTRY:  # its end tells most: file and class
+        entry = f"…{entry[-_LONGEST_ENTRY + 1 :]}"
+    table = _table(run.table, run.version).rstrip("/").rpartition("/")[2]
+    started = run.started[:16].replace("T", " ")
+    return run.run_id, run.state, table, entry, _metric(run), started, duration(run.seconds)
+
+
+def _table(location: str | None, version: int | None) -> str:
+    return "" if location is None else f"{location.rstrip('/')}@{version}"
+
+
+def _metric(run: RunSummary) -> str:
+    if run.metric is None:
+        return ""
+    return f"{run.metric} {'-' if run.value is None else f'{run.value:.4g}'}"
+
+
+def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return "  ".join(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True)).rstrip()
+
+
+def _block(title: str, values: Mapping[str, str]) -> list[str]:
+    if not values:
+        return []
+    width = max(map(len, values))
+    return ["", title, *(f"    {name:<{width}}  {value}" for name, value in values.items())]

@@ -1,0 +1,78 @@
+"""Traces a prediction back to its origins, or a run forward to what it has scored (`lakelens trace`); without Spark."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from typing import Any
+
+from lakelens.errors import InvalidArgumentError
+from lakelens.jobs.command import main_of
+
+DESCRIPTION = "Trace a prediction to model, run, code, table version and image; or a run to what its model has scored."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the job's flags."""
+    parser.add_argument("predictions", nargs="?", default=None, help="predictions table: path or URI")
+    parser.add_argument("path", nargs="?", default=None, help="the image, as the column path has it")
+    parser.add_argument("--version", type=int, default=None, help="version of the predictions table")
+    parser.add_argument("--run", dest="run_id", default=None, metavar="RUN", help="trace this run forward instead")
+    parser.add_argument(
+        "--in",
+        dest="search",
+        action="append",
+        default=[],
+        metavar="PREDICTIONS",
+        help="with --run: look for its predictions in this table too; several",
+    )
+    parser.add_argument("--tracking-uri", default=None, help="MLflow tracking URI; MLFLOW_TRACKING_URI when absent")
+    parser.add_argument("--json", action="store_true", help="print the JSON object only")
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    """Traces and returns what was found.
+
+    Raises:
+        InvalidArgumentError: If the flags name neither a prediction nor a run, or both.
+    """
+    if (args.run_id is None) == (args.predictions is None and args.path is None):
+        raise InvalidArgumentError("give a predictions table and a path, or --run RUN")
+    result = _prediction(args) if args.run_id is None else _run(args)
+    if not args.json:
+        from lakelens.jobs.run_lines import trace_lines
+
+        print("\n".join(trace_lines(result)))
+    return result
+
+
+def _prediction(args: argparse.Namespace) -> dict[str, Any]:
+    from lakelens.inference.trace import as_facts, trace_prediction
+
+    if args.path is None:
+        raise InvalidArgumentError(f"{args.predictions}: give the path of an image too, as the column path has it")
+    if args.search:
+        raise InvalidArgumentError(f"--in {args.search[0]} goes with --run")
+    traces = trace_prediction(args.predictions, args.path, version=args.version, tracking_uri=args.tracking_uri)
+    return {"predictions": args.predictions, "path": args.path, "traces": [as_facts(trace) for trace in traces]}
+
+
+def _run(args: argparse.Namespace) -> dict[str, Any]:
+    from lakelens.inference.trace import trace_run
+
+    found = trace_run(args.run_id, search=args.search, tracking_uri=args.tracking_uri)
+    return {
+        "run": dataclasses.asdict(found.run.summary),
+        "scored": [dataclasses.asdict(entry) for entry in found.recorded],
+        "found": [dict(entry) for entry in found.found],
+    }
+
+
+def main() -> int:
+    """Runs the job with the process's own flags."""
+    return main_of(DESCRIPTION, add_arguments, run)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,223 @@
+"""The runs of a store, as people ask for them: which table version, which entry point, how good, in which state."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from ..errors import InvalidArgumentError, ModelNotFoundError
+from .heartbeat import FAILURE_TAG, end_lost_runs
+from .runs import (
+    DIGEST_TAG,
+    ENTRYPOINT_TAG,
+    METRIC_TAG,
+    TABLE_TAG,
+    VERSION_TAG,
+    as_tracking_errors,
+    local_store_path,
+    open_client,
+    resolve_tracking_uri,
+)
+from .scorings import Scoring, scorings_of
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+_EXPERIMENTS_AT_ONCE = 1000
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """One run of lakelens.
+
+    Attributes:
+        run_id: Its id.
+        name: As MLflow shows it.
+        experiment: Name of its experiment.
+        state: `RUNNING`, `FINISHED`, `FAILED` or `KILLED`.
+        table: Location of the table that it reads.
+        version: The version.
+        entrypoint: Its Trial.
+        metric: What chose its checkpoint, such as `val_loss`.
+        value: The best value of it; None before there is one.
+        started: When, in UTC and ISO 8601.
+        seconds: How long it took, or has taken so far.
+        digest: Digest of its checkpoint; None without one.
+        failure: Why it failed; None when it did not.
+    """
+
+    run_id: str
+    name: str
+    experiment: str
+    state: str
+    table: str | None
+    version: int | None
+    entrypoint: str | None
+    metric: str | None
+    value: float | None
+    started: str
+    seconds: float
+    digest: str | None
+    failure: str | None
+
+
+@dataclass(frozen=True)
+class RunDetails:
+    """Everything that one run says of itself.
+
+    Attributes:
+        summary: As in a list.
+        params: Its parameters: settings and hyperparameters.
+        metrics: The last value of each metric.
+        rows: Rows that were read, by split.
+        tags: Its tags, those of its scorings left out.
+        artifacts: Where its artifacts lie.
+        scored: What was scored with its model.
+    """
+
+    summary: RunSummary
+    params: Mapping[str, str]
+    metrics: Mapping[str, float]
+    rows: Mapping[str, int]
+    tags: Mapping[str, str]
+    artifacts: str
+    scored: Sequence[Scoring]
+
+
+def open_existing_store(tracking_uri: str | None) -> tuple[str, MlflowClient]:
+    """Opens a store to read in, which must be there.
+
+    Raises:
+        InvalidArgumentError: If it is a file or folder of this machine that does not exist.
+        TrackingError: If it cannot be reached.
+    """
+    uri = resolve_tracking_uri(tracking_uri)
+    path = local_store_path(uri)
+    if path is not None and not path.exists():
+        raise InvalidArgumentError(
+            f"there is no MLflow store at {path}; give tracking_uri (--tracking-uri), or set MLFLOW_TRACKING_URI"
+        )
+    return uri, open_client(uri)
+
+
+def list_runs(tracking_uri: str | None = None, experiment: str | None = None, limit: int = 100) -> list[RunSummary]:
+    """Lists the runs of lakelens, the latest first, and marks those as FAILED whose driver is gone.
+
+    Args:
+        tracking_uri: As for `train`.
+        experiment: Name of one experiment; None lists all of them.
+        limit: Most runs.
+
+    Raises:
+        InvalidArgumentError: If there is no such store or experiment.
+        TrackingError: If the store does not answer.
+    """
+    if limit < 1:
+        raise InvalidArgumentError(f"limit is {limit}; it must be at least 1")
+    uri, client = open_existing_store(tracking_uri)
+    with as_tracking_errors(uri, "list runs"):
+        names = experiment_names(client)
+        if experiment is not None:
+            known = ", ".join(sorted(names.values()))
+            names = {number: name for number, name in names.items() if name == experiment}
+            if not names:
+                raise InvalidArgumentError(f"the store has no experiment {experiment!r}; it has {known}")
+        for number in names:
+            end_lost_runs(client, number)
+        runs = client.search_runs(
+            list(names), f"tags.`{TABLE_TAG}` != ''", max_results=limit, order_by=["attributes.start_time DESC"]
+        )
+        return [summary_of(run, names.get(run.info.experiment_id, "")) for run in runs]
+
+
+def show_run(run_id: str, tracking_uri: str | None = None) -> RunDetails:
+    """Reads one run, and marks it as FAILED if its driver is gone.
+
+    Raises:
+        ModelNotFoundError: If there is no such run.
+        InvalidArgumentError: If there is no such store.
+        TrackingError: If the store does not answer.
+    """
+    uri, client = open_existing_store(tracking_uri)
+    with as_tracking_errors(uri, f"read run {run_id}"):
+        run = get_run(client, run_id)
+        if run.info.status == "RUNNING":
+            end_lost_runs(client, run.info.experiment_id)
+            run = client.get_run(run_id)
+        return details_of(run, client.get_experiment(run.info.experiment_id).name)
+
+
+def get_run(client: MlflowClient, run_id: str) -> Run:
+    """Reads a run.
+
+    Raises:
+        ModelNotFoundError: If there is no such run.
+    """
+    from mlflow.exceptions import MlflowException
+
+    try:
+        return client.get_run(run_id.removeprefix("runs:/"))
+    except MlflowException as error:
+        if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+            raise
+        raise ModelNotFoundError(
+            f"the store has no run {run_id!r}; `lakelens experiments` lists them. Check --tracking-uri too"
+        ) from error
+
+
+def run_of_digest(client: MlflowClient, digest: str) -> Run | None:
+    """Finds the run whose checkpoint has a digest; None when the store has none."""
+    runs = client.search_runs(list(experiment_names(client)), f"tags.`{DIGEST_TAG}` = '{digest}'", max_results=1)
+    return runs[0] if runs else None
+
+
+def experiment_names(client: MlflowClient) -> dict[str, str]:
+    """Names the experiments by id."""
+    return {one.experiment_id: one.name for one in client.search_experiments(max_results=_EXPERIMENTS_AT_ONCE)}
+
+
+def summary_of(run: Run, experiment: str) -> RunSummary:
+    """Reads what a list shows of a run."""
+    info, tags = run.info, run.data.tags
+    metric = tags.get(METRIC_TAG, "").partition(":")[0] or None
+    ended = info.end_time or time.time() * 1000
+    version = tags.get(VERSION_TAG, "")
+    return RunSummary(
+        run_id=info.run_id,
+        name=info.run_name or "",
+        experiment=experiment,
+        state=info.status,
+        table=tags.get(TABLE_TAG),
+        version=int(version) if version.isdecimal() else None,
+        entrypoint=tags.get(ENTRYPOINT_TAG),
+        metric=metric,
+        value=run.data.metrics.get(f"best_{metric}"),
+        started=datetime.fromtimestamp(info.start_time / 1000, timezone.utc).isoformat(timespec="seconds"),
+        seconds=round(max(0.0, (ended - info.start_time) / 1000), 1),
+        digest=tags.get(DIGEST_TAG),
+        failure=tags.get(FAILURE_TAG),
+    )
+
+
+def details_of(run: Run, experiment: str) -> RunDetails:
+    """Reads everything that a run says of itself."""
+    rows: dict[str, int] = {}
+    for entry in run.inputs.dataset_inputs if run.inputs else ():
+        profile = json.loads(entry.dataset.profile or "{}")
+        rows |= profile.get("rows", {}) if isinstance(profile, dict) else {}
+    scored = scorings_of(run.data.tags)
+    hidden = {entry.tag for entry in scored}
+    return RunDetails(
+        summary=summary_of(run, experiment),
+        params=dict(sorted(run.data.params.items())),
+        metrics=dict(sorted(run.data.metrics.items())),
+        rows=rows,
+        tags={name: text for name, text in sorted(run.data.tags.items()) if name not in hidden},
+        artifacts=run.info.artifact_uri,
+        scored=scored,
+    )

@@ -1,0 +1,228 @@
+"""Rules of what a run leaves behind: a model that MLflow loads by itself, the code, the environment."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from coloured_tables import SIDE, coloured_table
+
+from lakelens.inference.model.references import resolve_model
+from lakelens.inference.scoring.score import score
+from lakelens.jobs.cli import main
+from lakelens.tracking.heartbeat import HEARTBEAT_TAG, Heartbeat
+from lakelens.tracking.logged_models import register_logged_model
+from lakelens.tracking.runs import DIGEST_TAG, TABLE_TAG, VERSION_TAG, open_client
+from lakelens.training.experiment.train import train
+
+TRIAL = """
+    import keras
+    from lakelens.training.trials.trial import Trial
+    import heads
+
+    class Tiny(Trial):
+        def build_model(self):
+            model = keras.Sequential([
+                keras.Input((*self.context.image_size, 3)),
+                keras.layers.Rescaling(1 / 255),
+                keras.layers.GlobalAveragePooling2D(),
+                heads.head(self.context.num_classes),
+            ])
+            loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+            model.compile(keras.optimizers.Adam(0.1), loss, weighted_metrics=["accuracy"])
+            return model
+"""
+LOADED = """
+    import json, sys, numpy as np, mlflow, keras
+    uri, checkpoint = sys.argv[1:]
+    images = np.random.default_rng(0).integers(0, 256, (4, 16, 16, 3)).astype("float32")
+    plain = keras.saving.load_model(checkpoint, compile=False)
+    wanted = keras.ops.convert_to_numpy(keras.ops.softmax(plain(images)))
+    by_keras = mlflow.keras.load_model(uri)
+    by_pyfunc = mlflow.pyfunc.load_model(uri)
+    example = by_pyfunc.input_example
+    print(json.dumps({
+        "keras": bool(np.allclose(by_keras.predict(images, verbose=0), wanted, atol=1e-6)),
+        "pyfunc": bool(np.allclose(by_pyfunc.predict(images), wanted, atol=1e-6)),
+        "optimizer": getattr(by_keras, "optimizer", None) is not None,
+        "signature": [str(by_pyfunc.metadata.signature.inputs), str(by_pyfunc.metadata.signature.outputs)],
+        "example": [list(example.shape), list(by_pyfunc.predict(example.astype("float32")).shape)],
+        "metadata": by_pyfunc.metadata.metadata,
+        "lakelens": sorted(name for name in sys.modules if name.startswith("lakelens")),
+    }))
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    """A training whose entry point has modules beside it, in a git repository."""
+    folder = tmp_path_factory.mktemp("record")
+    work = folder / "work"
+    (work / "parts").mkdir(parents=True)
+    (work / "tiny.py").write_text(textwrap.dedent(TRIAL))
+    (work / "heads.py").write_text("from parts.sizes import units\nimport keras\nhead = keras.layers.Dense\n")
+    (work / "parts" / "__init__.py").touch()
+    (work / "parts" / "sizes.py").write_text("def units(n):\n    return n\n")
+    (work / "unrelated.py").touch()
+    git = ["git", "-C", str(work), "-c", "user.name=a", "-c", "user.email=a@b"]
+    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
+        subprocess.run([*git, *command], check=True)
+    (work / "heads.py").open("a").write("# changed\n")
+    commit = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    store = f"sqlite:///{folder}/mlflow.db"
+    result = train(
+        coloured_table(folder / "squares"),
+        entrypoint=f"{work}/tiny.py:Tiny",
+        epochs=1,
+        batch_size=16,
+        checkpoint_dir=folder / "checkpoints",
+        tracking_uri=store,
+    )
+    return SimpleNamespace(result=result, store=store, commit=commit, client=open_client(store), folder=folder)
+
+
+def in_python(script: str, store: str, *arguments: str) -> Any:
+    environment = {**os.environ, "MLFLOW_TRACKING_URI": store, "PYTHONPATH": "", "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-c", textwrap.dedent(script), *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd="/", check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.tensorflow
+def test_mlflow_loads_the_model_of_a_run_without_lakelens(run):
+    found = in_python(LOADED, run.store, f"runs:/{run.result.run_id}/model", f"{run.result.checkpoint}/model.keras")
+    assert found["lakelens"] == []
+    assert found["keras"]
+    assert found["pyfunc"]
+    assert not found["optimizer"]
+    assert found["signature"] == [f"[Tensor('float32', (-1, {SIDE}, {SIDE}, 3))]", "[Array(float) (required)]"]
+    assert found["example"] == [[1, SIDE, SIDE, 3], [1, 3]]
+    assert found["metadata"]["lakelens.probabilities"] is True
+    assert found["metadata"][DIGEST_TAG] == run.result.digest
+
+
+@pytest.mark.tensorflow
+def test_the_model_of_a_run_and_its_registered_version_lead_to_the_checkpoint(run):
+    version = register_logged_model(run.result.run_id, "tiny", "champion", run.store)
+    assert version == 1
+    (output,) = run.client.get_run(run.result.run_id).outputs.model_outputs
+    logged = run.client.get_logged_model(output.model_id)
+    assert logged.tags[DIGEST_TAG] == run.result.digest
+    for uri in (f"runs:/{run.result.run_id}/model", "models:/tiny@champion", "models:/tiny/1"):
+        assert resolve_model(uri, run.store).digest == run.result.digest
+
+
+@pytest.mark.tensorflow
+def test_a_run_holds_its_code_and_its_environment(run):
+    place = Path(run.client.download_artifacts(run.result.run_id, "", str(run.folder)))
+    code = {path.relative_to(place / "code").as_posix() for path in (place / "code").rglob("*.py")}
+    assert code == {"tiny.py", "heads.py", "parts/__init__.py", "parts/sizes.py"}
+    assert "# changed" in (place / "code" / "heads.py").read_text()
+    packages = (place / "environment" / "requirements.txt").read_text().splitlines()
+    assert any(line.startswith("tensorflow==") for line in packages)
+    tags = run.client.get_run(run.result.run_id).data.tags
+    assert tags["mlflow.source.git.commit"] == run.commit
+    assert tags["lakelens.git_dirty"] == "true"
+
+
+@pytest.mark.spark
+def test_a_spark_udf_of_mlflow_scores_flattened_pixels(run, spark, monkeypatch):
+    import mlflow
+
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", run.store)
+    udf = mlflow.pyfunc.spark_udf(spark, f"runs:/{run.result.run_id}/model", env_manager="local")
+    pixels = [[float(value)] * (SIDE * SIDE * 3) for value in (0, 128, 255)]
+    frame = spark.createDataFrame([(row,) for row in pixels], "pixels array<float>").coalesce(1)
+    scored = [row[0] for row in frame.select(udf("pixels")).collect()]
+    assert [len(row) for row in scored] == [3, 3, 3]
+    assert all(abs(sum(row) - 1) < 1e-5 for row in scored)
+
+
+def command(capsys, *arguments: str) -> tuple[int, list[str], dict[str, Any]]:
+    code = main(list(arguments))
+    lines = capsys.readouterr().out.splitlines()
+    return code, lines[:-1], json.loads(lines[-1])
+
+
+@pytest.mark.tensorflow
+def test_experiments_lists_runs_and_marks_lost_ones(run, capsys):
+    experiment = run.client.get_experiment_by_name("lakelens").experiment_id
+    gone = Heartbeat("elsewhere", "", 1, 0, time.time() - 3600)
+    tags = {TABLE_TAG: "/tables/a", VERSION_TAG: "3", HEARTBEAT_TAG: str(gone)}
+    lost = run.client.create_run(experiment, tags=tags, start_time=int(gone.time * 1000) - 1000).info.run_id
+    run.client.create_run(experiment)  # not of lakelens
+    code, lines, found = command(capsys, "experiments", "--tracking-uri", run.store)
+    states = {entry["run_id"]: entry["state"] for entry in found["runs"]}
+    assert (code, states) == (0, {run.result.run_id: "FINISHED", lost: "FAILED"})
+    (listed,) = [entry for entry in found["runs"] if entry["run_id"] == run.result.run_id]
+    assert (listed["version"], listed["metric"], listed["digest"]) == (0, "val_loss", run.result.digest)
+    assert listed["value"] == run.result.metrics["val_loss"]
+    assert any(run.result.run_id in line and "squares@0" in line and "tiny.py:Tiny" in line for line in lines)
+    assert any("no sign of life" in line for line in lines)
+    assert command(capsys, "experiments", "--tracking-uri", run.store, "--json")[1] == []
+
+
+@pytest.mark.tensorflow
+def test_experiments_shows_a_run(run, capsys):
+    code, lines, found = command(capsys, "experiments", "show", run.result.run_id, "--tracking-uri", run.store)
+    assert code == 0
+    assert found["rows"] == {"train": 90, "validation": 21}
+    assert found["params"]["batch_size"] == "16"
+    assert any(line.split() == ["batch_size", "16"] for line in lines)
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["experiments", "show", "nothing"], "no run 'nothing'"),
+        (["experiments", "--experiment", "other"], "no experiment 'other'; it has"),
+        (["experiments", "--limit", "0"], "limit is 0"),
+        (["trace"], "give a predictions table and a path, or --run RUN"),
+        (["trace", "/some/table"], "give the path of an image too"),
+        (["trace", "/some/table", "/a.jpg"], "/some/table"),
+        (["trace", "--run", "nothing"], "no run 'nothing'"),
+    ],
+)
+def test_what_cannot_be_found_is_named(run, capsys, arguments, words):
+    code, _, found = command(capsys, *arguments, "--tracking-uri", run.store)
+    assert code == 2
+    assert words in found["message"]
+
+
+@pytest.mark.tensorflow
+def test_a_store_that_is_not_there_is_not_made(tmp_path, capsys):
+    code, _, found = command(capsys, "experiments", "--tracking-uri", f"sqlite:///{tmp_path}/none.db")
+    assert (code, list(tmp_path.iterdir())) == (2, [])
+    assert "no MLflow store" in found["message"]
+
+
+@pytest.mark.spark
+def test_a_prediction_is_traced_to_its_origins_and_a_run_to_what_it_has_scored(run, spark, capsys):
+    predictions = str(run.folder / "predictions")
+    uri = f"runs:/{run.result.run_id}/model"
+    scored = score(spark, uri, run.result.table, 0, predictions, split="validation", tracking_uri=run.store)
+    path = "file:/squares/10000.jpg"
+    code, _, found = command(capsys, "trace", predictions, path, "--tracking-uri", run.store)
+    (trace,) = found["traces"]
+    assert (code, trace["missing"]) == (0, [])
+    assert trace["model"]["digest"] == trace["run"]["digest"] == run.result.digest
+    assert trace["run"]["run_id"] == run.result.run_id
+    assert trace["code"]["git_commit"] == run.commit
+    assert trace["trained_on"]["table"] == f"{run.result.table}@0"
+    assert (trace["source_image"]["path"], trace["source_image"]["label_name"]) == (path, "green")
+    arguments = ["--run", run.result.run_id, "--in", predictions, "--tracking-uri", run.store]
+    code, _, found = command(capsys, "trace", *arguments)
+    (recorded,), (seen,) = found["scored"], found["found"]
+    assert recorded["predictions"] == predictions
+    assert (recorded["version"], recorded["table_version"]) == (scored.version, 0)
+    assert (seen["rows"], seen["table_version"]) == (21, 0)

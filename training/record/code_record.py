@@ -1,0 +1,204 @@
+"""What code a run is of: the entry point's file, the modules beside it that it imports, git's state, the packages."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import importlib.util
+import inspect
+import json
+import logging
+import platform
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...tracking.runs import RunReference, as_tracking_errors, open_client
+from ..trials.entrypoint import EntryPoint
+
+logger = logging.getLogger(__name__)
+
+CODE_ARTIFACT, ENVIRONMENT_ARTIFACT = "code", "environment"
+# MLflow's own names, by which its UI shows them.
+GIT_COMMIT_TAG, SOURCE_TAG = "mlflow.source.git.commit", "mlflow.source.name"
+GIT_DIRTY_TAG = "lakelens.git_dirty"
+_GIT_TIMEOUT_S = 10.0
+# A module of more is generated data; it is named in a warning and left out.
+_LARGEST_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class GitState:
+    """Which commit a folder is at.
+
+    Attributes:
+        commit: Its hash.
+        dirty: Whether files that git tracks differ from it.
+    """
+
+    commit: str
+    dirty: bool
+
+
+def code_of(entry: EntryPoint) -> dict[str, bytes]:
+    """Collects the entry point's file and the modules beside it that it imports, directly or through each other.
+
+    Beside means: in the folder from which Python imports the entry point, or below. Of an entry point that lakelens
+    brings there is only its own file. One that was defined in a notebook or a console has none.
+
+    Returns:
+        Contents by path relative to that folder; the entry point's file is the first.
+    """
+    first = _file_of(entry)
+    if first is None:
+        return {} if entry.source is None else {Path(entry.target).name: entry.source.encode()}
+    is_own = entry.source is None and entry.target.split(".")[0] == "lakelens"
+    root = first.parent if is_own or entry.source is not None else _import_root(first)
+    found: dict[Path, bytes] = {}
+    waiting = [first]
+    while waiting:
+        path = waiting.pop()
+        if path in found:
+            continue
+        # What is trained is the text that was read when the entry point was, not what the file says now.
+        content = entry.source.encode() if path == first and entry.source is not None else _content(path)
+        if content is None:
+            continue
+        found[path] = content
+        if not is_own:
+            waiting.extend(_imported(content, path, root))
+    return {path.relative_to(root).as_posix(): content for path, content in found.items()}
+
+
+def git_state(folder: Path) -> GitState | None:
+    """Asks git for the commit that a folder is at; None without git or outside a repository."""
+    commit = _git(folder, "rev-parse", "HEAD")
+    if commit is None:
+        return None
+    changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
+    return GitState(commit, bool(changed))
+
+
+def installed_packages() -> list[str]:
+    """Lists the installed packages as `pip freeze` does, without starting pip."""
+    lines: dict[str, str] = {}
+    for distribution in importlib.metadata.distributions():
+        name = distribution.metadata["Name"]
+        if not name:  # a removal that was cut short leaves such a folder
+            continue
+        origin = distribution.read_text("direct_url.json")
+        url = json.loads(origin).get("url") if origin else None
+        # Of two of one name the first is imported.
+        lines.setdefault(name.lower(), f"{name} @ {url}" if url else f"{name}=={distribution.version}")
+    return [lines[name] for name in sorted(lines)]
+
+
+def record_code(run: RunReference, entry: EntryPoint) -> None:
+    """Writes the code, git's state and the environment of this process into a run.
+
+    Raises:
+        TrackingError: If the store refuses.
+    """
+    files = code_of(entry)
+    path = _file_of(entry)
+    git = git_state(path.parent if path is not None else Path.cwd())
+    environment = {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "git_commit": git.commit if git else None,
+        "git_dirty": git.dirty if git else None,
+    }
+    with tempfile.TemporaryDirectory(prefix="lakelens-code-") as place:
+        for name, content in files.items():
+            _write(Path(place, CODE_ARTIFACT, name), content)
+        _write(Path(place, ENVIRONMENT_ARTIFACT, "requirements.txt"), "\n".join(installed_packages()).encode())
+        _write(Path(place, ENVIRONMENT_ARTIFACT, "environment.json"), json.dumps(environment, indent=2).encode())
+        with as_tracking_errors(run.tracking_uri, f"store the code of run {run.run_id}"):
+            client = open_client(run.tracking_uri)
+            client.log_artifacts(run.run_id, place)
+            client.set_tag(run.run_id, SOURCE_TAG, entry.name)
+            if git is not None:
+                client.set_tag(run.run_id, GIT_COMMIT_TAG, git.commit)
+                client.set_tag(run.run_id, GIT_DIRTY_TAG, str(git.dirty).lower())
+
+
+def _file_of(entry: EntryPoint) -> Path | None:
+    """Finds the file of an entry point on this machine."""
+    if entry.source is not None:
+        path = Path(entry.target)
+        return path if path.is_file() else None
+    if entry.trial_class is not None:
+        try:
+            origin = inspect.getsourcefile(entry.trial_class)
+        except (TypeError, OSError):
+            origin = None
+    else:
+        spec = importlib.util.find_spec(entry.target)
+        origin = spec.origin if spec is not None else None
+    found = Path(origin) if origin else None
+    return found if found is not None and found.suffix == ".py" and found.is_file() else None
+
+
+def _import_root(path: Path) -> Path:
+    """Gives the folder that Python looks in for the outermost package of a file."""
+    folder = path.parent
+    while (folder / "__init__.py").is_file():
+        folder = folder.parent
+    return folder
+
+
+def _imported(content: bytes, path: Path, root: Path) -> Iterator[Path]:
+    """Finds the files below `root` that a module imports, with the packages that they are in."""
+    try:
+        tree = ast.parse(content)
+    except SyntaxError:  # an imported module of another Python; importing it says so
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield from _files_of(root, alias.name.split("."), root)
+        elif isinstance(node, ast.ImportFrom):
+            base = path.parents[node.level - 1] if 0 < node.level <= len(path.parents) else root
+            if not base.is_relative_to(root):
+                continue
+            parts = node.module.split(".") if node.module else []
+            for alias in node.names:
+                yield from _files_of(base, [*parts, alias.name], root)
+
+
+def _files_of(base: Path, parts: list[str], root: Path) -> Iterator[Path]:
+    for count in range(len(parts) + 1):
+        place = base.joinpath(*parts[:count])
+        # The folder at the root is no package.
+        for file in (place / "__init__.py" if place != root else None, place.with_suffix(".py") if count else None):
+            if file is not None and file.is_file():
+                yield file
+
+
+def _content(path: Path) -> bytes | None:
+    content = path.read_bytes()
+    if len(content) <= _LARGEST_BYTES:
+        return content
+    logger.warning("%s has %d bytes and is not recorded with the run's code", path, len(content))
+    return None
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=_GIT_TIMEOUT_S,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)

@@ -1,0 +1,208 @@
+"""Rewrites the `.keras` file of a checkpoint for inference, without importing Keras or TensorFlow.
+
+The optimizer and the compile settings are left out, layers of lakelens become the Keras layers that they compute in
+inference, and a last linear layer gets the activation that turns its logits into probabilities.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...errors import CheckpointError
+
+_CONFIG, _WEIGHTS = "config.json", "model.weights.h5"
+_CONTAINERS = ("Sequential", "Functional")
+_SYNC = "SyncBatchNormalization"
+_KERAS_PACKAGES = frozenset({"keras", "builtins", "keras_hub", "keras_cv", "keras_nlp"})
+_INPUT_TYPES = ("uint8", "float32")
+_PROBABLE = frozenset({"softmax", "sigmoid", "hard_sigmoid"})
+
+
+@dataclass(frozen=True)
+class UserObject:
+    """A class or function that a model needs and Keras does not have.
+
+    Attributes:
+        registered_name: The name under which Keras looks it up, such as `package>Layer`.
+        module: The module that defines it.
+        name: Its name in the module.
+    """
+
+    registered_name: str
+    module: str
+    name: str
+
+
+@dataclass(frozen=True)
+class InferenceArchive:
+    """What was written.
+
+    Attributes:
+        input_type: `uint8` or `float32`, the type of the images that the model takes.
+        probabilities: Whether the values are probabilities; None where the layers do not tell.
+        user_objects: What must be registered with Keras before the model is loaded.
+        keras_version: The Keras that saved the model.
+    """
+
+    input_type: str
+    probabilities: bool | None
+    user_objects: tuple[UserObject, ...]
+    keras_version: str
+
+
+def write_inference_archive(source: Path, target: Path) -> InferenceArchive:
+    """Writes the `.keras` file `source` to `target` as described for this module.
+
+    Raises:
+        CheckpointError: If `source` is no `.keras` file.
+        OSError: If the disk refuses.
+    """
+    try:
+        with zipfile.ZipFile(source) as archive, zipfile.ZipFile(target, "w") as written:
+            config = json.loads(archive.read(_CONFIG))
+            saved_by = json.loads(archive.read("metadata.json"))
+            renamed = dict(_replace_own_layers(config, ""))
+            config.pop("compile_config", None)
+            probabilities = _end_in_probabilities(config)
+            written.writestr(_CONFIG, json.dumps(config))
+            for name in archive.namelist():
+                if name == _WEIGHTS:
+                    _copy_weights(archive, written, renamed)
+                elif name != _CONFIG:
+                    written.writestr(name, archive.read(name))
+    except (zipfile.BadZipFile, KeyError, ValueError) as error:
+        raise CheckpointError(f"{source} is no .keras file that can be prepared for MLflow: {error}") from error
+    return InferenceArchive(
+        _input_type(config),
+        probabilities,
+        tuple(dict.fromkeys(_user_objects(config))),
+        str(saved_by["keras_version"]),
+    )
+
+
+def _replace_own_layers(model: dict[str, Any], place: str) -> Iterator[tuple[str, str]]:
+    """Turns SyncBatchNormalization into BatchNormalization; yields the weights' groups that are called otherwise then.
+
+    Keras stores a layer's weights under its class name and a number that counts the class within its model.
+    """
+    counts: dict[str, int] = {}
+    counts_before: dict[str, int] = {}
+    for layer in _layers(model):
+        before = _group(layer["class_name"], counts_before)
+        if layer["class_name"] == _SYNC and layer.get("registered_name") == f"lakelens>{_SYNC}":
+            layer.update(class_name="BatchNormalization", module="keras.layers", registered_name=None)
+            layer["config"].pop("fused", None)
+        after = _group(layer["class_name"], counts)
+        if before != after:
+            yield f"{place}layers/{before}", f"{place}layers/{after}"
+        yield from _replace_own_layers(layer, f"{place}layers/{after}/")
+
+
+def _layers(model: Mapping[str, Any]) -> list[dict[str, Any]]:
+    if model.get("class_name") not in _CONTAINERS:
+        return []
+    layers: list[dict[str, Any]] = model["config"].get("layers", [])
+    # The layer that a Sequential makes of its input is not among its `layers`.
+    is_sequential = model["class_name"] == "Sequential"
+    return [layer for layer in layers if not (is_sequential and layer["class_name"] == "InputLayer")]
+
+
+def _group(class_name: str, counts: dict[str, int]) -> str:
+    """Writes a class name as Keras does (`naming.to_snake_case`), with a number from the second of a kind on."""
+    name = re.sub(r"\W+", "", class_name)
+    name = re.sub("(.)([A-Z][a-z]+)", r"\1_\2", name)
+    name = re.sub("([a-z])([A-Z])", r"\1_\2", name).lower()
+    counts[name] = counts.get(name, -1) + 1
+    return f"{name}_{counts[name]}" if counts[name] else name
+
+
+def _copy_weights(archive: zipfile.ZipFile, written: zipfile.ZipFile, renamed: Mapping[str, str]) -> None:
+    import h5py  # comes with Keras
+
+    with tempfile.TemporaryFile() as copy:
+        with h5py.File(io.BytesIO(archive.read(_WEIGHTS)), "r") as before, h5py.File(copy, "w") as after:
+            after.attrs.update(before.attrs)
+            for name in before:
+                if name != "optimizer":
+                    before.copy(name, after)
+            _rename(after, renamed)
+        copy.seek(0)
+        with written.open(_WEIGHTS, "w", force_zip64=True) as member:
+            while chunk := copy.read(8 << 20):
+                member.write(chunk)
+
+
+def _rename(weights: Any, renamed: Mapping[str, str]) -> None:
+    """Renames groups, in two steps: one's new name may be another's old one."""
+    present = {old: new for old, new in renamed.items() if old in weights}
+    for old in present:
+        weights.move(old, f"{old}.renamed")
+    for old, new in present.items():
+        weights.move(f"{old}.renamed", new)
+
+
+def _input_type(model: Mapping[str, Any]) -> str:
+    layers = model["config"].get("layers", []) if model.get("class_name") in _CONTAINERS else []
+    for layer in layers:
+        if layer["class_name"] == "InputLayer":
+            kind = layer["config"].get("dtype")
+            return str(kind) if kind in _INPUT_TYPES else "float32"
+    return "float32"
+
+
+def _last_layer(model: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Finds the layer whose values are the model's; None for several outputs, or a model of another kind."""
+    layers = _layers(model)
+    if not layers:
+        return None
+    last: dict[str, Any] | None = layers[-1]
+    if model["class_name"] == "Functional":
+        # One output is `["name", 0, 0]`, or that in a list of one, depending on the Keras that wrote it.
+        outputs = model["config"].get("output_layers") or []
+        only = outputs if outputs and isinstance(outputs[0], str) else outputs[0] if len(outputs) == 1 else [None]
+        last = next((layer for layer in layers if layer["config"].get("name") == only[0]), None)
+    if last is not None and last["class_name"] in _CONTAINERS:
+        return _last_layer(last)
+    return last
+
+
+def _end_in_probabilities(model: Mapping[str, Any]) -> bool | None:
+    """Lets a last Dense or Activation layer of Keras without activation give probabilities."""
+    last = _last_layer(model)
+    if last is None or str(last.get("module")) != "keras.layers":
+        return None
+    if last["class_name"] in ("Softmax", "Sigmoid"):
+        return True
+    if last["class_name"] not in ("Dense", "Activation"):
+        return None
+    activation = last["config"].get("activation")
+    name = activation.get("config") if isinstance(activation, dict) else activation
+    if name == "linear" and last["class_name"] == "Dense":
+        last["config"]["activation"] = "sigmoid" if last["config"]["units"] == 1 else "softmax"
+        return True
+    return True if name in _PROBABLE else None
+
+
+def _user_objects(value: Any) -> Iterator[UserObject]:
+    waiting = [value]
+    while waiting:
+        entry = waiting.pop()
+        if isinstance(entry, dict):
+            module = entry.get("module")
+            if isinstance(entry.get("class_name"), str) and module and str(module).split(".")[0] not in _KERAS_PACKAGES:
+                # Keras writes a function's own name under `config`.
+                is_function = entry["class_name"] == "function" and isinstance(entry.get("config"), str)
+                name = entry["config"] if is_function else entry["class_name"]
+                registered = name if is_function else entry.get("registered_name") or name
+                yield UserObject(registered, str(module), name.rpartition(">")[2])
+            waiting.extend(entry.values())
+        elif isinstance(entry, list):
+            waiting.extend(entry)

@@ -1,0 +1,99 @@
+"""Precision, recall and F1 per class from a confusion matrix; pure arithmetic, and the same as tables for people."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ...errors import InvalidArgumentError
+
+
+@dataclass(frozen=True)
+class ClassMetrics:
+    """How well one class is found.
+
+    Attributes:
+        name: The class.
+        label: Its number.
+        support: Rows whose true class it is, rows with an error included.
+        recall: Share of those that were found, 0..1; None without any.
+        precision: Share of the rows given this class that have it, 0..1; None when no row was given it.
+        f1: Harmonic mean of both; None when either is.
+    """
+
+    name: str
+    label: int
+    support: int
+    recall: float | None
+    precision: float | None
+    f1: float | None
+
+
+def class_metrics(
+    confusion: npt.NDArray[np.int64],
+    names: Sequence[str],
+    labels: Sequence[int] | None = None,
+    errors: Sequence[int] | None = None,
+) -> list[ClassMetrics]:
+    """Derives the metrics of each class.
+
+    Args:
+        confusion: int64 [classes, classes], rows counted; row: true class, column: predicted class.
+        names: Name of each class.
+        labels: Number of each class; its place by default.
+        errors: Rows of each true class without a prediction; none by default.
+
+    Raises:
+        InvalidArgumentError: If the matrix is not square or has another size than the names.
+    """
+    if confusion.shape != (len(names), len(names)):
+        raise InvalidArgumentError(
+            f"confusion has shape {confusion.shape} and there are {len(names)} names; it must be [classes, classes]"
+        )
+    numbers = range(len(names)) if labels is None else labels
+    missed = [0] * len(names) if errors is None else errors
+    return [
+        _metrics_of(name, int(label), confusion, int(none), index)
+        for index, (name, label, none) in enumerate(zip(names, numbers, missed, strict=True))
+    ]
+
+
+def per_class_csv(classes: Sequence[ClassMetrics]) -> str:
+    """Writes the metrics of each class as CSV; a metric that does not exist is empty."""
+    rows: list[Sequence[str]] = [("class", "label", "support", "precision", "recall", "f1")]
+    rows += [(c.name, str(c.label), str(c.support), *map(_number, (c.precision, c.recall, c.f1))) for c in classes]
+    return _csv(rows)
+
+
+def confusion_csv(confusion: npt.NDArray[np.int64], names: Sequence[str]) -> str:
+    """Writes a confusion matrix as CSV, with a line per true class and a column per predicted class."""
+    rows: list[Sequence[str]] = [("true class", *names)]
+    rows += [(name, *map(str, counts)) for name, counts in zip(names, confusion.tolist(), strict=True)]
+    return _csv(rows)
+
+
+def _metrics_of(name: str, label: int, confusion: npt.NDArray[np.int64], errors: int, index: int) -> ClassMetrics:
+    found = int(confusion[index, index])
+    support = int(confusion[index].sum()) + errors
+    given = int(confusion[:, index].sum())
+    recall = found / support if support else None
+    precision = found / given if given else None
+    f1 = None
+    if recall is not None and precision is not None:
+        f1 = 2 * recall * precision / (recall + precision) if found else 0.0
+    return ClassMetrics(name, label, support, recall, precision, f1)
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.6g}"
+
+
+def _csv(rows: Sequence[Sequence[str]]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
