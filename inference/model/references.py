@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import CheckpointNotFoundError, ModelNotFoundError
 from ...locations import absolute_path, has_scheme
 from ...tracking.heartbeat import end_lost_runs
-from ...tracking.logged_models import CHECKPOINT_RUN_KEY, MODEL_NAME
+from ...tracking.logged_models import CHECKPOINT_RUN_KEY, MODEL_NAME, logged_facts
 from ...tracking.runs import (
     CHECKPOINT_ARTIFACT,
     DIGEST_TAG,
@@ -27,7 +27,6 @@ from ...training.checkpoints.checkpoint import Checkpoint, open_checkpoint
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
-    from mlflow.entities.model_registry import ModelVersion
 
 FORMS = (
     "runs:/<run id>, runs:/<run id>/<artifact folder>, models:/<name>@<alias>, models:/<name>/<version>, "
@@ -141,7 +140,7 @@ def _of_registered(uri: str, tracking_uri: str | None) -> ModelRef:
             raise ModelNotFoundError(
                 f"{uri!r} names no registered model; give models:/<name>@<alias> or models:/<name>/<version>"
             )
-        run = _run_of_logged(client, version)
+        run = _run_of_logged(client, version.tags)
         if run is not None:
             return _download_run(uri, run, CHECKPOINT_ARTIFACT, tracking_uri)
         source = client.get_model_version_download_uri(version.name, version.version)
@@ -150,15 +149,12 @@ def _of_registered(uri: str, tracking_uri: str | None) -> ModelRef:
     return _download(uri, source, version.run_id or None, tracking_uri)
 
 
-def _run_of_logged(client: MlflowClient, version: ModelVersion) -> Run | None:
-    """Finds the run whose checkpoint a version's MLflow model was made of; None for a version of another kind."""
-    if not version.model_id:
+def _run_of_logged(client: MlflowClient, facts: Mapping[str, Any]) -> Run | None:
+    """Finds the run whose checkpoint an MLflow model was made of, by what the model says; None for any other model."""
+    if DIGEST_TAG not in facts or CHECKPOINT_RUN_KEY not in facts:
         return None
-    tags = client.get_logged_model(version.model_id).tags
-    if DIGEST_TAG not in tags or CHECKPOINT_RUN_KEY not in tags:
-        return None
-    run = client.get_run(tags[CHECKPOINT_RUN_KEY])
-    return run if run.data.tags.get(DIGEST_TAG) == tags[DIGEST_TAG] else None
+    run = _get_run(client, facts[CHECKPOINT_RUN_KEY])
+    return run if run.data.tags.get(DIGEST_TAG) == facts[DIGEST_TAG] else None
 
 
 def _of_experiment(uri: str, tracking_uri: str | None) -> ModelRef:
@@ -245,6 +241,9 @@ def _open(
     try:
         checkpoint = open_checkpoint(path)
     except CheckpointNotFoundError as error:
+        run = _run_of_logged(_client(tracking_uri), logged_facts(path))
+        if run is not None:
+            return _download_run(uri, run, CHECKPOINT_ARTIFACT, tracking_uri)
         raise ModelNotFoundError(
             f"{uri!r}: its artifact {source} is missing or no checkpoint ({error}). Only runs of lakelens.train have "
             "one; a run that failed or is still running has none yet"

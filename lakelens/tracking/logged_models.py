@@ -54,7 +54,7 @@ def log_model(client: MlflowClient, run_id: str, folder: ModelFolder, step: int 
         model = client.create_logged_model(experiment, MODEL_NAME, run_id, tags, model_type="keras")
         client.log_outputs(run_id, [LoggedModelOutput(model.model_id, step)])
     description = {**folder.description, "artifact_path": model.artifact_location, "model_id": model.model_id}
-    _write_description(folder.path, description)
+    write_description(folder.path, description)
     client.log_model_artifacts(model.model_id, str(folder.path))
     client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
     return str(model.model_id)
@@ -100,6 +100,18 @@ def register_logged_model(run_id: str, name: str, alias: str | None = None, trac
         return int(version.version)
 
 
+def logged_facts(folder: Path) -> dict[str, str]:
+    """Reads what an MLflow model of `log_model` says of its checkpoint; empty for a folder that is none."""
+    from ruamel.yaml import YAML, YAMLError
+
+    try:
+        description = YAML(typ="safe", pure=True).load((folder / "MLmodel").read_bytes())
+    except (OSError, YAMLError):
+        return {}
+    facts = description.get("metadata") if isinstance(description, dict) else None
+    return {name: str(value) for name, value in facts.items()} if isinstance(facts, dict) else {}
+
+
 def _model_of_run(client: MlflowClient, experiment_id: str, run_id: str) -> LoggedModel | None:
     """Finds the logged model of a run."""
     token = None
@@ -114,7 +126,8 @@ def _model_of_run(client: MlflowClient, experiment_id: str, run_id: str) -> Logg
             return None
 
 
-def _write_description(folder: Path, description: Mapping[str, Any]) -> None:
+def write_description(folder: Path, description: Mapping[str, Any]) -> None:
+    """Writes the `MLmodel` file of a folder, which makes it an MLflow model."""
     from ruamel.yaml import YAML
 
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())

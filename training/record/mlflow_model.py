@@ -131,7 +131,7 @@ def write_mlflow_model(
 def _write_example(folder: Path, kind: str, shape: list[int]) -> None:
     """Writes one grey image as the example of the model's input."""
     image = np.full([1, *shape], 127 if kind == "uint8" else 127.0).tolist()
-    _write(folder / "input_example.json", json.dumps({"inputs": image}))
+    _write(folder / "input_example.json", json.dumps(image))
     _write(folder / "serving_input_example.json", json.dumps({"inputs": image}))
 
 
