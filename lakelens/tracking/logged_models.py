@@ -102,7 +102,8 @@ def register_logged_model(run_id: str, name: str, alias: str | None = None, trac
 
 def logged_facts(folder: Path) -> dict[str, str]:
     """Reads what an MLflow model of `log_model` says of its checkpoint; empty for a folder that is none."""
-    from ruamel.yaml import YAML, YAMLError
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
 
     try:
         description = YAML(typ="safe", pure=True).load((folder / "MLmodel").read_bytes())
