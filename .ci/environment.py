@@ -25,7 +25,7 @@ from pathlib import Path
 CHECKOUT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(CHECKOUT))
 
-from lakelens import horovod_build, horovod_patch  # noqa: E402
+from lakelens import horovod_build, horovod_compile, horovod_patch  # noqa: E402
 from lakelens.errors import BuildError, LakelensError, MissingDependencyError, UsageError  # noqa: E402
 from lakelens.logged import last_lines, run_logged, say  # noqa: E402
 from lakelens.spark.java import find_java  # noqa: E402
@@ -133,7 +133,7 @@ def _java() -> str | None:
 def _check_machine(environment: Environment, *, horovod: bool) -> None:
     pinned = re.search(r"^tensorflow==(\S+)", CONSTRAINTS.read_text(encoding="utf-8"), re.MULTILINE)
     if horovod and not (pinned and horovod_build.kept_wheel(pinned.group(1))):
-        horovod_build.check_tools()
+        horovod_compile.check_tools()
     free = shutil.disk_usage(environment.folder.parent).free
     if not environment.folder.exists() and free < FREE_BYTES_NEEDED:
         raise MissingDependencyError(

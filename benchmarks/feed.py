@@ -241,11 +241,11 @@ class Tables:
     def __init__(self, folder: str) -> None:
         self.spark = session(Path(folder))
 
-    def write(self, source: str, table: str, store: str) -> dict[str, Any]:
+    def write(self, source: str, table: str, store: str, size: int = SIZE) -> dict[str, Any]:
         """Ingests photographs as one table."""
         from lakelens import ImageTable
 
-        ImageTable(self.spark, table).ingest(source, layout="class_folders", size=SIZE, store=store)
+        ImageTable(self.spark, table).ingest(source, layout="class_folders", size=size, store=store)
         return {}
 
     def close(self) -> None:

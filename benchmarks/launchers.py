@@ -43,10 +43,10 @@ class Lakelens(Launcher):
 
     def run(self, function: Callable[..., Any], ranks: int, **arguments: Any) -> Any:
         """Runs in one barrier stage, or as processes of this machine."""
-        from lakelens import HorovodRunner
+        from lakelens.training.runner.runner import KERAS_MODULES, HorovodRunner
 
         np = ranks if self.spark is not None else -ranks
-        return HorovodRunner(np=np, spark=self.spark).run(function, **arguments)
+        return HorovodRunner(np=np, spark=self.spark, preload=KERAS_MODULES).run(function, **arguments)
 
 
 class HorovodSpark(Launcher):

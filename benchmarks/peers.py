@@ -2,22 +2,30 @@
 
     python -m benchmarks.peers torch --folder KEPT
 
-TorchDistributor needs PyTorch; PyPI's wheel of it brings CUDA's libraries along, 6 GB in all. optuna brings SQLAlchemy,
-which searches have no use for. horovod.spark.run and Petastorm's converter run in lakelens's own environment.
+PyTorch: for TorchDistributor, and for the feed's PyTorch users. Where PyTorch's own index can be reached, its build for
+processors alone is taken (0.2 GB); the wheel on PyPI brings CUDA's libraries along (2.8 GB to fetch, 6 GB on the disk).
+MosaicML Streaming brings the clients of all clouds. optuna brings SQLAlchemy, which searches have no use for; beside it
+is what the searchers and the digits need.
+horovod.spark.run and Petastorm's converter run in lakelens's own environment.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import subprocess
 import sys
 import venv
 from pathlib import Path
 
-# TorchDistributor runs its ranks through pandas and pyarrow, which PySpark itself does not require.
+_CHECKOUT = Path(__file__).resolve().parent.parent
+# 2.12 is the last PyTorch that does not ask for a setuptools without what Petastorm imports.
+_TORCH = "torch==2.12.1"
+_TORCH_FOR_PROCESSORS = "https://download.pytorch.org/whl/cpu"
 PACKAGES = {
-    "optuna": ("optuna==5.0.0",),
-    "torch": ("torch==2.15.0", "pyspark==3.5.9", "numpy<2", "pandas<2.3", "pyarrow==14.0.2"),
+    "optuna": ("optuna==5.0.0", "pydantic==2.14.3", "ruamel.yaml==0.19.1", "scikit-learn==1.9.1"),
+    "streaming": (_TORCH, f"{_CHECKOUT}[feed]", "mosaicml-streaming==0.13.0"),
+    "torch": (_TORCH, f"{_CHECKOUT}[feed]", "pyspark==3.5.9"),
 }
 _READY = "ready"
 
@@ -26,7 +34,7 @@ def peer_python(name: str, folder: Path) -> Path | None:
     """Finds the interpreter of a peer's environment; None when it has not been made."""
     home = folder.resolve() / f"peer-{name}"
     ready = home / _READY
-    complete = ready.exists() and ready.read_text(encoding="utf-8").split() == list(PACKAGES[name])
+    complete = ready.exists() and ready.read_text(encoding="utf-8") == _wanted(name)
     return home / "bin" / "python" if complete else None
 
 
@@ -40,11 +48,25 @@ def make_peer(name: str, folder: Path) -> Path:
     if found is not None:
         return found
     home = folder.resolve() / f"peer-{name}"
-    venv.create(home, with_pip=True, clear=True)
     python = home / "bin" / "python"
-    subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-cache-dir", *PACKAGES[name]], check=True)
-    (home / _READY).write_text("\n".join(PACKAGES[name]), encoding="utf-8")
+    if not python.exists():
+        venv.create(home, with_pip=True, clear=True)
+    install = [python, "-m", "pip", "install", "--quiet", "--no-cache-dir"]
+    if _TORCH in PACKAGES[name]:
+        # Not every network reaches that index; what PyPI has is taken below then.
+        index = ["--index-url", _TORCH_FOR_PROCESSORS, "--retries", "0", "--timeout", "15"]
+        subprocess.run([*install, *index, _TORCH], check=False, stderr=subprocess.DEVNULL)
+        install += ["--constraint", str(_CHECKOUT / "constraints.txt")]
+    subprocess.run([*install, *PACKAGES[name]], check=True)
+    (home / _READY).write_text(_wanted(name), encoding="utf-8")
     return python
+
+
+def _wanted(name: str) -> str:
+    """Says what an environment is made of: when it changes, pip brings the environment up to date."""
+    files = ("setup.py", "constraints.txt") if _TORCH in PACKAGES[name] else ()
+    digests = (hashlib.sha256((_CHECKOUT / file).read_bytes()).hexdigest() for file in files)
+    return "\n".join([*PACKAGES[name], *digests])
 
 
 def main(argv: list[str] | None = None) -> int:

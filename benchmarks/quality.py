@@ -80,7 +80,7 @@ def compare(image: Image.Image, quality: int, subsampling: str) -> dict[str, flo
 
 def compare_filter(source: Image.Image, image: Image.Image, resample: str) -> dict[str, float]:
     """Scales an RGB image with a filter, and compares it with what the ingest's own filter has made of it."""
-    from lakelens.etl.images.codec import fit
+    from lakelens.etl.images.encoding import fit
 
     started = time.process_time()
     scaled = fit(source, SIZE, resample=resample)
@@ -96,7 +96,8 @@ def compare_filter(source: Image.Image, image: Image.Image, resample: str) -> di
 
 def run(arguments: Any) -> Report:
     """Runs the benchmark."""
-    from lakelens.etl.images.codec import RESAMPLINGS, decode, fit
+    from lakelens.etl.images.codec import decode
+    from lakelens.etl.images.encoding import RESAMPLINGS, fit
 
     report = Report("quality", {"photographs": arguments.photographs, "size": SIZE})
     with scratch(arguments.folder) as (kept, _):

@@ -1,12 +1,14 @@
-"""Searches without training: epochs until a target is reached, and decisions per second.
+"""Searches: epochs until a target is reached, and decisions per second.
 
-    python -m benchmarks.search [--seeds 30] [--slots 1] [--trials 10000] [--repeats 5] [--json]
+    python -m benchmarks.search [--seeds 30] [--slots 1] [--trials 10000] [--networks 200] [--repeats 5] [--json]
 
-Two synthetic trainings (`learning_curves`) of 81 epochs; the target is the loss that four whole trials in a thousand
-reach. Trials run on simulated slots, and what counts is slots times epochs until a whole trial is at the target. Every
-contender gets the same hyperparameters for the same trial number, and those that end trials early do so at 1, 3, 9 and
-27 epochs, so that nothing but the decisions differs. Beside lakelens are random search and, where optuna is installed,
-its `HyperbandPruner` and `SuccessiveHalvingPruner`, which stop trials and continue none:
+Two synthetic trainings (`learning_curves`) of 81 epochs, whose target is the loss that four whole trials in a thousand
+reach; and a real one, `digits`: that many small networks on scanned digits, each trained once before any search, whose
+target is the loss of the best one in fifty. Trials run on simulated slots, and what counts is slots times epochs until
+a whole trial is at the target. Every contender gets the same hyperparameters for the same trial number, and those that
+end trials early do so at 1, 3, 9 and 27 epochs, so that nothing but the decisions differs. Beside lakelens are random
+search and, where optuna is installed, its `HyperbandPruner` and `SuccessiveHalvingPruner`, which stop trials and
+continue none:
 
     python -m benchmarks.peers optuna --folder KEPT
     KEPT/peer-optuna/bin/python -m benchmarks.search
@@ -34,7 +36,7 @@ from . import learning_curves as curves
 from .harness import Aim, Report, interleave, parser, positive, rounded, tell
 
 _DIVISOR = 3
-_TARGET_SHARE = 0.004
+_TARGET_SHARE, _TARGET_SHARE_OF_DIGITS = 0.004, 0.02
 _MOST_TRIALS = 4000
 _LENGTHS = (1, 3, 9, 27, 81)
 _METHODS: dict[str, dict[str, Any]] = {
@@ -83,7 +85,7 @@ def lakelens_work(curve: str, goal: float, seed: int, settings: dict[str, Any]) 
     """Work as a lakelens searcher asks for it."""
     from lakelens.search import Create, Stop, create_searcher
 
-    searcher = create_searcher(settings, curves.SPACE, seed)
+    searcher = create_searcher(settings, curves.space(curve), seed)
     waiting: dict[int, int] = {}
     values: dict[int, dict[str, Any]] = {}
     reached: dict[int, int] = {}
@@ -116,7 +118,7 @@ def optuna_work(curve: str, goal: float, seed: int, pruner: Any) -> Iterator[Wor
 
     from lakelens.search import create_searcher
 
-    draws = create_searcher(config("random", _MOST_TRIALS, 0), curves.SPACE, seed)
+    draws = create_searcher(config("random", _MOST_TRIALS, 0), curves.space(curve), seed)
     # The name decides which trial goes to which bracket of Hyperband.
     study = optuna.create_study(pruner=pruner, study_name=str(seed), sampler=optuna.samplers.RandomSampler(seed=seed))
     going_on: deque[tuple[Any, int]] = deque()
@@ -175,9 +177,9 @@ def contenders(slots: int) -> dict[str, Callable[[str, float, int], Iterator[Wor
 def limit(**keys: Any) -> float:
     """How many times fewer epochs than random search: the mean over the brackets of eta^k / (k + 1)."""
     from lakelens.search.brackets import plan_brackets
-    from lakelens.search.settings import read_settings
+    from lakelens.search.settings import SearcherSettings
 
-    plan = plan_brackets(read_settings(config("adaptive_asha", _MOST_TRIALS, 16, **keys)))
+    plan = plan_brackets(SearcherSettings.model_validate(config("adaptive_asha", _MOST_TRIALS, 16, **keys)))
     return statistics.mean(_DIVISOR ** (len(bracket.lengths) - 1) / len(bracket.lengths) for bracket in plan)
 
 
@@ -201,12 +203,15 @@ def decisions_per_second(trials: int, stop_once: bool, slots: int) -> dict[str, 
 
 def run(arguments: Any) -> Report:
     """Runs the benchmark."""
-    settings = {"seeds": arguments.seeds, "slots": arguments.slots, "trials": arguments.trials}
+    settings = {name: getattr(arguments, name) for name in ("seeds", "slots", "trials", "networks")}
     report = Report("search", {**settings, "epochs": curves.MAX_LENGTH, "divisor": _DIVISOR, "target": _TARGET_SHARE})
     _decisions(report, arguments.trials, arguments.repeats)
     searches = contenders(arguments.slots)
-    for curve in curves.NAMES:
-        goal = curves.target(curve, _TARGET_SHARE)
+    if arguments.networks:
+        tell(f"trains {arguments.networks} networks on the digits")
+        curves.train_digits(arguments.networks)
+    for curve in (*curves.NAMES, *([curves.DIGITS] if arguments.networks else [])):
+        goal = curves.target(curve, _TARGET_SHARE_OF_DIGITS if curve == curves.DIGITS else _TARGET_SHARE)
         for name, work in searches.items():
             values = [epochs_to_target(work(curve, goal, seed), arguments.slots) for seed in range(arguments.seeds)]
             report.add(f"{curve}: {name}", "epochs", values)
@@ -246,12 +251,11 @@ def _compare(report: Report, curve: str) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the command."""
-    flags = parser(
-        "Searches without training: epochs until a target is reached, and decisions per second.", folder=False
-    )
+    flags = parser("Searches: epochs until a target is reached, and decisions per second.", folder=False)
     flags.add_argument("--seeds", type=positive, default=30, help="how many searches of each contender")
     flags.add_argument("--slots", type=positive, default=1, help="how many trials run at the same time")
     flags.add_argument("--trials", type=positive, default=10_000, help="trials of the search whose decisions are timed")
+    flags.add_argument("--networks", type=int, default=200, help="networks trained on the digits; 0 leaves them out")
     arguments = flags.parse_args(argv)
     run(arguments).show(arguments.json)
     return 0

@@ -1,50 +1,41 @@
-"""The image table: what a user holds in the hand."""
+"""The image table: the class that users work with."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import NotADeltaTableError, SessionError
-from ..locations import absolute, is_table_name
-from ..spark.session import require_delta
 from .files.layouts import CLASS_FOLDERS
 from .ingest.landing import ingest_available
 from .ingest.options import IngestOptions, request_of
 from .ingest.results import IngestPreview, IngestResult, StreamResult
 from .ingest.run import ingest, preview
-from .log.opening import place_of
-from .log.snapshot import Snapshot, open_snapshot
-from .model.labels import labels_of
-from .pins import pins as pin_files
-from .quarantine.listing import QuarantineList, list_quarantine_at
-from .quarantine.table import Quarantine, quarantine_location
-from .spark.catalog import is_delta_table, path_of, read_table
-from .versions.classes import VersionDiff, class_counts, diff
-from .versions.history import VersionInfo, history
-from .versions.protection import pin_version
+from .quarantine.table import Quarantine
+from .spark.catalog import read_table
+from .versions.delete import DeleteResult, delete
+from .versions.optimize import OptimizeResult, optimize
+from .versions.rename_class import RenameResult, rename_class
 from .versions.repair import RepairResult, repair
 from .versions.restore import RestoreResult, restore
-from .versions.vacuum import VacuumResult, vacuum
+from .versions.table_versions import TableVersions, Version
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
     from typing_extensions import Unpack
 
     from .profile.profile import ProfileResult
 
-Version = int | str | datetime | None
 
-
-class ImageTable:
+class ImageTable(TableVersions):
     """A Delta table of images, by path, URI or catalog name.
 
     Nothing is read or written until a method asks for it; the table need not exist before the first `ingest`.
 
-    Only `ingest`, `preview`, `restore`, `repair`, and what gives a DataFrame (`read`, `read_quarantine`) need Spark.
-    Without it, `ImageTable(None, path)` looks at versions, pins and removes files, and starts no JVM.
+    Methods that write rows (`ingest`, `restore`, `repair`, `optimize`, `delete`, `rename_class`), `preview`, and those
+    that return a DataFrame (`read`, `read_quarantine`) need Spark. The others work on `ImageTable(None, path)` too, and
+    start no JVM.
 
     Args:
         spark: A session with Delta Lake, or None.
@@ -55,45 +46,16 @@ class ImageTable:
         location: The table's path, absolute, or its name.
     """
 
-    def __init__(
-        self,
-        spark: SparkSession | None,
-        location: str | Path,
-        *,
-        storage_options: Mapping[str, str] | None = None,
-    ) -> None:
-        if spark is not None:
-            require_delta(spark)
-        self._spark = spark
-        self._options = dict(storage_options or {})
-        self.location = absolute(location)
-
-    def __repr__(self) -> str:
-        return f"ImageTable({self.location!r})"
-
-    @property
-    def spark(self) -> SparkSession:
-        """The session.
-
-        Raises:
-            SessionError: If the table was opened without one.
-        """
-        if self._spark is None:
-            raise SessionError(
-                f"{self!r} was opened without Spark, and this needs it: ImageTable(lakelens.spark_session(), ...)"
-            )
-        return self._spark
-
     def ingest(
         self,
         source: str | Path | DataFrame,
         layout: str = CLASS_FOLDERS,
         **options: Unpack[IngestOptions],
     ) -> IngestResult:
-        """Brings the files of a source that are new or changed into the table, as one commit.
+        """Stores the new and changed files of a source, as one commit.
 
-        The first ingest creates the table and fixes its recipe (`size` to `seed`); a later one takes the table's own,
-        and may repeat but not change it. Files that cannot be stored go to the quarantine table. When every file is
+        The first ingest creates the table and fixes its recipe (`size` to `seed`); later ones use it, and may repeat
+        but not change it. Files that cannot be stored go to the quarantine table. When every file is
         known, nothing is committed. A file that is known by other content replaces its row; when the new content is
         bad, the row goes and the file is in quarantine, so that each file is in one of the two.
 
@@ -103,8 +65,9 @@ class ImageTable:
                 A local file is one image, whether its path is written as `/p`, `file:/p` or `file:///p`.
             layout: `class_folders` (the first folder is the class; `001.ak47` is `ak47`), `nested_class_folders` (all
                 folders are), `voc`, `coco` or `manifest` (CSV, JSON, Parquet).
-            **options: What is taken, and what is made of it.
+            **options: Which files are stored, and how.
 
+                recipe: A `lakelens.Recipe`, in place of the keywords from `size` to `seed` or changed by them.
                 size: Side of the stored image in pixels; 299 for a new table.
                 resize: `fit` (padded, the default), `crop`, `stretch` or `none`.
                 resample: Filter of the scaling: `lanczos` (the default), `bicubic`, `hamming`, `bilinear` or `box`; the
@@ -114,12 +77,12 @@ class ImageTable:
                 subsampling: Chroma of a JPEG: `4:2:0` (the default), `4:2:2` or `4:4:4`.
                 splits: Fraction by split name; {"train": 0.8, "validation": 0.1, "test": 0.1} for a new table.
                 seed: Seed of the split by content hash; 0 for a new table.
-                limits: What one image may cost.
+                limits: A `lakelens.Limits`: what one image may cost.
                 removed: `keep` the rows of files that the source folder no longer holds, or `delete` them.
                 verify: What tells that a file is unchanged: its `stamp` (size and time), or its `content`, which reads
                     all.
                 classes: The only classes to store; others are quarantined, and boxes of others dropped, each counted.
-                annotations: COCO: the instances file, when its name is none of the usual ones.
+                annotations: COCO: the instances file, if its name is not one of the usual ones.
                 images: Manifest and DataFrame: folder that relative paths start from.
                 batch_id: Name of the batch in every row and in the history; made up when None.
                 near_duplicates: Whether to look for new images that look like one of another split; decodes the table's
@@ -137,7 +100,7 @@ class ImageTable:
             AnnotationFileError: If a manifest or COCO file is not one.
             NotADeltaTableError: If something else is at the table's location.
             NotAnImageTableError: If a Delta table is there that lakelens did not create.
-            TableConflictError: If other writers kept being faster.
+            TableConflictError: If other writers kept committing first.
         """
         return ingest(self.spark, self.location, request_of(source, layout, options))
 
@@ -150,7 +113,7 @@ class ImageTable:
         on_batch: Callable[[IngestResult], None] | None = None,
         **options: Unpack[IngestOptions],
     ) -> StreamResult:
-        """Ingests what a landing folder holds now in batches, each one commit, and ends; nothing there is no error.
+        """Ingests the files that a landing folder holds now in batches of one commit each; an empty folder is no error.
 
         The table is the checkpoint: killed at any moment, the next call goes on where this one stopped. `allow_loss` is
         about what all batches together take out; those before the one that takes too much stay.
@@ -165,7 +128,7 @@ class ImageTable:
         Raises:
             InvalidArgumentError: If `max_files` is not a whole number of 1 or more, or as for `ingest`.
             UsageError: Its other subclasses, as `ingest` does, but for EmptySourceError.
-            TableConflictError: If other writers kept being faster.
+            TableConflictError: If other writers kept committing first.
         """
         request = request_of(source, layout, options)
         return ingest_available(self.spark, self.location, request, max_files, on_batch)
@@ -178,7 +141,7 @@ class ImageTable:
         limit: int = 20,
         **options: Unpack[IngestOptions],
     ) -> IngestPreview:
-        """Tells what `ingest` would do with the same arguments; reads no image and writes nothing.
+        """Reports what `ingest` would do with the same arguments; reads no image and writes nothing.
 
         Args:
             source: As for `ingest`.
@@ -191,23 +154,6 @@ class ImageTable:
         """
         request = request_of(source, layout, options)
         return preview(self.spark, self.location, request, limit)
-
-    @property
-    def version(self) -> int:
-        """The latest version.
-
-        Raises:
-            NotADeltaTableError: If the table does not exist.
-        """
-        return self.snapshot().version
-
-    def snapshot(self, version: Version = None) -> Snapshot:
-        """Opens one version's files and properties without Spark.
-
-        Args:
-            version: Number, timestamp, pin's name, or None for the latest.
-        """
-        return open_snapshot(self._path(), version, self._options)
 
     def read(self, version: Version = None) -> DataFrame:
         """Reads one version as a DataFrame.
@@ -223,76 +169,9 @@ class ImageTable:
         number = None if version is None else self.snapshot(version).version
         return read_table(self.spark, self.location, number)
 
-    def labels(self, version: Version = None) -> dict[str, int]:
-        """Class numbers by name, as of one version."""
-        return labels_of(self.snapshot(version).configuration)
-
-    def class_counts(self, version: Version = None) -> dict[str, int]:
-        """Number of rows by class name as of one version: in the order of the class numbers, 0 where there is no row.
-
-        After them, by name, classes that have no number, and rows of no class as `(no class)`.
-        """
-        return class_counts(self.snapshot(version), self._options)
-
-    def quarantine(
-        self, *, batch_id: str | None = None, reason: str | None = None, limit: int | None = None
-    ) -> QuarantineList:
-        """The files that could not be stored, each with its reason, and how many there are of each reason.
-
-        Args:
-            batch_id: Only files that this ingest found bad.
-            reason: Only files with this reason.
-            limit: The most files to list.
-
-        Raises:
-            InvalidArgumentError: If `reason` is none that there is.
-        """
-        place = self._quarantine_path(self._place())
-        return list_quarantine_at(place, batch_id=batch_id, reason=reason, limit=limit, storage_options=self._options)
-
     def read_quarantine(self) -> DataFrame:
         """The same as a DataFrame: path, reason, error, label_name, source_length, source_modified, batch_id."""
         return Quarantine(self.spark, self.location).read()
-
-    def pin(self, name: str, version: Version = None, *, replace: bool = False) -> int:
-        """Gives a version a name that protects its files from `vacuum`; returns its number.
-
-        Args:
-            name: Letters, digits, `_`, `.` and `-`, starting with a letter or `_`.
-            version: Number, timestamp, another pin's name, or None for the latest.
-            replace: Whether a pin of that name may move.
-
-        Raises:
-            InvalidArgumentError: If the name is unfit, or already names another version.
-            VersionFilesMissingError: If files of the version are gone.
-        """
-        return pin_version(self._path(), name, version, replace=replace, storage_options=self._options)
-
-    def unpin(self, name: str) -> None:
-        """Takes a pin away."""
-        pin_files.unpin(self._place(), name, self._options)
-
-    def untrack(self, run_id: str) -> int:
-        """Forgets that a run has read versions of this table, so that it protects none; returns how many it did."""
-        return pin_files.untrack(self._place(), run_id, self._options)
-
-    def pins(self) -> dict[str, int]:
-        """The pins: versions by name."""
-        return pin_files.pins(self._place(), self._options)
-
-    def history(self, limit: int | None = None) -> list[VersionInfo]:
-        """The versions that the log still knows, the newest first, with rows, classes, batch and user.
-
-        Reads the log alone. Rows by class are told of commits of lakelens only, as they were noted then.
-
-        Args:
-            limit: Only the newest, this many; None lists all.
-        """
-        return history(self._path(), limit, self._options)
-
-    def diff(self, first: int | str | datetime, second: Version = None) -> VersionDiff:
-        """Counts by class what was added, removed and changed between two versions; None is the latest."""
-        return diff(self._path(), first, second, self._options)
 
     def restore(self, version: int | str | datetime) -> RestoreResult:
         """Makes a new version whose rows are exactly an old one's; the versions between stay in the history.
@@ -305,12 +184,53 @@ class ImageTable:
         Raises:
             VersionNotFoundError: If the table has no such version.
             VersionFilesMissingError: If data files of the version are gone; names them, and the whole versions.
-            TableConflictError: If other writers kept being faster.
+            TableConflictError: If other writers kept committing first.
         """
         return restore(self.spark, self.location, version, self._options)
 
+    def optimize(self) -> OptimizeResult:
+        """Rewrites small data files, as streams leave them, into larger ones, as one commit that changes no row.
+
+        Raises:
+            NotADeltaTableError: If the table does not exist.
+            TableConflictError: If another writer removed files that were being rewritten; nothing was committed.
+        """
+        return optimize(self.spark, self.location)
+
+    def delete(self, where: str) -> DeleteResult:
+        """Deletes the rows that meet a condition, as one commit; older versions keep them until `vacuum`.
+
+        Later ingests skip the files of deleted rows until their content changes. They are listed by
+        `quarantine(reason="deleted")`.
+
+        Args:
+            where: A Spark SQL condition on the table's columns, such as "label_name = 'cat' AND width < 32".
+
+        Raises:
+            InvalidArgumentError: If `where` is not such a condition.
+            NotAnImageTableError: If lakelens did not create the table.
+            TableConflictError: If another writer was faster; nothing was deleted.
+        """
+        return delete(self.spark, self.location, where)
+
+    def rename_class(self, old: str, new: str) -> RenameResult:
+        """Renames a class in rows and boxes, as one commit; its number stays.
+
+        Later ingests store files of the class `old` as `new`.
+
+        Args:
+            old: The name of a class of the table.
+            new: A name that no class of the table has.
+
+        Raises:
+            InvalidArgumentError: If there is no class `old`, or `new` is taken.
+            NotAnImageTableError: If lakelens did not create the table.
+            TableConflictError: If another writer was faster; nothing was committed.
+        """
+        return rename_class(self.spark, self.location, old, new)
+
     def repair(self, *, dry_run: bool = False) -> RepairResult:
-        """Gives every class one number of its own where others have damaged that, as one commit.
+        """Corrects class numbers that other writers have damaged, as one commit: each class gets one number.
 
         A number that lakelens has given stays; rows and boxes that carry another are changed, and so is the table's
         property. A class without a number of its own gets a new one.
@@ -358,52 +278,3 @@ class ImageTable:
             quarantine=self._quarantine_path(path),
             storage_options=self._options,
         )
-
-    def vacuum(
-        self,
-        retention_hours: int | None = None,
-        *,
-        dry_run: bool = False,
-        keep_protected: bool = False,
-        allow_short_retention: bool = False,
-    ) -> VacuumResult:
-        """Removes files that no version within the retention needs, and none of a pinned or used version.
-
-        Args:
-            retention_hours: Age in hours from which removed files go; None takes the table's own (168 by default).
-            dry_run: Only tell what would go.
-            keep_protected: Leave the files of protected versions and remove the others, instead of refusing.
-            allow_short_retention: Accept fewer hours than 168: readers and writers that are at work now may break.
-
-        Raises:
-            VersionProtectedError: If files of a pinned version, or of one that a run has used, would go.
-            VersionUnreadableError: If such a version cannot be opened now, so that its files are not known.
-        """
-        return vacuum(
-            self._path(),
-            retention_hours,
-            dry_run=dry_run,
-            keep_protected=keep_protected,
-            allow_short_retention=allow_short_retention,
-            storage_options=self._options,
-        )
-
-    def _path(self) -> str:
-        if not is_table_name(self.location):
-            return self.location
-        self._require()
-        return path_of(self.spark, self.location)
-
-    def _place(self) -> str:
-        return place_of(self._path(), self._options)
-
-    def _quarantine_path(self, path: str) -> str:
-        if is_table_name(self.location):
-            name = quarantine_location(self.location)
-            if is_delta_table(self.spark, name):
-                return path_of(self.spark, name)
-        return quarantine_location(path)
-
-    def _require(self) -> None:
-        if not is_delta_table(self.spark, self.location):
-            raise NotADeltaTableError(f"{self.location} holds no Delta table; ingest into it first, or check the path")

@@ -8,10 +8,27 @@ import sys
 from collections.abc import Sequence
 
 from lakelens import __version__
-from lakelens.jobs.command import JobParser, execute
+from lakelens.jobs.command import JobParser, add_result_argument, execute
 
 # Each module has DESCRIPTION, add_arguments(parser) and run(args).
-COMMANDS = ("etl", "table", "train", "score", "experiments", "trace", "doctor", "demo")
+COMMANDS = (
+    "etl",
+    "table",
+    "train",
+    "preview",
+    "search",
+    "report",
+    "score",
+    "evaluate",
+    "models",
+    "experiments",
+    "reproduce",
+    "trace",
+    "schema",
+    "init",
+    "doctor",
+    "demo",
+)
 _MODULES = {"doctor": "doctor.run", "demo": "demo.run"}
 
 
@@ -28,6 +45,7 @@ def build_parser() -> argparse.ArgumentParser:
         module = importlib.import_module(f"lakelens.jobs.{_MODULES.get(name, name)}")
         command = commands.add_parser(name, help=module.DESCRIPTION, description=module.DESCRIPTION)
         module.add_arguments(command)
+        add_result_argument(command)
         command.set_defaults(run=module.run)
     return parser
 

@@ -14,9 +14,12 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 from typing import Any, NoReturn
 
 from lakelens.errors import LakelensError, UsageError
+from lakelens.jobs.task_values import set_task_values
 
 EXIT_DONE, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
 
@@ -65,6 +68,7 @@ def main_of(description: str, add_arguments: AddArguments, run: Run, argv: Seque
     """
     parser = JobParser(description=description)
     add_arguments(parser)
+    add_result_argument(parser)
     return execute(run, parser.parse_args(argv))
 
 
@@ -94,26 +98,32 @@ def execute(run: Run, args: argparse.Namespace) -> int:
 
 
 def _executed(run: Run, args: argparse.Namespace) -> int:
+    report = partial(report_result, result_file=getattr(args, "result_file", None))
     try:
         result = run(args)
     except UsageError as error:
-        return _failed(error, EXIT_USAGE)
+        return _failed(error, EXIT_USAGE, report)
     except LakelensError as error:
-        return _failed(error, EXIT_FAILED)
+        return _failed(error, EXIT_FAILED, report)
     except KeyboardInterrupt as interrupt:
         number = signal.SIGTERM if isinstance(interrupt, Terminated) else signal.SIGINT
         print(str(interrupt) or "interrupted", file=sys.stderr)
         message = str(interrupt) or f"interrupted by {number.name}"
-        print_json({"error": type(interrupt).__name__, "message": message})
+        report({"error": type(interrupt).__name__, "message": message})
         return 128 + number
     except Exception as error:
         if isinstance(error, BrokenPipeError) and _stdout_is_gone():
             raise
         traceback.print_exc()
-        return _failed(error, EXIT_FAILED)
-    exit_code = result.pop("exit_code", EXIT_DONE)
-    print_json(result)
-    return int(exit_code)
+        return _failed(error, EXIT_FAILED, report)
+    exit_code = int(result.pop("exit_code", EXIT_DONE))
+    try:
+        report(result)
+    except BrokenPipeError:
+        raise
+    except (LakelensError, OSError) as error:  # the work is done, but who waits for the file does not hear of it
+        return _failed(error, EXIT_FAILED, print_json)
+    return exit_code
 
 
 @contextmanager
@@ -161,10 +171,50 @@ def _of_json(value: Any) -> Any:
     return [_of_json(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
-def _failed(error: Exception, exit_code: int) -> int:
+def _failed(error: Exception, exit_code: int, report: Callable[[dict[str, Any]], None]) -> int:
     print(f"error: {error}", file=sys.stderr)
-    print_json({"error": type(error).__name__, "message": str(error)})
+    try:
+        report({"error": type(error).__name__, "message": str(error)})
+    except BrokenPipeError:
+        raise
+    except (LakelensError, OSError) as unwritten:
+        print(f"error: the result file was not written: {unwritten}", file=sys.stderr)
+        print_json({"error": type(error).__name__, "message": str(error)})
     return exit_code
+
+
+def report_result(result: dict[str, Any], result_file: str | None = None) -> None:
+    """Hands a result on: into a file, to the tasks of a Databricks job that come after, and as the last stdout line.
+
+    Raises:
+        LakelensError: If the file cannot be written.
+    """
+    if result_file is not None:
+        from lakelens.locations import absolute_path
+        from lakelens.stores.data_files import local_form, write_bytes
+
+        place = absolute_path(result_file)
+        path = local_form(place)
+        if path is not None:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(_of_json(result), default=str, allow_nan=False)
+        write_bytes(place, f"{text}\n".encode(), None)
+    set_task_values(_of_json(result))
+    print_json(result)
+
+
+def add_result_argument(parser: argparse.ArgumentParser) -> None:
+    """Adds `--result-file` to a command, and to each of its actions."""
+    for action in list(parser._actions):
+        if isinstance(action, argparse._SubParsersAction):
+            for sub in action.choices.values():
+                add_result_argument(sub)
+    parser.add_argument(
+        "--result-file",
+        default=argparse.SUPPRESS,  # an action's own default does not undo what was given before its name
+        metavar="PATH|URI",
+        help="write the JSON object of the last stdout line here too",
+    )
 
 
 def add_session_arguments(parser: argparse.ArgumentParser) -> None:

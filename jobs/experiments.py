@@ -1,4 +1,4 @@
-"""Lists the runs of a store and shows one of them (`lakelens experiments`, `lakelens experiments show RUN`)."""
+"""Lists the runs of a store, shows one of them, and pauses, resumes or ends one (`lakelens experiments`)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import dataclasses
 import sys
 from typing import Any
 
-from lakelens.jobs.command import main_of
+from lakelens.jobs.command import EXIT_DONE, EXIT_FAILED, add_session_arguments, main_of
+from lakelens.jobs.train import resume_run
 
-DESCRIPTION = "List the runs of trainings, or show one of them."
+DESCRIPTION = "List the runs of trainings; show, pause, resume or kill one of them."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,6 +22,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     show.add_argument("run_id", metavar="RUN", help="the run's id")
     _add_flags(show, list_flags=False)
     show.set_defaults(work=_show)
+    for action, meaning in (("pause", "write a checkpoint and end"), ("kill", "end at once")):
+        asked = actions.add_parser(action, help=f"ask a running training, wherever it runs, to {meaning}")
+        asked.add_argument("run_id", metavar="RUN", help="the run's id")
+        asked.add_argument("--wait-s", type=float, default=60.0, help="seconds to wait until it has ended")
+        _add_flags(asked, list_flags=False)
+        asked.set_defaults(work=_ask)
+    resumed = actions.add_parser("resume", help="go on, here, with a run that has paused or failed")
+    resumed.add_argument("resume", metavar="RUN", help="the run's id")
+    _add_flags(resumed, list_flags=False)
+    add_session_arguments(resumed)
+    resumed.set_defaults(work=resume_run)
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
@@ -57,6 +69,15 @@ def _show(args: argparse.Namespace) -> dict[str, Any]:
     if not args.json:
         print("\n".join(run_page(details)))
     return dataclasses.asdict(details)
+
+
+def _ask(args: argparse.Namespace) -> dict[str, Any]:
+    from lakelens.tracking.requests import ask
+
+    run = ask(args.run_id, args.action, args.tracking_uri, args.wait_s)
+    if run.state == "RUNNING":
+        print(f"run {run.run_id} has not ended after {args.wait_s:g} s; the request stands", file=sys.stderr)
+    return {**dataclasses.asdict(run), "exit_code": EXIT_FAILED if run.state == "RUNNING" else EXIT_DONE}
 
 
 def main() -> int:

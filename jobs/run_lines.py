@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lakelens.inference.evaluation.result import EvaluationResult
+from lakelens.inference.model.registry import ModelDifference, RegisteredVersion
 from lakelens.tracking.run_listing import RunDetails, RunSummary
+from lakelens.tracking.runs import ORIGIN_TAG
 
 _HEADINGS = ("RUN", "STATE", "TABLE", "ENTRY POINT", "METRIC", "STARTED", "TOOK")
 _LONGEST_ENTRY = 40
@@ -36,6 +39,7 @@ def run_page(details: RunDetails) -> list[str]:
         "started": f"{run.started}, took {duration(run.seconds)}",
         "checkpoint": run.digest or "",
         "artifacts": details.artifacts,
+        "reproduces": details.tags.get(ORIGIN_TAG, ""),
     }
     lines = [f"{name:<12} {value}" for name, value in facts.items() if value]
     lines += _block("parameters", details.params)
@@ -46,6 +50,46 @@ def run_page(details: RunDetails) -> list[str]:
         table = _table(entry.table, entry.table_version)
         lines.append(f"    {table} in {_table(entry.predictions, entry.version)}, {entry.scored_at}")
     return lines
+
+
+def evaluation_lines(result: EvaluationResult) -> list[str]:
+    """Writes an evaluation: its scores, beside those of the model before, each class, and where the page is."""
+    before = {} if result.other is None else result.other.scores
+    rows: list[Sequence[str]] = [("", "MODEL", *(["BEFORE"] if before else []))]
+    for name, value in result.evaluation.scores.items():
+        rows.append((name, f"{value:.4f}", *([f"{before[name]:.4f}"] if name in before else [])))
+    lines = _table_of(rows)
+    rows = [("CLASS", "ROWS", "PRECISION", "RECALL", "F1")]
+    for one in result.evaluation.classes:
+        rows.append((one.name, str(one.support), *map(_value, (one.precision, one.recall, one.f1))))
+    lines += ["", *_table_of(rows)]
+    changed = result.comparison
+    if changed is not None:
+        lines += ["", f"{changed.mended} answers mended, {changed.broken} broken; p = {changed.p_value:.2g} (McNemar)"]
+        lines += [f"the class that gained most: {changed.mended_class}"] if changed.mended_class else []
+    return lines + [f"{name}: {place}" for name, place in (("page", result.page), ("in", result.artifacts)) if place]
+
+
+def version_lines(versions: Sequence[RegisteredVersion]) -> list[str]:
+    """Writes versions of registered models as a table with a heading."""
+    rows: list[Sequence[str]] = [("MODEL", "ALIASES", "TRAINED ON", "RUN", "CHECKPOINT")]
+    for one in versions:
+        table = (one.trained_on or "").rstrip("/").rpartition("/")[2]
+        rows.append((one.uri, ", ".join(one.aliases), table, one.run_id or "", (one.digest or "")[:12]))
+    return _table_of(rows)
+
+
+def difference_lines(found: ModelDifference) -> list[str]:
+    """Writes how the runs of two models differ; what only one has is a dash in the other."""
+    facts = {
+        "run": (found.first.summary.run_id, found.second.summary.run_id),
+        "trained on": tuple(_table(one.summary.table, one.summary.version) for one in (found.first, found.second)),
+        "checkpoint": tuple((one.summary.digest or "")[:12] for one in (found.first, found.second)),
+        **found.params,
+        **found.metrics,
+    }
+    shown = [(name, *(_value(value) for value in values)) for name, values in facts.items()]
+    return _table_of([("", "FIRST", "SECOND"), *shown])
 
 
 def trace_lines(trace: Mapping[str, Any], indent: str = "") -> list[str]:
@@ -87,6 +131,10 @@ def _cells(run: RunSummary) -> tuple[str, ...]:
     return run.run_id, run.state, table, entry, _metric(run), started, duration(run.seconds)
 
 
+def _value(value: object) -> str:
+    return "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
 def _table(location: str | None, version: int | None) -> str:
     return "" if location is None else f"{location.rstrip('/')}@{version}"
 
@@ -95,6 +143,11 @@ def _metric(run: RunSummary) -> str:
     if run.metric is None:
         return ""
     return f"{run.metric} {'-' if run.value is None else f'{run.value:.4g}'}"
+
+
+def _table_of(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return [_aligned(row, widths) for row in rows]
 
 
 def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:

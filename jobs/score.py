@@ -14,7 +14,9 @@ DESCRIPTION = "Score one version of an image table with a tracked model into a p
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the job's flags."""
-    parser.add_argument("model", help="runs:/<id>, models:/<name>@<alias>, experiment:<id> or a checkpoint folder")
+    parser.add_argument(
+        "model", help="runs:/<id>, models:/<name>@<alias>, experiment:<id>, search:<id> or a checkpoint folder"
+    )
     parser.add_argument("table", help="image table: path, URI or catalog.schema.table")
     parser.add_argument("predictions", help="predictions table to write: path, URI or catalog.schema.table")
     parser.add_argument("--version", default="latest", help="version number, timestamp, pin or latest")

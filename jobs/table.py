@@ -1,6 +1,6 @@
-"""Looks at an image table and its versions, pins, restores and cleans them (`lakelens table`).
+"""Shows, compares, pins, restores, cleans and edits versions of an image table (`lakelens table`).
 
-Only `restore` and `repair` start a JVM.
+Only the actions that write rows start a JVM: `restore`, `repair`, `optimize`, `delete` and `rename-class`.
 """
 
 from __future__ import annotations
@@ -10,59 +10,109 @@ import dataclasses
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lakelens.jobs.command import add_session_arguments, main_of, session_of, version_value
 
-DESCRIPTION = "Look at the versions of an image table, pin, restore and repair them, remove files that none needs."
+if TYPE_CHECKING:
+    from lakelens.etl.image_table import ImageTable
+
+_Work = Callable[[argparse.Namespace], dict[str, Any]]
+_Add = Callable[[str, str, _Work], argparse.ArgumentParser]
+
+DESCRIPTION = "Show, compare, pin, restore, clean and edit the versions of an image table."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the actions and their flags."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
 
-    def add(name: str, text: str, work: Callable[[argparse.Namespace], dict[str, Any]]) -> argparse.ArgumentParser:
+    def add(name: str, text: str, work: _Work) -> argparse.ArgumentParser:
         action = actions.add_parser(name, help=text, description=text)
         action.add_argument("table", help="path or URI of the table")
         action.set_defaults(work=work)
         return action
 
-    listed = add("history", "the versions, the newest first, with rows, classes, batch and user", _history)
-    listed.add_argument("--limit", type=int, default=None, help="only the newest, this many; all when absent")
-    counts = add("counts", "rows by class of one version", _counts)
-    counts.add_argument("--version", default=None, help="number, timestamp or pin; the latest when absent")
-    diff = add("diff", "rows added, removed and changed between two versions, by class", _diff)
+    _add_views(add)
+    _add_protection(add)
+    _add_edits(add)
+
+
+def _add_views(add: _Add) -> None:
+    listed = add("history", "list the versions, newest first, with rows, classes, batch and user", _history)
+    listed.add_argument("--limit", type=int, default=None, help="list only this many of the newest; all by default")
+    counts = add("counts", "count the rows of one version by class", _counts)
+    counts.add_argument("--version", default=None, help="number, timestamp or pin; the latest by default")
+    diff = add("diff", "count the rows that differ between two versions, by class", _diff)
     diff.add_argument("first", help="number, timestamp or pin")
-    diff.add_argument("second", nargs="?", default=None, help="the same; the latest when absent")
-    add("pins", "the pins, and what else protects versions", _pins)
+    diff.add_argument("second", nargs="?", default=None, help="the same; the latest by default")
+    listed = add("changes", "list the rows that differ between two versions", _changes)
+    listed.add_argument("first", help="number, timestamp or pin")
+    listed.add_argument("second", nargs="?", default=None, help="number, timestamp or pin; the latest by default")
+    listed.add_argument("--limit", type=int, default=1000, help="list at most this many; all are counted")
+    quarantine = add("quarantine", "list the files that are not stored, with their reasons", _quarantine)
+    quarantine.add_argument("--reason", default=None, help="only files with this reason")
+    quarantine.add_argument("--batch", default=None, metavar="BATCH_ID", help="only files of this ingest")
+    quarantine.add_argument("--limit", type=int, default=1000, help="list at most this many files; all are counted")
+    profile = add("profile", "write an HTML page about one version: classes, sizes, samples, near-duplicates", _profile)
+    profile.add_argument("--version", default=None, help="number, timestamp or pin; the latest by default")
+    profile.add_argument(
+        "--samples",
+        type=int,
+        default=None,
+        metavar="N",
+        help="images per class, 0-12; chosen by the number of classes by default",
+    )
+    profile.add_argument(
+        "--no-near-duplicates",
+        action="store_true",
+        help="skip the search for near-duplicates, which decodes every image",
+    )
+    profile.add_argument(
+        "--output",
+        type=Path,
+        default=None,
+        help="folder for profile.html and its PNG files; <table>-v<version>-profile by default",
+    )
+
+
+def _add_protection(add: _Add) -> None:
+    add("pins", "list the pins and the runs that protect versions", _pins)
     pin = add("pin", "give a version a name that protects its files", _pin)
     pin.add_argument("name", help="the pin's name")
-    pin.add_argument("--version", default=None, help="number or timestamp; the latest when absent")
-    pin.add_argument("--replace", action="store_true", help="let a pin of that name move")
-    unpin = add("unpin", "take a pin away", _unpin)
+    pin.add_argument("--version", default=None, help="number or timestamp; the latest by default")
+    pin.add_argument("--replace", action="store_true", help="move an existing pin of that name")
+    unpin = add("unpin", "remove a pin", _unpin)
     unpin.add_argument("name", help="the pin's name")
-    untrack = add("untrack", "forget that a run has read versions, so that it protects none", _untrack)
+    untrack = add("untrack", "remove the protection of versions that a run has read", _untrack)
     untrack.add_argument("run_id", help="the run's id, as `pins` shows it")
-    restore = add("restore", "make a new version whose rows are those of an old one (starts Spark)", _restore)
+    vacuum = add("vacuum", "remove data files that no version within the retention needs", _vacuum)
+    vacuum.add_argument(
+        "--set-retention", type=int, default=None, metavar="HOURS", help="retention to use instead of the table's own"
+    )
+    vacuum.add_argument("--allow-short-retention", action="store_true", help="accept fewer than 168 hours")
+    vacuum.add_argument(
+        "--keep-protected", action="store_true", help="keep the files of protected versions instead of failing"
+    )
+    vacuum.add_argument("--dry-run", action="store_true", help="print what would be removed")
+
+
+def _add_edits(add: _Add) -> None:
+    restore = add("restore", "make a new version with the rows of an old one (starts Spark)", _restore)
     restore.add_argument("version", help="number, timestamp or pin")
     add_session_arguments(restore)
-    repair = add("repair", "give each class one number of its own, where others have damaged that", _repair)
-    repair.add_argument("--yes", action="store_true", help="change the table; without it, what would change is printed")
+    repair = add("repair", "correct class numbers that other writers have damaged (starts Spark)", _repair)
+    repair.add_argument("--yes", action="store_true", help="change the table; by default print what would change")
     add_session_arguments(repair)
-    quarantine = add("quarantine", "the files that could not be stored, with their reasons", _quarantine)
-    quarantine.add_argument("--reason", default=None, help="only files with this reason")
-    quarantine.add_argument("--batch", default=None, metavar="BATCH_ID", help="only files that this ingest found bad")
-    quarantine.add_argument("--limit", type=int, default=1000, help="list this many files at most; all are counted")
-    vacuum = add("vacuum", "remove files that no version within the retention needs", _vacuum)
-    vacuum.add_argument("--set-retention", type=int, default=None, metavar="HOURS", help="instead of the table's own")
-    vacuum.add_argument("--allow-short-retention", action="store_true", help="accept fewer than 168 hours")
-    vacuum.add_argument("--keep-protected", action="store_true", help="leave protected versions instead of refusing")
-    vacuum.add_argument("--dry-run", action="store_true", help="only tell what would go")
-    profile = add("profile", "write a page about one version: classes, sizes, samples, near-duplicates", _profile)
-    profile.add_argument("--version", default=None, help="number, timestamp or pin; the latest when absent")
-    profile.add_argument("--samples", type=int, default=None, metavar="N", help="pictures of each class, 0-12")
-    profile.add_argument("--no-near-duplicates", action="store_true", help="do not decode every image to look for them")
-    profile.add_argument("--output", type=Path, default=None, help="folder for profile.html and its PNG files")
+    optimize = add("optimize", "rewrite small data files into larger ones (starts Spark)", _optimize)
+    add_session_arguments(optimize)
+    delete = add("delete", "delete rows; their files stay out until their content changes (starts Spark)", _delete)
+    delete.add_argument("where", help="SQL condition on the columns, such as \"label_name = 'cat' AND width < 32\"")
+    add_session_arguments(delete)
+    rename = add("rename-class", "rename a class; its number stays (starts Spark)", _rename_class)
+    rename.add_argument("old", help="the class's name")
+    rename.add_argument("new", help="its new name, which no class may have")
+    add_session_arguments(rename)
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
@@ -99,12 +149,24 @@ def _counts(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _diff(args: argparse.Namespace) -> dict[str, Any]:
-    from lakelens.etl.versions.classes import diff
+    from lakelens.etl.versions.changes import KINDS, diff
 
     found = diff(args.table, version_value(args.first), _version(args.second))
-    for word in ("added", "removed", "changed"):
+    for word in KINDS:
         _print_counts(word, getattr(found, word))
     return dataclasses.asdict(found)
+
+
+def _changes(args: argparse.Namespace) -> dict[str, Any]:
+    from lakelens.etl.versions.changes import changes
+
+    found = changes(args.table, version_value(args.first), _version(args.second))
+    rows = found.slice(0, args.limit).to_pylist()
+    for row in rows:
+        print(f"{row['change']:<8} {row['label_name'] or '(no class)'}  {row['path']}")
+    if len(rows) < found.num_rows:
+        print(f"... and {found.num_rows - len(rows)} more (--limit)")
+    return {"count": found.num_rows, "changes": rows}
 
 
 def _pins(args: argparse.Namespace) -> dict[str, Any]:
@@ -169,6 +231,26 @@ def _repair(args: argparse.Namespace) -> dict[str, Any]:
     elif not args.yes:
         print("nothing was changed; --yes changes it")
     return dataclasses.asdict(repair(spark, location) if args.yes and plan.findings else plan)
+
+
+def _optimize(args: argparse.Namespace) -> dict[str, Any]:
+    return _edited(args, "optimize", lambda table: table.optimize())
+
+
+def _delete(args: argparse.Namespace) -> dict[str, Any]:
+    return _edited(args, "delete", lambda table: table.delete(args.where))
+
+
+def _rename_class(args: argparse.Namespace) -> dict[str, Any]:
+    return _edited(args, "rename-class", lambda table: table.rename_class(args.old, args.new))
+
+
+def _edited(args: argparse.Namespace, action: str, work: Callable[[ImageTable], Any]) -> dict[str, Any]:
+    from lakelens.etl.image_table import ImageTable
+
+    result = work(ImageTable(session_of(args, f"lakelens table {action} {args.table}"), args.table))
+    print(result)
+    return dataclasses.asdict(result)
 
 
 def _quarantine(args: argparse.Namespace) -> dict[str, Any]:

@@ -14,6 +14,11 @@ from lakelens.locations import absolute, is_table_name
 
 DESCRIPTION = "Train a model on one pinned version of an image table."
 
+COLUMN_ROLES = ("image", "label", "split", "format", "boxes")
+# What goes beside an experiment file, and beside --resume; all else is a key of the experiment.
+_BESIDE_A_FILE = frozenset({"table", "set", "dry_run", "master", "conf"})
+_BESIDE_A_RUN = frozenset({"resume", "tracking_uri", "master", "conf"})
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the job's flags."""
@@ -46,7 +51,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tracking-uri", default=None, help="MLflow tracking URI; MLFLOW_TRACKING_URI when absent")
     parser.add_argument("--experiment", default="lakelens", help="MLflow experiment")
     parser.add_argument("--checkpoint-dir", default=None, help="folder that every rank can write")
+    _add_data_arguments(parser)
+    _add_rank_arguments(parser)
     add_session_arguments(parser)
+
+
+def _add_data_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("data")
+    group.add_argument(
+        "--filter", action="append", default=[], metavar="COLUMN=VALUE", help="rows to keep, in both splits; several"
+    )
+    group.add_argument(
+        "--column",
+        action="append",
+        default=[],
+        metavar="ROLE=NAME",
+        help=f"another name of the column of {', '.join(COLUMN_ROLES)}; several",
+    )
+    group.add_argument("--materialize", default=None, help="folder for a plain copy of a version that needs one")
+
+
+def _add_rank_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("ranks")
+    group.add_argument("--max-restarts", type=int, default=0, help="restarts from the last checkpoint")
+    group.add_argument(
+        "--use-gpu", action=argparse.BooleanOptionalAction, default=None, help="one GPU per rank, or none"
+    )
+    group.add_argument(
+        "--env", action="append", default=[], metavar="NAME=VALUE", help="a variable of the ranks; several"
+    )
+    group.add_argument("--slots-wait-s", type=float, default=60.0, help="seconds to wait for free slots")
+    group.add_argument("--stall-timeout-s", type=float, default=60.0, help="seconds until a stopped rank fails the job")
+    group.add_argument("--driver-port", type=int, default=0, help="port that ranks on executors connect to; 0 is any")
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
@@ -54,7 +90,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     if (args.table is None) == (args.resume is None):
         raise InvalidArgumentError("give a table, an experiment file, or --resume RUN_ID")
     if args.resume is not None:
-        return _resume(args)
+        _require_no_flags_beside(args, f"--resume {args.resume}", _BESIDE_A_RUN, "the run goes on as it was begun")
+        return resume_run(args)
     if args.table.endswith((".yaml", ".yml")):
         return _run_experiment(args)
     if args.set or args.dry_run:
@@ -77,12 +114,21 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         np=args.np,
         epochs=args.epochs,
         batch_size=args.batch_size,
-        hyperparameters=hyperparameters(args.hparam),
+        hyperparameters=named_values(args.hparam, "--hparam"),
         seed=args.seed,
         tracking_uri=args.tracking_uri,
         experiment_name=args.experiment,
+        filters=named_values(args.filter, "--filter") or None,
+        materialize=args.materialize,
+        max_restarts=args.max_restarts,
+        use_gpu=args.use_gpu,
+        env=key_values(args.env, "--env"),
+        slots_wait_s=args.slots_wait_s,
+        stall_timeout_s=args.stall_timeout_s,
+        driver_port=args.driver_port,
         spark=spark,
         **options,
+        **column_names(args.column),
     )
     return {**dataclasses.asdict(result), "tracking_uri": without_password(result.tracking_uri)}
 
@@ -94,7 +140,7 @@ def _run_experiment(args: argparse.Namespace) -> dict[str, Any]:
     from lakelens.training.experiment.dry_run import plan_of
     from lakelens.training.experiment.run_trial import run_trial
 
-    _require_no_flags_beside(args)
+    _require_no_flags_beside(args, args.table, _BESIDE_A_FILE, "set the file's key instead, with --set KEY=VALUE")
     config = ExperimentConfig.read(args.table, args.set)
     on_executors = config.resources.strategy == "horovod_cluster" or is_table_name(config.data.table)
     needs_spark = on_executors or bool(args.master or args.conf)
@@ -105,8 +151,8 @@ def _run_experiment(args: argparse.Namespace) -> dict[str, Any]:
     return {**dataclasses.asdict(result), "tracking_uri": without_password(result.tracking_uri)}
 
 
-def _resume(args: argparse.Namespace) -> dict[str, Any]:
-    """Goes on with a run."""
+def resume_run(args: argparse.Namespace) -> dict[str, Any]:
+    """Goes on with the run `args.resume`."""
     from lakelens.tracking.runs import resolve_tracking_uri, without_password
     from lakelens.training.experiment.config_record import read_config
     from lakelens.training.experiment.train import resume
@@ -118,29 +164,30 @@ def _resume(args: argparse.Namespace) -> dict[str, Any]:
     return {**dataclasses.asdict(result), "tracking_uri": without_password(result.tracking_uri)}
 
 
-def _require_no_flags_beside(args: argparse.Namespace) -> None:
-    """Checks that flags which say what the file says are absent."""
+def _require_no_flags_beside(args: argparse.Namespace, what: str, allowed: frozenset[str], way_out: str) -> None:
+    """Checks that flags are absent which say what the experiment says."""
     parser = argparse.ArgumentParser()
     add_arguments(parser)
-    usual = parser.parse_args([args.table])
-    for name in (
-        "version",
-        "entrypoint",
-        "np",
-        "epochs",
-        "batch_size",
-        "hparam",
-        "seed",
-        "tracking_uri",
-        "experiment",
-        "checkpoint_dir",
-    ):
-        if getattr(args, name) != getattr(usual, name):
-            flag = f"--{name.replace('_', '-')}"
-            raise InvalidArgumentError(f"{flag} beside {args.table}: set the file's key instead, with --set KEY=VALUE")
+    usual = vars(parser.parse_args([]))
+    for name in sorted(usual.keys() - allowed):
+        if getattr(args, name) != usual[name]:
+            raise InvalidArgumentError(f"--{name.replace('_', '-')} beside {what}: {way_out}")
 
 
-def hyperparameters(pairs: Sequence[str]) -> dict[str, Any]:
+def column_names(pairs: Sequence[str]) -> dict[str, Any]:
+    """Reads `ROLE=NAME` flags as arguments of `train`.
+
+    Raises:
+        InvalidArgumentError: If there is no such role.
+    """
+    names = key_values(pairs, "--column")
+    for role in names:
+        if role not in COLUMN_ROLES:
+            raise InvalidArgumentError(f"--column {role}={names[role]}: roles are {', '.join(COLUMN_ROLES)}")
+    return {f"{role}_column": name for role, name in names.items()}
+
+
+def named_values(pairs: Sequence[str], flag: str) -> dict[str, Any]:
     """Reads `NAME=VALUE` flags, each value as YAML.
 
     Raises:
@@ -148,7 +195,7 @@ def hyperparameters(pairs: Sequence[str]) -> dict[str, Any]:
     """
     from lakelens.training.configuration.yaml_file import parse_value
 
-    return {name: parse_value(text, f"--hparam {name}") for name, text in key_values(pairs, "--hparam").items()}
+    return {name: parse_value(text, f"{flag} {name}") for name, text in key_values(pairs, flag).items()}
 
 
 def main() -> int:

@@ -9,18 +9,23 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .errors import LakelensError
+from .errors import InvalidHyperparameters, LakelensError
 
 if TYPE_CHECKING:
     from .etl.image_table import ImageTable
+    from .etl.images.recipe import Limits, Recipe
+    from .inference.evaluation.evaluate import evaluate
     from .inference.scoring.score import score
     from .inference.udf import predict_udf
     from .spark.session import spark_session
     from .training.configuration.experiment import ExperimentConfig
     from .training.experiment.train import train
+    from .training.feed.converter import decode_images, make_delta_converter
     from .training.feed.copies import materialize
     from .training.feed.feed import DeltaFeed
     from .training.runner.runner import HorovodRunner
+    from .training.trials.keras_trial import KerasTrial
+    from .training.trials.keras_trial import KerasTrial as Trial
 
 __version__ = "0.1.0"
 
@@ -29,8 +34,16 @@ __all__ = [
     "ExperimentConfig",
     "HorovodRunner",
     "ImageTable",
+    "InvalidHyperparameters",
+    "KerasTrial",
     "LakelensError",
+    "Limits",
+    "Recipe",
+    "Trial",
     "__version__",
+    "decode_images",
+    "evaluate",
+    "make_delta_converter",
     "materialize",
     "predict_udf",
     "score",
@@ -43,6 +56,13 @@ _HOME_OF = {
     "ExperimentConfig": ".training.configuration.experiment",
     "HorovodRunner": ".training.runner.runner",
     "ImageTable": ".etl.image_table",
+    "KerasTrial": ".training.trials.keras_trial",
+    "evaluate": ".inference.evaluation.evaluate",
+    "decode_images": ".training.feed.converter",
+    "make_delta_converter": ".training.feed.converter",
+    "Limits": ".etl.images.recipe",
+    "Recipe": ".etl.images.recipe",
+    "Trial": ".training.trials.trial",
     "materialize": ".training.feed.copies",
     "predict_udf": ".inference.udf",
     "score": ".inference.scoring.score",

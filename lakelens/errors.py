@@ -10,7 +10,10 @@ from typing import Any
 
 
 class LakelensError(Exception):
-    """Base of every error that lakelens raises."""
+    """Base of every error that lakelens raises; pickles with its attributes."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), str(self), dict(self.__dict__))
 
 
 class UsageError(LakelensError):
@@ -25,6 +28,10 @@ class UsageError(LakelensError):
 
 class InvalidArgumentError(UsageError, ValueError):
     """Raised when an argument is outside what its rule allows."""
+
+
+class UnknownOptionError(InvalidArgumentError, TypeError):
+    """Raised when a call is given a keyword that it does not have; names the nearest one that it has."""
 
 
 class ConfigurationError(InvalidArgumentError):
@@ -76,9 +83,6 @@ class ImageError(LakelensError):
         super().__init__(message)
         self.reason = reason
 
-    def __reduce__(self) -> tuple[type[ImageError], tuple[str, str]]:
-        return type(self), (self.reason, str(self))
-
 
 # --- tables ---------------------------------------------------------------------------------------------------------
 
@@ -100,7 +104,7 @@ class VersionNotFoundError(TableError, UsageError):
 
 
 class VersionFilesMissingError(TableError):
-    """Raised when a version is in the log but VACUUM or a hand has removed its data files."""
+    """Raised when a version is in the log but its data files were removed by VACUUM or by hand."""
 
 
 class VersionUnreadableError(TableError):
@@ -163,7 +167,7 @@ class UnpicklableFunctionError(LaunchError, UsageError):
 
 
 class NotSupportedError(UsageError, NotImplementedError):
-    """Raised when code asks for a name or an option of Horovod's that lakelens has not; says what does the same."""
+    """Raised when code asks for what Horovod or Petastorm has and lakelens has not; says what does the same."""
 
 
 class RankFailedError(LaunchError):
@@ -203,9 +207,6 @@ class RankFailedError(LaunchError):
         self.log = list(log)
         self.traceback = traceback
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), str(self), dict(self.__dict__))
-
 
 class FeedError(LakelensError):
     """Raised when the rows of a pinned version cannot be delivered exactly as promised."""
@@ -235,6 +236,14 @@ class TrialError(UsageError):
     """Raised when an entry point is not a Trial, or a Trial breaks its contract."""
 
 
+class MissingMetricError(TrialError):
+    """Raised when the metric that decides is not among those of a validation; names those there are."""
+
+
+class InvalidHyperparameters(TrialError):
+    """Raised when a Trial refuses hyperparameters that make no model; a search draws others, a training fails."""
+
+
 class TrackingError(LakelensError):
     """Raised when the MLflow store cannot be reached, or refuses what is recorded."""
 
@@ -243,11 +252,23 @@ class TrainingPaused(KeyboardInterrupt):
     """Raised when a training was interrupted and has paused with a checkpoint; a second interrupt ends it at once."""
 
 
+class TrainingKilled(KeyboardInterrupt):
+    """Raised when another process has ended a training (`lakelens experiments kill RUN`)."""
+
+
 # --- search ---------------------------------------------------------------------------------------------------------
 
 
+class SearchFailedError(LakelensError):
+    """Raised when no trial of a search has given a metric; names the first trial's error."""
+
+
+class SearchPaused(TrainingPaused):
+    """Raised when a search was interrupted and its trials have paused with checkpoints; says how to resume it."""
+
+
 class SearcherEventError(LakelensError, ValueError):
-    """Raised when a searcher is told what cannot be: a trial that does not run, a length below the one asked for."""
+    """Raised when an event of a search is impossible: a trial that does not run, a length below the one asked for."""
 
 
 # --- inference ------------------------------------------------------------------------------------------------------
@@ -269,8 +290,8 @@ class ScoringFailedError(LakelensError):
     """Raised when the machine or the model fails while rows are scored, so that no row is to blame."""
 
 
-def _rebuild(kind: type[Exception], message: str, attributes: dict[str, Any]) -> Exception:
-    """Unpickles an exception whose constructor takes keyword arguments."""
-    error = kind(message)
+def _rebuild(kind: type[LakelensError], message: str, attributes: dict[str, Any]) -> LakelensError:
+    """Unpickles an exception, whatever its constructor takes."""
+    error = kind.__new__(kind, message)
     error.__dict__.update(attributes)
     return error

@@ -17,26 +17,20 @@ import json
 import os
 import platform
 import re
-import shutil
 import signal
 import subprocess
 import sys
 import sysconfig
-import tempfile
 import time
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 
 from . import horovod_patch
 from .errors import BuildError, LakelensError, MissingDependencyError, UsageError
-from .logged import last_lines, run_logged, say
+from .horovod_compile import HOROVOD, compile_wheel, pip_environment, run_pip, wheel_is_for
+from .logged import last_lines, say
 
-HOROVOD = "0.28.1"
-# cmake 4 refuses the policy versions of Horovod's CMakeLists; setuptools 70 dropped what its setup.py imports.
-BUILD_TOOLS = ("cmake>=3.13,<4", "setuptools<70", "wheel", "packaging")
 TENSORFLOW_NAMES = ("tensorflow", "tensorflow-cpu", "tensorflow-macos", "tensorflow-cpu-aws")
 COMMAND = "python -m lakelens.horovod_build"
 # One real sum through Gloo: an import alone does not resolve every symbol.
@@ -46,52 +40,6 @@ hvd.init()
 total = hvd.allreduce(tf.ones(3), op=hvd.Sum)
 raise SystemExit(0 if hvd.gloo_built() and float(total[0]) == hvd.size() else "Horovod runs, but without Gloo")
 """
-
-
-@dataclass(frozen=True)
-class Tool:
-    """A program that the compilation needs, and the packages that bring it.
-
-    Attributes:
-        name: What it is called in a message.
-        programs: Any of these on PATH will do.
-        packages: How apt, dnf and brew call it.
-    """
-
-    name: str
-    programs: tuple[str, ...]
-    packages: str
-
-
-TOOLS = (
-    Tool(
-        "a C++ compiler (g++)",
-        ("g++", "c++", "clang++"),
-        "apt-get install g++ (Debian, Ubuntu), dnf install gcc-c++ (Fedora, RHEL), brew install gcc (macOS)",
-    ),
-    Tool(
-        "make",
-        ("make", "gmake"),
-        "apt-get install make (Debian, Ubuntu), dnf install make (Fedora, RHEL), brew install make (macOS)",
-    ),
-)
-
-
-def check_tools(environ: Mapping[str, str] = os.environ) -> None:
-    """Checks that what the compilation needs is on PATH, before anything is downloaded.
-
-    Raises:
-        MissingDependencyError: If a tool is missing; names the package that brings it.
-    """
-    path = environ.get("PATH", os.defpath)
-    missing = []
-    for tool in TOOLS:
-        chosen = environ.get("CXX", "").split()[:1] if "g++" in tool.programs else []
-        if not any(shutil.which(program, path=path) for program in chosen or tool.programs):
-            named = f" (CXX={chosen[0]} does not exist)" if chosen else ""
-            missing.append(f"{tool.name} is missing{named}: {tool.packages}")
-    if missing:
-        raise MissingDependencyError("Horovod has to be compiled on this machine, and " + "; ".join(missing))
 
 
 def tensorflow_version() -> str | None:
@@ -115,7 +63,7 @@ def built_for() -> str | None:
 
 
 def problem() -> str | None:
-    """Says what is wrong with the installed Horovod and how to mend it, from files alone; None when nothing is.
+    """Describes what is wrong with the installed Horovod and how to fix it, from files alone; None when it is usable.
 
     Costs a millisecond: neither TensorFlow nor Horovod is imported.
     """
@@ -132,7 +80,7 @@ def problem() -> str | None:
 
 
 def is_changed() -> bool:
-    """Tells whether the installed Horovod was compiled here, with the change of `horovod_patch`."""
+    """Returns whether the installed Horovod was compiled here, with the change of `horovod_patch`."""
     try:
         return horovod_patch.is_applied(version("horovod"))
     except PackageNotFoundError:
@@ -140,7 +88,7 @@ def is_changed() -> bool:
 
 
 def cache_root(environ: Mapping[str, str] = os.environ) -> Path:
-    """Gives the folder of kept wheels: `$XDG_CACHE_HOME/lakelens/wheels`, or the same below `~/.cache`."""
+    """Returns the folder of kept wheels: `$XDG_CACHE_HOME/lakelens/wheels`, or the same below `~/.cache`."""
     named = environ.get("XDG_CACHE_HOME", "")
     # The XDG rule: a relative path is to be ignored.
     base = Path(named) if named and Path(named).is_absolute() else Path.home() / ".cache"
@@ -164,7 +112,7 @@ def wheel_key(tensorflow: str, *, gpu: bool = False) -> str:
 def kept_wheel(tensorflow: str, *, gpu: bool = False) -> Path | None:
     """Finds the kept wheel for `tensorflow` and this interpreter; None when it has to be compiled."""
     for wheel in sorted((cache_root() / wheel_key(tensorflow, gpu=gpu)).glob("horovod-*.whl")):
-        if _wheel_is_for(wheel, tensorflow):
+        if wheel_is_for(wheel, tensorflow):
             return wheel
     return None
 
@@ -200,7 +148,7 @@ def ensure(*, gpu: bool = False, force: bool = False) -> str:
             say(f"the kept wheel does not run here, compiling again: {wheel}")
             wheel.unlink()
         started = time.monotonic()
-        wheel = _compile(folder, tensorflow, gpu=gpu)
+        wheel = compile_wheel(folder, tensorflow, gpu=gpu)
         _install(wheel)
         failure = _self_test()
         if failure is not None:
@@ -234,16 +182,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _wheel_is_for(wheel: Path, tensorflow: str) -> bool:
-    try:
-        with zipfile.ZipFile(wheel) as archive:
-            metadata = json.loads(archive.read("horovod/metadata.json"))
-            has_library = any("horovod/tensorflow/mpi_lib" in name for name in archive.namelist())
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile):
-        return False
-    return has_library and metadata.get("tensorflow") == tensorflow
-
-
 @contextlib.contextmanager
 def _locked(key: str) -> Iterator[Path]:
     """Yields the key's folder of the cache while no other process builds for the same key."""
@@ -265,100 +203,10 @@ def _locked(key: str) -> Iterator[Path]:
         yield folder
 
 
-def _compile(folder: Path, tensorflow: str, *, gpu: bool) -> Path:
-    check_tools()
-    log = folder / "build.log"
-    with tempfile.TemporaryDirectory(prefix="lakelens-horovod-") as workspace:
-        environment = _build_environment(Path(workspace), gpu=gpu)
-        source = _source(Path(workspace), environment)
-        wheels = Path(workspace) / "wheels"
-        command = [sys.executable, "-m", "pip", "wheel", "--verbose", "--no-deps", "--no-build-isolation"]
-        # pip keeps what it builds by its source alone: its cache would hand out a wheel for another TensorFlow.
-        command += ["--no-cache-dir", "--wheel-dir", str(wheels), str(source)]
-        say(f"compiling Horovod {HOROVOD} for TensorFlow {tensorflow}: about 3 minutes on 2 cores; log: {log}")
-        code = run_logged(command, log, "compiling Horovod", _percent, environment)
-        built = next(iter(wheels.glob("horovod-*.whl")), None)
-        if code != 0 or built is None or not _wheel_is_for(built, tensorflow):
-            raise BuildError(_failure_text(log, code))
-        kept = folder / built.name
-        # Renamed into place, so that no reader ever sees half a wheel.
-        arriving = folder / f".{built.name}.{os.getpid()}"
-        try:
-            shutil.copyfile(built, arriving)
-            arriving.replace(kept)
-        finally:
-            arriving.unlink(missing_ok=True)
-        return kept
-
-
-def _source(workspace: Path, environment: Mapping[str, str]) -> Path:
-    """Downloads Horovod's source and changes it (see `horovod_patch`)."""
-    archives = workspace / "archives"
-    options = ["--no-deps", "--no-build-isolation", "--no-binary", "horovod", "--dest", str(archives)]
-    _pip(
-        ["download", "--quiet", "--no-cache-dir", *options, f"horovod=={HOROVOD}"],
-        environment,
-        f"the source of Horovod {HOROVOD} could not be downloaded",
-    )
-    shutil.unpack_archive(next(archives.glob("horovod-*.tar.gz")), workspace)
-    source = workspace / f"horovod-{HOROVOD}"
-    horovod_patch.apply(source)
-    return source
-
-
-def _build_environment(workspace: Path, *, gpu: bool) -> dict[str, str]:
-    """Derives the compiler's environment, with build tools of its own where the installed ones do not fit."""
-    environment = _pip_environment()
-    tools = workspace / "tools"
-    _pip(
-        ["install", "--quiet", "--target", str(tools), *BUILD_TOOLS],
-        environment,
-        "the build tools could not be installed",
-    )
-    environment |= {
-        "PYTHONPATH": str(tools),
-        "PATH": f"{tools / 'bin'}{os.pathsep}{environment.get('PATH', os.defpath)}",
-        "HOROVOD_CMAKE": str(tools / "bin" / "cmake"),
-        "HOROVOD_WITH_TENSORFLOW": "1",
-        "HOROVOD_WITHOUT_PYTORCH": "1",
-        "HOROVOD_WITHOUT_MXNET": "1",
-        "HOROVOD_WITH_GLOO": "1",
-        "HOROVOD_WITHOUT_MPI": "1",
-        # Below make this variable is set already, and Horovod would then compile one file at a time.
-        "MAKEFLAGS": f"-j{os.cpu_count() or 2}",
-    }
-    environment.pop("MFLAGS", None)
-    if gpu:
-        environment["HOROVOD_GPU_OPERATIONS"] = "NCCL"
-    return environment
-
-
-def _pip_environment() -> dict[str, str]:
-    """Derives an environment in which pip installs into this interpreter and nowhere else."""
-    dropped = (
-        "PYTHONPATH",
-        "PYTHONHOME",
-        "PIP_TARGET",
-        "PIP_PREFIX",
-        "PIP_USER",
-        "PIP_CONSTRAINT",
-        "PIP_REQUIRE_HASHES",
-    )
-    kept = {name: value for name, value in os.environ.items() if name not in dropped}
-    return kept | {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PYTHONUNBUFFERED": "1"}
-
-
-def _pip(arguments: Sequence[str], environment: Mapping[str, str], failure: str) -> None:
-    command = [sys.executable, "-m", "pip", *arguments]
-    done = subprocess.run(command, env=dict(environment), capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise BuildError(f"{failure}: pip ended with {done.returncode}\n{last_lines(done.stdout + done.stderr)}")
-
-
 def _install(wheel: Path) -> None:
-    _pip(
+    run_pip(
         ["install", "--quiet", "--no-deps", "--no-index", "--force-reinstall", str(wheel)],
-        _pip_environment(),
+        pip_environment(),
         f"{wheel} could not be installed",
     )
 
@@ -381,19 +229,6 @@ def _self_test() -> str | None:
     if done.returncode == 0:
         return None
     return last_lines(done.stderr) or f"it ended with {done.returncode}"
-
-
-def _percent(line: str) -> str | None:
-    """Reads make's percentage from one line of the build."""
-    found = re.match(r"\s*\[\s*(\d+)%\]", line)
-    return f"{found.group(1)} %" if found else None
-
-
-def _failure_text(log: Path, code: int) -> str:
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    errors = [line for line in lines if re.search(r"\berror\b[: ]", line, re.IGNORECASE)][:5]
-    shown = "\n".join([*errors, "...", *lines[-25:]])
-    return f"Horovod did not compile (pip ended with {code}). The whole log: {log}\n{shown}"
 
 
 if __name__ == "__main__":

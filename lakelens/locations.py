@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 from .errors import InvalidArgumentError
 
@@ -13,13 +13,22 @@ _TABLE_NAME = re.compile(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*){1,2}$")
 _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*:")
 
 
+def table_and_version(text: str | Path) -> tuple[str, str | None]:
+    """Splits `table@version`; the version is None where there is none.
+
+    The last `@` counts, unless a `/` follows it, as in `abfss://container@account.dfs.core.windows.net/table`.
+    """
+    table, at, version = str(text).rpartition("@")
+    return (table, version) if at and table and version and "/" not in version else (str(text), None)
+
+
 def is_table_name(location: str) -> bool:
-    """Tells whether `location`, as `absolute` gives it, is `schema.table` or `catalog.schema.table`, not a path."""
+    """Returns whether `location`, as `absolute` gives it, is `schema.table` or `catalog.schema.table`, not a path."""
     return "/" not in location and _TABLE_NAME.match(location) is not None
 
 
 def has_scheme(location: str) -> bool:
-    """Tells whether `location` starts with a URI scheme such as `s3a:` or `file:`."""
+    """Returns whether `location` starts with a URI scheme such as `s3a:` or `file:`."""
     return _SCHEME.match(location) is not None
 
 
@@ -70,8 +79,3 @@ def _path_of(uri: str) -> str:
         path = slash + rest
     # Not parsed as a URL: ? and # are letters of a file's name, to Spark too.
     return str(Path(unquote(path)).absolute())
-
-
-def file_uri(path: str | Path) -> str:
-    """Writes a local path as a `file://` URI with spaces, % and non-ASCII characters quoted."""
-    return "file://" + quote(str(Path(path).expanduser().absolute()))

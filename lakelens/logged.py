@@ -67,7 +67,7 @@ def say(text: str) -> None:
 
 
 def last_lines(text: str, count: int = 25) -> str:
-    """Gives the last `count` lines of `text`."""
+    """Returns the last `count` lines of `text`."""
     return "\n".join(text.strip().splitlines()[-count:])
 
 

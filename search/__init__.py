@@ -1,4 +1,4 @@
-"""Search over hyperparameters: which trials to start, continue and stop.
+"""Search over hyperparameters: which trials to start, continue and stop. Doors: `run`, `resume`.
 
 A searcher is a pure state machine: events go in, operations come out, and its whole state is one JSON object. It knows
 no clock, no file and no Spark; whoever runs the trials tells it what happened:
@@ -8,18 +8,37 @@ no clock, no file and no Spark; whoever runs the trials tells it what happened:
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from .create import create_searcher, restore_searcher
 from .operations import Continue, Create, Operation, Stop
 from .preview import preview
 from .searchers.base import Searcher
 
+if TYPE_CHECKING:
+    from .running.result import SearchResult
+    from .running.run import resume, run
+
 __all__ = [
     "Continue",
     "Create",
     "Operation",
+    "SearchResult",
     "Searcher",
     "Stop",
     "create_searcher",
     "preview",
     "restore_searcher",
+    "resume",
+    "run",
 ]
+
+# Training comes with these; the searchers need nothing of it.
+_HOME_OF = {"SearchResult": ".running.result", "resume": ".running.run", "run": ".running.run"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'lakelens.search' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOME_OF[name], __name__), name)

@@ -36,15 +36,16 @@ class Bracket:
 
 def plan_brackets(settings: SearcherSettings) -> list[Bracket]:
     """Plans the brackets of an adaptive search, the one with the most rungs first."""
-    divisor = settings.divisor
-    rungs = list(settings.bracket_rungs) or rungs_of_mode(
-        settings.mode, most_rungs(settings.max_rungs, divisor, settings.max_length, settings.max_trials)
+    divisor = Fraction(str(settings.divisor))  # 3.3 as 33/10, not as the binary number beside it
+    longest = settings.max_length.amount
+    rungs = settings.bracket_rungs or rungs_of_mode(
+        settings.mode, most_rungs(settings.max_rungs, divisor, longest, settings.max_trials)
     )
     rungs = sorted(rungs, reverse=True)[: settings.max_trials]  # each bracket has one trial at least
     trials = divide_trials(settings.max_trials, divisor, rungs)
     concurrent = divide_concurrency(settings.max_concurrent_trials, divisor, trials)
     return [
-        Bracket(rung_lengths(count, divisor, settings.max_length), share, at_once, divisor)
+        Bracket(rung_lengths(count, divisor, longest), share, at_once, divisor)
         for count, share, at_once in zip(rungs, trials, concurrent, strict=True)
     ]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import InvalidArgumentError
-from .checks import shown
+from ..training.configuration.rules import shown
 from .searchers.base import SNAPSHOT_FORMAT, Definition, Searcher
 from .searchers.grid import GridSearcher
 from .searchers.random import RandomSearcher

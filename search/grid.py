@@ -8,7 +8,16 @@ from fractions import Fraction
 from typing import Any
 
 from ..errors import ConfigurationError
-from .space import Categorical, Constant, Double, Int, KeyPath, Leaf, Log, Space, between
+from ..training.configuration.hyperparameters import (
+    Categorical,
+    Const,
+    Double,
+    Int,
+    Leaf,
+    Log,
+    between,
+)
+from ..training.configuration.space import KeyPath, Space
 
 
 class Grid:
@@ -42,10 +51,10 @@ class Grid:
 
 
 def _points(path: str, leaf: Leaf) -> int:
-    if isinstance(leaf, Constant):
+    if isinstance(leaf, Const):
         return 1
     if isinstance(leaf, Categorical):
-        return len(leaf.values)
+        return len(leaf.vals)
     if leaf.count is None:
         raise ConfigurationError(
             f"{path}.count: missing; a grid needs the number of values of each int, double and log"
@@ -55,10 +64,10 @@ def _points(path: str, leaf: Leaf) -> int:
 
 def _value(leaf: Leaf, index: int, points: int) -> Any:
     """The value at an index; a single point lies in the middle of its range."""
-    if isinstance(leaf, Constant):
-        return copy.deepcopy(leaf.value)
+    if isinstance(leaf, Const):
+        return leaf.at(0)
     if isinstance(leaf, Categorical):
-        return copy.deepcopy(leaf.values[index])
+        return copy.deepcopy(leaf.vals[index])
     share = Fraction(1, 2) if points == 1 else Fraction(index, points - 1)
     if isinstance(leaf, Int):
         return round_half_away(leaf.minval + share * (leaf.maxval - leaf.minval))

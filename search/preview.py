@@ -6,10 +6,10 @@ from collections import Counter
 from typing import Any
 
 from ..errors import ConfigurationError
+from ..training.configuration.space import Space
 from .brackets import Bracket, plan_brackets
 from .grid import Grid
-from .settings import read_settings
-from .space import read_space
+from .settings import read_sections
 
 
 def preview(searcher_config: Any, hyperparameters: Any = None) -> dict[int, int]:
@@ -28,16 +28,16 @@ def preview(searcher_config: Any, hyperparameters: Any = None) -> dict[int, int]
     Raises:
         ConfigurationError: If a key is unknown, missing or breaks its rule.
     """
-    settings = read_settings(searcher_config)
-    space = None if hyperparameters is None else read_space(hyperparameters)
+    sections = read_sections(searcher_config, hyperparameters)
+    settings, longest = sections.searcher, sections.searcher.max_length.amount
     if settings.name == "grid":
-        if space is None:
+        if hyperparameters is None:
             raise ConfigurationError(
                 "hyperparameters: missing; the size of a grid is that of its hyperparameters' values"
             )
-        return {settings.max_length: Grid(space).size}
+        return {longest: Grid(Space.read(sections.hyperparameters)).size}
     if settings.name != "adaptive_asha":
-        return {settings.max_length: settings.max_trials}
+        return {longest: settings.max_trials}
     ends: Counter[int] = Counter()
     for bracket in plan_brackets(settings):
         ends += _ends(bracket)

@@ -113,7 +113,7 @@ def coordinates_of(boxes: Sequence[Box]) -> Coordinates:
 
 
 def with_coordinates(boxes: Sequence[Box], coordinates: Coordinates) -> tuple[Box, ...]:
-    """Gives boxes new corners, row by row."""
+    """Replaces the corners of boxes, row by row."""
     return tuple(
         replace(box, xmin=row[0], ymin=row[1], xmax=row[2], ymax=row[3])
         for box, row in zip(boxes, coordinates.tolist(), strict=True)
@@ -121,7 +121,7 @@ def with_coordinates(boxes: Sequence[Box], coordinates: Coordinates) -> tuple[Bo
 
 
 def upright_size(orientation: int, size: tuple[int, int]) -> tuple[int, int]:
-    """Gives (width, height) of an image after EXIF `orientation` has been applied."""
+    """Returns (width, height) of an image after EXIF `orientation` has been applied."""
     return (size[1], size[0]) if orientation in _TURNING_ORIENTATIONS else size
 
 

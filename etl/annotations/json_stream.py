@@ -51,7 +51,7 @@ class _Window:
         return not self.ended
 
     def peek(self) -> str:
-        """Gives the next character that is no blank, or nothing at the end."""
+        """Returns the next character that is no blank, or nothing at the end."""
         while True:
             while self.position < len(self.text):
                 character = self.text[self.position]

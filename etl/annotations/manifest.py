@@ -82,7 +82,7 @@ def manifest_format(location: str) -> str:
     """Tells a manifest's format from its suffix.
 
     Raises:
-        InvalidArgumentError: If the suffix is none of those that are known.
+        InvalidArgumentError: If the suffix is unknown.
     """
     suffix = location.rstrip("/").rpartition(".")[2].lower()
     if suffix not in _FORMAT_OF_SUFFIX:
@@ -210,7 +210,7 @@ def read_json(stream: BinaryIO, location: str) -> Iterator[dict[str, Any]]:
 
 
 def _first_bytes(stream: BinaryIO) -> bytes:
-    """Gives the first byte that is no blank and no byte order mark, and goes back to the beginning."""
+    """Returns the first byte that is no blank and no byte order mark, and goes back to the beginning."""
     start = stream.read(1)
     while start and start in b" \t\r\n\xef\xbb\xbf":
         start = stream.read(1)

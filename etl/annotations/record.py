@@ -129,7 +129,7 @@ def limit_classes(annotation: Annotation, known: Collection[str]) -> Annotation:
 
 
 def limit_boxes(annotation: Annotation) -> Annotation:
-    """Marks an image with more boxes than one row may hold, and lets go of them."""
+    """Marks an image with more boxes than one row may hold, and drops the boxes."""
     if len(annotation.boxes) <= MAX_BOXES_PER_IMAGE:
         return annotation
     return replace(annotation, boxes=()).with_problem(TOO_MANY_BOXES, f"{len(annotation.boxes)} boxes")
@@ -268,13 +268,13 @@ def annotation_batches(annotations: Iterable[Annotation], batch_boxes: int = 50_
 
     arrow_schema = annotations_arrow_schema()
     rows: list[dict[str, Any]] = []
-    held = 0
+    size = 0
     for annotation in annotations:
         rows.append(row_of(annotation))
-        held += 1 + len(annotation.boxes) + len(annotation.problems)
-        if held >= batch_boxes:
+        size += 1 + len(annotation.boxes) + len(annotation.problems)
+        if size >= batch_boxes:
             yield pa.RecordBatch.from_pylist(rows, schema=arrow_schema)
-            rows, held = [], 0
+            rows, size = [], 0
     if rows:
         yield pa.RecordBatch.from_pylist(rows, schema=arrow_schema)
 

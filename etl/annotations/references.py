@@ -66,7 +66,7 @@ def _resolved(reference: object, root: str) -> str:
 
 
 def relative_reference(path: str, root: str) -> str | None:
-    """Gives a listed path relative to the source folder, unquoted; None when it lies elsewhere.
+    """Returns a listed path relative to the source folder, unquoted; None when it lies elsewhere.
 
     Args:
         path: As `sources` lists it.

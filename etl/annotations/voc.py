@@ -200,7 +200,7 @@ def image_key(relative_path: str) -> str:
 
 
 def split_list(relative_path: str) -> tuple[str, str] | None:
-    """Tells which split a file lists: (folder that its names are below, `train`, `val`, `test` or `trainval`), or None.
+    """Returns what a file lists: (folder that its names are below, `train`, `val`, `test` or `trainval`), or None.
 
     Lists of one class, such as `ImageSets/Main/cat_train.txt`, say which images hold a cat, not which split they are
     in.
@@ -218,7 +218,7 @@ def parse_split_list(text: str, folder: str) -> Iterator[str]:
 
 
 def with_split_lists(annotation: Annotation, lists: Collection[str]) -> Annotation:
-    """Gives an image the split of the lists that name it; being in two of `train`, `val` and `test` is a conflict.
+    """Assigns an image the split of the lists that name it; being in two of `train`, `val` and `test` is a conflict.
 
     `trainval` counts only for images in neither `train` nor `val`, as in VOC2007's published sets: it means `train`.
     """

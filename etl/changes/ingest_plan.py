@@ -1,15 +1,16 @@
-"""What an ingest has to do: each file of the source against what the table and its quarantine already know."""
+"""The plan of an ingest: each file of the source compared with the table and its quarantine."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ..model import schema
 from ..model.labels import NO_CLASS
+from ..sources.listing import IGNORED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -28,32 +29,9 @@ GONE = "gone"
 WORK = (NEW, CHANGED)
 
 
-class Group(NamedTuple):
-    """Files that are alike, as they are counted.
-
-    Attributes:
-        status: Their status; None when they are passed over.
-        files: How many they are.
-        ignored: Why they are passed over.
-        in_quarantine: Whether they are in quarantine and do not belong there.
-        listed_class: The class that the source gives them.
-        stored_class: The class that the table has, `(no class)` for a row without one; None where it has no row.
-        rank: The smallest number of their class folders, or None.
-        touched: How many of them were found unchanged by their content.
-        work_bytes: Bytes of all.
-        largest: Bytes of the largest.
-    """
-
-    status: str | None
-    files: int
-    ignored: str | None = None
-    in_quarantine: bool = False
-    listed_class: str | None = None
-    stored_class: str | None = None
-    rank: int | None = None
-    touched: int = 0
-    work_bytes: int = 0
-    largest: int = 0
+# Files that are alike in these are counted together; `Plan.add` takes the counts, which are these.
+GROUPED_BY = (STATUS, IGNORED, IN_QUARANTINE, schema.LABEL_NAME, STORED_CLASS)
+FILES, BYTES, LARGEST, RANK = "files", "bytes", "largest", "rank"
 
 
 @dataclass
@@ -112,7 +90,7 @@ class Plan(ABC):
         """
 
     def release(self) -> None:
-        """Lets go of what is kept for the plan."""
+        """Frees what the plan keeps."""
         return
 
     @property
@@ -138,7 +116,7 @@ class Plan(ABC):
         return sorted(name for name in self.lost_by_class if not self.listed_by_class[name])
 
     def paths(self, *statuses: str, limit: int | None = None) -> list[str]:
-        """Lists the paths of the files of some statuses, at most so many."""
+        """Lists the paths of the files of some statuses, at most `limit`."""
         from pyspark.sql import functions as F
 
         if not any(self.counts[status] for status in statuses):
@@ -172,31 +150,31 @@ class Plan(ABC):
         statuses = (*WORK, KNOWN, GONE) if with_gone else (*WORK, KNOWN)
         return self.files.where(F.col(IN_QUARANTINE) & F.col(STATUS).isin(*statuses)).select(schema.PATH)
 
-    def add(self, group: Group) -> None:
-        """Counts some files."""
-        status, files = group.status, group.files
+    def add(self, group: Mapping[str, Any]) -> None:
+        """Counts files that are alike: the values of `GROUPED_BY`, and of these files the counts."""
+        status, files, in_quarantine = group[STATUS], group[FILES], group[IN_QUARANTINE]
         if status is None:
-            self.ignored[str(group.ignored)] += files
+            self.ignored[str(group[IGNORED])] += files
             return
         self.counts[status] += files
-        listed_class, stored_class = group.listed_class, group.stored_class
+        listed_class, stored_class = group[schema.LABEL_NAME], group[STORED_CLASS]
         if stored_class not in (None, NO_CLASS) and (status == GONE or listed_class != stored_class):
             self.lost_by_class[stored_class] += files
         if stored_class is not None and status in (GONE, CHANGED):
             (self.gone_by_class if status == GONE else self.changed_by_class)[stored_class] += files
         if status == GONE:
-            self.quarantined_gone += files if group.in_quarantine else 0
+            self.quarantined_gone += files if in_quarantine else 0
             return
         if listed_class is not None:
             self.listed_by_class[listed_class] += files
         if status == KNOWN:
-            self.mended_known += files if group.in_quarantine else 0
-            self.touched += group.touched
+            self.mended_known += files if in_quarantine else 0
+            self.touched += group[TOUCHED]
             return
-        self.quarantined_work += files if group.in_quarantine else 0
+        self.quarantined_work += files if in_quarantine else 0
         self.work_by_class[listed_class or NO_CLASS] += files
-        self.work_bytes += group.work_bytes
-        self.largest_bytes = max(self.largest_bytes, group.largest)
+        self.work_bytes += group[BYTES] or 0
+        self.largest_bytes = max(self.largest_bytes, group[LARGEST] or 0)
         if listed_class is not None:
-            ranks = [rank for rank in (self.class_ranks.get(listed_class), group.rank) if rank is not None]
+            ranks = [rank for rank in (self.class_ranks.get(listed_class), group[RANK]) if rank is not None]
             self.class_ranks[listed_class] = min(ranks, default=None)

@@ -5,37 +5,52 @@ from __future__ import annotations
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..files.walk import NOT_LOOKED_INTO
 from ..model import schema
-from ..model.labels import NO_CLASS
-from ..quarantine.table import RETRIED_REASONS
 from ..sources.contents import content_hashes
 from ..sources.listing import IGNORED, LABEL_RANK, Listing
 from ..spark.path_forms import column_in_one_form
 from .ingest_plan import (
+    BYTES,
     CHANGED,
+    FILES,
     GONE,
-    IN_QUARANTINE,
+    GROUPED_BY,
     KNOWN,
-    NEW,
+    LARGEST,
+    RANK,
     STATUS,
-    STORED_CLASS,
     STORED_HASH,
     TOUCHED,
     WORK,
-    Group,
     Plan,
+)
+from .rules import (
+    AGAIN,
+    BAD,
+    COUNTS,
+    DECIDED,
+    DECIDED_DDL,
+    STORED,
+    Side,
+    decide,
+    decide_after_reading,
+    without_unseen,
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
 
 _NUMBER = "number"
-_STAMP = (schema.SOURCE_LENGTH, schema.SOURCE_MODIFIED, schema.ANNOTATION_HASH)
+_COMPARABLE = "comparable"
+_READ = "content_read"
+# What knows of a path: the source, the table, its quarantine, its stamps.
+_SIDES = ("listed", "stored", "bad", "again")
 
 
 @dataclass(kw_only=True)
@@ -101,12 +116,14 @@ def make_plan(
         listing: What the source holds.
         stored: The image table, or None when there is none yet.
         quarantined: The quarantine, or None.
-        stamps: Further sizes and times of stored files, rows of `stamps.COLUMNS`, or None.
+        stamps: Further sizes and times of known contents, rows of `reseen_files.COLUMNS`, or None.
         verify_content: Whether to read every known file and compare its content, for sources whose times lie.
     """
-    plan = _counted(_classified(listing, stored, quarantined, stamps))
+    plan = _counted(_decided(listing, stored, quarantined, stamps))
     if plan.counts[GONE] and any(plan.ignored[reason] for reason in NOT_LOOKED_INTO):
-        plan = _in_place_of(plan, _without_unseen(plan.files))
+        unseen = plan.files.where(plan.files[IGNORED].isin(*NOT_LOOKED_INTO)).select(schema.PATH).collect()
+        folders = frozenset(row[0] for row in unseen)
+        plan = _in_place_of(plan, _mapped(plan.files, functools.partial(without_unseen, folders=folders)))
     statuses = [CHANGED, KNOWN] if verify_content else [CHANGED]
     count = sum(plan.comparable[status] for status in statuses)
     return _in_place_of(plan, _compared_by_content(plan.files, listing, statuses, count)) if count else plan
@@ -121,144 +138,84 @@ def _in_place_of(before: SparkPlan, files: DataFrame) -> SparkPlan:
 def _counted(files: DataFrame) -> SparkPlan:
     """Caches files and counts them."""
     from pyspark import StorageLevel
+    from pyspark.sql import functions as F
 
     plan = SparkPlan(frame=files.persist(StorageLevel.MEMORY_AND_DISK))
-    for row in _groups(files):
-        plan.add(_group(row))
-        plan.comparable[row[STATUS]] += row["comparable"]
+    groups = files.groupBy(*GROUPED_BY).agg(
+        F.count("*").alias(FILES),
+        F.sum(schema.SOURCE_LENGTH).alias(BYTES),
+        F.max(schema.SOURCE_LENGTH).alias(LARGEST),
+        F.min(LABEL_RANK).alias(RANK),
+        F.count_if(TOUCHED).alias(TOUCHED),
+        F.count(STORED_HASH).alias(_COMPARABLE),
+    )
+    for row in groups.collect():
+        plan.add(row.asDict())
+        plan.comparable[row[STATUS]] += row[_COMPARABLE]
     return plan
 
 
-def _groups(files: DataFrame) -> list[Row]:
-    from pyspark.sql import functions as F
-
-    groups = files.groupBy(STATUS, IGNORED, IN_QUARANTINE, schema.LABEL_NAME, STORED_CLASS).agg(
-        F.count("*").alias("files"),
-        F.sum(schema.SOURCE_LENGTH).alias("bytes"),
-        F.max(schema.SOURCE_LENGTH).alias("largest"),
-        F.min(LABEL_RANK).alias("rank"),
-        F.count_if(TOUCHED).alias(TOUCHED),
-        F.count(STORED_HASH).alias("comparable"),
-    )
-    return list(groups.collect())
-
-
-def _group(row: Row) -> Group:
-    return Group(
-        status=row[STATUS],
-        files=row["files"],
-        ignored=row[IGNORED],
-        in_quarantine=bool(row[IN_QUARANTINE]),
-        listed_class=row[schema.LABEL_NAME],
-        stored_class=row[STORED_CLASS],
-        rank=row["rank"],
-        touched=row[TOUCHED],
-        work_bytes=row["bytes"] or 0,
-        largest=row["largest"] or 0,
-    )
-
-
-def _without_unseen(files: DataFrame) -> DataFrame:
-    """Leaves out what is called gone and lies below a path that could not be looked into."""
-    from pyspark.sql import functions as F
-
-    unseen = files.where(F.col(IGNORED).isin(*NOT_LOOKED_INTO)).select(F.col(schema.PATH).alias("above"))
-    slashes = f"length({schema.PATH}) - length(replace({schema.PATH}, '/', ''))"
-    above = F.expr(f"transform(sequence(1, {slashes}), n -> substring_index({schema.PATH}, '/', n))")
-    gone = files.where(F.col(STATUS) == GONE).select(schema.PATH, F.explode(above).alias("above"))
-    return files.join(gone.join(unseen, "above").select(schema.PATH).distinct(), schema.PATH, "left_anti")
-
-
 def _compared_by_content(files: DataFrame, listing: Listing, statuses: Sequence[str], count: int) -> DataFrame:
-    """Reads the files of some statuses, `count` of them: one with the content that is stored is known after all."""
+    """Reads the files of some statuses, at most `count`, whose content is not known yet, and decides again."""
     from pyspark.sql import functions as F
 
     candidates = files.where(F.col(STATUS).isin(statuses) & F.col(STORED_HASH).isNotNull())
-    hashed = content_hashes(listing, candidates.select(schema.PATH, schema.SOURCE_LENGTH), count)
-    touched = F.expr(f"coalesce({STATUS} = '{CHANGED}' AND hash = {STORED_HASH}, false)")
-    status = (
-        f"CASE WHEN {TOUCHED} THEN '{KNOWN}' "
-        f"WHEN {STATUS} = '{KNOWN}' AND hash <> {STORED_HASH} THEN '{CHANGED}' ELSE {STATUS} END"
-    )
-    compared = files.join(hashed, schema.PATH, "left").withColumn(TOUCHED, touched)
-    return compared.withColumn(STATUS, F.expr(status)).drop("hash")
+    unread = candidates.where(F.col(schema.CONTENT_HASH).isNull()).select(schema.PATH, schema.SOURCE_LENGTH)
+    hashed = content_hashes(listing, unread, count).withColumnRenamed("hash", _READ)
+    read = files.join(hashed, schema.PATH, "left").withColumn(_READ, F.coalesce(_READ, schema.CONTENT_HASH))
+    return _mapped(read, _decide_after_reading).drop(_READ)
 
 
-def _classified(
+def _decided(
     listing: Listing, stored: DataFrame | None, quarantined: DataFrame | None, stamps: DataFrame | None
 ) -> DataFrame:
-    """Brings everything that is known of a path into one row, with one shuffle however many sides there are."""
+    """Brings all that is known of a path into one row, with one shuffle however many sides there are, and decides."""
     from pyspark.sql import functions as F
 
-    sides = _sides(listing, stored, quarantined, stamps)
-    union = functools.reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), sides.values())
-    paths = union.groupBy(schema.PATH).agg(*[F.max(side).alias(side) for side in sides])
-    tried = ", ".join(f"'{reason}'" for reason in RETRIED_REASONS)
-    is_stored = _is_stored(sides)
-    is_bad = f"({_has_stamp_of('bad')} AND bad.reason NOT IN ({tried}))" if "bad" in sides else "false"
-    if "stored" in sides:  # a restored version may hold the row of a file that has gone bad since: that row has to go
-        is_bad = f"({is_bad} AND stored IS NULL)"
-    known_sides = [side for side in ("stored", "bad") if side in sides]
-    seen = " OR ".join(f"{side} IS NOT NULL" for side in known_sides) or "false"
-    status = (
-        f"CASE WHEN listed IS NULL THEN '{GONE}' WHEN listed.{IGNORED} IS NOT NULL THEN NULL "
-        f"WHEN {is_stored} OR {is_bad} THEN '{KNOWN}' WHEN {seen} THEN '{CHANGED}' ELSE '{NEW}' END"
-    )
-    # A bad file that is known as bad belongs in quarantine; a stored one, or one that is gone, does not.
-    in_quarantine = f"(bad IS NOT NULL AND NOT coalesce({is_bad}, false))" if "bad" in sides else "false"
-    below = F.lit(False) if listing.root is None else F.col(schema.PATH).startswith(listing.root.rstrip("/") + "/")
-    stored_hash = stored_class = "CAST(NULL AS STRING)"
-    if "stored" in sides:
-        said = schema.ANNOTATION_HASH
-        named = f"coalesce(nullif(stored.{schema.LABEL_NAME}, ''), '{NO_CLASS}')"
-        stored_class = f"CASE WHEN stored IS NOT NULL THEN {named} END"
-        stored_hash = f"CASE WHEN listed.{said} <=> stored.{said} THEN stored.{schema.CONTENT_HASH} END"
-    return paths.where(F.col("listed").isNotNull() | (below & F.expr(f"({seen})"))).select(
-        schema.PATH,
-        "listed.*",
-        F.expr(status).alias(STATUS),
-        F.expr(in_quarantine).alias(IN_QUARANTINE),
-        F.expr(stored_hash).alias(STORED_HASH),
-        F.expr(stored_class).alias(STORED_CLASS),
-        F.lit(False).alias(TOUCHED),
-    )
-
-
-def _sides(
-    listing: Listing, stored: DataFrame | None, quarantined: DataFrame | None, stamps: DataFrame | None
-) -> dict[str, DataFrame]:
-    """What each place knows of a path, as one struct of its own name."""
-    from pyspark.sql import functions as F
-
-    files = listing.files
-    if files is None:
+    if listing.files is None:
         raise ValueError(f"{listing.name} was listed by the driver, which plans it too")
-    listed = F.struct(*[name for name in files.columns if name != schema.PATH])
-    sides = {"listed": files.select(schema.PATH, listed.alias("listed"))}
-    path = column_in_one_form(schema.PATH).alias(schema.PATH)
-    if stored is not None:
-        sides["stored"] = stored.select(path, F.struct(*_STAMP, schema.CONTENT_HASH, schema.LABEL_NAME).alias("stored"))
-    if quarantined is not None:
-        sides["bad"] = quarantined.select(path, F.struct(*_STAMP, "reason").alias("bad"))
-    if stamps is not None and stored is not None:
-        again = F.struct(schema.SOURCE_LENGTH, schema.SOURCE_MODIFIED, schema.CONTENT_HASH)
-        sides["again"] = stamps.select(schema.PATH, again.alias("again"))
-    return sides
+    columns = [name for name in listing.files.columns if name != schema.PATH]
+    known = zip(_SIDES[1:], (stored, quarantined, stamps), (STORED, BAD, AGAIN), strict=True)
+    sides = [listing.files.select(schema.PATH, F.struct(*columns).alias("listed"))]
+    sides += [_side(listing.files, rows, name, names) for name, rows, names in known]
+    union = functools.reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), sides)
+    paths = union.groupBy(schema.PATH).agg(*[F.max(side).alias(side) for side in _SIDES])
+    ddl = ", ".join([*(f"`{field.name}` {field.dataType.simpleString()}" for field in paths.schema[:2]), DECIDED_DDL])
+    rule = functools.partial(_decide, root=listing.root)
+    return _mapped(paths, rule, ddl).select(schema.PATH, "listed.*", *DECIDED)
 
 
-def _has_stamp_of(side: str) -> str:
-    return f"({side} IS NOT NULL AND {' AND '.join(f'listed.{name} <=> {side}.{name}' for name in _STAMP)})"
+def _decide(rows: pa.Table, root: str | None) -> pa.Table:
+    paths = rows.column(schema.PATH).combine_chunks()
+    listed, stored, bad, again = (Side.of_structs(rows.column(name).combine_chunks()) for name in _SIDES)
+    decided = decide(paths, listed, stored, bad, again, root)
+    for name in decided.column_names:
+        rows = rows.append_column(name, decided.column(name))
+    return rows.filter(rows.column(COUNTS)).select([schema.PATH, "listed", *DECIDED])
 
 
-def _is_stored(sides: Mapping[str, DataFrame]) -> str:
-    """The SQL condition of a file whose row is as it should be."""
-    if "stored" not in sides:
-        return "false"
-    content, said = schema.CONTENT_HASH, schema.ANNOTATION_HASH
-    same = _has_stamp_of("stored")
-    if "again" in sides:
-        # What the stamp was seen on is the content that the row holds now, and nothing else is said of it.
-        stamp = " AND ".join(f"listed.{name} = again.{name}" for name in (schema.SOURCE_LENGTH, schema.SOURCE_MODIFIED))
-        met_again = f"{stamp} AND again.{content} = stored.{content} AND listed.{said} <=> stored.{said}"
-        same = f"({same} OR coalesce({met_again}, false))"
-    return f"({same} AND NOT coalesce(listed.{content} <> stored.{content}, false))"
+def _decide_after_reading(rows: pa.Table) -> pa.Table:
+    return decide_after_reading(rows, rows.column(_READ))
+
+
+def _side(listed: DataFrame, rows: DataFrame | None, name: str, columns: Sequence[str]) -> DataFrame:
+    """What a table knows of each path, as one struct; of no path where there is no such table."""
+    from pyspark.sql import functions as F
+
+    if rows is None:
+        numbers = {schema.SOURCE_LENGTH: "bigint", schema.SOURCE_MODIFIED: "timestamp"}
+        nothing = [F.lit(None).cast(numbers.get(column, "string")).alias(column) for column in columns]
+        return listed.limit(0).select(schema.PATH, F.struct(*nothing).alias(name))
+    return rows.select(column_in_one_form(schema.PATH).alias(schema.PATH), F.struct(*columns).alias(name))
+
+
+def _mapped(files: DataFrame, rule: Callable[[pa.Table], pa.Table], ddl: str | None = None) -> DataFrame:
+    """Applies a rule to the rows of each Arrow batch; the columns stay unless others are given."""
+    return files.mapInArrow(functools.partial(_each_batch, rule), files.schema if ddl is None else ddl)
+
+
+def _each_batch(rule: Callable[[pa.Table], pa.Table], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    for batch in batches:
+        yield from rule(pa.Table.from_batches([batch])).combine_chunks().to_batches()

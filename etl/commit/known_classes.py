@@ -1,4 +1,4 @@
-"""What is known of a table's classes before an ingest: their numbers, and how many rows each has.
+"""The classes of a table before an ingest: their numbers, and how many rows each has.
 
 Nearly always the latest commit's note tells both. Older commits are read while they are of others; the numbers of the
 rows are looked at where others may have written some.
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...errors import NotAnImageTableError, TableError
+from ...errors import ClassNumbersError, NotAnImageTableError, TableError
 from ...locations import absolute
 from ...stores.data_files import local_form
 from ..log.log_walk import walk_log
@@ -68,6 +68,21 @@ def known_classes(spark: SparkSession, transaction: Transaction, *, look_at_rows
     if look_at_rows or not follows:
         rows = _numbers_in_rows(read_table(spark, transaction.path, transaction.version))
     return KnownClasses(settle(noted, stated, rows), None if memory is None else memory.counts)
+
+
+def sound_classes(spark: SparkSession, transaction: Transaction, location: str) -> KnownClasses:
+    """Finds what `known_classes` finds, and refuses damaged numbers.
+
+    Raises:
+        ClassNumbersError: If two classes of the table have one number, or one has two.
+    """
+    known = known_classes(spark, transaction)
+    if known.numbers.findings():
+        raise ClassNumbersError(
+            f"{location}@{transaction.version}: the class numbers are damaged: {known.numbers.summary()}. "
+            f"`lakelens table repair {location}` says what it would change, and changes it with --yes"
+        )
+    return known
 
 
 def count_classes(rows: DataFrame) -> Counter[str]:

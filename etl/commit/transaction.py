@@ -22,7 +22,7 @@ _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
 @dataclass(frozen=True)
 class Batch:
-    """What a commit is to do.
+    """The contents of a commit.
 
     Attributes:
         rows: Rows of `schema.IMAGE_TABLE_DDL`.
@@ -43,7 +43,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Committed:
-    """What a commit did.
+    """The result of a commit.
 
     Attributes:
         version: The version that it made, or None when there was nothing to commit.

@@ -58,11 +58,11 @@ class Wanted:
         return self.layout in FOLDER_LAYOUTS
 
     def class_of(self, parts: Sequence[str]) -> str | None:
-        """Gives the class of a file by its path's components below the source folder."""
+        """Returns the class of a file by its path's components below the source folder."""
         return class_of_parts(parts, self.layout) if self.has_classes else None
 
     def rank_of(self, parts: Sequence[str]) -> int | None:
-        """Gives the number of the class folder."""
+        """Returns the number of the class folder."""
         return number_of_folder(parts[0]) if len(parts) > 1 and self.has_classes else None
 
 

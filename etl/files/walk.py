@@ -1,4 +1,4 @@
-"""Walks folders of a local or mounted file system; what it passes over is said, never dropped."""
+"""Walks folders of a local or mounted file system; skipped entries are listed with a reason."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ class Entry(NamedTuple):
 
 
 def is_hidden(name: str) -> bool:
-    """Tells whether a file or folder is the operating system's rather than the user's."""
+    """Returns whether a file or folder is the operating system's rather than the user's."""
     return name.startswith(".") or name.lower() in _HIDDEN_NAMES
 
 
 def has_suffix(name: str, suffixes: frozenset[str]) -> bool:
-    """Tells whether a file's name ends with a dot and one of `suffixes`, which are in lower case."""
+    """Returns whether a file's name ends with a dot and one of `suffixes`, which are in lower case."""
     return "." in name and name.rpartition(".")[2].lower() in suffixes
 
 
@@ -74,7 +74,7 @@ def local_path(uri: str) -> bytes:
 
 
 def folder_id(path: bytes) -> frozenset[tuple[int, int]]:
-    """Gives device and inode of a folder, as `visit` takes them; nothing where it cannot be looked at."""
+    """Returns device and inode of a folder, as `visit` takes them; nothing where it cannot be looked at."""
     try:
         return frozenset({_device_and_inode(path)})
     except OSError:

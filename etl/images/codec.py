@@ -1,24 +1,18 @@
-"""Pure Pillow: bytes to an upright RGB image, placement at the target size, JPEG.
-
-Nothing here knows Spark; every function is a function of its arguments alone.
-"""
+"""Bytes of any image file to an upright RGB image, by Pillow; pure."""
 
 from __future__ import annotations
 
 import importlib.util
 import io
-import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
-from PIL import Image, ImageCms, UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError
 
-from ...errors import ImageError, InvalidArgumentError
-from .geometry import RESIZES, Placement, place
+from ...errors import ImageError
+from .colours import to_rgb, to_srgb
 
 # Formats whose decoder is Pillow's own. EPS is left out because it runs Ghostscript on the file; IPTC because it opens
 # what it holds as any format, EPS too; WMF, MPEG, HDF5, GRIB and BUFR because Pillow only recognises them. Pillow tries
@@ -33,12 +27,6 @@ FORMATS = (
 )  # fmt: skip
 
 DEFAULT_MAX_PIXELS = 100_000_000
-DEFAULT_JPEG_QUALITY = 90
-# How many columns and rows share a colour: 4:2:0 is two and two, 4:2:2 two and one, 4:4:4 none.
-SUBSAMPLINGS = ("4:2:0", "4:2:2", "4:4:4")
-# Pillow's filters, the sharpest first; each averages over all source pixels that a stored one covers.
-RESAMPLINGS = ("lanczos", "bicubic", "hamming", "bilinear", "box")
-WHITE = (255, 255, 255)
 
 _ORIENTATION_TAG = 0x0112
 _UPRIGHT = {
@@ -105,10 +93,10 @@ def decode_source(data: bytes, *, target_size: int | None = None, max_pixels: in
     Raises:
         ImageError: As `decode` does.
     """
-    image, size, file_format, said = _load(data, target_size, max_pixels)
-    left = orientation_of(image)
+    image, size, file_format, tiff_orientation = _load(data, target_size, max_pixels)
+    remaining = orientation_of(image)
     # Pillow turns a TIFF's pixels as it loads them, and then takes the tag away.
-    orientation = left if left in _UPRIGHT else said
+    orientation = remaining if remaining in _UPRIGHT else tiff_orientation
     mode = image.mode
     is_plain = (
         file_format in ("JPEG", "PNG")
@@ -117,14 +105,14 @@ def decode_source(data: bytes, *, target_size: int | None = None, max_pixels: in
         and not _needs_care(image)
     )
     try:
-        image = upright(to_rgb(to_srgb(image)), left)
+        image = upright(to_rgb(to_srgb(image)), remaining)
     except ImageError:
         raise
     except MemoryError as error:
         raise ImageError("out_of_memory", "decoding took more memory than one image may") from error
     except Exception as error:  # palettes and samples that only the conversion looks at are broken in as many ways
         raise _decoding_error(error) from error
-    width, height = (size[1], size[0]) if left in _TURNED else size
+    width, height = (size[1], size[0]) if remaining in _TURNED else size
     return Decoded(image, width, height, orientation, file_format, mode, is_plain)
 
 
@@ -148,111 +136,6 @@ def upright(image: Image.Image, orientation: int) -> Image.Image:
     return image if method is None else image.transpose(method)
 
 
-def to_rgb(image: Image.Image) -> Image.Image:
-    """Converts any mode to RGB: transparency over white, 16-bit and float samples scaled rather than clipped."""
-    if image.mode == "RGB" and "transparency" not in image.info:
-        return image
-    if image.mode in ("I", "F") or image.mode.startswith("I;16"):
-        return _scale_samples(image).convert("RGB")
-    if image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
-        rgba = image.convert("RGBA")
-        canvas = Image.new("RGB", rgba.size, WHITE)
-        canvas.paste(rgba, mask=rgba.getchannel("A"))
-        return canvas
-    if image.mode == "LAB":
-        transform = ImageCms.buildTransform(ImageCms.createProfile("LAB"), _srgb(), "LAB", "RGB")
-        return _apply(image, transform)
-    return image.convert("RGB")
-
-
-def to_srgb(image: Image.Image) -> Image.Image:
-    """Converts an image with an embedded ICC profile to sRGB; a profile that does not fit the image is passed over."""
-    profile_bytes = image.info.get("icc_profile")
-    if not profile_bytes or image.mode not in ("RGB", "CMYK", "L", "RGBA"):
-        return image
-    try:
-        profile = ImageCms.ImageCmsProfile(io.BytesIO(profile_bytes))
-        if "sRGB" in ImageCms.getProfileDescription(profile):
-            return image
-        mode = "RGBA" if image.mode == "RGBA" else "RGB"
-        transform = ImageCms.buildTransform(profile, _srgb(), image.mode, mode)
-        return _apply(image, transform)
-    except (ImageCms.PyCMSError, OSError, ValueError, TypeError):
-        return image
-
-
-def fit(
-    image: Image.Image,
-    size: int,
-    resize: str = "fit",
-    fill: tuple[int, int, int] = WHITE,
-    resample: str = RESAMPLINGS[0],
-) -> Image.Image:
-    """Scales an RGB image to `size` x `size` pixels.
-
-    Args:
-        image: An RGB image.
-        size: Side of the result in pixels.
-        resize: `fit` pads the shorter side, `crop` cuts the longer one, `stretch` changes the aspect, `none` keeps the
-            image as it is.
-        fill: Colour of the padding, white as behind transparency.
-        resample: The filter: `lanczos`, `bicubic`, `hamming`, `bilinear` or `box`.
-
-    Raises:
-        InvalidArgumentError: If `size` is not a positive number, `resize` not one of the four, or `resample` no filter.
-    """
-    check_size(size)
-    check_resize(resize)
-    check_resample(resample)
-    return place_image(image, place(resize, image.width, image.height, size), fill, resample)
-
-
-def encode_jpeg(image: Image.Image, quality: int = DEFAULT_JPEG_QUALITY, subsampling: str = SUBSAMPLINGS[0]) -> bytes:
-    """Encodes an RGB image as JPEG with the standard's own Huffman tables."""
-    buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=quality, subsampling=subsampling)
-    return buffer.getvalue()
-
-
-def encode_png(image: Image.Image) -> bytes:
-    """Encodes an RGB image as PNG, every pixel exactly."""
-    buffer = io.BytesIO()
-    image.save(buffer, "PNG")
-    return buffer.getvalue()
-
-
-def check_size(size: int) -> None:
-    """Checks a target size.
-
-    Raises:
-        InvalidArgumentError: If it is not a whole number of 1 or more.
-    """
-    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-        raise InvalidArgumentError(
-            f"size = {size!r}: the side of a stored image is a whole number of pixels, 1 or more"
-        )
-
-
-def check_resize(resize: str) -> None:
-    """Checks the name of a resize method.
-
-    Raises:
-        InvalidArgumentError: If it is not one of `geometry.RESIZES`.
-    """
-    if resize not in RESIZES:
-        raise InvalidArgumentError(f"resize = {resize!r} is not one of {', '.join(RESIZES)}")
-
-
-def check_resample(resample: str) -> None:
-    """Checks the name of a filter.
-
-    Raises:
-        InvalidArgumentError: If it is not one of `RESAMPLINGS`.
-    """
-    if resample not in RESAMPLINGS:
-        raise InvalidArgumentError(f"resample = {resample!r} is not one of {', '.join(RESAMPLINGS)}")
-
-
 def _load(data: bytes, target_size: int | None, max_pixels: int) -> tuple[Image.Image, tuple[int, int], str, int]:
     """Reads the pixels.
 
@@ -263,7 +146,7 @@ def _load(data: bytes, target_size: int | None, max_pixels: int) -> tuple[Image.
     with _opened(data, max_pixels) as image:
         file_format = image.format or ""
         size = image.size
-        said = orientation_of(image) if file_format == "TIFF" else 1
+        tiff_orientation = orientation_of(image) if file_format == "TIFF" else 1
         if target_size is not None and file_format in ("JPEG", "MPO"):
             side = target_size * _DRAFT_MARGIN
             image.draft(None, (side, side))  # None keeps the mode
@@ -273,7 +156,7 @@ def _load(data: bytes, target_size: int | None, max_pixels: int) -> tuple[Image.
             # Icons and turned TIFFs know their size only now.
             _check_pixels(image, max_pixels)
             size = image.size
-        return image, size, file_format, said
+        return image, size, file_format, tiff_orientation
 
 
 @contextmanager
@@ -344,57 +227,3 @@ def orientation_of(image: Image.Image) -> int:
         return int(image.getexif().get(_ORIENTATION_TAG, 1))
     except Exception:  # noqa: BLE001  a broken EXIF block is no reason to lose an image whose pixels are whole
         return 1
-
-
-def place_image(
-    image: Image.Image,
-    placement: Placement,
-    fill: tuple[int, int, int] = WHITE,
-    resample: str = RESAMPLINGS[0],
-) -> Image.Image:
-    """Scales an RGB image with a filter and lays it on a canvas of `fill`, as `placement` says."""
-    scaled_size = (placement.scaled_width, placement.scaled_height)
-    if image.size != scaled_size:
-        image = image.resize(scaled_size, Image.Resampling[resample.upper()], reducing_gap=3.0)
-    if scaled_size == (placement.width, placement.height):
-        return image
-    canvas = Image.new("RGB", (placement.width, placement.height), fill)
-    canvas.paste(image, (placement.offset_x, placement.offset_y))
-    return canvas
-
-
-def _scale_samples(image: Image.Image) -> Image.Image:
-    """Brings integer or float samples of more than 8 bits to 0..255.
-
-    16-bit samples map 0..65535 to 0..255. The bounds of 32-bit integers and floats are unknown to the file, so that
-    their own smallest and largest finite values become 0 and 255, unless they already lie within 0..255.
-    """
-    samples: Any = np.asarray(image)
-    if image.mode.startswith("I;16") or (samples.dtype.kind in "iu" and _is_sixteen_bit(samples)):
-        scaled = (samples.astype(np.uint32) + 128) // 257
-        return Image.fromarray(scaled.astype(np.uint8), "L")
-    samples = samples.astype(np.float64)
-    finite = samples[np.isfinite(samples)]
-    if finite.size == 0:
-        raise ImageError("corrupt", "no sample of the image is a finite number")
-    lowest, highest = float(finite.min()), float(finite.max())
-    samples = np.nan_to_num(samples, nan=lowest, posinf=highest, neginf=lowest)
-    if lowest < 0 or highest > 255 or (image.mode == "F" and highest <= 1):
-        span = highest - lowest
-        samples = (samples - lowest) * (255 / span) if span > 0 and math.isfinite(span) else np.zeros_like(samples)
-    return Image.fromarray(np.rint(samples).clip(0, 255).astype(np.uint8), "L")
-
-
-def _is_sixteen_bit(samples: Any) -> bool:
-    return bool(samples.min() >= 0 and 255 < samples.max() <= 65535)
-
-
-def _srgb() -> Any:
-    return ImageCms.createProfile("sRGB")
-
-
-def _apply(image: Image.Image, transform: Any) -> Image.Image:
-    converted = ImageCms.applyTransform(image, transform)
-    if converted is None:  # only an in-place transform gives nothing back
-        raise ValueError("the ICC transform gave no image")
-    return converted

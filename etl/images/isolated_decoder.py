@@ -27,6 +27,7 @@ from typing import Any
 
 from PIL import Image
 
+from ...error_reports import error_of, report_of
 from ...errors import ImageError
 from .geometry import Placement
 from .recipe import Limits, Recipe
@@ -113,8 +114,9 @@ class IsolatedDecoder:
             header, payload = _unpack(connection.recv_bytes())
         except (EOFError, OSError) as error:
             raise ImageError("decoder_crashed", f"the decoder's process died ({self._end_child()})") from error
-        if "reason" in header:
-            return ImageError(header["reason"], header["error"])
+        if "refused" in header:
+            refused = error_of(header["refused"])
+            return refused if isinstance(refused, ImageError) else ImageError("decoder_crashed", str(refused))
         placement = Placement(**header.pop("placement"))
         return StoredImage(image=payload, placement=placement, **header)
 
@@ -132,7 +134,7 @@ class IsolatedDecoder:
         return here
 
     def _end_child(self) -> str:
-        """Kills the child if it lives, and tells how it ended."""
+        """Kills the child if it is alive, and returns how it ended."""
         pid, connection = self._pid, self._connection
         self._pid = self._connection = None
         if connection is not None:
@@ -163,7 +165,7 @@ def _child_main(connection: Connection[Any, Any], recipe: Recipe, limits: Limits
 
 
 def _bound_child(keep: int, limits: Limits) -> None:
-    """Binds the child to its parent's life and to its memory, and lets go of the parent's sockets."""
+    """Binds the child to its parent's life and to its memory, and closes the sockets of the parent."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
         held = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
@@ -182,19 +184,17 @@ def _serve(connection: Connection[Any, Any], recipe: Recipe, limits: Limits) -> 
             data = request[1:] if request[:1] == b"D" else read_file(request[1:], limits.max_bytes)
             stored = make_stored_image(data, recipe, limits)
         except ImageError as error:
-            connection.send_bytes(_packed({"reason": error.reason, "error": str(error)[:2000]}))
-            continue
+            refused = error
         except MemoryError:
-            text = f"more than {limits.memory_bytes} bytes"
-            connection.send_bytes(_packed({"reason": "out_of_memory", "error": text}))
-            continue
+            refused = ImageError("out_of_memory", f"more than {limits.memory_bytes} bytes")
         except Exception as error:  # noqa: BLE001  as good as a crash, and its words are worth more than an exit code
-            text = f"{type(error).__name__}: {error}"[:2000]
-            connection.send_bytes(_packed({"reason": "decoder_crashed", "error": text}))
+            refused = ImageError("decoder_crashed", f"{type(error).__name__}: {error}")
+        else:
+            header = asdict(stored)
+            payload = header.pop("image")
+            connection.send_bytes(_packed(header, payload))
             continue
-        header = asdict(stored)
-        payload = header.pop("image")
-        connection.send_bytes(_packed(header, payload))
+        connection.send_bytes(_packed({"refused": report_of(refused)}))
 
 
 def _packed(header: Mapping[str, Any], payload: bytes = b"") -> bytes:

@@ -1,4 +1,4 @@
-"""What every image of one table has in common: how it is placed, stored and split; and what one image may cost."""
+"""The recipe of a table (how images are placed, stored and split), and the limits of one source file."""
 
 from __future__ import annotations
 
@@ -10,15 +10,8 @@ from typing import Any
 
 from ...errors import InvalidArgumentError, NotAnImageTableError
 from ..model.splits import DEFAULT_SPLITS, check_splits
-from .codec import (
-    DEFAULT_JPEG_QUALITY,
-    DEFAULT_MAX_PIXELS,
-    RESAMPLINGS,
-    SUBSAMPLINGS,
-    check_resample,
-    check_resize,
-    check_size,
-)
+from .codec import DEFAULT_MAX_PIXELS
+from .encoding import DEFAULT_JPEG_QUALITY, RESAMPLINGS, SUBSAMPLINGS, check_resample, check_resize, check_size
 
 RECIPE_PROPERTY = "lakelens.recipe"
 STORES = ("jpeg", "raw_rgb", "original")
@@ -26,7 +19,7 @@ STORES = ("jpeg", "raw_rgb", "original")
 
 @dataclass(frozen=True)
 class Recipe:
-    """How sources become rows; fixed when the table is created, so that all rows of a table are comparable.
+    """How source files become rows; fixed when the table is created, so that all rows are comparable.
 
     Attributes:
         size: Side of the stored image in pixels.
@@ -87,7 +80,7 @@ class Recipe:
             ) from error
 
     def with_changes(self, **changes: Any) -> Recipe:
-        """Gives the recipe with those of `changes` that are not None."""
+        """Returns the recipe with those of `changes` that are not None."""
         given = {name: value for name, value in changes.items() if value is not None}
         if "splits" in given:
             given["splits"] = check_splits(given["splits"])
@@ -110,7 +103,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Limits:
-    """What one source file may cost before it is quarantined.
+    """Limits for one source file; a file beyond them is quarantined.
 
     Attributes:
         max_bytes: Largest file in bytes.

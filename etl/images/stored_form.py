@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from PIL import Image
 
 from ...errors import ImageError
-from .codec import Decoded, decode_source, encode_jpeg, encode_png, place_image
+from .codec import Decoded, decode_source
+from .encoding import encode_jpeg, encode_png, place_image
 from .geometry import Placement, place
 from .recipe import Limits, Recipe
 

@@ -70,7 +70,7 @@ class StoredImage(NamedTuple):
 
 @cache
 def simplejpeg_works() -> bool:
-    """Tells whether simplejpeg is installed and can be loaded."""
+    """Returns whether simplejpeg is installed and can be loaded."""
     try:
         import simplejpeg  # noqa: F401
     except ImportError:
@@ -194,7 +194,7 @@ def _raw_pixels(data: Bytes, image: StoredImage) -> Pixels:
 
 
 def needs_care(data: Bytes) -> bool:
-    """Tells whether a JPEG may be turned by EXIF or XMP or has a colour profile, which Pillow's way applies.
+    """Returns whether a JPEG may be turned by EXIF or XMP or has a colour profile, which Pillow's way applies.
 
     Looks at the segments before the picture's frame, as ITU T.81 annex B orders them; a marker may have fill bytes
     before it.

@@ -1,4 +1,4 @@
-"""The files of an ingest that did not become rows, with their reasons, as rows for the quarantine."""
+"""The files of an ingest that could not be stored, with their reasons, as rows of the quarantine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .row_task import BatchTask
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# So many files are told by the tasks that have met them; with more, or where tasks ran twice, they are read once more.
+# Tasks report at most so many bad files. With more, or where tasks ran twice, bad files are read once more.
 MOST_TOLD = 50_000
 # A file that is read again for its reason is alone in its Arrow batch.
 _FILES_AT_ONCE = 1

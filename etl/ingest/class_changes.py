@@ -1,4 +1,4 @@
-"""Looks for what an ingest did to the classes: in its plan, and in the table before and after."""
+"""Finds vanished and renamed classes in the plan of an ingest and in the table before and after it."""
 
 from __future__ import annotations
 

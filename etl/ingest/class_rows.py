@@ -163,7 +163,7 @@ def class_rows(
     versions: tuple[int | None, int],
     added: DataFrame | None = None,
 ) -> tuple[ClassRows | None, ClassRows]:
-    """Gives the rows of two versions of a table, both from one reader.
+    """Returns the rows of two versions of a table, both from one reader.
 
     Args:
         spark: The session.
@@ -199,7 +199,7 @@ def _counted(rows: DataFrame) -> dict[str, int]:
 
 
 def _contents(rows: pa.Table) -> set[tuple[str, str]]:
-    """Gives the different pairs of content and class, without those that lack one."""
+    """Returns the different pairs of content and class, without those that lack one."""
     pairs = zip(*(rows.column(name).to_pylist() for name in (schema.CONTENT_HASH, schema.LABEL_NAME)), strict=True)
     return {(content, name) for content, name in pairs if content is not None and name is not None}
 
@@ -226,5 +226,5 @@ def _conflicts(classes: _Found, splits: _Found) -> Conflicts:
 
 
 def _sides(content: str, paths: Mapping[str, str]) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-    """Gives one content's classes or splits, with a file of each."""
+    """Returns one content's classes or splits, with a file of each."""
     return content, tuple(sorted(paths)), tuple(paths[name] for name in sorted(paths))

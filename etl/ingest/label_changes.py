@@ -7,6 +7,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ...results import ReadableResult
+
 CONTENT = "content"
 SPELLING = "spelling"
 
@@ -75,8 +77,8 @@ class Conflicts(NamedTuple):
     split_examples: tuple[SplitConflict, ...] = ()
 
 
-@dataclass(frozen=True)
-class ClassChanges:
+@dataclass(frozen=True, repr=False)
+class ClassChanges(ReadableResult):
     """What became of the classes of a source, and which of its images are in several classes or splits.
 
     Attributes:
@@ -97,7 +99,7 @@ class ClassChanges:
     split_examples: tuple[SplitConflict, ...] = ()
 
     def sentences(self) -> Iterator[str]:
-        """Says it in words, one finding at a time."""
+        """Describes the findings in sentences."""
         for old, new, evidence, images in self.renamed[:_MOST_NAMED]:
             why = f"{images} of its images are in it" if evidence == CONTENT else "by its spelling"
             yield f"class {old!r} seems to be {new!r} now ({why}); each keeps a number of its own"

@@ -1,4 +1,4 @@
-"""A landing folder as a stream: what is there now becomes one commit for each bounded batch of files.
+"""A landing folder as a stream: the files that it holds now become one commit per batch of bounded size.
 
 The table itself is the checkpoint; `docs/decisions/landing-folders.md` says why.
 """
@@ -33,7 +33,7 @@ def ingest_available(
     max_files: int,
     on_batch: Callable[[IngestResult], None] | None = None,
 ) -> StreamResult:
-    """Ingests what a landing folder holds now, in batches of bounded size, each one commit; then ends.
+    """Ingests the files that a landing folder holds now, in batches of bounded size and one commit each.
 
     The table itself is the checkpoint: a file is done when it is known, as stored or as bad, by path, size and time.
     Killed at any moment, the next call goes on where this one stopped, and no file is stored twice or left out.
@@ -46,7 +46,7 @@ def ingest_available(
         on_batch: Is told each batch's result as soon as it is committed.
 
     Raises:
-        TableConflictError: If other writers kept being faster.
+        TableConflictError: If other writers kept committing first.
         UsageError: Its subclasses, as `ingest` does; but an empty folder is no error.
     """
     request.check()
@@ -96,7 +96,7 @@ def _batches(prepared: Prepared, max_files: int) -> Iterator[IngestResult]:
 
 
 def _with_findings(spark: SparkSession, location: str, request: IngestRequest, result: StreamResult) -> StreamResult:
-    """Adds what is to be told of all batches together."""
+    """Adds what concerns all batches together."""
     batch_ids = {batch.batch_id for batch in result.batches if batch.committed}
     version = result.version
     if not batch_ids or version is None:

@@ -1,4 +1,4 @@
-"""Stops an ingest that would take most stored rows, or all of a class, out of the table; pure."""
+"""Stops an ingest that would remove most stored rows, or all rows of a class; pure."""
 
 from __future__ import annotations
 

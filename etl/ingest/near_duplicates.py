@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import ImageError
+from ...results import ReadableResult
 from ..images.perceptual_hash import DEFAULT_MAX_DISTANCE, Hashes, find_nearest
 from ..model import schema
 from ..spark.catalog import read_table
@@ -47,8 +48,8 @@ class NearPair(NamedTuple):
     distance: int
 
 
-@dataclass(frozen=True)
-class NearDuplicates:
+@dataclass(frozen=True, repr=False)
+class NearDuplicates(ReadableResult):
     """What was found.
 
     Attributes:

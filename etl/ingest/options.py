@@ -1,13 +1,15 @@
-"""What a caller may ask of an ingest by keyword. `ImageTable.ingest` describes it."""
+"""The keywords of an ingest. `ImageTable.ingest` documents them."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from ...errors import InvalidArgumentError
-from ..images.recipe import Limits
+from ...options import check_names
+from ..images.recipe import Limits, Recipe
 from ..sources.sources import Source
 from .results import IngestRequest
 
@@ -31,6 +33,7 @@ class RecipeOptions(TypedDict, total=False):
 class IngestOptions(RecipeOptions, total=False):
     """Keywords of `ImageTable.ingest`, `ingest_stream` and `preview`."""
 
+    recipe: Recipe | None
     limits: Limits | None
     removed: str
     verify: str
@@ -46,14 +49,21 @@ def request_of(source: str | Path | DataFrame, layout: str, options: Mapping[str
     """Makes the request that keywords ask for.
 
     Raises:
-        InvalidArgumentError: If there is no such keyword.
+        UnknownOptionError: If there is no such keyword.
+        InvalidArgumentError: If `recipe` or `limits` is something else.
     """
-    known = IngestOptions.__annotations__
-    unknown = sorted(set(options) - set(known))
-    if unknown:
-        raise InvalidArgumentError(f"{unknown[0]}={options[unknown[0]]!r}: an ingest takes {', '.join(sorted(known))}")
+    check_names("ingest", options, ("source", "layout", *IngestOptions.__annotations__))
     asked = dict(options)
     place = {name: asked.pop(name, None) for name in ("annotations", "images")}
-    recipe = {name: asked.pop(name) for name in RecipeOptions.__annotations__ if name in asked}
-    limits = asked.pop("limits", None) or Limits()
-    return IngestRequest(Source(source, layout, **place), recipe, limits, **asked)
+    changes = _fields_of("recipe", asked.pop("recipe", None), Recipe)
+    changes |= {name: value for name in RecipeOptions.__annotations__ if (value := asked.pop(name, None)) is not None}
+    limits = Limits(**_fields_of("limits", asked.pop("limits", None), Limits))
+    return IngestRequest(Source(source, layout, **place), changes, limits, **asked)
+
+
+def _fields_of(name: str, value: Any, kind: type[Recipe] | type[Limits]) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, kind):
+        raise InvalidArgumentError(f"{name}={value!r} is no {kind.__name__}: give lakelens.{kind.__name__}(...)")
+    return {field.name: getattr(value, field.name) for field in dataclasses.fields(kind)}

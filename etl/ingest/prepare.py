@@ -1,4 +1,4 @@
-"""An ingest up to the point where the first image is read: the table opened, the source listed, the work planned."""
+"""Prepares an ingest: opens the table, lists the source and plans, before the first image is read."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...errors import ClassNumbersError, EmptySourceError, NotADeltaTableError
+from ...errors import EmptySourceError, NotADeltaTableError
 from ...locations import absolute, is_table_name
-from ..changes.driver_plan import plan_listing, plan_on_driver
 from ..changes.ingest_plan import GONE, Plan
+from ..changes.plan_on_driver import plan_listing, plan_on_driver
 from ..changes.spark_plan import make_plan
 from ..commit.commit import open_transaction
-from ..commit.known_classes import count_classes, known_classes
+from ..commit.known_classes import count_classes, sound_classes
 from ..commit.transaction import Transaction
 from ..images.recipe import RECIPE_PROPERTY, Recipe
 from ..log.table_columns import TableColumns
 from ..model import schema
+from ..model.aliases import ALIASES_PROPERTY, aliases_of
 from ..model.labels import NO_CLASS, grow_labels
 from ..quarantine.reseen_files import Stamps
 from ..quarantine.table import Quarantine
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Prepared:
-    """An ingest up to the point where the first image is read; a context manager that lets go of the plan.
+    """An ingest up to the point where the first image is read; a context manager that frees the plan.
 
     Attributes:
         spark: A session of its own.
@@ -77,7 +78,7 @@ class Prepared:
 
     @property
     def removes(self) -> bool:
-        """Whether rows of files that the source no longer holds go."""
+        """Whether rows of files that are gone from the source are deleted."""
         return self.request.removed == DELETE
 
     def stored_counts(self) -> Mapping[str, int]:
@@ -90,7 +91,7 @@ class Prepared:
         return self.counts if self.counts is not None else count_classes(self._stored())
 
     def with_plan(self, plan: Plan) -> Prepared:
-        """Gives the same with another plan, and the class numbers that the table has after that one.
+        """Returns the same with another plan, and the class numbers that the table has after that one.
 
         Raises:
             ClassNumbersError: If two classes of the table have one number, or one has two.
@@ -104,12 +105,7 @@ class Prepared:
     def _known_classes(self) -> tuple[Mapping[str, int], Mapping[str, int] | None]:
         if self.transaction is None:
             return {}, None
-        known = known_classes(self.spark, self.transaction)
-        if known.numbers.findings():
-            raise ClassNumbersError(
-                f"{self.location}@{self.version}: the class numbers are damaged: {known.numbers.summary()}. "
-                f"`lakelens table repair {self.location}` says what it would change, and mends it with --yes"
-            )
+        known = sound_classes(self.spark, self.transaction, self.location)
         return known.numbers.labels, known.counts
 
     def _stored(self) -> DataFrame:
@@ -132,8 +128,11 @@ def prepare(user_session: SparkSession, location: str, request: IngestRequest) -
     """
     spark = writing_session(user_session)
     transaction = open_table(spark, location)
+    aliases = _aliases(transaction)
+    if request.classes is not None:
+        request = replace(request, classes=[aliases.get(name, name) for name in request.classes])
     recipe = _recipe(transaction, location, request)
-    listing, plan, columns = _plan(spark, location, transaction, request)
+    listing, plan, columns = _plan(spark, location, transaction, request, aliases)
     try:
         if plan.rows_in == 0 and not (request.removed == DELETE and plan.counts[GONE]):
             passed = ", ".join(f"{count} {reason}" for reason, count in sorted(plan.ignored.items())) or "nothing"
@@ -153,15 +152,19 @@ def prepare(user_session: SparkSession, location: str, request: IngestRequest) -
 
 
 def _plan(
-    spark: SparkSession, location: str, transaction: Transaction | None, request: IngestRequest
+    spark: SparkSession,
+    location: str,
+    transaction: Transaction | None,
+    request: IngestRequest,
+    aliases: Mapping[str, str],
 ) -> tuple[Listing, Plan, TableColumns | None]:
     """Lists the source and plans: on the driver if that is done soon, else by Spark."""
     version = None if transaction is None else transaction.version
     if request.verify != CONTENT:
-        planned = plan_on_driver(spark, location, version, request.source)
+        planned = plan_on_driver(spark, location, version, request.source, aliases)
         if planned is not None:
             return planned
-    listing = list_source(spark, request.source).kept()
+    listing = list_source(spark, request.source).renamed(aliases).kept()
     try:
         return _plan_listed(spark, location, version, request, listing)
     except BaseException:
@@ -214,6 +217,11 @@ def _check_schema(spark: SparkSession, name: str) -> None:
         raise NotADeltaTableError(
             f"{name}: the catalog has no schema {schema_name}; create it, or write ./{name} for a table in a folder"
         )
+
+
+def _aliases(transaction: Transaction | None) -> dict[str, str]:
+    text = None if transaction is None else transaction.property(ALIASES_PROPERTY)
+    return aliases_of({} if text is None else {ALIASES_PROPERTY: text})
 
 
 def _recipe(transaction: Transaction | None, location: str, request: IngestRequest) -> Recipe:

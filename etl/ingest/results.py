@@ -1,4 +1,4 @@
-"""What an ingest is asked for, and what it answers."""
+"""The request and the results of an ingest."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...errors import InvalidArgumentError
+from ...results import ReadableResult
 from ..images.recipe import Limits, Recipe
 from ..sources.sources import Source
 from .label_changes import ClassChanges
@@ -65,9 +66,9 @@ class IngestRequest:
             raise InvalidArgumentError(f"batch_id = {self.batch_id!r}: give a text, or leave it out")
 
 
-@dataclass(frozen=True)
-class IngestResult:
-    """What an ingest did; `rows_in == stored + quarantined + skipped`, always.
+@dataclass(frozen=True, repr=False)
+class IngestResult(ReadableResult):
+    """The result of an ingest; `rows_in == stored + quarantined + skipped`, always.
 
     Attributes:
         version: The table's version that holds the result; the version before when nothing was committed.
@@ -106,9 +107,9 @@ class IngestResult:
     near_duplicates: NearDuplicates | None = None
 
 
-@dataclass(frozen=True)
-class StreamResult:
-    """What the batches of a stream did together; `rows_in == stored + quarantined + skipped`, always.
+@dataclass(frozen=True, repr=False)
+class StreamResult(ReadableResult):
+    """The result of all batches of a stream together; `rows_in == stored + quarantined + skipped`, always.
 
     Attributes:
         version: The table's version after the last batch; None when there is no table and nothing to make one of.
@@ -157,9 +158,9 @@ class StreamResult:
         )
 
 
-@dataclass(frozen=True)
-class IngestPreview:
-    """What an ingest would do; nothing was written.
+@dataclass(frozen=True, repr=False)
+class IngestPreview(ReadableResult):
+    """What an ingest would do; nothing is written.
 
     Attributes:
         version: The table's version that was compared with; None when there is no table yet.

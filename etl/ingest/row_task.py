@@ -49,9 +49,9 @@ class BatchTask:
         batch_id: Written into every row.
         has_annotations: Whether the layout has boxes; without, the column is null rather than empty.
         classes: The only classes that may be stored, or None.
-        problems: Where repaired and dropped boxes are told: reasons by path.
-        outcome: Where `stored_rows` tells what became of the files.
-        refused: Where sources that cannot be stored are told: values of their quarantine rows by path.
+        problems: Collects reasons of repaired and dropped boxes by path.
+        outcome: Collects what `stored_rows` did with the files.
+        refused: Collects sources that cannot be stored: values of their quarantine rows by path.
     """
 
     recipe: Recipe
@@ -65,7 +65,7 @@ class BatchTask:
     refused: Accumulator[dict[str, tuple[Any, ...]]] | None = None
 
     def stored_rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yields the rows of the sources that can be stored; the others are told in `refused`."""
+        """Yields the rows of the sources that can be stored; the others are added to `refused`."""
         from .tally import Outcome
 
         packer, outcome = _Packer(schema.image_arrow_schema()), Outcome()
@@ -175,11 +175,12 @@ class BatchTask:
             schema.SOURCE_MODIFIED: row[schema.SOURCE_MODIFIED],
             schema.BATCH_ID: self.batch_id,
             schema.ANNOTATION_HASH: row[schema.ANNOTATION_HASH],
+            schema.CONTENT_HASH: None,
         }
 
 
 def _rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """Gives the rows without their bytes, and their times as numbers that are dates in Python too."""
+    """Returns the rows without their bytes, and their times as numbers that are dates in Python too."""
     import pyarrow as pa
 
     others = [name for name in batch.schema.names if name not in (CONTENT, schema.SOURCE_MODIFIED)]
@@ -202,7 +203,7 @@ def _sources(batch: pa.RecordBatch, wanted: Sequence[bool]) -> Iterator[Source]:
 
 
 class _Packer:
-    """Gathers rows into Arrow batches of bounded size."""
+    """Collects rows into Arrow batches of bounded size."""
 
     def __init__(self, arrow_schema: pa.Schema) -> None:
         self._schema = arrow_schema

@@ -51,7 +51,7 @@ def ingest(spark: SparkSession, location: str, request: IngestRequest) -> Ingest
     Another writer that commits meanwhile makes it plan again, so that no file is stored twice.
 
     Raises:
-        TableConflictError: If other writers kept being faster; nothing was committed.
+        TableConflictError: If other writers kept committing first; nothing was committed.
         QuarantineConflictError: If they kept changing the quarantine alone, after the images were committed.
         IngestLossError: If it would take most stored rows out of the table, or all of a class; nothing was committed.
         UsageError: Its other subclasses, for every input that cannot be ingested.
@@ -81,7 +81,7 @@ def ingest(spark: SparkSession, location: str, request: IngestRequest) -> Ingest
 
 
 def preview(spark: SparkSession, location: str, request: IngestRequest, limit: int) -> IngestPreview:
-    """Plans an ingest and tells what it would do; reads no image and writes nothing.
+    """Plans an ingest and reports what it would do; reads no image and writes nothing.
 
     Args:
         spark: The session.
@@ -122,7 +122,7 @@ def _vanished(prepared: Prepared) -> tuple[str, ...]:
 
 
 def _class_changes(prepared: Prepared, result: IngestResult, added: DataFrame | None) -> ClassChanges:
-    """Tells what became of the classes."""
+    """Finds vanished and renamed classes, and images in several classes or splits."""
     if not (result.committed or prepared.plan.lost_classes):
         return ClassChanges()
     before = prepared.version
@@ -142,7 +142,7 @@ def run_prepared(prepared: Prepared) -> tuple[IngestResult, DataFrame | None]:
 
     Raises:
         TableConflictError: If another writer was faster.
-        SourceNotFoundError: If a file that Spark reads went away meanwhile; nothing was committed.
+        SourceNotFoundError: If a file that Spark reads was removed meanwhile; nothing was committed.
     """
     try:
         return _Ingest(prepared).run()
@@ -238,7 +238,7 @@ class _Ingest:
         return create_image_table(self._spark, prepared.location, batch)
 
     def _check_before_writing(self, rows: DataFrame) -> None:
-        """Reads the files once before they are written, where nothing else can tell in time how many rows are lost."""
+        """Reads the files once before they are written, where the number of lost rows would be known too late."""
         prepared, changed = self._prepared, self._plan.changed_by_class
         transaction = prepared.transaction
         if transaction is None or transaction.asks_before_commit or not prepared.guard.would_stop(changed):
@@ -247,7 +247,7 @@ class _Ingest:
         prepared.guard.add(self._outcome.value.lost)
 
     def _before_commit(self, row_count: int | None) -> str:
-        """Looks at what was written: raises if too many rows are lost, else gives the note."""
+        """Checks what was written: raises if too many rows are lost, else returns the note."""
         outcome = self._outcome.value
         self._prepared.guard.add(outcome.lost)
         is_counted = row_count in (None, outcome.stored.total())
@@ -258,7 +258,7 @@ class _Ingest:
         return self._prepared.stored_counts()
 
     def _note(self, stored: Mapping[str, int] | None) -> str:
-        """What the table's history says of this commit.
+        """Writes the note of this commit for the table's history.
 
         Args:
             stored: Rows that it brings, by class; None where that is not known.
@@ -289,11 +289,11 @@ class _Ingest:
         return files.where(files[STATUS].isin(*statuses)).select(schema.PATH)
 
     def _settle_quarantine(self, bad: BadFiles | None, version: int | None) -> dict[str, int]:
-        """Writes what is bad, takes out what is mended or gone, and counts the bad by reason.
+        """Records bad files in the quarantine, removes repaired and missing ones, and counts bad files by reason.
 
         Raises:
-            QuarantineConflictError: If others kept changing the quarantine. To plan again, as after a conflict of the
-                table, would find the images known, and tell of an ingest that had stored none.
+            QuarantineConflictError: If others kept changing the quarantine. Planning again, as after a conflict of the
+                table, would find all images known and report an ingest that stored none.
         """
         reasons = {} if bad is None else dict(bad.reasons)
         mended = None

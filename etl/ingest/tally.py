@@ -1,4 +1,4 @@
-"""What workers tell the driver beside the rows that they write: repaired boxes, and what became of the files."""
+"""What tasks report to the driver beside the rows that they write: repaired boxes, stored and lost files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Outcome:
-    """What became of files.
+    """What happened to files.
 
     Attributes:
         stored: Those that became rows, by class.
@@ -27,7 +27,7 @@ class Outcome:
 
 
 class _ByPath(AccumulatorParam[dict[str, Any]]):  # type: ignore[misc]  # pyspark is not typed for mypy here
-    """Joins what tasks tell; the last word on a path counts, and paths beyond a bound are left out."""
+    """Joins what tasks report: the last report on a path counts, and paths beyond a limit are left out."""
 
     def __init__(self, most: int | None) -> None:
         self._most = most
@@ -54,12 +54,12 @@ class _Outcomes(AccumulatorParam[Outcome]):  # type: ignore[misc]  # as above
 
 
 def open_tally(context: SparkContext, most: int | None = None) -> Accumulator[dict[str, Any]]:
-    """Gives an accumulator for `worker.BatchTask`, of so many paths at most."""
+    """Returns an accumulator for `worker.BatchTask`, of so many paths at most."""
     return context.accumulator({}, _ByPath(most))
 
 
 def open_outcome(context: SparkContext) -> Accumulator[Outcome]:
-    """Gives an accumulator for `worker.BatchTask.outcome`."""
+    """Returns an accumulator for `worker.BatchTask.outcome`."""
     return context.accumulator(Outcome(), _Outcomes())
 
 

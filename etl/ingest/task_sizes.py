@@ -13,8 +13,6 @@ from ..sources.listing import Listing
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# A file of a split holds about this much, so that a rank reads several per epoch and none for long.
-_TARGET_FILE_BYTES = 128 * 1024 * 1024
 # Fewer rows in a task would spend more time on starting it than on its images.
 _SMALLEST_TASK_ROWS = 64
 _ARROW_CONTENT_BYTES = 64 * 1024 * 1024
@@ -36,7 +34,7 @@ def task_count(plan: Plan, recipe: Recipe, slots: int) -> int:
     """Chooses how many tasks share a batch: every slot busy, files neither tiny nor larger than the target."""
     pixels = recipe.size * recipe.size
     per_row = {"raw_rgb": 3 * pixels, "jpeg": pixels // 4}.get(recipe.store, plan.work_bytes // max(1, plan.work))
-    by_bytes = math.ceil(plan.work * per_row / _TARGET_FILE_BYTES)
+    by_bytes = math.ceil(plan.work * per_row / schema.TARGET_FILE_BYTES)
     by_slots = min(2 * slots, math.ceil(plan.work / _SMALLEST_TASK_ROWS))
     return max(1, by_bytes, by_slots)
 

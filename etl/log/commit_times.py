@@ -50,14 +50,14 @@ def commit_time(version: int, log: str, storage_options: Mapping[str, str] | Non
         storage_options: Access to an object store.
     """
     try:
-        said = commit_info(version, log, storage_options) or {}
+        info = commit_info(version, log, storage_options) or {}
     except FileNotFoundError:
         return None
     except (UsageError, OSError) as error:
         # delta-rs reaches stores that fsspec has no package or no access for; only the time stays unknown.
         logger.info("%s cannot be read (%s), so the time of version %d is unknown", log, error, version)
         return None
-    milliseconds = said.get("inCommitTimestamp", said.get("timestamp"))
+    milliseconds = info.get("inCommitTimestamp", info.get("timestamp"))
     return None if milliseconds is None else _utc(int(milliseconds))
 
 
@@ -93,10 +93,10 @@ def _info_in(commit: bytes) -> dict[str, Any] | None:
     for line in commit.splitlines():
         if b'"commitInfo"' in line[:20]:
             try:
-                said: dict[str, Any] = json.loads(line)["commitInfo"]
+                info: dict[str, Any] = json.loads(line)["commitInfo"]
             except ValueError:  # cut off
                 return None
-            return said
+            return info
     return None
 
 

@@ -72,8 +72,8 @@ def files_missing(
     named = ", ".join(missing[:_NAMED]) + (f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else "")
     return VersionFilesMissingError(
         f"{snapshot.location}@{snapshot.version}: {len(missing)} of its {len(snapshot.files)} data file(s) are gone: "
-        f"{named or 'one was taken while it was read'}. A VACUUM or a hand has removed them; pin a version to keep its "
-        f"files. Versions with all their files: {ranges_of(whole) or 'none'}"
+        f"{named or 'one was taken while it was read'}. They were removed by VACUUM or by hand; pin a version to keep "
+        f"its files. Versions with all their files: {ranges_of(whole) or 'none'}"
     )
 
 

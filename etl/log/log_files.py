@@ -54,7 +54,7 @@ class LogFiles:
         self.versions = sorted({*self.commits, *self._checkpoints})
 
     def read(self, version: int) -> list[dict[str, Any]]:
-        """Gives the actions of a commit."""
+        """Returns the actions of a commit."""
         name = f"{version:020d}.json"
         if self._system is None:
             text = (self._folder / name).read_text(encoding="utf-8")

@@ -80,7 +80,7 @@ class LogState:
 def walk_log(
     location: str | Path, limit: int | None = None, storage_options: Mapping[str, str] | None = None
 ) -> Iterator[LogState]:
-    """Gives the state after each commit whose entry the log still has, the oldest first.
+    """Returns the state after each commit whose entry the log still has, the oldest first.
 
     Args:
         location: Path or URI of the table.
@@ -140,7 +140,7 @@ def _reopen(state: LogState, location: str, log: LogFiles, storage_options: Mapp
     if log.can_rebuild(state.version):
         try:
             snapshot = open_snapshot(location, state.version, storage_options)
-        except TableError:  # a feature that plain Parquet would get wrong, or a log that a hand has been at
+        except TableError:  # a feature that plain Parquet would get wrong, or a log that was edited by hand
             return
         state.files = _files_of(snapshot)
         state.schema, state.configuration = snapshot.schema, snapshot.configuration

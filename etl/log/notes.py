@@ -19,28 +19,32 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 INGEST, RESTORE, REPAIR = "ingest", "restore", "repair"
+DELETE, RENAME, OPTIMIZE = "delete", "rename", "optimize"
+_KINDS = (INGEST, RESTORE, REPAIR, DELETE, RENAME, OPTIMIZE)
 
 _CLASSES = "classes"
 # Commits of these leave every row as it was.
-_SAME_ROWS = frozenset({"OPTIMIZE", "VACUUM START", "VACUUM END", "SET TBLPROPERTIES", "UNSET TBLPROPERTIES"})
+SAME_ROWS = frozenset({"OPTIMIZE", "VACUUM START", "VACUUM END", "SET TBLPROPERTIES", "UNSET TBLPROPERTIES"})
 # So far back a note is looked for. One without any of ours is of another writer, or older than the notes.
 MOST_COMMITS = 1_000
 _FIRST_COMMITS = 10
 
 
-def write_note(kind: str, labels: Mapping[str, int], counts: Mapping[str, int] | None, **others: Any) -> str:
+def write_note(kind: str, labels: Mapping[str, int] | None, counts: Mapping[str, int] | None, **others: Any) -> str:
     """Writes what a commit says of itself.
 
     Args:
-        kind: `INGEST`, `RESTORE` or `REPAIR`.
-        labels: Every class number that was ever given.
+        kind: `INGEST`, `RESTORE`, ...
+        labels: Every class number that was ever given; None for a commit that changes neither classes nor rows.
         counts: Rows by class of the version that is committed; None where they are not known.
         others: What else is to be said.
     """
-    rows = in_order(counts or {}, labels)
-    classes = {name: [labels.get(name), None if counts is None else rows[name]] for name in rows}
-    said = {name: encodable(value) if isinstance(value, str) else value for name, value in others.items()}
-    return json.dumps({"lakelens": kind, **said, _CLASSES: classes}, ensure_ascii=False)
+    note: dict[str, Any] = {"lakelens": kind}
+    note |= {name: encodable(value) if isinstance(value, str) else value for name, value in others.items()}
+    if labels is not None:
+        rows = in_order(counts or {}, labels)
+        note[_CLASSES] = {name: [labels.get(name), None if counts is None else rows[name]] for name in rows}
+    return json.dumps(note, ensure_ascii=False)
 
 
 def note_of(text: object) -> dict[str, Any]:
@@ -49,7 +53,7 @@ def note_of(text: object) -> dict[str, Any]:
         note = json.loads(str(text))
     except ValueError:
         return {}
-    return note if isinstance(note, dict) and note.get("lakelens") in (INGEST, RESTORE, REPAIR) else {}
+    return note if isinstance(note, dict) and note.get("lakelens") in _KINDS else {}
 
 
 def labels_in(note: Mapping[str, Any]) -> dict[str, int] | None:
@@ -108,7 +112,7 @@ def remember(commits: Iterable[NotedCommit]) -> Memory | None:
             # A restored version may have rows from before a repair.
             rows_follow = same_rows and note["lakelens"] != RESTORE
             return Memory(labels, counts_in(note) if same_rows else None, rows_follow)
-        same_rows = same_rows and operation in _SAME_ROWS
+        same_rows = same_rows and operation in SAME_ROWS
     return None
 
 

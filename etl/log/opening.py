@@ -38,7 +38,7 @@ _OF_A_URL = re.compile(r"%[0-9A-Fa-f]{2}|[?#]")
 
 @contextmanager
 def log_of(place: str, *, whole: bool = False) -> Iterator[str]:
-    """Gives the place at which delta-rs finds the log: dbfs:/ where Databricks mounts it, and a detour for one fault.
+    """Returns the place at which delta-rs finds the log: dbfs:/ where Databricks mounts it, and a detour for one fault.
 
     delta-rs decodes a percent sign in a table's path twice and then misses the folder, so such a table is opened
     through a folder that holds links to its log and, if asked for, to everything beside it. Nothing is written there.
@@ -120,7 +120,7 @@ def _known_pins(place: str, storage_options: Mapping[str, str] | None) -> str:
 
 
 def location_of(location: str | Path) -> str:
-    """Gives a table's absolute path or URI, without a slash at its end.
+    """Returns a table's absolute path or URI, without a slash at its end.
 
     Raises:
         NotADeltaTableError: If it is a catalog name, which only Spark can resolve.
@@ -175,7 +175,7 @@ def open_log(
 
 
 def place_of(location: str | Path, storage_options: Mapping[str, str] | None = None) -> str:
-    """Gives the place of a table whatever its versions use, and whether or not they can be read.
+    """Returns the place of a table whatever its versions use, and whether or not they can be read.
 
     Raises:
         NotADeltaTableError: If there is no table.

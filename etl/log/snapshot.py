@@ -48,7 +48,7 @@ class PartitionColumn:
     codes: npt.NDArray[np.int32]
 
     def at(self, file: int) -> str | None:
-        """Gives the value of one file."""
+        """Returns the value of one file."""
         return self.values[int(self.codes[file])]
 
     def take(self, files: npt.NDArray[np.int64]) -> PartitionColumn:
@@ -86,7 +86,7 @@ class DataFiles:
         self.__dict__.update(state, paths=tuple(text.split(_BETWEEN_PATHS)) if count else ())
 
     def partition_values(self, file: int) -> dict[str, str | None]:
-        """Gives the values of the partition columns that all rows of a file have, as the log writes them."""
+        """Returns the values of the partition columns that all rows of a file have, as the log writes them."""
         return {name: column.at(file) for name, column in self.partitions.items()}
 
     def take(self, files: npt.NDArray[np.int64]) -> DataFiles:
@@ -131,7 +131,7 @@ class Snapshot:
         return None if bool((self.files.rows == ROWS_UNKNOWN).any()) else int(self.files.rows.sum())
 
     def file_location(self, file: int) -> str:
-        """Gives the absolute path or URI of a data file."""
+        """Returns the absolute path or URI of a data file."""
         return locate(self.location, self.files.paths[file])
 
 
@@ -257,7 +257,7 @@ def _refuse_unreadable(place: str, table: DeltaTable) -> None:
 
 
 def has_deletion_vectors(table: DeltaTable) -> bool:
-    """Tells whether deletion vectors mark rows of an open table; also where they cannot be read."""
+    """Returns whether deletion vectors mark rows of an open table; also where they cannot be read."""
     from deltalake.exceptions import DeltaError
 
     try:

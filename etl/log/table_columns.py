@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ...errors import LakelensError
@@ -101,30 +101,47 @@ class TableColumns:
             raise TooMuchError
 
     def _file(self, snapshot: Snapshot, index: int) -> pa.Table:
-        import pyarrow as pa
 
         known = self._read.get(snapshot.files.paths[index])
         if known is not None:
             return known
-        with open_parquet(snapshot, index) as parquet:
-            there = [name for name in self._columns if name in parquet.schema_arrow.names]
-            read = parquet.read(columns=there)
-            arrays = []
-            partitions = snapshot.files.partition_values(index)
-            for field in self._arrow_schema():
-                if field.name in partitions:
-                    arrays.append(pa.repeat(pa.scalar(partitions[field.name], field.type), read.num_rows))
-                elif field.name not in there:
-                    arrays.append(pa.nulls(read.num_rows, field.type))
-                elif field.name == schema.SOURCE_MODIFIED:
-                    times = read.column(field.name).cast(pa.timestamp("us", tz="UTC"), safe=False)
-                    arrays.append(times.cast(pa.int64()))
-                else:
-                    arrays.append(read.column(field.name).cast(field.type))
-            return pa.Table.from_arrays(arrays, schema=self._arrow_schema())
+        return read_columns(snapshot, index, self._arrow_schema())
 
     def _arrow_schema(self) -> pa.Schema:
         import pyarrow as pa
 
         numbers = (schema.SOURCE_LENGTH, schema.SOURCE_MODIFIED)
         return pa.schema([(name, pa.int64() if name in numbers else pa.string()) for name in self._columns])
+
+
+def read_columns(
+    snapshot: Snapshot, file: int, columns: pa.Schema, storage_options: Mapping[str, str] | None = None
+) -> pa.Table:
+    """Reads columns of one data file; partition values come from the log, and columns that it lacks are null.
+
+    Args:
+        snapshot: The version.
+        file: Index of the file.
+        columns: Names and types; `source_modified` as int64 gives microseconds since 1970.
+        storage_options: Access to an object store.
+    """
+    import pyarrow as pa
+
+    partitions = snapshot.files.partition_values(file)
+    with open_parquet(snapshot, file, storage_options) as parquet:
+        present = [name for name in columns.names if name in parquet.schema_arrow.names]
+        read = parquet.read(columns=present)
+        # Without a column to read, pyarrow does not count the rows.
+        rows = int(parquet.metadata.num_rows)
+    arrays = []
+    for field in columns:
+        if field.name in partitions:
+            arrays.append(pa.repeat(pa.scalar(partitions[field.name], field.type), rows))
+        elif field.name not in present:
+            arrays.append(pa.nulls(rows, field.type))
+        elif field.name == schema.SOURCE_MODIFIED:
+            times = read.column(field.name).cast(pa.timestamp("us", tz="UTC"), safe=False)
+            arrays.append(times.cast(pa.int64()))
+        else:
+            arrays.append(read.column(field.name).cast(field.type))
+    return pa.Table.from_arrays(arrays, schema=columns)

@@ -34,7 +34,7 @@ class ClassNumbers:
     Attributes:
         labels: Number by class name, each number once, ordered by number.
         wrong: Rows that contradict it; a class that has no number yet may be among them.
-        contradictions: What the table's property gets wrong, in words.
+        contradictions: Descriptions of errors in the table's property.
     """
 
     labels: dict[str, int]
@@ -42,7 +42,7 @@ class ClassNumbers:
     contradictions: tuple[str, ...] = ()
 
     def findings(self) -> tuple[str, ...]:
-        """Says what is wrong, one finding at a time; empty for a table that is in order."""
+        """Describes what is wrong, one finding at a time; empty for a table without damage."""
         rows = (
             f"{found.rows} {'row or box' if found.rows == 1 else 'rows and boxes'} of {found.name!r} with the number "
             f"{found.number}, {found.why}"

@@ -41,6 +41,8 @@ TABLE_PROPERTIES = {
 
 # Near 32 MiB: large enough for one sequential read, small enough that a rank holds several while it shuffles.
 ROW_GROUP_BYTES = 32 * 1024 * 1024
+# A data file of a split holds about this much, so that a rank reads several per epoch and none for long.
+TARGET_FILE_BYTES = 128 * 1024 * 1024
 
 BOX_CORNERS = ("xmin", "ymin", "xmax", "ymax")
 ANNOTATION_FIELDS = ("label", "label_name", *BOX_CORNERS, "difficult")
@@ -53,7 +55,7 @@ IMAGE_TABLE_DDL = (
 )
 QUARANTINE_DDL = (
     f"{PATH} STRING, reason STRING, error STRING, {LABEL_NAME} STRING, {SOURCE_LENGTH} BIGINT, "
-    f"{SOURCE_MODIFIED} TIMESTAMP, {BATCH_ID} STRING, {ANNOTATION_HASH} STRING"
+    f"{SOURCE_MODIFIED} TIMESTAMP, {BATCH_ID} STRING, {ANNOTATION_HASH} STRING, {CONTENT_HASH} STRING"
 )
 
 
@@ -103,5 +105,7 @@ def quarantine_arrow_schema() -> pa.Schema:
             (SOURCE_MODIFIED, pa.timestamp("us", tz="UTC")),
             (BATCH_ID, pa.string()),
             (ANNOTATION_HASH, pa.string()),
+            # Of deleted rows, whose files stay out as long as their content is the same; null for bad files.
+            (CONTENT_HASH, pa.string()),
         ]
     )

@@ -189,7 +189,7 @@ def tracking(
 
 
 def _is_over(record: Mapping[str, Any]) -> bool:
-    """Tells whether a note was to count as long as its process lives, and that has ended."""
+    """Returns whether a note was to count as long as its process lives, and that has ended."""
     process = record.get("process")
     if not isinstance(process, dict):
         return False

@@ -20,7 +20,7 @@ def this_process() -> dict[str, Any]:
 
 
 def is_running(process: Mapping[str, Any]) -> bool | None:
-    """Tells whether a process is still there; None if this process cannot see it, as on another machine.
+    """Returns whether a process is still there; None if this process cannot see it, as on another machine.
 
     Args:
         process: What `this_process` gave it.

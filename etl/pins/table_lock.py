@@ -131,12 +131,12 @@ class _Marker:
 
     def _acquire(self) -> None:
         seen = _Others()
-        said = False
+        was_reported = False
         self._announce()
         while (blocking := self._blocking(seen)) or self._is_stale():
-            if blocking and not said:
+            if blocking and not was_reported:
                 logger.warning("waiting for %s, which holds the lock in %s", seen.holder(blocking[0]), self._folder)
-                said = True
+                was_reported = True
             if self._is_stale() or blocking[0] < self._name:
                 self._withdraw()
                 while self._blocking(seen):

@@ -1,71 +1,17 @@
-"""The profile as one HTML page that needs nothing else: no script, no font, no address; pure.
-
-Every text of the table goes through `escape`; the page's own content security policy forbids scripts and requests.
-"""
+"""The profile as one HTML page that needs nothing else; pure. Every text of the table goes through `escape`."""
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
-from string import Template
 
+from ... import html_page
 from .data import ClassRows, NearDuplicates, Sample, TableProfile
 from .findings import find_findings
 from .plots import colours_of
 
 _SIGNS = {"warning": "▲", "note": "●", "good": "✓"}
 _EXAMPLE_PATHS = 4
-
-_PAGE = Template("""<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>$title</title><style>$style</style></head>
-<body><header><h1>$name</h1><p class="where">$where</p><ul class="facts">$facts</ul></header>
-<nav>$links</nav><main>$sections</main>
-<footer>Made by lakelens from version $version alone; the quarantine is as it is now.</footer></body></html>
-""")
-
-_STYLE = """
-:root{--ink:#222;--soft:#666;--line:#e3e3e3;--bad:#b3400e;--good:#0a7a55}
-*{box-sizing:border-box}body{margin:0 auto;max-width:1060px;padding:0 24px 48px;color:var(--ink);background:#fff;
-font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"Noto Sans",sans-serif}
-header{padding-top:28px}h1{margin:0;font-size:26px;overflow-wrap:anywhere}.where{margin:2px 0 14px;color:var(--soft);
-overflow-wrap:anywhere;font-size:13px}
-.facts{display:flex;flex-wrap:wrap;gap:10px 34px;margin:0;padding:0;list-style:none}
-.facts b{display:block;font-size:21px;
-font-weight:600;font-variant-numeric:tabular-nums}.facts span{color:var(--soft);font-size:13px}
-nav{position:sticky;top:0;z-index:1;margin:18px -24px 0;padding:9px 24px;background:#fffffff2;
-border-bottom:1px solid var(--line);font-size:14px}nav a{margin-right:18px;color:#0063a0;text-decoration:none}
-section{padding-top:26px;scroll-margin-top:30px}h2{margin:0 0 8px;font-size:19px}h3{margin:18px 0 6px;font-size:15px}
-p{margin:6px 0;max-width:76ch}img.plot{display:block;width:100%;height:auto;margin:6px 0}
-.findings{margin:0;padding:0;list-style:none}.findings li{padding:5px 0 5px 26px;position:relative;
-overflow-wrap:anywhere}.findings i{position:absolute;left:3px;font-style:normal;color:var(--soft)}
-.warning i{color:var(--bad)}.good i{color:var(--good)}
-table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums;font-size:14px}
-th,td{padding:3px 10px 3px 0;border-bottom:1px solid var(--line);text-align:right;vertical-align:middle}
-th{color:var(--soft);font-weight:500;font-size:13px;white-space:nowrap}th.l,td.l{text-align:left;overflow-wrap:anywhere}
-td.zero{color:var(--bad);font-weight:600}td.bar{width:34%;padding-right:0}
-.scroll{max-height:560px;overflow:auto;border:1px solid var(--line);border-radius:6px;padding:0 12px}
-.scroll thead th{position:sticky;top:0;background:#fff;box-shadow:0 1px var(--line)}
-.track{display:flex;height:13px}.track span{display:block;height:100%}
-.key{display:inline-block;width:11px;height:11px;margin:0 5px 0 14px;vertical-align:-1px}
-.cards{display:grid;gap:14px;align-items:start;grid-template-columns:repeat(auto-fill,minmax(var(--card),1fr))}
-.card{border:1px solid var(--line);border-radius:6px;padding:8px 10px;min-width:0}
-.card h3{margin:0 0 6px;font-size:14px;
-font-weight:600;overflow-wrap:anywhere}.card h3 small{color:var(--soft);font-weight:400}
-.thumbs{display:flex;flex-wrap:wrap;gap:5px}.thumbs img{display:block;max-width:100%;height:var(--thumb);width:auto;
-border-radius:3px;background:#eee;outline:1px solid #0001}
-.pair{display:flex;gap:8px}.pair figure{margin:0;flex:1;min-width:0}.pair img{display:block;width:100%;height:150px;
-object-fit:contain;background:#f3f3f3;border-radius:3px}figcaption{font-size:12px;color:var(--soft);
-overflow-wrap:anywhere}
-code{font:12px/1.45 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;overflow-wrap:anywhere}
-summary{cursor:pointer;color:#0063a0;padding:4px 0}dl{margin:0;display:grid;grid-template-columns:max-content 1fr;
-gap:2px 18px;font-size:14px}dt{color:var(--soft)}dd{margin:0;overflow-wrap:anywhere}
-footer{margin-top:36px;color:var(--soft);font-size:13px;border-top:1px solid var(--line);padding-top:10px}
-@media print{nav{display:none}.scroll{max-height:none}}
-"""
 
 
 def render_page(profile: TableProfile, plots: Mapping[str, bytes]) -> str:
@@ -85,17 +31,13 @@ def render_page(profile: TableProfile, plots: Mapping[str, bytes]) -> str:
         ("duplicates", "Near-duplicates", _duplicates(profile, plots)),
         ("quarantine", "Quarantine", _quarantine(profile, plots)),
     ]
-    shown = [(key, title, body) for key, title, body in sections if body]
     name = profile.location.rstrip("/").rpartition("/")[2] or profile.location
-    return _PAGE.substitute(
-        title=escape(f"{name} version {profile.version}"),
-        style=_STYLE,
-        name=escape(f"{name} · version {profile.version}"),
-        where=escape(_where(profile)),
-        facts=_facts(profile),
-        links="".join(f'<a href="#{key}">{title}</a>' for key, title, _ in shown),
-        sections="".join(f'<section id="{key}"><h2>{title}</h2>{body}</section>' for key, title, body in shown),
-        version=str(profile.version),
+    return html_page.render_page(
+        f"{name} · version {profile.version}",
+        _where(profile),
+        _facts(profile),
+        sections,
+        f"Made by lakelens from version {profile.version} alone; the quarantine is as it is now.",
     )
 
 
@@ -104,18 +46,18 @@ def _where(profile: TableProfile) -> str:
     return profile.location + when
 
 
-def _facts(profile: TableProfile) -> str:
-    facts = [
-        (f"{profile.rows:,}", "images"),
-        (f"{len([c for c in profile.named_classes if c.total or c.total_boxes]):,}", "classes"),
-        (f"{len(profile.splits):,}", "splits"),
-        (_bytes(profile.stored_bytes), "in 1 file" if profile.files == 1 else f"in {profile.files:,} files"),
-    ]
+def _facts(profile: TableProfile) -> dict[str, str]:
+    facts = {
+        "images": f"{profile.rows:,}",
+        "classes": f"{len([c for c in profile.named_classes if c.total or c.total_boxes]):,}",
+        "splits": f"{len(profile.splits):,}",
+        "in 1 file" if profile.files == 1 else f"in {profile.files:,} files": _bytes(profile.stored_bytes),
+    }
     if profile.boxes is not None:
-        facts.append((f"{profile.boxes.total:,}", "boxes"))
+        facts["boxes"] = f"{profile.boxes.total:,}"
     if profile.quarantine is not None:
-        facts.append((f"{profile.quarantine.total:,}", "in quarantine"))
-    return "".join(f"<li><b>{escape(value)}</b><span>{escape(name)}</span></li>" for value, name in facts)
+        facts["in quarantine"] = f"{profile.quarantine.total:,}"
+    return facts
 
 
 def _findings(profile: TableProfile) -> str:
@@ -294,28 +236,18 @@ def _quarantine(profile: TableProfile, plots: Mapping[str, bytes]) -> str:
 
 
 def _plot(plots: Mapping[str, bytes], name: str, description: str) -> str:
-    data = plots.get(name)
-    if data is None:
-        return ""
-    return f'<img class="plot" alt="{escape(description)}" src="data:image/png;base64,{_base64(data)}">'
+    return html_page.plot_tag(plots.get(name), description)
 
 
 def _thumbnail(sample: Sample) -> str:
-    about = escape(f"{sample.path} ({sample.split})", quote=True)
-    return f'<img alt="" title="{about}" src="data:image/jpeg;base64,{_base64(sample.jpeg)}">'
+    return html_page.thumbnail_tag(sample.jpeg, f"{sample.path} ({sample.split})")
 
 
 def _figure(sample: Sample) -> str:
-    caption = f"<b>{escape(sample.split or '')}</b> {escape(sample.class_name or '')}<br>{escape(_tail(sample.path))}"
-    image = (
-        f'<img alt="" title="{escape(sample.path, quote=True)}" src="data:image/jpeg;base64,{_base64(sample.jpeg)}">'
-    )
+    place = escape(html_page.tail_of(sample.path))
+    caption = f"<b>{escape(sample.split or '')}</b> {escape(sample.class_name or '')}<br>{place}"
+    image = html_page.thumbnail_tag(sample.jpeg, sample.path)
     return f"<figure>{image}<figcaption>{caption}</figcaption></figure>"
-
-
-def _tail(path: str) -> str:
-    """The last two parts of a path: enough to tell files apart."""
-    return "/".join(path.rsplit("/", 2)[-2:])
 
 
 def _codes(paths: Iterable[str]) -> str:
@@ -332,7 +264,3 @@ def _bytes(size: int) -> str:
     while value >= 1000 and len(units) > 1:
         value, units = value / 1000, units[1:]
     return f"{value:.0f} {units[0]}" if value >= 100 or units[0] == "B" else f"{value:.1f} {units[0]}"
-
-
-def _base64(data: bytes) -> str:
-    return base64.b64encode(data).decode("ascii")

@@ -58,7 +58,7 @@ def draw_plots(profile: TableProfile) -> dict[str, bytes]:
 
 
 def colours_of(splits: Sequence[str]) -> dict[str, str]:
-    """Gives each split its colour."""
+    """Assigns a colour to each split."""
     return {split: SPLIT_COLOURS[min(index, len(SPLIT_COLOURS) - 1)] for index, split in enumerate(splits)}
 
 
@@ -346,7 +346,7 @@ def readable(name: str | None, length: int = _LABEL_LENGTH) -> str:
 
 
 def find_font() -> str:
-    """Gives the path of the font that every matplotlib brings.
+    """Returns the path of the font that every matplotlib brings.
 
     Raises:
         MissingDependencyError: If matplotlib is not installed.

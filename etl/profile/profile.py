@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from ...errors import InvalidArgumentError
+from ...results import ReadableResult
 from ..images.perceptual_hash import DEFAULT_MAX_DISTANCE
 from ..log.snapshot import Snapshot, open_snapshot
 from ..quarantine.listing import iterate_quarantine
@@ -35,8 +36,8 @@ _EXAMPLES = 5
 _SHEET = "samples"
 
 
-@dataclass(frozen=True)
-class ProfileResult:
+@dataclass(frozen=True, repr=False)
+class ProfileResult(ReadableResult):
     """Where a profile was written, and what it says.
 
     Attributes:

@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 from ...errors import InvalidArgumentError, NotADeltaTableError
+from ...results import ReadableResult
 from ..annotations.record import QUARANTINED
 from ..annotations.record import REASONS as ANNOTATION_REASONS
 from ..log.data_files import open_parquet
@@ -44,8 +45,8 @@ class QuarantinedFile:
     batch_id: str | None
 
 
-@dataclass(frozen=True)
-class QuarantineList:
+@dataclass(frozen=True, repr=False)
+class QuarantineList(ReadableResult):
     """Files in quarantine.
 
     Attributes:
@@ -72,8 +73,8 @@ def list_quarantine(
 ) -> QuarantineList:
     """Lists the files of an image table that are in quarantine.
 
-    A file that was mended, or that is gone from a source whose ingest deletes, left the quarantine with the ingest that
-    found it so.
+    A file that was repaired, or is gone from a source that is ingested with `removed="delete"`, leaves the quarantine
+    with that ingest.
 
     Args:
         location: Path or URI of the image table.
@@ -84,7 +85,7 @@ def list_quarantine(
 
     Raises:
         NotADeltaTableError: If there is no table.
-        InvalidArgumentError: If `reason` is none that there is, or `limit` is negative.
+        InvalidArgumentError: If `reason` is unknown, or `limit` is negative.
     """
     place = place_of(location, storage_options)
     return list_quarantine_at(

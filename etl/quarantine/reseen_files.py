@@ -1,4 +1,4 @@
-"""Sizes and times under which an unchanged file was met again: a memory that saves reading it once more.
+"""Sizes and times of files that were read again and found unchanged, so that they are not read a third time.
 
 A copy or a checkout gives files new times without changing them. An ingest finds that out by reading them; their rows
 are as they were, and are not rewritten for a time. What was found is kept beside the table, by path, and believed only

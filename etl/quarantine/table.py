@@ -11,7 +11,7 @@ from ...errors import TableConflictError
 from ..commit.commit import open_transaction
 from ..commit.transaction import Batch
 from ..model import schema
-from ..spark.catalog import create_table, is_delta_table, path_of, read_table
+from ..spark.catalog import create_table, is_delta_table, path_of, read_table, sql_name
 from ..spark.conflicts import conflicts_named
 from ..spark.local_frames import local_frame
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _ATTEMPTS = 5
+
+DELETED = "deleted"
 
 REASONS: dict[str, str] = {
     "empty": "the file has no bytes",
@@ -33,6 +35,7 @@ REASONS: dict[str, str] = {
     "decoder_crashed": "the decoder's process died",
     "unreadable": "the file could not be opened or read",
     "unstable": "the file failed once and succeeded when it was looked at again",
+    DELETED: "its row was deleted; the file stays out until its content changes",
 }
 
 # These say something of the surroundings rather than of the bytes: the next ingest tries again although the file's size
@@ -64,12 +67,17 @@ class Quarantine:
 
     def read(self) -> DataFrame:
         """The files that are in quarantine now; an empty DataFrame when there never were any."""
+        from pyspark.sql import functions as F
+
         if not self.exists():
             return local_frame(self._spark, [], schema.QUARANTINE_DDL)
-        return read_table(self._spark, self.location)
+        rows = read_table(self._spark, self.location)
+        if schema.CONTENT_HASH in rows.columns:
+            return rows
+        return rows.withColumn(schema.CONTENT_HASH, F.lit(None).cast("string"))  # written before rows could be deleted
 
     def record(self, bad: DataFrame | None, mended_paths: DataFrame | None) -> None:
-        """Writes bad files, one row per path, and takes out those that are mended, in one commit.
+        """Writes bad files, one row per path, and removes those that are repaired, in one commit.
 
         Args:
             bad: Rows of `schema.QUARANTINE_DDL`, or None.
@@ -93,6 +101,8 @@ class Quarantine:
                 with conflicts_named(self.location):
                     create_table(bad, self.location)
             return
+        if schema.CONTENT_HASH not in read_table(self._spark, self.location).columns:
+            self._spark.sql(f"ALTER TABLE {sql_name(self.location)} ADD COLUMNS ({schema.CONTENT_HASH} STRING)")
         rows = local_frame(self._spark, [], schema.QUARANTINE_DDL) if bad is None else bad
         paths = [frame.select(schema.PATH) for frame in (bad, mended_paths) if frame is not None]
         stale = functools.reduce(lambda one, other: one.union(other), paths)

@@ -1,4 +1,4 @@
-"""What there is to ingest: any source becomes one `Listing`, a DataFrame with one row per file.
+"""Sources of an ingest: each becomes one `Listing`, a DataFrame with one row per file.
 
     class folders, VOC, COCO, manifest, DataFrame --> Listing(path, label_name, size, time, annotation, problem)
 

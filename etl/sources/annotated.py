@@ -199,8 +199,8 @@ def _read_coco(
 
     Without an image of its names in any of them, it is the first that holds images at all.
     """
-    held = [folder for folder in file.image_folders if images.where(_is_below(root, folder)).limit(1).count()]
-    folders = held or list(file.image_folders[:1])
+    candidates = [folder for folder in file.image_folders if images.where(_is_below(root, folder)).limit(1).count()]
+    folders = candidates or list(file.image_folders[:1])
 
     def read(folder: str) -> DataFrame:
         image_root = "/".join(part for part in (source.rstrip("/"), folder) if part)
@@ -224,7 +224,7 @@ def _is_below(root: str, folder: str) -> Column:
 
 
 def stamped_files(files: DataFrame) -> DataFrame:
-    """Gives images that are not there a size and a time that no file has."""
+    """Marks images that do not exist by a size and a time that no file has."""
     from pyspark.sql import functions as F
 
     length = F.coalesce(F.col(schema.SOURCE_LENGTH), F.lit(-1).cast("bigint"))

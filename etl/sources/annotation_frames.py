@@ -91,7 +91,7 @@ def manifest_annotations(spark: SparkSession, location: str, root: str | None = 
 
 
 def match_images(annotations: DataFrame, paths: DataFrame) -> DataFrame:
-    """Gives every image of a listing a row, and every annotation without an image its reason.
+    """Joins images with annotations: a row for each image, and a reason for each annotation without one.
 
     Args:
         annotations: Rows of `ANNOTATIONS_DDL`, one per path.
@@ -282,7 +282,7 @@ def _copy_to_local(spark: SparkSession, location: str, target: Path) -> None:
 
 
 def _hadoop(spark: SparkSession, location: str) -> tuple[Any, Any]:
-    """Gives a Hadoop path and its file system."""
+    """Returns a Hadoop path and its file system."""
     if spark._jvm is None:
         raise AnnotationFileError(f"{location}: reading it needs a Spark session with a JVM of its own")
     return hadoop_path(spark, location)

@@ -97,7 +97,7 @@ def read_contents(spark: SparkSession, files: DataFrame, batch_rows: int) -> Dat
 
 
 def gone_while_read(error: Exception, table: str) -> SourceNotFoundError | None:
-    """Gives the typed error when a Spark job failed because a file of the source went away, else None.
+    """Returns the typed error when a Spark job failed because a file of the source was removed, else None.
 
     Args:
         error: What the job raised.

@@ -1,9 +1,9 @@
-"""What a source holds: one row per file, with what is known of it before it is read."""
+"""The listing of a source: one row per file, with what is known before it is read."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ from ..model import schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
     # Adds a column `content` to rows that have a column `path`; the number bounds the files of one Arrow batch.
     ReadContents = Callable[[DataFrame, int], DataFrame]
@@ -68,8 +68,26 @@ class Listing:
     cached: tuple[DataFrame, ...] = ()
     is_at_hand: bool = False
 
+    def renamed(self, aliases: Mapping[str, str]) -> Listing:
+        """Returns the same listing with other names for some classes of files and boxes.
+
+        Digests of annotations stay: they are of what the source says.
+        """
+        from pyspark.sql import functions as F
+
+        if self.files is None or not aliases:
+            return self
+        names = F.create_map(*[F.lit(text) for pair in aliases.items() for text in pair])
+
+        def renamed(name: Column) -> Column:
+            return F.coalesce(names[name], name)
+
+        boxes = F.transform("boxes", lambda box: box.withField("label_name", renamed(box["label_name"])))
+        files = self.files.withColumns({schema.LABEL_NAME: renamed(F.col(schema.LABEL_NAME)), "boxes": boxes})
+        return dataclasses.replace(self, files=files)
+
     def kept(self) -> Listing:
-        """Gives the same listing with files that Spark keeps, so that they are found once."""
+        """Returns the same listing with files that Spark keeps, so that they are found once."""
         if self.files is None or self.is_at_hand:
             return self
         files = self.files.persist()
@@ -95,8 +113,8 @@ def with_annotation_hash(files: DataFrame) -> DataFrame:
     """Adds the digest of everything that a source says of an image."""
     from pyspark.sql import functions as F
 
-    said = [schema.LABEL_NAME, "boxes", schema.SPLIT, "declared_width", "declared_height", PROBLEMS]
-    return files.withColumn(schema.ANNOTATION_HASH, F.sha2(F.to_json(F.struct(*said)), 256))
+    described = [schema.LABEL_NAME, "boxes", schema.SPLIT, "declared_width", "declared_height", PROBLEMS]
+    return files.withColumn(schema.ANNOTATION_HASH, F.sha2(F.to_json(F.struct(*described)), 256))
 
 
 def folder_batch(rows: Sequence[ListedFile]) -> pa.RecordBatch:

@@ -1,4 +1,4 @@
-"""Sources: which files there are, with what is said of each, as a Spark DataFrame; and how their bytes are read.
+"""Sources: the files of each with their annotations, as a Spark DataFrame, and how their bytes are read.
 
 Local and mounted files (`file:`) are listed and read by the Python workers, which is what makes an ingest as fast as
 Pillow alone. Any other URI (`s3a`, `abfss`, `gs`, `dbfs`, `hdfs`) goes through Spark's `binaryFile`.

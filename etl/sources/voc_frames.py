@@ -91,8 +91,8 @@ def match_on_driver(paths: Iterable[str], root: str) -> Iterator[Annotation]:
         sources: list[str | None] = [*xml[key]] or [None]
         of_key: list[str | None] = [*images[key]] or [None]
         for source, image in itertools.product(sources, of_key):
-            said = {} if source is None else row_of(voc.parse_voc(_content_of(source) or b"", source))
-            row = {"path": None, **said, "image_path": image, _KEY: key, _LISTS: sorted(set(lists[key]))}
+            parsed = {} if source is None else row_of(voc.parse_voc(_content_of(source) or b"", source))
+            row = {"path": None, **parsed, "image_path": image, _KEY: key, _LISTS: sorted(set(lists[key]))}
             matched.append(_matched_voc(row))
     yield from merge_annotations(sorted(matched, key=lambda annotation: annotation.path))
 

@@ -36,7 +36,7 @@ _GOOGLE = (
 
 @contextmanager
 def naming_driver(location: str) -> Iterator[None]:
-    """Turns Hadoop's word for a scheme that it has no file system for into an error that names the package.
+    """Raises an error that names the missing package where Hadoop has no file system for a scheme.
 
     Raises:
         SessionError: If Spark lacks the package.
@@ -114,7 +114,7 @@ def path_of(spark: SparkSession, location: str) -> str:
 
 
 def hadoop_path(spark: SparkSession, location: str) -> tuple[Any, Any]:
-    """Gives a location as a path of Hadoop's, and the file system that it is in.
+    """Returns a location as a path of Hadoop's, and the file system that it is in.
 
     Raises:
         SessionError: If Hadoop has none for it.

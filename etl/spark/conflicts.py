@@ -1,4 +1,4 @@
-"""Delta's word that another writer was faster, as an error of ours."""
+"""Conflicts between writers that Delta reports, as `TableConflictError`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CONFLICTS = (
 
 @contextlib.contextmanager
 def conflicts_named(read: str) -> Iterator[None]:
-    """Raises Delta's word that another writer was faster as our error, and every other one as it is.
+    """Raises conflicts that Delta reports as `TableConflictError`, and every other error as it is.
 
     Args:
         read: What the slower writer had read, for the message.

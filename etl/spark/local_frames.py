@@ -13,7 +13,7 @@ ARROW_ENABLED = "spark.sql.execution.arrow.pyspark.enabled"
 
 
 def local_frame(spark: SparkSession, rows: Sequence[tuple[Any, ...]], ddl: str) -> DataFrame:
-    """Gives rows of the driver as a data frame that is part of the query's plan.
+    """Returns rows of the driver as a data frame that is part of the query's plan.
 
     Of a list, `createDataFrame` makes one whose rows pass through a Python worker on every executor, which only hands
     them on; a session that has not used one before starts it for that.

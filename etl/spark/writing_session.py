@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def writing_session(spark: SparkSession) -> SparkSession:
-    """Gives a session like `spark` whose settings may be changed without the user's noticing."""
+    """Returns a session like `spark` whose settings may be changed without the user's noticing."""
     from pyspark.sql import SparkSession as Session
 
     session = Session(spark.sparkContext, spark._jsparkSession.cloneSession())

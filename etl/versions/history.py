@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import InvalidArgumentError, NotAnImageTableError
+from ...results import ReadableResult
 from ..log.log_walk import LogState, walk_log
-from ..log.notes import REPAIR, counts_in, labels_in, note_of
+from ..log.notes import RENAME, REPAIR, RESTORE, SAME_ROWS, counts_in, labels_in, note_of
 from ..model.labels import LABELS_PROPERTY, labels_of
 
 
-@dataclass(frozen=True)
-class VersionInfo:
+@dataclass(frozen=True, repr=False)
+class VersionInfo(ReadableResult):
     """One version of a table.
 
     Attributes:
@@ -23,12 +24,13 @@ class VersionInfo:
         timestamp: When it was committed; None if its commit does not say.
         operation: What Delta calls the commit, such as WRITE.
         rows: Its rows; None when the log does not say how many rows its files have, or can no longer rebuild it.
-        class_counts: Rows by class name, as `class_counts` gives them; None for a commit that is not of lakelens.
+        class_counts: Rows by class name, as `class_counts` gives them; None after a commit of another writer that
+            may have changed rows.
         batch_id: The ingest's mark; None for a commit that is none.
         source: What was ingested; None likewise.
-        user: Who ingested, restored or repaired; None for another commit.
+        user: Who made the commit with lakelens; None for another commit.
         restored: Number of the version whose rows a restore has brought back; None for a commit that is none.
-        damage: What its commit did to class numbers that contradicts the versions before, in words. Seen are its
+        damage: Descriptions of class numbers in the commit that contradict earlier versions. Checked are its
             property, and files that hold one class alone.
     """
 
@@ -61,7 +63,10 @@ def history(
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
         raise InvalidArgumentError(f"limit = {limit!r}: give a whole number of versions, 1 or more")
     numbers = _NumbersSoFar()
-    return [_info(state, numbers) for state in walk_log(location, limit, storage_options)][::-1]
+    found: list[VersionInfo] = []
+    for state in walk_log(location, limit, storage_options):
+        found.append(_info(state, numbers, found[-1].class_counts if found else None))
+    return found[::-1]
 
 
 class _NumbersSoFar:
@@ -74,7 +79,7 @@ class _NumbersSoFar:
 
     def damage(self, state: LogState, note: Mapping[str, Any]) -> Iterator[str]:
         """Says what a commit contradicts, and learns what is new of it."""
-        if note.get("lakelens") == REPAIR:
+        if note.get("lakelens") in (RENAME, REPAIR, RESTORE):
             self._labels, self._names = {}, {}
         text = state.configuration.get(LABELS_PROPERTY)
         if text != self._property:
@@ -101,9 +106,11 @@ class _NumbersSoFar:
                 self._labels[name], self._names[number] = number, name
 
 
-def _info(state: LogState, numbers: _NumbersSoFar) -> VersionInfo:
+def _info(state: LogState, numbers: _NumbersSoFar, counts_before: dict[str, int] | None) -> VersionInfo:
     note = note_of(state.commit.get("userMetadata"))
     counts = counts_in(note)
+    if counts is None and state.commit.get("operation") in SAME_ROWS:
+        counts = counts_before
     # What was counted before all files had been read is only true if none of them was bad.
     is_counted = counts is not None and state.rows in (None, sum(counts.values()))
     stamp = state.commit.get("inCommitTimestamp") or state.commit.get("timestamp")

@@ -1,4 +1,4 @@
-"""What keeps a version's files: pins, and the runs that have read it."""
+"""What protects the files of a version: pins, and the runs that have read it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def pin_version(
     replace: bool = False,
     storage_options: Mapping[str, str] | None = None,
 ) -> int:
-    """Gives a version a name that protects its files; returns its number.
+    """Names a version, which protects its files; returns its number.
 
     Waits while a VACUUM of lakelens is at work, so that the files which it finds are there to stay.
 

@@ -1,4 +1,4 @@
-"""Mends class numbers: rows, boxes and the property are brought to one number for each class, in one commit.
+"""Corrects class numbers: rows, boxes and the property get one number for each class, in one commit.
 
 Rows that others have written may carry a number that is another class's; the property may have been overwritten. What
 the log remembers stays, so that models that were trained on it are still read rightly.
@@ -9,18 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ...errors import NotADeltaTableError, NotAnImageTableError
-from ..commit.commit import open_transaction
+from ...errors import NotAnImageTableError
+from ...results import ReadableResult
 from ..commit.known_classes import count_classes, known_classes
-from ..commit.transaction import Batch, Transaction, noted, set_properties, sql_literal, user_name
-from ..images.recipe import RECIPE_PROPERTY, Recipe
-from ..log.notes import REPAIR, write_note
+from ..commit.transaction import Transaction, sql_literal
+from ..log.notes import REPAIR
 from ..model import schema
 from ..model.class_numbers import ClassNumbers
 from ..model.labels import LABELS_PROPERTY, grow_labels, labels_of, labels_property
-from ..spark.catalog import is_delta_table, path_of, read_table
-from ..spark.path_forms import column_in_one_form
-from ..spark.writing_session import writing_session
+from .edits import open_edit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -28,14 +25,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-@dataclass(frozen=True)
-class RepairResult:
-    """What a repair did, or would do.
+@dataclass(frozen=True, repr=False)
+class RepairResult(ReadableResult):
+    """The result of a repair, or of a dry run.
 
     Attributes:
         version: The table's version that holds the result; the version before when nothing was committed.
-        findings: What was wrong, in words; empty for a table that is in order.
-        changes: What is done about it, in words.
+        findings: Descriptions of what was wrong; empty for a table without damage.
+        changes: Descriptions of what is changed.
         labels: The class numbers afterwards.
         committed: Whether a new version was made.
     """
@@ -48,7 +45,7 @@ class RepairResult:
 
 
 def repair(spark: SparkSession, location: str, *, dry_run: bool = False) -> RepairResult:
-    """Gives every class one number of its own, in rows, boxes and property.
+    """Corrects class numbers in rows, boxes and property: each class gets one number.
 
     Args:
         spark: The session.
@@ -60,13 +57,9 @@ def repair(spark: SparkSession, location: str, *, dry_run: bool = False) -> Repa
         NotAnImageTableError: If lakelens did not create it.
         TableConflictError: If another writer was faster; nothing was committed.
     """
-    session = writing_session(spark)
-    if not is_delta_table(session, location):
-        raise NotADeltaTableError(f"{location} holds no Delta table; give the table to be mended")
-    transaction = open_transaction(session, path_of(session, location))
-    recipe = transaction.property(RECIPE_PROPERTY)
-    Recipe.of({} if recipe is None else {RECIPE_PROPERTY: recipe}, location)
-    numbers = known_classes(session, transaction, look_at_rows=True).numbers
+    edit = open_edit(spark, location)
+    transaction = edit.transaction
+    numbers = known_classes(edit.spark, transaction, look_at_rows=True).numbers
     stated, broken = _stated(transaction)
     unnumbered = sorted({found.name for found in numbers.wrong} - numbers.labels.keys())
     largest = max((found.number for found in numbers.wrong), default=-1)
@@ -77,18 +70,15 @@ def repair(spark: SparkSession, location: str, *, dry_run: bool = False) -> Repa
     changes = tuple(_changes(numbers, labels, stated))
     if dry_run or not findings:
         return RepairResult(transaction.version, findings, changes, labels)
-    rows = read_table(session, transaction.path, transaction.version)
-    note = write_note(REPAIR, labels, count_classes(rows), user=user_name())
+    rows = edit.rows()
+    note = edit.note(REPAIR, labels, count_classes(rows))
     properties = {LABELS_PROPERTY: labels_property(labels)}
     wrong = {found.name: labels[found.name] for found in numbers.wrong}
     if wrong:
         found = rows.where(_is_wrong(wrong))
-        stale = found.select(column_in_one_form(schema.PATH).alias(schema.PATH)).distinct()
-        transaction.commit(Batch(_corrected(found, wrong), note, stale, properties))
+        version = edit.commit(note, found, _corrected(found, wrong), properties)
     else:  # a batch without rows would not be committed
-        with noted(session, note):
-            set_properties(session, location, properties)
-    version = open_transaction(session, transaction.path).version
+        version = edit.commit_properties(note, properties)
     return RepairResult(version, findings, changes, labels, committed=True)
 
 
@@ -109,7 +99,7 @@ def _changes(numbers: ClassNumbers, labels: Mapping[str, int], stated: Mapping[s
 
 
 def _right_number(name: str, labels: Mapping[str, int]) -> str:
-    """The SQL of the number of the class that the expression `name` gives; null for classes that are not mended."""
+    """The SQL of the number of the class that the expression `name` gives; null for classes that are not corrected."""
     return f"CASE {name} {' '.join(f'WHEN {sql_literal(known)} THEN {labels[known]}' for known in labels)} END"
 
 

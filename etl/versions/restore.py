@@ -1,4 +1,4 @@
-"""Bringing an old version back: a new commit whose rows are exactly the old one's, through Delta's own RESTORE.
+"""Restores an old version: a new commit with exactly its rows, through Delta's RESTORE.
 
 RESTORE also brings back the old table properties, and with them fewer class numbers. Numbers only ever grow: a model
 that was trained after the old version would otherwise be read wrongly once the next new class takes a number again.
@@ -22,6 +22,7 @@ from ...errors import (
     TableConflictError,
     VersionFilesMissingError,
 )
+from ...results import ReadableResult
 from ..commit.known_classes import labels_in_log
 from ..commit.transaction import noted, set_properties, user_name
 from ..images.recipe import Recipe
@@ -29,13 +30,15 @@ from ..log.data_files import require_files
 from ..log.log_walk import walk_log
 from ..log.notes import RESTORE, note_of, write_note
 from ..log.snapshot import Snapshot, open_snapshot
+from ..model.aliases import aliases_of, names_at
 from ..model.class_numbers import merge_older
 from ..model.labels import LABELS_PROPERTY, labels_of, labels_property
 from ..pins.pins import no_vacuum, writing_to
 from ..spark.catalog import is_delta_table, path_of, sql_name
 from ..spark.conflicts import conflicts_named
 from ..spark.writing_session import writing_session
-from .classes import VersionDiff, class_counts, diff
+from .changes import VersionDiff, diff
+from .classes import class_counts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,9 +47,9 @@ _ATTEMPTS = 5
 _RECENT = 20
 
 
-@dataclass(frozen=True)
-class RestoreResult:
-    """What a restore did.
+@dataclass(frozen=True, repr=False)
+class RestoreResult(ReadableResult):
+    """The result of a restore.
 
     Attributes:
         version: The version that holds the restored rows: the table's latest.
@@ -88,7 +91,7 @@ def restore(
         NotAnImageTableError: If lakelens did not create it.
         VersionNotFoundError: If it has no such version.
         VersionFilesMissingError: If data files of the version are gone; names them, and the versions that are whole.
-        TableConflictError: If other writers kept being faster, or if the object store could not be reached for so long
+        TableConflictError: If other writers kept committing first, or the object store could not be reached for so long
             that a VACUUM may have begun meanwhile.
     """
     session = writing_session(spark)
@@ -132,7 +135,12 @@ class _Restore:
         """Makes the commits that `restore` promises."""
         target, latest = self._open(version), self._open(None)
         Recipe.of({**target.configuration, **latest.configuration}, self.location)
-        labels = labels_in_log(latest, _labels_of(latest.configuration), self.storage_options)
+        labels = names_at(
+            labels_in_log(latest, _labels_of(latest.configuration), self.storage_options),
+            _labels_of(target.configuration),
+            aliases_of(latest.configuration),
+            aliases_of(target.configuration),
+        )
         result = RestoreResult(latest.version, target.version, {}, {}, {}, self.user, committed=False)
         with contextlib.ExitStack() as holding:
             with writing_to(self.path):
@@ -183,8 +191,8 @@ class _Restore:
         """Lets commits carry a note of this restore; gives the mark by which `_commit_of` finds it."""
         mark = uuid.uuid4().hex
         counts = class_counts(target, self.storage_options)
-        said = {"restored": target.version, "user": self.user, "id": mark}
-        with noted(self.spark, write_note(RESTORE, labels, counts, **said)):
+        others = {"restored": target.version, "user": self.user, "id": mark}
+        with noted(self.spark, write_note(RESTORE, labels, counts, **others)):
             yield mark
 
     def _commit_of(self, mark: str) -> int:

@@ -14,6 +14,7 @@ from ...errors import (
     VersionProtectedError,
     VersionUnreadableError,
 )
+from ...results import ReadableResult
 from ...stores.options import delta_options
 from ..log.data_files import exists, remove_files
 from ..log.opening import log_of
@@ -24,16 +25,16 @@ from .protection import protected_versions
 DEFAULT_RETENTION_HOURS = 168
 
 
-@dataclass(frozen=True)
-class VacuumResult:
-    """What a VACUUM has taken, or would take.
+@dataclass(frozen=True, repr=False)
+class VacuumResult(ReadableResult):
+    """The result of a VACUUM, or of a dry run.
 
     Attributes:
         files: Paths relative to the table, sorted.
         dry_run: Whether the files are still there.
         kept: Protected versions whose files were left, with the pins and runs that protect them.
-        unreadable: Protected versions that the table's log can no longer rebuild, with the same: which files were
-            theirs cannot be told, and nothing can read them.
+        unreadable: Protected versions that the table's log can no longer rebuild, with the pins and runs that protect
+            them: their files are unknown, and nothing can read them.
     """
 
     files: tuple[str, ...]
@@ -81,21 +82,27 @@ def vacuum(
             writing.enter_context(pins.writing_to(latest.location))
             require_lock = writing.enter_context(pins.no_new_pins(latest.location, storage_options))
         protected = protected_versions(latest.location, storage_options)
-        held = {version: _files_of(latest.location, version, by, storage_options) for version, by in protected.items()}
-        doomed = _doomed(latest, retention_hours, storage_options)
-        endangered = {version: protected[version] for version, files in held.items() if files and files & doomed.keys()}
-        if endangered and not keep_protected:
-            named = "; ".join(f"version {version} ({', '.join(by)})" for version, by in endangered.items())
+        files_by_version = {
+            version: _files_of(latest.location, version, by, storage_options) for version, by in protected.items()
+        }
+        removable = _removable_files(latest, retention_hours, storage_options)
+        conflicting = {
+            version: protected[version]
+            for version, files in files_by_version.items()
+            if files and files & removable.keys()
+        }
+        if conflicting and not keep_protected:
+            named = "; ".join(f"version {version} ({', '.join(by)})" for version, by in conflicting.items())
             raise VersionProtectedError(
                 f"{latest.location}: VACUUM would remove files of {named}. Unpin or untrack these versions, keep more "
                 "hours, or leave their files with keep_protected=True (--keep-protected)"
             )
-        kept = {place for version in endangered for place in held[version] or ()}
-        files = {place: path for place, path in doomed.items() if place not in kept}
+        kept = {place for version in conflicting for place in files_by_version[version] or ()}
+        files = {place: path for place, path in removable.items() if place not in kept}
         if require_lock is not None:
             remove_files(files, storage_options, before_each=require_lock)
-    unreadable = {version: protected[version] for version, places in held.items() if places is None}
-    return VacuumResult(tuple(sorted(files.values())), dry_run, endangered, unreadable)
+    unreadable = {version: protected[version] for version, places in files_by_version.items() if places is None}
+    return VacuumResult(tuple(sorted(files.values())), dry_run, conflicting, unreadable)
 
 
 def _check_retention(retention_hours: int | None, allow_short: bool) -> None:
@@ -111,7 +118,9 @@ def _check_retention(retention_hours: int | None, allow_short: bool) -> None:
         )
 
 
-def _doomed(latest: Snapshot, retention_hours: int | None, storage_options: Mapping[str, str] | None) -> dict[str, str]:
+def _removable_files(
+    latest: Snapshot, retention_hours: int | None, storage_options: Mapping[str, str] | None
+) -> dict[str, str]:
     """Lists the files that no version within the retention needs: their paths in the table by where they are."""
     from deltalake import DeltaTable
 
@@ -120,13 +129,13 @@ def _doomed(latest: Snapshot, retention_hours: int | None, storage_options: Mapp
         # Not only what the log since its last checkpoint calls removed, but also what it does not know at all.
         listed = table.vacuum(retention_hours, dry_run=True, enforce_retention_duration=False, full=True)
     active = {locate(latest.location, path) for path in latest.files.paths}
-    doomed = {
+    removable = {
         locate(latest.location, path): path
         for path in listed
         if _is_inside(path) and not _is_hidden(path, latest.partition_columns)
     }
     # delta-rs also lists what the log calls removed and an earlier VACUUM has taken.
-    return {place: path for place, path in doomed.items() if place not in active and exists(place, storage_options)}
+    return {place: path for place, path in removable.items() if place not in active and exists(place, storage_options)}
 
 
 def _is_inside(path: str) -> bool:

@@ -1,1 +1,1 @@
-"""Metrics of a predictions table. Door: `evaluate`."""
+"""How good a model is on a table version, and what another one has changed. Door: `evaluate.evaluate`."""

@@ -1,92 +1,272 @@
-"""Metrics per class of a predictions table."""
+"""Evaluates a model on one version of an image table, alone or against another model."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ...errors import InvalidArgumentError, PredictionsSchemaError
-from ...etl.spark.catalog import path_of, read_table
-from ...locations import absolute
-from ..scoring.predictions import require_predictions
-from .metrics import Evaluation, evaluate_counts, one_numbering
+from ...errors import InvalidArgumentError, LakelensError, PredictionsSchemaError
+from ...etl.log.snapshot import open_snapshot
+from ...etl.model import schema
+from ...etl.versions.classes import class_counts
+from ...locations import table_and_version
+from ...spark.session import require_delta
+from ..model.failures import typed_failures
+from ..model.predictor import DEFAULT_BATCH_BYTES, check_batch_bytes
+from ..model.references import ModelRef, resolve_model
+from ..scoring.score import check_model, score
+from ..scoring.source import ScoredTable, SourceColumns, files_of_split, open_scored_table
+from . import answers
+from .comparison import Comparison, PairGroup, compare_groups
+from .metrics import Evaluation, evaluate_groups, one_numbering
+from .page import evaluation_page
+from .plots import draw_comparison, draw_plots, draw_slices
+from .record import PAGE, file_name, record_evaluation, write_files
+from .result import EvaluationResult, Shown
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# More than this many scorings are not listed one by one.
-_LISTED = 10
+DEFAULT_SPLIT = "test"
+_WORST_SHOWN = 24
+_CHANGED_SHOWN = 12
+_TRAIN_SPLIT = "train"
 
 
 def evaluate(
     spark: SparkSession,
-    predictions: str | Path,
+    model: str | Path,
+    table: str | Path,
+    version: int | str | datetime | None = None,
     *,
-    version: int | None = None,
-    digest: str | None = None,
-    table: str | None = None,
-    table_version: int | None = None,
-    split: str | None = None,
-) -> Evaluation:
-    """Compares predictions with labels.
+    split: str | None = DEFAULT_SPLIT,
+    compare: str | Path | None = None,
+    slices: Sequence[str] = (),
+    predictions: str | Path | None = None,
+    output: str | Path | None = None,
+    record: bool = True,
+    tracking_uri: str | None = None,
+    batch_bytes: int = DEFAULT_BATCH_BYTES,
+    custom_objects: Mapping[str, Any] | None = None,
+    path_column: str = "path",
+    image_column: str = "image",
+    label_column: str = "label",
+    storage_options: Mapping[str, str] | None = None,
+) -> EvaluationResult:
+    """Compares a model's answers with the labels of one table version.
+
+    Metrics: accuracy, precision, recall and F1 per class, confusion matrix, top-k, calibration. With `compare` also
+    which answers changed between the two models, and which class gained. All of it is one HTML page with its PNG files,
+    in `output` and in the run that trained the model.
 
     Args:
-        spark: The session.
-        predictions: The predictions table.
-        version: Version of the predictions table; None is the latest.
-        digest: Only predictions of the checkpoint with this digest.
-        table: Only predictions for this image table.
-        table_version: Only predictions for this version of the image table.
-        split: Only this split.
+        spark: A session with Delta.
+        model: `runs:/<run id>`, `models:/<name>@<alias>`, `experiment:<id>` or a checkpoint's path (`resolve_model`).
+        table: The image table: path, URI or catalog name; `table@version` names the version too.
+        version: Number, timestamp, pin's name, or None or "latest".
+        split: Only this split; None takes all rows.
+        compare: The model that was before, in the same forms.
+        slices: Columns of the table; for each value of them the metrics are computed by themselves.
+        predictions: A predictions table that keeps the answers: rows that the models have scored before are not scored
+            again. Without it the models run now, and nothing is kept.
+        output: Folder for the page and its PNG files; None writes none.
+        record: Whether page, PNG files and metrics go into the model's MLflow run, if the model was found through one.
+        tracking_uri: MLflow tracking URI.
+        batch_bytes: Most bytes of one batch of float32 input.
+        custom_objects: The user's own layers by name, when a model has any.
+        path_column: Column that names a row.
+        image_column: Column with the stored image, binary.
+        label_column: Column with the number of the true class.
+        storage_options: Access to an object store for reading Delta logs, under delta-rs' names.
 
     Raises:
-        NotADeltaTableError: If there is no predictions table.
-        VersionNotFoundError: If it has no such version.
-        PredictionsSchemaError: If the table lacks columns of predictions, or if the model numbers its classes otherwise
-            than the image table does, so that equal numbers are not equal classes.
-        InvalidArgumentError: If what is left belongs to several scorings, which are never mixed, or is nothing.
+        ModelNotFoundError: If a model leads to no checkpoint.
+        NotADeltaTableError, VersionNotFoundError, NotAnImageTableError: If the table is not there or not fit.
+        InvalidArgumentError: If there is no such split or slice column, no labelled row, or `output` cannot be written.
+        PredictionsSchemaError: If a model numbers its classes otherwise than the table.
+        MissingDependencyError: If matplotlib or scikit-learn is not installed.
+        TrackingError: If the store does not take the result.
     """
-    location = absolute(predictions)
-    require_predictions(spark, location, version)
-    rows = read_table(spark, location, version)
-    kept = {
-        "checkpoint_digest": digest,
-        "table": None if table is None else absolute(path_of(spark, absolute(table))).rstrip("/"),
-        "version": table_version,
-        "split": split,
-    }
-    for column, value in kept.items():
-        if value is not None:
-            rows = rows.where(rows[column] == value)
-    _require_one_scoring(rows, location)
-    counted = rows.groupBy("label", "label_name", "prediction", "predicted_name").count().collect()
-    counts: dict[tuple[int, int | None], int] = {}
-    unlabelled = 0
-    for row in counted:
-        if row.label is None:
-            unlabelled += row["count"]
-            continue
-        key = (row.label, row.prediction)
-        counts[key] = counts.get(key, 0) + row["count"]
-    labelled = [row for row in counted if row.label is not None]
-    true_names = {row.label: row.label_name for row in labelled if row.label_name}
-    predicted_names = {row.prediction: row.predicted_name for row in labelled if row.predicted_name}
+    check_batch_bytes(batch_bytes)
+    require_delta(spark)
+    named, said = table_and_version(table)
+    if version is not None and said is not None:
+        raise InvalidArgumentError(f"table={str(table)!r} names a version, and version={version!r} does too; give one")
+    columns = SourceColumns(path_column, image_column, label_column)
+    wanted = version if said is None else int(said) if said.isdecimal() else said
+    source = open_scored_table(spark, named, wanted, split, columns=columns, storage_options=storage_options)
+    work = _Evaluating(source, tuple(slices), predictions, tracking_uri, batch_bytes, custom_objects)
+    with ExitStack() as stack, typed_failures(source.name):
+        asked = [resolve_model(one, tracking_uri) for one in (model, compare) if one is not None]
+        answered = [(one, stack.enter_context(work.answers(one))) for one in asked]
+        result, files = work.report(answered[0], answered[1] if compare is not None else None)
+    if output is not None:
+        write_files(Path(output), files)
+        result = replace(result, page=str(Path(output).absolute() / PAGE))
+    if record:
+        result = replace(result, artifacts=record_evaluation(asked[0], result, files))
+    return result
+
+
+@dataclass(frozen=True)
+class _Evaluating:
+    """One call of `evaluate`, with the table resolved."""
+
+    source: ScoredTable
+    slices: tuple[str, ...]
+    predictions: str | Path | None
+    tracking_uri: str | None
+    batch_bytes: int
+    custom_objects: Mapping[str, Any] | None
+
+    @contextmanager
+    def answers(self, model: ModelRef) -> Iterator[DataFrame]:
+        """Gives what a model answers on the rows."""
+        source = self.source
+        check_model(model, source, strict=False)
+        if self.predictions is None:
+            with answers.predicted_now(model, source, self.slices, self.batch_bytes, self.custom_objects) as rows:
+                yield rows
+            return
+        scored = score(
+            source.spark,
+            model.uri,
+            source.location,
+            source.version,
+            self.predictions,
+            split=source.split,
+            tracking_uri=self.tracking_uri,
+            batch_bytes=self.batch_bytes,
+            custom_objects=self.custom_objects,
+            path_column=source.columns.path,
+            image_column=source.columns.image,
+            label_column=source.columns.label,
+            storage_options=source.storage_options,
+        )
+        if scored.version is None:
+            raise InvalidArgumentError(f"{source.name}, split {source.split}: there is no row to evaluate")
+        rows = answers.scored_before(scored.predictions, scored.version, model, source, self.slices).persist()
+        try:
+            yield rows
+        finally:
+            rows.unpersist()
+
+    def report(
+        self, model: tuple[ModelRef, DataFrame], before: tuple[ModelRef, DataFrame] | None
+    ) -> tuple[EvaluationResult, dict[str, bytes]]:
+        """Computes everything about a model, and against one before it; gives the numbers, and page and PNG files."""
+        result, names = self.measured(*model)
+        mistakes = answers.with_images(answers.worst_mistakes(model[1], _WORST_SHOWN), self.source)
+        plots = draw_plots(result.evaluation, mistakes)
+        for column, values in result.slices.items():
+            plots[f"slice_{column}"] = draw_slices(values, column, result.evaluation.accuracy)
+        changes: dict[str, list[Shown]] = {}
+        if before is not None:
+            result, changes = self.compared(before, model, result, names)
+        if before is not None and result.comparison is not None:
+            shown = [one for group in changes.values() for one in group]
+            plots["comparison"] = draw_comparison(result.comparison, shown, _names_of(before[0], model[0]))
+        page = evaluation_page(result, plots, mistakes, changes)
+        return result, {PAGE: page.encode(), **{file_name(name, ".png"): data for name, data in plots.items()}}
+
+    def measured(self, model: ModelRef, rows: DataFrame) -> tuple[EvaluationResult, dict[int, str]]:
+        """Computes the metrics of one model; also gives the names of the classes by number."""
+        evaluation, names = self._evaluated(model, rows)
+        by_value = {
+            name: {
+                value: evaluate_groups(groups, names) for value, groups in answers.groups_by_value(rows, place).items()
+            }
+            for place, name in enumerate(self.slices)
+        }
+        source, trained_on = self.source, None
+        if model.metadata.get("table") is not None:
+            trained_on = f"{model.metadata['table']}@{model.metadata.get('version')}"
+        result = EvaluationResult(
+            model=model.uri,
+            digest=model.digest,
+            run_id=model.run_id,
+            trained_on=trained_on,
+            table=source.location,
+            version=source.version,
+            split=source.split,
+            evaluation=evaluation,
+            slices=by_value,
+        )
+        return result, names
+
+    def compared(
+        self,
+        before: tuple[ModelRef, DataFrame],
+        after: tuple[ModelRef, DataFrame],
+        result: EvaluationResult,
+        names: Mapping[int, str],
+    ) -> tuple[EvaluationResult, dict[str, list[Shown]]]:
+        """Adds the comparison, and fetches images whose answers changed."""
+        evaluation, other_names = self._evaluated(*before)
+        pairs = answers.paired(before[1], after[1]).persist()
+        try:
+            counted = pairs.groupBy("label", "prediction_before", "prediction_after").count().collect()
+            groups = [
+                PairGroup(row.label, row.prediction_before, row.prediction_after, row["count"]) for row in counted
+            ]
+            trained = (_training_rows(before[0], self.source), _training_rows(after[0], self.source))
+            comparison = compare_groups(groups, {**other_names, **names}, trained)
+            changes = self._changes(pairs, comparison)
+        finally:
+            pairs.unpersist()
+        return replace(result, compared=before[0].uri, other=evaluation, comparison=comparison), changes
+
+    def _evaluated(self, model: ModelRef, rows: DataFrame) -> tuple[Evaluation, dict[int, str]]:
+        groups, true_names, predicted_names, unlabelled = answers.answer_groups(rows)
+        if not groups:
+            raise InvalidArgumentError(
+                f"{self.source.name}, split {self.source.split}: none of {unlabelled} rows has a label to compare with"
+            )
+        try:
+            names = one_numbering(true_names, predicted_names)
+        except PredictionsSchemaError as error:
+            raise PredictionsSchemaError(f"{model.uri} on {self.source.name}: {error}") from None
+        return evaluate_groups(groups, names, unlabelled), names
+
+    def _changes(self, pairs: DataFrame, comparison: Comparison) -> dict[str, list[Shown]]:
+        right_before = "prediction_before <=> label"
+        right_after = "prediction_after <=> label"
+        found = {
+            "Wrong before, right now": answers.changed_answers(
+                pairs, f"not ({right_before}) and {right_after}", _CHANGED_SHOWN
+            ),
+            "Right before, wrong now": answers.changed_answers(
+                pairs, f"{right_before} and not ({right_after})", _CHANGED_SHOWN
+            ),
+        }
+        # The class that gained most first.
+        for shown in found.values():
+            shown.sort(key=lambda one: one.truth != comparison.mended_class)
+        return {title: answers.with_images(shown, self.source) for title, shown in found.items()}
+
+
+def _names_of(before: ModelRef, after: ModelRef) -> tuple[str, str]:
+    """Calls two models by the versions that they were trained on, where these tell them apart."""
+    versions = [model.metadata.get("version") for model in (before, after)]
+    if None not in versions and versions[0] != versions[1]:
+        return f"version {versions[0]}", f"version {versions[1]}"
+    return before.uri, after.uri
+
+
+def _training_rows(model: ModelRef, source: ScoredTable) -> dict[str, int] | None:
+    """Counts a model's training rows by class; None where its table version cannot be read, or not by split."""
+    table, version = model.metadata.get("table"), model.metadata.get("version")
+    if table is None or not isinstance(version, int):
+        return None
     try:
-        names = one_numbering(true_names, predicted_names)
-    except PredictionsSchemaError as error:
-        raise PredictionsSchemaError(f"{location}: {error}") from None
-    return evaluate_counts(counts, names, unlabelled)
-
-
-def _require_one_scoring(rows: DataFrame, location: str) -> None:
-    found = rows.select("checkpoint_digest", "table", "version").distinct().limit(_LISTED).collect()
-    if not found:
-        raise InvalidArgumentError(f"{location}: no row fits these filters; leave some out, or score first")
-    if len(found) > 1:
-        listed = "; ".join(
-            f"digest={row.checkpoint_digest} table={row.table} table_version={row.version}" for row in found
-        )
-        raise InvalidArgumentError(
-            f"{location} holds several scorings, which are not mixed; choose one by digest, table and table_version: "
-            f"{listed}"
-        )
+        snapshot = open_snapshot(str(table), version, source.storage_options)
+        if schema.SPLIT not in snapshot.partition_columns:
+            return None
+        trained = replace(snapshot, files=files_of_split(snapshot, _TRAIN_SPLIT))
+        return class_counts(trained, source.storage_options)
+    except LakelensError:
+        return None

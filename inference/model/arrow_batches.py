@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...training.tasks.classification import Classification
 from .decoding import StoredRows
 from .predictor import Predictions, Predictor
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-PREDICTION_DDL = "prediction INT, predicted_name STRING, probability FLOAT, probabilities ARRAY<FLOAT>, error STRING"
+PREDICTION_DDL = Classification.prediction_ddl
 
 
 def stored_rows(columns: Mapping[str, pa.Array]) -> StoredRows:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,18 +12,12 @@ import numpy.typing as npt
 from ...errors import ModelMismatchError, ScoringFailedError
 from ...etl.images.stored_image import MODES, Pixels
 from ...training.checkpoints.checkpoint import Checkpoint
+from ...training.tasks.classification import LOGITS, VALUES_KEY, Classification
+from ...training.tasks.model_values import layers_give_logits, values_are_logits
 from .failures import first_line, is_of_the_machine
 
 if TYPE_CHECKING:
     import keras
-
-# Keras's own layers and operations after which logits are still logits, and probabilities probabilities.
-_TRANSPARENT = re.compile(
-    r"((Alpha|Gaussian|Spatial)?Dropout|GaussianNoise|Identity|Flatten|Permute|Reshape|Squeeze|Cast"
-    r"|(Adaptive|Global)?(Average|Max)Pooling)([123]D)?"
-)
-# By how much rounding to half precision may move a probability out of its range.
-_ROUNDING = 1e-2
 
 
 @dataclass(frozen=True)
@@ -45,11 +38,10 @@ def compile_model(checkpoint: Checkpoint, custom_objects: Mapping[str, Any] | No
 
     Logits become probabilities by a softmax; what is a probability already stays as it is. One value per image, of a
     model of two classes or of one without names, is the second class's: its logit becomes a probability by a sigmoid,
-    and the first class has the rest. The layer that decides is the last one that makes new numbers: what only casts,
-    reshapes, drops or pools them, or is a linear `Activation`, is passed over. Without activation it gives logits, with
-    softmax or sigmoid probabilities. Where the layers do not tell (a subclassed model, a user's own last layer, another
-    activation), values outside [0, 1] for a black, a white and a noisy image are logits; the images are always these,
-    so that all Python workers decide alike.
+    and the first class has the rest. The checkpoint says which of both the model gives. Of one that does not say so
+    (of an earlier lakelens, or written by other code) the layers decide, see `layers_give_logits`; where they do not
+    tell, values outside [0, 1] for a black, a white and a noisy image are logits; the images are always these, so that
+    all Python workers decide alike.
 
     Raises:
         CheckpointError: If the file is damaged or holds what is refused.
@@ -61,6 +53,12 @@ def compile_model(checkpoint: Checkpoint, custom_objects: Mapping[str, Any] | No
     if shape[2] not in MODES:
         raise ModelMismatchError(
             f"{checkpoint.path}: the model takes images with {shape[2]} channels; 1 (grey) and 3 (RGB) can be decoded"
+        )
+    described = checkpoint.metadata.get("task", {})
+    if described.get("name", Classification.name) != Classification.name:
+        raise ModelMismatchError(
+            f"{checkpoint.path}: the model is of the task {described['name']!r}; only models of "
+            f"{Classification.name} can be scored"
         )
     model = checkpoint.load_model(custom_objects=custom_objects)
     import tensorflow as tf
@@ -79,9 +77,7 @@ def compile_model(checkpoint: Checkpoint, custom_objects: Mapping[str, Any] | No
         return np.asarray(traced(pixels), dtype=np.float32)
 
     width = _try_out(values, checkpoint, "black", np.zeros(shape, np.uint8)).shape[1]
-    logits = _gives_logits(model)
-    if logits is None:
-        logits = _shows_logits(values, checkpoint)
+    logits = _gives_logits(values, model, checkpoint, described.get(VALUES_KEY))
     is_binary = _is_binary(width, checkpoint)
 
     def probabilities(pixels: Pixels) -> npt.NDArray[np.float32]:
@@ -134,35 +130,12 @@ def _try_out(
     return output
 
 
-def _gives_logits(model: keras.Model) -> bool | None:
-    """Tells from the model's layers whether its values are logits or probabilities; None where they do not tell."""
-    import keras
-
-    probable = (keras.activations.softmax, keras.activations.sigmoid, keras.activations.hard_sigmoid)
-    tensors: Sequence[Any] = getattr(model, "outputs", None) or ()
-    while len(tensors) == 1:
-        layer, node, _ = tensors[0]._keras_history
-        if isinstance(layer, keras.Model):
-            return _gives_logits(layer)
-        activation = getattr(layer, "activation", None)
-        kind = type(layer).__name__ if type(layer).__module__.startswith("keras.") else "the user's own"
-        if activation in probable or kind in ("Softmax", "Sigmoid"):
-            return False
-        linear = activation is keras.activations.linear
-        if not _TRANSPARENT.fullmatch(kind) and not (linear and kind == "Activation"):
-            return True if linear else None
-        tensors = layer._inbound_nodes[node].input_tensors
-    return None
-
-
-def _shows_logits(run: Callable[[Pixels], npt.NDArray[np.float32]], checkpoint: Checkpoint) -> bool:
-    """Tells from the model's values for some images whether they cannot be probabilities."""
-    shape = checkpoint.input_shape
-    images = {
-        "black": np.zeros(shape, np.uint8),
-        "white": np.full(shape, 255, np.uint8),
-        "noisy": np.random.default_rng(0).integers(0, 256, shape, np.uint8),
-    }
-    output = np.concatenate([_try_out(run, checkpoint, name, image) for name, image in images.items()])
-    finite = output[np.isfinite(output)]
-    return bool(((finite < -_ROUNDING) | (finite > 1 + _ROUNDING)).any())
+def _gives_logits(
+    run: Callable[[Pixels], npt.NDArray[np.float32]], model: keras.Model, checkpoint: Checkpoint, recorded: str | None
+) -> bool:
+    if recorded is not None:
+        return recorded == LOGITS
+    told = layers_give_logits(model)
+    if told is None:
+        told = values_are_logits(lambda image: _try_out(run, checkpoint, "test", image), checkpoint.input_shape)
+    return told

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ... import errors
+from ...error_reports import error_in
 from ...errors import LakelensError, ScoringFailedError, VersionFilesMissingError
 
 # Errors of rows that may have had their cause in the machine or the model at that moment: the next scoring tries such
@@ -24,8 +24,6 @@ _OF_THE_MACHINE = frozenset(
     }
 )
 
-# The last line of a Python traceback in Spark's message.
-_RAISED = re.compile(r"^(?:\s*)lakelens\.errors\.(?P<kind>\w+): (?P<message>.+)$", re.MULTILINE)
 _MISSING_FILE = re.compile(
     r"FileNotFoundException|FAILED_READ_FILE\.FILE_NOT_EXIST|DELTA_FILE_NOT_FOUND|PATH_NOT_FOUND"
 )
@@ -80,11 +78,9 @@ def typed_failures(table: str) -> Iterator[None]:
 
 def typed_failure(report: str, table: str) -> LakelensError | None:
     """Finds the error of ours in Spark's report; None if no task has failed."""
-    raised = _RAISED.search(report)
+    raised = error_in(report)
     if raised is not None:
-        kind = getattr(errors, raised["kind"], None)
-        if isinstance(kind, type) and issubclass(kind, LakelensError) and kind is not errors.ImageError:
-            return kind(raised["message"])
+        return raised
     if _MISSING_FILE.search(report):
         return VersionFilesMissingError(
             f"{table}: a data file of this version is gone, removed by VACUUM or by hand. Score a version whose files "

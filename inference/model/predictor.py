@@ -15,7 +15,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from ...errors import InvalidArgumentError, ScoringFailedError
-from ...etl.images.codec import encode_jpeg
+from ...etl.images.encoding import encode_jpeg
 from ...etl.images.stored_image import Pixels
 from ...training.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from .compiled import compile_model

@@ -7,7 +7,7 @@ import os
 import secrets
 import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any
 from ...errors import CheckpointError
 from ...training.checkpoints.checkpoint import open_checkpoint
 from ...training.rank import lazy_imports
+from .arrow_batches import predict_arrow
 from .predictor import LOADED, Predictor, build_predictor, cache_key
 from .references import ModelRef
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 # Equal checkpoints make equal archives, so that shipping one twice is the same file.
@@ -95,6 +97,15 @@ def ship(
         context.addFile(str(archive))
     custom = dict(sorted((custom_objects or {}).items()))
     return ShippedModel(name, model.digest, batch_bytes, custom, _digest_of(custom))
+
+
+def prediction_task(shipped: ShippedModel) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Makes the function that predicts in Spark tasks, for `mapInArrow`."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from predict_arrow(shipped.predictor(), batches)
+
+    return run
 
 
 def _digest_of(custom_objects: Mapping[str, Any]) -> str:

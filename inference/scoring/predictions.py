@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from ...errors import NotADeltaTableError, PredictionsSchemaError
 from ...etl.log.opening import log_of
-from ...etl.log.snapshot import has_deletion_vectors, open_snapshot
+from ...etl.log.snapshot import has_deletion_vectors
 from ...etl.spark.catalog import delta_table, is_delta_table, path_of, read_table, sql_name
 from ...locations import absolute, has_scheme, is_table_name
 from ...stores.options import delta_options
@@ -187,20 +187,6 @@ def next_number(state: PredictionsState) -> int:
     return 0 if state.transaction is None else state.transaction + 1
 
 
-def require_predictions(spark: SparkSession, location: str, version: int | None) -> None:
-    """Checks that a predictions table is at `location` and has that version.
-
-    Raises:
-        NotADeltaTableError: If there is no Delta table.
-        VersionNotFoundError: If it has no such version.
-        PredictionsSchemaError: If a column is missing or has another type.
-    """
-    if not is_delta_table(spark, location):
-        raise NotADeltaTableError(f"{location} holds no Delta table; check the path, or score into it first")
-    snapshot = open_snapshot(absolute(path_of(spark, location)), version)
-    _check_columns(location, {name: _type_name(_declared(kind)) for name, kind in snapshot.schema.items()})
-
-
 def _check_columns(location: str, found: Mapping[str, str]) -> None:
     for name, kind in COLUMNS.items():
         if name not in found:
@@ -214,11 +200,6 @@ def _check_columns(location: str, found: Mapping[str, str]) -> None:
                 f"{location}: column {name!r} is of type {found[name]}, predictions need {kind}; score into "
                 "another table"
             )
-
-
-def _declared(kind: str) -> object:
-    """Reads a type of a snapshot's schema: a name, or the JSON of a nested type."""
-    return json.loads(kind) if kind.startswith("{") else kind
 
 
 def _type_name(kind: object) -> str:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import TableConflictError
 from ...etl.spark.conflicts import conflicts_named
-from ..model.arrow_batches import PREDICTION_DDL, predict_arrow
+from ..model.arrow_batches import PREDICTION_DDL
 from ..model.references import ModelRef
-from ..model.shipping import ShippedModel, ship
+from ..model.shipping import prediction_task, ship
 from .log_counts import mark_of, new_batch_id
 from .parts import Piece, cut, first_rows, next_rows, take
 from .predictions import PASSED_DDL, PredictionsState, PredictionsTable, next_number
@@ -24,7 +24,6 @@ from .tasks import arrow_rows, bounded_arrow_batches, spread
 from .work import Work, done_rows, retried, same_row, split_work
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 logger = logging.getLogger(__name__)
@@ -218,7 +217,7 @@ class ScoringRun:
             slots=self.spark.sparkContext.defaultParallelism,
             row_groups=self.source.row_groups(pieces),
         )
-        return images.mapInArrow(_task(shipped), f"{PASSED_DDL}, {PREDICTION_DDL}").withColumns(
+        return images.mapInArrow(prediction_task(shipped), f"{PASSED_DDL}, {PREDICTION_DDL}").withColumns(
             {
                 "model_uri": functions.lit(self.model.uri),
                 "scored_at": functions.lit(datetime.now(timezone.utc)),
@@ -250,10 +249,3 @@ def _counts(rows: DataFrame) -> tuple[int, int]:
     count = functions.count(functions.lit(1)).alias("rows")
     found = rows.agg(count, functions.count("error").alias("errors")).collect()[0]
     return int(found["rows"]), int(found["errors"])
-
-
-def _task(shipped: ShippedModel) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from predict_arrow(shipped.predictor(), batches)
-
-    return run

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 from ...errors import InvalidArgumentError, NotAnImageTableError
 from ...etl.model.labels import labels_of
 from ...locations import absolute
+from ...options import named_options
+from ...results import ReadableResult
 from ...spark.session import require_delta
 from ...tracking.scorings import Scoring, record_scoring
 from ..model.failures import typed_failures
@@ -28,8 +30,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@dataclass(frozen=True)
-class ScoreResult:
+@dataclass(frozen=True, repr=False)
+class ScoreResult(ReadableResult):
     """What a scoring run did. The rows of the version (and split) are `scored` + `skipped`.
 
     Attributes:
@@ -63,6 +65,7 @@ class ScoreResult:
     commits: int = 0
 
 
+@named_options
 def score(
     spark: SparkSession,
     model: str | Path,
@@ -132,7 +135,7 @@ def score(
     reference = resolve_model(model, tracking_uri)
     columns = SourceColumns(path_column, image_column, label_column)
     source = open_scored_table(spark, table, version, split, columns=columns, storage_options=storage_options)
-    _check_fit(reference, source, strict)
+    check_model(reference, source, strict)
     results = PredictionsTable(
         spark, target, digest=reference.digest, table=source.location, storage_options=storage_options
     )
@@ -162,7 +165,12 @@ def score(
     )
 
 
-def _check_fit(model: ModelRef, source: ScoredTable, strict: bool) -> None:
+def check_model(model: ModelRef, source: ScoredTable, strict: bool) -> None:
+    """Compares a model with the table that it is to score; see `check_fit`.
+
+    Raises:
+        ModelMismatchError: If they do not fit and `strict`.
+    """
     labels: dict[str, int] = {}
     with suppress(NotAnImageTableError):  # a table whose property is damaged has names that nobody can compare
         labels = labels_of(source.configuration)

@@ -119,18 +119,19 @@ class ScoredTable:
         place = absolute(file) if file.startswith("file:") else unquote(file)
         return place if place in self._places else None
 
-    def images(self, pieces: Sequence[Piece] | None = None) -> DataFrame:
+    def images(self, pieces: Sequence[Piece] | None = None, more: Sequence[Column] = ()) -> DataFrame:
         """Reads the columns of `keys` and the stored image; nothing else.
 
         Args:
             pieces: Only these rows; None reads all. Only their files are opened then, which Delta has no way to say.
+            more: Further columns of the table; only without `pieces`.
         """
         rows = read_table(self.spark, self.location, self.version)
         if pieces is not None:
             rows = self._read_files(pieces, rows)
         rows = self._of_split(rows)
         present = {name: kind for name, kind in _STORED_TYPES.items() if self._source_name(name) in rows.columns}
-        return rows.select(*self._columns(rows, _PASSED_TYPES | present))
+        return rows.select(*self._columns(rows, _PASSED_TYPES | present), *more)
 
     def _read_files(self, pieces: Sequence[Piece], rows: DataFrame) -> DataFrame:
         from pyspark.sql import functions
@@ -260,7 +261,7 @@ def open_scored_table(
             location,
             snapshot.version,
             split,
-            _files_of_split(snapshot, split),
+            files_of_split(snapshot, split),
             columns,
             storage_options,
             snapshot.schema,
@@ -272,7 +273,8 @@ def open_scored_table(
     return source
 
 
-def _files_of_split(snapshot: Snapshot, split: str | None) -> DataFiles:
+def files_of_split(snapshot: Snapshot, split: str | None) -> DataFiles:
+    """Gives the data files of a version that hold a split; without their row counts where other splits are in them."""
     if split is None:
         return snapshot.files
     if schema.SPLIT not in snapshot.partition_columns:

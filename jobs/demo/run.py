@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import json
 import os
 import shutil
 import sys
@@ -21,16 +22,16 @@ from typing import TYPE_CHECKING, Any, TextIO
 from lakelens.errors import InvalidArgumentError
 from lakelens.jobs.command import main_of
 from lakelens.jobs.demo.images import DemoImages, deliver, link_own, require_folder, write_digits
-from lakelens.jobs.demo.report import ClassLine, Sample, choose_samples, class_table, draw_result
+from lakelens.jobs.demo.report import class_table
 from lakelens.progress import spark_progress
 from lakelens.spark.java import SHORT_LIVED
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from lakelens.etl.image_table import ImageTable
     from lakelens.etl.ingest.run import IngestResult
-    from lakelens.inference.evaluation.metrics import Evaluation
+    from lakelens.inference.evaluation.result import EvaluationResult
     from lakelens.training.experiment.run_trial import TrainResult
 
 DESCRIPTION = "Show the whole path, from a folder of images to a scored Delta table, and why data versions matter."
@@ -39,16 +40,42 @@ MASTER = "local-cluster[2,1,2048]"
 RANKS = 2
 SPLITS = {"train": 0.7, "validation": 0.1, "test": 0.2}
 MARKER = ".lakelens-demo"
+# Both trainings are this file, each with --set data.version=N.
+EXPERIMENT = """\
+name: digits
+entrypoint: lakelens.training.trials.small_cnn:SmallCnn
+data:
+  table: {table}
+  version: latest
+hyperparameters:
+  global_batch_size: {batch_size}
+searcher:
+  name: single
+  metric: val_loss
+  max_length: {{epochs: {epochs}}}
+resources: {{slots_per_trial: {ranks}, strategy: horovod_cluster}}
+checkpoint_storage: {{path: {checkpoints}}}
+tracking: {{uri: {tracking_uri}, experiment: lakelens-demo}}
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the demo's flags."""
     parser.add_argument("--images", default=None, type=Path, help="class folders of your own; digits when absent")
     parser.add_argument("--out", default=Path("lakelens-demo"), type=Path, help="folder for everything; made anew")
+    parser.add_argument("--search", action="store_true", help="show a search over one version instead")
     parser.add_argument("--size", default=32, type=int, help="side of the stored square images in pixels")
     parser.add_argument("--epochs", default=8, type=int, help="epochs of each training")
     parser.add_argument("--batch-size", default=64, type=int, help="images per step over both ranks")
     parser.add_argument("--limit-per-class", default=400, type=int, help="with --images: files taken per class")
+
+
+def _demo_of(args: argparse.Namespace) -> type[Demo]:
+    if not args.search:
+        return Demo
+    from lakelens.jobs.demo.search import SearchDemo
+
+    return SearchDemo
 
 
 class Story:
@@ -96,23 +123,27 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     """
     _check(args)
     out = _fresh_folder(args.out)
-    demo = _Demo(args, out)
+    demo = _demo_of(args)(args, out)
     try:
         return demo.tell()
     finally:
         demo.close()
 
 
-class _Demo:
+class Demo:
     """The story's parts and what they share: the folder, the session, the table, the clock."""
+
+    steps = 10
+    master = MASTER
 
     def __init__(self, args: argparse.Namespace, out: Path) -> None:
         self.args = args
         self.out = out
-        self.story = Story(10)
+        self.story = Story(self.steps)
         self.spark: SparkSession | None = None
         self.tracking_uri = f"sqlite:///{out / 'mlflow.db'}"
         self.predictions = str(out / "tables" / "predictions")
+        self.experiment = out / "experiment.yaml"
 
     def tell(self) -> dict[str, Any]:
         """Runs the ten steps."""
@@ -121,20 +152,21 @@ class _Demo:
         table = self._open_table()
         first = self._ingest(table, images, "ingest_0", "Ingest: version 0")
         rows_of_first = _rows(table, first.version)
-        model_0 = self._train(table, first.version, "train_0")
+        model_0 = self._train(first.version, "train_0")
         with self.story.step("arrivals", f"New images of {images.held_back!r} arrive"):
             deliver(images)
             print(f"{images.late_files} files moved into {images.source}")
         second = self._ingest(table, images, "ingest_1", "Ingest again: version 1, and only the new files are read")
-        model_1 = self._train(table, second.version, "train_1")
-        before, after = self._score(table, second.version, (model_0, model_1))
-        lines = self._show(table, images, (first.version, second.version), before, after)
+        model_1 = self._train(second.version, "train_1")
+        self._score(table, second.version, (model_0, model_1))
+        found = self._show(table, second.version, (model_0, model_1), images.held_back)
         with self.story.step("time_travel", f"Back to version {first.version}"):
             same = _rows(table, first.version) == rows_of_first
             verdict = "every one as it was before the new images came" if same else "AND THEY ARE NOT those of before"
             print(f"version {first.version} has {len(rows_of_first)} rows, {verdict}")
         self._closing_words(table)
-        held_back = next(line for line in lines if line.name == images.held_back)
+        changes = [] if found.comparison is None else found.comparison.classes
+        held_back = next(one for one in changes if one.name == images.held_back)
         return {
             "versions": [first.version, second.version],
             "runs": [model_0.run_id, model_1.run_id],
@@ -142,8 +174,9 @@ class _Demo:
             "class": images.held_back,
             "recall_before": held_back.recall_before,
             "recall_after": held_back.recall_after,
-            "accuracy_before": before.accuracy,
-            "accuracy_after": after.accuracy,
+            "mended_class": None if found.comparison is None else found.comparison.mended_class,
+            "accuracy_before": None if found.other is None else found.other.accuracy,
+            "accuracy_after": found.evaluation.accuracy,
             "predictions": self._predictions_summary(),
             "version_0_unchanged": same,
             "seconds": {**self.story.seconds, "total": round(time.perf_counter() - started, 1)},
@@ -158,7 +191,7 @@ class _Demo:
 
             with _output_of_children_to(self.out / "spark.log"):
                 self.spark = spark_session(
-                    MASTER,
+                    self.master,
                     app_name="lakelens demo",
                     **{
                         "spark.sql.warehouse.dir": str(self.out / "warehouse"),
@@ -172,6 +205,7 @@ class _Demo:
         """Stops Spark."""
         if self.spark is not None:
             self.spark.stop()
+            self.spark = None
 
     def _prepare_images(self) -> DemoImages:
         own: Path | None = self.args.images
@@ -189,8 +223,18 @@ class _Demo:
 
         with self.story.step("spark", "Spark with two executors, and Delta Lake"):
             version = self.session.version
-            print(f"Spark {version} on {MASTER}; its log: {self.out / 'spark.log'}")
-        return ImageTable(self.session, str(self.out / "tables" / "images"))
+            print(f"Spark {version} on {self.master}; its log: {self.out / 'spark.log'}")
+        table = ImageTable(self.session, str(self.out / "tables" / "images"))
+        text = EXPERIMENT.format(
+            table=json.dumps(table.location),
+            batch_size=self.args.batch_size,
+            epochs=self.args.epochs,
+            ranks=RANKS,
+            checkpoints=json.dumps(str(self.out / "checkpoints")),
+            tracking_uri=json.dumps(self.tracking_uri),
+        )
+        self.experiment.write_text(text, encoding="utf-8")
+        return table
 
     def _ingest(self, table: ImageTable, images: DemoImages, key: str, title: str) -> IngestResult:
         with self.story.step(key, title):
@@ -205,33 +249,21 @@ class _Demo:
                     print(f"quarantined: {Path(file.path).name}: {file.reason}")
         return result
 
-    def _train(self, table: ImageTable, version: int, key: str) -> TrainResult:
+    def _train(self, version: int, key: str) -> TrainResult:
+        from lakelens.training.configuration.experiment import ExperimentConfig
         from lakelens.training.experiment.train import train
 
         with self.story.step(key, f"Train on version {version}: {RANKS} Horovod ranks as Spark barrier tasks"):
-            result = train(
-                table.location,
-                version=version,
-                np=RANKS,
-                epochs=self.args.epochs,
-                batch_size=self.args.batch_size,
-                tracking_uri=self.tracking_uri,
-                experiment_name="lakelens-demo",
-                run_name=f"version {version}",
-                checkpoint_dir=str(self.out / "checkpoints"),
-                spark=self.session,
-            )
+            changes = [f"data.version={version}", f"name=version {version}"]
+            print(f"{self.experiment} with --set {changes[0]}")
+            result = train(ExperimentConfig.read(self.experiment, changes), spark=self.session)
             shown = ", ".join(f"{name} {value:.3f}" for name, value in sorted(result.metrics.items()))
             print(f"run {result.run_id}\n{shown}")
         return result
 
-    def _score(
-        self, table: ImageTable, version: int, models: tuple[TrainResult, TrainResult]
-    ) -> tuple[Evaluation, Evaluation]:
-        from lakelens.inference.evaluation.evaluate import evaluate
+    def _score(self, table: ImageTable, version: int, models: tuple[TrainResult, TrainResult]) -> None:
         from lakelens.inference.scoring.score import score
 
-        evaluations = []
         with self.story.step("score", f"Score both models on the same images: split test of version {version}"):
             for model in models:
                 with spark_progress(self.session, "score"):
@@ -245,51 +277,30 @@ class _Demo:
                         tracking_uri=self.tracking_uri,
                     )
                 print(f"model of version {model.version}: {scored.scored} rows scored, {scored.errors} errors")
-                evaluations.append(evaluate(self.session, self.predictions, digest=model.digest, split="test"))
-        return evaluations[0], evaluations[1]
 
     def _show(
-        self, table: ImageTable, images: DemoImages, versions: tuple[int, int], before: Evaluation, after: Evaluation
-    ) -> list[ClassLine]:
+        self, table: ImageTable, version: int, models: tuple[TrainResult, TrainResult], held_back: str
+    ) -> EvaluationResult:
+        from lakelens.inference.evaluation.evaluate import evaluate
+
+        before, after = models
         with self.story.step("result", "What the data version changed"):
-            counts = [_train_counts(table, version) for version in versions]
-            after_by_name = {metrics.name: metrics for metrics in after.classes}
-            lines = [
-                ClassLine(
-                    metrics.name,
-                    counts[0].get(metrics.name, 0),
-                    counts[1].get(metrics.name, 0),
-                    metrics.recall,
-                    after_by_name[metrics.name].recall,
-                    metrics.support,
-                )
-                for metrics in before.classes
-            ]
-            picture = self.out / "result.png"
-            draw_result(picture, lines, self._samples(table, versions[1], images.held_back), images.held_back)
-            print(class_table(lines, images.held_back))
-            print(f"accuracy on all held-out images: {before.accuracy:.3f} -> {after.accuracy:.3f}")
-            print(f"picture: {picture}")
-        return lines
-
-    def _samples(self, table: ImageTable, version: int, held_back: str) -> list[Sample]:
-        """Joins what both models said of each held-out image; only the chosen images' bytes are fetched."""
-        said: dict[str, list[str]] = {}
-        truth: dict[str, str] = {}
-        rows = self._predicted().where("error is null").orderBy("scored_at", "path")
-        for row in rows.select("path", "label_name", "predicted_name").collect():
-            said.setdefault(row.path, []).append(row.predicted_name)
-            truth[row.path] = row.label_name
-        answered = {path: names for path, names in said.items() if len(names) == 2}
-        chosen = choose_samples(
-            [Sample(path, truth[path], names[0], names[1]) for path, names in answered.items()], held_back
-        )
-        stored = table.read(version).where(_column("path").isin([sample.path for sample in chosen]))
-        images = {row.path: bytes(row.image) for row in stored.select("path", "image").collect()}
-        return [sample.with_image(images[sample.path]) for sample in chosen]
-
-    def _predicted(self) -> DataFrame:
-        return self.session.read.format("delta").load(self.predictions)
+            found = evaluate(
+                self.session,
+                f"runs:/{after.run_id}",
+                table.location,
+                version,
+                compare=f"runs:/{before.run_id}",
+                predictions=self.predictions,
+                output=self.out / "evaluation",
+                tracking_uri=self.tracking_uri,
+            )
+            if found.comparison is not None and found.other is not None:
+                print(class_table(found.comparison.classes, held_back))
+                print(f"accuracy on all held-out images: {found.other.accuracy:.3f} -> {found.evaluation.accuracy:.3f}")
+                print(f"the class that the new data mended: {found.comparison.mended_class}")
+            print(f"page: {found.page}")
+        return found
 
     def _predictions_summary(self) -> dict[str, Any]:
         from lakelens.etl.log.snapshot import open_snapshot
@@ -304,29 +315,19 @@ The model did not change, the code did not change: the data version did. Each ru
 trained again on exactly those rows, today or next year.
 
   everything is in      {self.out}   (delete the folder to undo the demo)
+  train again           lakelens train {self.experiment} --set data.version=0 --master "{MASTER}"
   look at the runs      mlflow ui --backend-store-uri {self.tracking_uri}
-  look at the picture   {self.out / "result.png"}
+  look at the page      {self.out / "evaluation" / "evaluation.html"}
   read version 0        spark.read.format("delta").option("versionAsOf", 0).load("{table.location}")
 """,
             flush=True,
         )
 
 
-def _train_counts(table: ImageTable, version: int) -> dict[str, int]:
-    rows = table.read(version).where("split = 'train'").groupBy("label_name").count().collect()
-    return {row["label_name"]: row["count"] for row in rows}
-
-
 def _rows(table: ImageTable, version: int) -> set[tuple[str, str, str]]:
     """Reads what identifies each row of a version: its source, the source's content, and its split."""
     rows = table.read(version).select("path", "content_hash", "split").collect()
     return {(row.path, row.content_hash, row.split) for row in rows}
-
-
-def _column(name: str) -> Column:
-    from pyspark.sql import functions
-
-    return functions.col(name)
 
 
 def _counts(result: IngestResult) -> dict[str, int]:

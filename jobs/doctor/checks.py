@@ -51,12 +51,12 @@ def check_tensorflow() -> Seen:
 def check_horovod() -> Seen:
     """Sums one number over two real ranks."""
     from ...horovod_build import problem
-    from ...training.runner.runner import HorovodRunner
+    from ...training.runner.runner import KERAS_MODULES, HorovodRunner
 
     wrong = problem()
     if wrong is not None:
         return Seen(_version("horovod"), ok=False, detail=wrong)
-    total = HorovodRunner(np=-2, use_gpu=False).run(_sum_over_ranks)
+    total = HorovodRunner(np=-2, use_gpu=False, preload=KERAS_MODULES).run(_sum_over_ranks)
     expected = 3.0
     if total != expected:
         return Seen(_version("horovod"), ok=False, detail=f"ranks 0 and 1 summed 1 and 2 to {total}, not to {expected}")

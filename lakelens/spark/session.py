@@ -31,7 +31,7 @@ _ONE_MACHINE = {
 
 
 def spark_session(master: str | None = None, *, app_name: str = "lakelens", **conf: str) -> SparkSession:
-    """Gives a Spark session with Delta Lake configured; an active session is reused.
+    """Returns a Spark session with Delta Lake configured; an active session is reused.
 
     Python workers run on the interpreter of the driver unless PYSPARK_PYTHON or `spark.pyspark.python` says otherwise.
     Delta's JARs are resolved by Spark from Maven unless they are already on its class path.
@@ -57,7 +57,7 @@ def spark_session(master: str | None = None, *, app_name: str = "lakelens", **co
 
 
 def running_session() -> SparkSession | None:
-    """Gives the active session, with Delta Lake or without; None if none is active.
+    """Returns the active session, with Delta Lake or without; None if none is active.
 
     Raises:
         MissingDependencyError: If pyspark is missing.
@@ -199,5 +199,5 @@ def _spark_home() -> Path:
 
 
 def _delta_jar_present() -> bool:
-    """Tells whether Spark's own jars/ folder already holds Delta, as images for clusters without internet have it."""
+    """Returns whether Spark's own jars/ folder already holds Delta, as images for clusters without internet have it."""
     return any((_spark_home() / "jars").glob("delta-spark*.jar"))

@@ -38,7 +38,7 @@ _SAID = 500
 
 
 def local_form(location: str) -> str | None:
-    """Gives the path on this machine's disks of a location, or None for one in an object store.
+    """Returns the path on this machine's disks of a location, or None for one in an object store.
 
     `dbfs:/x` is `/dbfs/x`, where Databricks mounts it.
     """
@@ -48,7 +48,7 @@ def local_form(location: str) -> str | None:
 
 
 def file_system(location: str, storage_options: Mapping[str, str] | None) -> tuple[Any, str]:
-    """Gives fsspec's file system for a location in an object store, and the location's path in it.
+    """Returns fsspec's file system for a location in an object store, and the location's path in it.
 
     Raises:
         InvalidArgumentError: If the scheme is of no store that lakelens reads, or the options do not say how to.
@@ -99,12 +99,12 @@ def reaching(location: str) -> Iterator[None]:
 
 def store_error(location: str, error: Exception) -> StoreError:
     """Makes the error about a store that cannot be reached or refuses, from what its client says."""
-    said = _MARKUP.sub(" ", _SIGNATURE.sub(r"\1...", f"{type(error).__name__}: {error}"))
+    message = _MARKUP.sub(" ", _SIGNATURE.sub(r"\1...", f"{type(error).__name__}: {error}"))
     # Azure tells everything again behind the request's id.
-    said = " ".join(said.split()).removeprefix("OSError: ").partition(" RequestId:")[0].rstrip(".")
-    said = said if len(said) <= _SAID else f"{said[:_SAID]}..."
+    message = " ".join(message.split()).removeprefix("OSError: ").partition(" RequestId:")[0].rstrip(".")
+    message = message if len(message) <= _SAID else f"{message[:_SAID]}..."
     return StoreError(
-        f"{location} cannot be reached in its store: {said}. Check the location, the network, and the access in "
+        f"{location} cannot be reached in its store: {message}. Check the location, the network, and the access in "
         "storage_options or the environment"
     )
 

@@ -115,7 +115,7 @@ def _resolved(key: str, value: str) -> str:
 
 
 def delta_options(storage_options: Mapping[str, str] | None) -> dict[str, str]:
-    """Gives the storage options that delta-rs takes: resolved, without those for fsspec alone."""
+    """Returns the storage options that delta-rs takes: resolved, without those for fsspec alone."""
     given = storage_options or {}
     return resolved({key: value for key, value in given.items() if not key.startswith(FSSPEC_PREFIX)})
 
@@ -143,7 +143,7 @@ def fsspec_options(protocol: str, storage_options: Mapping[str, str] | None) -> 
 
 
 def file_system_arguments(protocol: str, location: str, storage_options: Mapping[str, str] | None) -> dict[str, Any]:
-    """Gives the arguments of fsspec's file system for a location.
+    """Returns the arguments of fsspec's file system for a location.
 
     Raises:
         InvalidArgumentError: As `fsspec_options`, or if the options do not say how to reach the location.

@@ -62,7 +62,7 @@ def naming(location: str) -> Iterator[None]:
 
 
 def parquet_of(source: Any, footer: pq.FileMetaData | None = None, buffer_bytes: int = 0) -> pq.ParquetFile:
-    """Gives an open file to pyarrow's reader.
+    """Returns an open file to pyarrow's reader.
 
     Args:
         source: The open file.

@@ -44,7 +44,7 @@ class Heartbeat:
 
     @classmethod
     def now(cls) -> Heartbeat:
-        """Gives the one of this process."""
+        """Returns the one of this process."""
         pid = os.getpid()
         return cls(socket.gethostname(), _machine(), pid, _start_of(pid) or 0, time.time())
 
@@ -57,7 +57,7 @@ class Heartbeat:
             return None
 
     def __str__(self) -> str:
-        """Gives the tag's value."""
+        """Returns the tag's value."""
         return json.dumps(asdict(self))
 
     def lost(self, now: float) -> str | None:

@@ -100,6 +100,11 @@ def register_logged_model(run_id: str, name: str, alias: str | None = None, trac
         return int(version.version)
 
 
+def has_logged_model(client: MlflowClient, run_id: str) -> bool:
+    """Returns whether a run has an MLflow model of `log_model`."""
+    return _model_of_run(client, client.get_run(run_id).info.experiment_id, run_id) is not None
+
+
 def logged_facts(folder: Path) -> dict[str, str]:
     """Reads what an MLflow model of `log_model` says of its checkpoint; empty for a folder that is none."""
     from ruamel.yaml import YAML

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from ..errors import InvalidArgumentError, ModelNotFoundError
+from ..errors import InvalidArgumentError, ModelNotFoundError, TrainingPaused
 from .heartbeat import FAILURE_TAG, end_lost_runs
 from .runs import (
     DIGEST_TAG,
@@ -39,7 +39,7 @@ class RunSummary:
         run_id: Its id.
         name: As MLflow shows it.
         experiment: Name of its experiment.
-        state: `RUNNING`, `FINISHED`, `FAILED` or `KILLED`.
+        state: `RUNNING`, `FINISHED`, `FAILED`, `KILLED`, or `PAUSED`, which MLflow knows as `KILLED`.
         table: Location of the table that it reads.
         version: The version.
         entrypoint: Its Trial.
@@ -187,11 +187,13 @@ def summary_of(run: Run, experiment: str) -> RunSummary:
     metric = tags.get(METRIC_TAG, "").partition(":")[0] or None
     ended = info.end_time or time.time() * 1000
     version = tags.get(VERSION_TAG, "")
+    failure = tags.get(FAILURE_TAG)
+    paused = info.status == "KILLED" and (failure or "").startswith(f"{TrainingPaused.__name__}:")
     return RunSummary(
         run_id=info.run_id,
         name=info.run_name or "",
         experiment=experiment,
-        state=info.status,
+        state="PAUSED" if paused else info.status,
         table=tags.get(TABLE_TAG),
         version=int(version) if version.isdecimal() else None,
         entrypoint=tags.get(ENTRYPOINT_TAG),
@@ -200,7 +202,7 @@ def summary_of(run: Run, experiment: str) -> RunSummary:
         started=datetime.fromtimestamp(info.start_time / 1000, timezone.utc).isoformat(timespec="seconds"),
         seconds=round(max(0.0, (ended - info.start_time) / 1000), 1),
         digest=tags.get(DIGEST_TAG),
-        failure=tags.get(FAILURE_TAG),
+        failure=failure,
     )
 
 

@@ -47,7 +47,7 @@ class RecordFile:
         self._lines = [_line(record) for record in read_records(folder)]
 
     def read(self) -> list[RunRecord]:
-        """Gives all records."""
+        """Returns all records."""
         return [RunRecord(**json.loads(line)) for line in self._lines]
 
     def add(self, record: RunRecord) -> None:

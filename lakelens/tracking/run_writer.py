@@ -6,6 +6,7 @@ Importing MLflow and opening a store take seconds; both happen in a thread, whil
 from __future__ import annotations
 
 import logging
+import tempfile
 import threading
 import time
 from collections import deque
@@ -49,6 +50,7 @@ class RunWriter:
         self._folder = folder
         self._seen = 0
         self._tasks: deque[Callable[[MlflowClient], None]] = deque()
+        self._last: list[Callable[[MlflowClient], None]] = []
         self._beat_at = time.monotonic() + RENEW_S
         self._error: Exception | None = None
         self._over = threading.Event()
@@ -85,6 +87,18 @@ class RunWriter:
         """Copies the files of a folder to an artifact folder of the run."""
         self._tasks.append(lambda client: client.log_artifacts(self._run.run_id, str(folder), artifact_path))
 
+    def log_files(self, files: Mapping[str, bytes]) -> None:
+        """Writes artifacts: contents by path."""
+        if files:
+            self._tasks.append(lambda client: _log_files(client, self._run.run_id, files))
+
+    def at_end(self, task: Callable[[MlflowClient, str], None]) -> None:
+        """Lets `finish` call a function with a client and the run's id once all records are written.
+
+        It may be called again where the store refuses.
+        """
+        self._last.append(lambda client: task(client, self._run.run_id))
+
     def log_model(self, folder: ModelFolder, step: int) -> None:
         """Logs a folder as the run's MLflow model; it must be there until `finish` returns."""
         self._tasks.append(lambda client: _log_model(client, self._run.run_id, folder, step))
@@ -96,6 +110,9 @@ class RunWriter:
             TrackingError: If the store did not take it; names the file that keeps the records.
         """
         self._stop()
+        self._take_records()
+        self._tasks.extend(self._last)
+        self._last.clear()
         deadline = time.monotonic() + FINISH_S
         while not self._try():
             if time.monotonic() >= deadline:
@@ -156,6 +173,15 @@ class RunWriter:
 
 def _log_model(client: MlflowClient, run_id: str, folder: ModelFolder, step: int) -> None:
     log_model(client, run_id, folder, step)
+
+
+def _log_files(client: MlflowClient, run_id: str, files: Mapping[str, bytes]) -> None:
+    with tempfile.TemporaryDirectory(prefix="lakelens-files-") as place:
+        for name, content in files.items():
+            path = Path(place, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        client.log_artifacts(run_id, place)
 
 
 def _write(client: MlflowClient, run_id: str, record: RunRecord) -> None:

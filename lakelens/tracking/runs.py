@@ -31,6 +31,13 @@ VERSION_TAG = "lakelens.version"
 DIGEST_TAG = "lakelens.checkpoint_digest"
 ENTRYPOINT_TAG = "lakelens.entrypoint"
 METRIC_TAG = "lakelens.metric"
+LABELS_TAG = "lakelens.labels"
+# Of the run of a search: the searcher's name.
+SEARCH_TAG = "lakelens.search"
+REQUEST_TAG = "lakelens.request"
+ORIGIN_TAG = "lakelens.reproduces"
+# MLflow's own name, by which its UI nests runs.
+PARENT_TAG = "mlflow.parentRunId"
 CHECKPOINT_ARTIFACT = "checkpoint"
 
 _LOCAL_STORE = "mlflow.db"
@@ -65,7 +72,7 @@ def resolve_tracking_uri(tracking_uri: str | None = None) -> str:
 
 
 def local_store_path(tracking_uri: str) -> Path | None:
-    """Gives the file or folder of a store that only this machine has; None for servers and databases."""
+    """Returns the file or folder of a store that only this machine has; None for servers and databases."""
     if tracking_uri.startswith("sqlite:///"):
         return Path(tracking_uri.removeprefix("sqlite:///"))
     if tracking_uri.startswith("file:"):
@@ -173,12 +180,23 @@ def tracked_run(
         experiment_id = _experiment_id(client, tracking_uri, experiment_name)
         end_lost_runs(client, experiment_id)
         kept_by = {HEARTBEAT_TAG: str(Heartbeat.now())}
-        run = client.create_run(experiment_id, run_name=run_name, tags={**(tags or {}), **kept_by})
+        run = client.create_run(
+            experiment_id, run_name=run_name, tags={**_parent_tag(tracking_uri), **(tags or {}), **kept_by}
+        )
     with _ended(
         client, RunReference(tracking_uri, experiment_id, str(run.info.run_id), socket.gethostname())
     ) as opened:
         log_params(client, opened.run_id, params or {})
         yield opened
+
+
+def _parent_tag(tracking_uri: str) -> dict[str, str]:
+    """Names the run that the caller has active in the same store, as `mlflow.start_run` does, for MLflow to nest in."""
+    mlflow = sys.modules.get("mlflow")
+    active = mlflow.active_run() if mlflow is not None else None
+    if mlflow is None or active is None or resolve_tracking_uri(mlflow.get_tracking_uri()) != tracking_uri:
+        return {}
+    return {PARENT_TAG: str(active.info.run_id)}
 
 
 @contextmanager
@@ -203,9 +221,11 @@ def resumed_run(tracking_uri: str, run_id: str) -> Iterator[RunReference]:
                 f"run {run_id} is {run.info.status}; a run that failed or was interrupted can be resumed"
             )
         client.set_tag(run_id, HEARTBEAT_TAG, str(Heartbeat.now()))
+        # What was asked of the run before it ended is not asked of what goes on.
+        for tag in (FAILURE_TAG, REQUEST_TAG):
+            if tag in run.data.tags:
+                client.delete_tag(run_id, tag)
         client.update_run(run_id, status="RUNNING")
-        if FAILURE_TAG in run.data.tags:
-            client.delete_tag(run_id, FAILURE_TAG)
     with _ended(client, RunReference(tracking_uri, experiment_id, run_id, socket.gethostname())) as opened:
         yield opened
 
@@ -225,7 +245,7 @@ def _ended(client: MlflowClient, run: RunReference) -> Iterator[RunReference]:
 
 
 def steps_of(run: RunReference, metric: str) -> list[int]:
-    """Gives the steps that a run has a metric of.
+    """Returns the steps that a run has a metric of.
 
     Raises:
         TrackingError: If the store refuses.
@@ -253,6 +273,7 @@ def log_table(run: RunReference, table: TableVersion) -> None:
     client = open_client(run.tracking_uri)
     with as_tracking_errors(run.tracking_uri, f"record {table.name} in run {run.run_id}"):
         from mlflow.entities import Dataset, DatasetInput, InputTag
+        from mlflow.exceptions import MlflowException
 
         # Written here and not by MLflow's DeltaDatasetSource, which leaves out version 0 (mlflow 3.17: `if version`).
         source = json.dumps({"path": table.location, "delta_table_version": table.version})
@@ -264,7 +285,12 @@ def log_table(run: RunReference, table: TableVersion) -> None:
             profile=json.dumps({"num_rows": sum(table.rows.values()), "rows": dict(table.rows)}),
         )
         context = InputTag("mlflow.data.context", "training")
-        client.log_inputs(run.run_id, datasets=[DatasetInput(dataset=dataset, tags=[context])])
+        given = [DatasetInput(dataset=dataset, tags=[context])]
+        try:
+            client.log_inputs(run.run_id, datasets=given)
+        except MlflowException:
+            # MLflow looks for the dataset and then adds it: of two runs that do so at once, one fails (mlflow 3.17).
+            client.log_inputs(run.run_id, datasets=given)
         client.set_tag(run.run_id, TABLE_TAG, table.location[:TAG_LIMIT])
         client.set_tag(run.run_id, VERSION_TAG, str(table.version))
 

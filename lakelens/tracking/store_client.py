@@ -21,7 +21,7 @@ _ARTIFACT_CALLS = ("log_artifacts", "log_model_artifacts", "download_artifacts")
 
 
 def answering(client: MlflowClient, store: str, timeout_s: float) -> MlflowClient:
-    """Gives a client each of whose calls ends.
+    """Returns a client each of whose calls ends.
 
     A server that accepts connections and never answers keeps MLflow's own client for a quarter of an hour per call.
 

@@ -11,10 +11,10 @@ from numbers import Integral, Real
 from typing import Any
 
 from ...errors import InvalidArgumentError, SearcherEventError
-from ..checks import shown
+from ...training.configuration.rules import shown
+from ...training.configuration.space import Space
 from ..operations import Continue, Create, Operation
-from ..settings import SearcherSettings, read_settings
-from ..space import Space, read_space
+from ..settings import SearcherSettings, read_sections
 from .ledger import ERROR, INVALID, PAUSED, Ledger
 
 SNAPSHOT_FORMAT = 1
@@ -45,10 +45,14 @@ class Definition:
         Raises:
             ConfigurationError: If a key is unknown, missing or breaks its rule.
         """
-        settings = read_settings(searcher_config)
-        space = read_space(hyperparameters)
-        text = json.dumps({} if hyperparameters is None else hyperparameters, default=dict)
-        return cls(settings, space, seed, json.loads(json.dumps(searcher_config, default=dict)), text)
+        sections = read_sections(searcher_config, hyperparameters)
+        return cls(
+            sections.searcher,
+            Space.read(sections.hyperparameters),
+            seed,
+            copy.deepcopy(searcher_config),
+            json.dumps(sections.hyperparameters, default=dict),
+        )
 
 
 class Searcher(ABC):
@@ -61,7 +65,8 @@ class Searcher(ABC):
     def __init__(self, definition: Definition) -> None:
         self.definition = definition
         self.settings = definition.settings
-        self._ledger = Ledger(self.hyperparameters, self.settings.max_length)
+        self._ledger = Ledger(self.hyperparameters, self.settings.max_length.amount)
+        self._sign = 1.0 if self.settings.minimized else -1.0
 
     def start(self) -> list[Operation]:
         """Begins the search.
@@ -89,7 +94,7 @@ class Searcher(ABC):
             InvalidArgumentError: If the metric is no number or the length no whole number.
         """
         trial, length = _whole("trial", trial), _whole("length", length)
-        loss = _number("metric", metric) if self.settings.smaller_is_better else -_number("metric", metric)
+        loss = self._sign * _number("metric", metric)
         asked = self._ledger.running(trial).asked
         if length < asked:
             raise SearcherEventError(

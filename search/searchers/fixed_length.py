@@ -58,7 +58,7 @@ class FixedLengthSearcher(Searcher):
 
     def _fill(self) -> None:
         while self._running < self._at_once and self._running + self._ended < self.total:
-            self._ledger.create(0, self.settings.max_length)
+            self._ledger.create(0, self.settings.max_length.amount)
             self._running += 1
 
     def _snapshot(self) -> Any:

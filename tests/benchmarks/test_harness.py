@@ -17,6 +17,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks import (
+    checkpointing,
     fault_page,
     faults,
     feed_planning,
@@ -353,3 +354,38 @@ def test_the_summary_shows_aims_series_and_ratios(tmp_path: Path) -> None:
     page.write_text("no marks")
     with pytest.raises(ValueError, match="lacks"):
         summary.main(["--results", str(tmp_path), "--page", str(page)])
+
+
+def test_useful_time_loses_a_restart_and_half_a_period_to_each_kill() -> None:
+    assert checkpointing.expected_useful(restart_s=5.0, period_s=10.0, every_s=100.0) == pytest.approx(0.9)
+    assert checkpointing.expected_useful(restart_s=50.0, period_s=10.0, every_s=10.0) == 0.0
+
+
+def test_restarts_are_found_between_kills_and_first_steps() -> None:
+    events = [("first_step", 1), ("killed", 9), ("first_step", 12), ("_write", 14), ("killed", 20), ("first_step", 24)]
+    noted = [{"event": event, "time": float(time)} for event, time in [*events, ("ended", 31)]]
+    assert checkpointing.restarts(noted) == [3.0, 4.0]
+    assert checkpointing.worked(noted) == 30.0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "command",
+    [
+        "checkpointing --photographs 64 --side 32 --epochs 4 --kill-every-s 1 --kills 1 --repeats 1",
+        "petastorm --photographs 70 --epochs 1 --repeats 1 --no-torch",
+        "training --photographs 64 --sides 32 --ranks 1 2 --epochs 2 --repeats 1",
+    ],
+)
+def test_the_benchmarks_of_training_run_at_their_smallest(command: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", *f"benchmarks.{command} --json".split()],
+        cwd=Path(__file__).resolve().parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert all(value > 0 for series in found["series"].values() for value in series["values"])
+    assert found["aims"]

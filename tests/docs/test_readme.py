@@ -11,6 +11,7 @@ import pytest
 
 from lakelens.jobs.cli import COMMANDS
 from lakelens.jobs.demo.images import write_digits
+from lakelens.training.configuration.experiment import ExperimentConfig
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 
@@ -42,6 +43,13 @@ def test_the_quick_start_and_the_training_function_run_as_written(tmp_path: Path
             [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
         )
         assert done.returncode == 0, f"{block}\n{done.stdout[-3000:]}\n{done.stderr[-6000:]}"
+
+
+@pytest.mark.unit
+def test_the_experiment_in_the_readme_is_one(tmp_path: Path) -> None:
+    (block,) = blocks("yaml")
+    (tmp_path / "experiment.yaml").write_text(block, encoding="utf-8")
+    assert ExperimentConfig.read(tmp_path / "experiment.yaml").searcher.metric == "val_accuracy"
 
 
 @pytest.mark.unit

@@ -19,7 +19,7 @@ from lakelens.jobs import train
 from lakelens.jobs.cli import COMMANDS, build_parser, main
 from lakelens.jobs.command import execute, key_values, main_of, version_value
 from lakelens.jobs.etl import fractions
-from lakelens.jobs.train import hyperparameters
+from lakelens.jobs.train import named_values
 
 pytestmark = pytest.mark.unit
 
@@ -190,6 +190,9 @@ def test_a_version_is_a_number_or_a_word() -> None:
         (["etl", "photos", "t", "--max-files", "5"], "--max-files 5 is for --stream alone"),
         (["train", "t", "--master", "local[2]"], "--master local[2]: ranks on the driver (--np -1) need no Spark"),
         (["train", "t", "--np", "-2", "--conf", "spark.x=1"], "--conf spark.x=1: ranks on the driver (--np -2)"),
+        (["train", "a.yaml", "--env", "A=1"], "--env beside a.yaml: set the file's key instead"),
+        (["train", "--resume", "r1", "--epochs", "3"], "--epochs beside --resume r1: the run goes on as it was begun"),
+        (["train", "t", "--column", "pixels=x"], "--column pixels=x: roles are image, label, split, format, boxes"),
     ],
 )
 def test_a_flag_that_would_change_nothing_is_refused(
@@ -216,6 +219,31 @@ def test_a_split_fraction_has_to_be_a_number() -> None:
         fractions(["train=most"])
 
 
+def test_every_setting_of_a_training_has_a_flag(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+
+    def told(table: str, **arguments: Any) -> None:
+        given.update(arguments)
+        raise LakelensError(table)
+
+    monkeypatch.setattr("lakelens.training.experiment.train.train", told)
+    flags = "--column image=photo --filter n=[1,2] --filter s=a --env A=b=c --no-use-gpu --slots-wait-s 5"
+    more = "--stall-timeout-s 9 --driver-port 4711 --max-restarts 2 --materialize copies"
+    assert main(["train", "t", *flags.split(), *more.split()]) == 1
+    expected = {
+        "image_column": "photo",
+        "filters": {"n": [1, 2], "s": "a"},
+        "env": {"A": "b=c"},
+        "use_gpu": False,
+        "slots_wait_s": 5.0,
+        "stall_timeout_s": 9.0,
+        "driver_port": 4711,
+        "max_restarts": 2,
+        "materialize": "copies",
+    }
+    assert {name: given[name] for name in expected} == expected
+
+
 @pytest.mark.parametrize(
     ("text", "value"),
     [
@@ -232,10 +260,55 @@ def test_a_split_fraction_has_to_be_a_number() -> None:
     ],
 )
 def test_a_hyperparameter_is_a_yaml_value(text: str, value: object) -> None:
-    assert hyperparameters([f"x={text}"]) == {"x": value}
+    assert named_values([f"x={text}"], "--hparam") == {"x": value}
 
 
 @pytest.mark.parametrize("text", ["[16", "{a", "!!python/object:os.system x", "\x07", "2026-13-45"])
 def test_a_hyperparameter_that_is_no_yaml_value_is_named(text: str) -> None:
     with pytest.raises(InvalidArgumentError, match=r"--hparam x=.* is no YAML value"):
-        hyperparameters([f"x={text}"])
+        named_values([f"x={text}"], "--hparam")
+
+
+def test_a_result_goes_into_a_file_too_also_that_of_a_failure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "results" / "run" / "etl.json"
+    args = argparse.Namespace(result_file=str(file))
+    assert execute(lambda _: {"version": 3}, args) == 0
+    assert json.loads(file.read_text()) == last_line(capsys) == {"version": 3}
+    assert execute(raising(InvalidArgumentError("size=0")), args) == 2
+    assert json.loads(file.read_text()) == {"error": "InvalidArgumentError", "message": "size=0"}
+    (tmp_path / "file").write_text("")
+    assert execute(lambda _: {"version": 3}, argparse.Namespace(result_file=str(tmp_path / "file" / "x.json"))) == 1
+    assert "error" in last_line(capsys)
+
+
+def test_every_command_and_action_takes_a_result_file(tmp_path: Path) -> None:
+    for argv in (
+        ["etl", "photos", "t", "--result-file", "x"],
+        ["table", "history", "t", "--result-file", "x"],
+        ["table", "--result-file", "x", "history", "t"],
+        ["models", "list", "--result-file", "x"],
+        ["evaluate", "runs:/1", "t@2", "--result-file", "x"],
+        ["doctor", "--result-file", "x"],
+    ):
+        assert build_parser().parse_args(argv).result_file == "x", argv
+
+
+def test_a_result_becomes_task_values_on_databricks_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    from lakelens.jobs import task_values
+
+    given: dict[str, Any] = {}
+
+    class TaskValues:
+        """What the runtime's dbutils has; nothing of a workspace can run here."""
+
+        def set(self, *, key: str, value: Any) -> None:
+            given[key] = value
+
+    monkeypatch.setattr(task_values, "_task_values", TaskValues)
+    task_values.set_task_values({"version": 1})
+    assert given == {}
+    monkeypatch.setenv("DATABRICKS_RUNTIME_VERSION", "15.4")
+    task_values.set_task_values({"version": 1, "due": True, "nothing": None, "paths": ["x" * 1000] * 60})
+    assert given == {"version": 1, "due": True}

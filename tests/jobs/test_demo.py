@@ -40,7 +40,9 @@ def test_the_demo_shows_that_the_data_version_made_the_difference(tmp_path: Path
     assert summary["accuracy_after"] >= 0.95
     assert summary["version_0_unchanged"] is True
     assert "quarantined: 001_truncated.jpg: truncated" in done.stdout
-    assert (out / "result.png").stat().st_size > 10_000
+    assert summary["mended_class"] == "eight"
+    assert (out / "evaluation" / "comparison.png").stat().st_size > 10_000
+    assert "The class that gained most is <b>eight</b>" in (out / "evaluation" / "evaluation.html").read_text()
 
     from lakelens.etl.log.snapshot import open_snapshot
     from lakelens.tracking.runs import open_client
@@ -57,3 +59,22 @@ def test_a_folder_that_the_demo_did_not_make_is_never_removed(tmp_path: Path) ->
     assert done.returncode == 2
     assert summary["error"] == "InvalidArgumentError"
     assert (tmp_path / "precious.txt").read_text() == "keep"
+
+
+@pytest.mark.long
+def test_the_demo_of_a_search_ends_with_its_report(tmp_path: Path) -> None:
+    done, summary = demo("--search", "--out", str(tmp_path / "demo"))
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert sum(summary["trials"].values()) == 12
+    assert summary["value"] > 0.7
+    print(summary["seconds"])
+
+    from lakelens.tracking.runs import open_client
+    from lakelens.training.configuration.experiment import ExperimentConfig
+
+    report = Path(summary["report"])
+    assert "Learning curves" in report.read_text(encoding="utf-8")
+    best = ExperimentConfig.read(report.with_name("best.yaml"))
+    assert best.hyperparameters == summary["hyperparameters"]
+    client = open_client(f"sqlite:///{tmp_path / 'demo' / 'mlflow.db'}")
+    assert "report/report.html" in [file.path for file in client.list_artifacts(summary["run_id"], "report")]

@@ -44,6 +44,14 @@ def test_history_counts_and_diff(table: str, capsys: pytest.CaptureFixture[str])
     assert (diff["added"], diff["removed"], diff["changed"]) == ({"cat": 2}, {"cat": 1}, {})
 
 
+def test_changes_lists_rows_up_to_a_limit_and_counts_all(table: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["table", "changes", table, "0", "--limit", "2"]) == 0
+    *lines, last = capsys.readouterr().out.splitlines()
+    assert lines == ["removed  cat  b", "added    cat  c", "... and 1 more (--limit)"]
+    found = json.loads(last)
+    assert (found["count"], found["changes"][0]) == (3, {"path": "b", "label_name": "cat", "change": "removed"})
+
+
 def test_the_times_of_the_history_name_its_versions(table: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["table", "history", table]) == 0
     *lines, _ = capsys.readouterr().out.splitlines()

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-FOLDERS = ("lakelens", "etl", "training", "search", "inference", "jobs")
+FOLDERS = ("lakelens", "etl", "training", "search", "inference", "jobs", "notebooks")
 
 
 @dataclass(frozen=True)

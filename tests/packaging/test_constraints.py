@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 pytestmark = pytest.mark.unit
 
 PYTHONS = ("3.10", "3.11", "3.12")
-# Compiled on the machine; its version is in lakelens/horovod_build.py.
+# Compiled on the machine; its version is in lakelens/horovod_compile.py.
 NOT_FROM_A_WHEEL = {"horovod"}
 RUNNING = f"{sys.version_info.major}.{sys.version_info.minor}"
 
@@ -75,7 +75,7 @@ def test_every_direct_pin_has_its_reason_beside_it(checkout: Path, direct: dict[
 
 
 def test_the_horovod_that_is_compiled_is_the_one_that_setup_names(direct: dict[str, Requirement]) -> None:
-    from lakelens.horovod_build import HOROVOD
+    from lakelens.horovod_compile import HOROVOD
 
     assert str(direct["horovod"].specifier) == f"=={HOROVOD}"
 

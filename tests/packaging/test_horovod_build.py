@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lakelens import horovod_build, horovod_patch
+from lakelens import horovod_build, horovod_compile, horovod_patch
 from lakelens.errors import BuildError, MissingDependencyError
 
 if TYPE_CHECKING:
@@ -87,14 +87,14 @@ def test_a_relative_cache_folder_is_ignored() -> None:
 
 def test_missing_tools_are_named_with_their_packages(tmp_path: Path) -> None:
     with pytest.raises(MissingDependencyError) as raised:
-        horovod_build.check_tools({"PATH": str(tmp_path)})
+        horovod_compile.check_tools({"PATH": str(tmp_path)})
     for text in ("g++", "apt-get install g++", "dnf install gcc-c++", "brew install gcc", "make is missing"):
         assert text in str(raised.value)
 
 
 def test_a_compiler_that_is_named_and_does_not_exist_is_an_error() -> None:
     with pytest.raises(MissingDependencyError, match=r"CXX=/no/such/g\+\+ does not exist"):
-        horovod_build.check_tools({"PATH": "/usr/bin:/bin", "CXX": "/no/such/g++ -O2"})
+        horovod_compile.check_tools({"PATH": "/usr/bin:/bin", "CXX": "/no/such/g++ -O2"})
 
 
 def test_without_horovod_the_line_that_brings_it_is_named(tmp_path: Path, checkout: Path, borrower: Borrower) -> None:
@@ -153,11 +153,11 @@ def test_a_cache_that_cannot_be_written_names_the_variable(tmp_path: Path, monke
 def test_a_compilation_under_make_uses_every_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """make exports MAKEFLAGS, and Horovod's setup.py then drops its own -j8."""
     monkeypatch.setenv("MAKEFLAGS", "w -- VENV=.venv")
-    monkeypatch.setattr(horovod_build, "_pip", lambda *_: None)
-    flags = horovod_build._build_environment(tmp_path, gpu=True)
+    monkeypatch.setattr(horovod_compile, "run_pip", lambda *_: None)
+    flags = horovod_compile._build_environment(tmp_path, gpu=True)
     assert flags["MAKEFLAGS"].startswith("-j")
     assert flags["HOROVOD_GPU_OPERATIONS"] == "NCCL"
-    assert "HOROVOD_GPU_OPERATIONS" not in horovod_build._build_environment(tmp_path, gpu=False)
+    assert "HOROVOD_GPU_OPERATIONS" not in horovod_compile._build_environment(tmp_path, gpu=False)
 
 
 # As the release has it.

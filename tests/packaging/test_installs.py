@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.system
 
-FOLDERS = ("lakelens", "etl", "training", "search", "inference", "jobs")
+FOLDERS = ("lakelens", "etl", "training", "search", "inference", "jobs", "notebooks")
 
 # Imports every package; says where each lies and whether anything of ours can be imported without its prefix.
 PROBE = """
@@ -47,6 +47,12 @@ def python_files(sources: Path) -> set[str]:
             inside = path.relative_to(sources).as_posix()
             files.add(inside if folder == "lakelens" else f"lakelens/{inside}")
     return files
+
+
+def templates(sources: Path) -> set[str]:
+    """What `lakelens init` writes besides Python files."""
+    found = [path for pattern in ("*.yml", "*.sh") for path in (sources / "jobs").rglob(pattern)]
+    return {f"lakelens/{path.relative_to(sources).as_posix()}" for path in found}
 
 
 @pytest.fixture(scope="module")
@@ -101,11 +107,11 @@ def test_a_wheel_on_the_path_is_enough(wheel: Path, borrower: Borrower) -> None:
     assert seen["bare"] == []
 
 
-def test_the_wheel_holds_every_module_and_nothing_else(wheel: Path, sources: Path) -> None:
+def test_the_wheel_holds_every_module_and_template_and_nothing_else(wheel: Path, sources: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
         licences = [name for name in archive.namelist() if name.endswith("LICENSE")]
-    assert names == python_files(sources) | {"lakelens/py.typed"}
+    assert names == python_files(sources) | templates(sources) | {"lakelens/py.typed"}
     assert licences, "the licence text has to travel with the wheel"
 
 

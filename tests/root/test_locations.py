@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lakelens.errors import InvalidArgumentError
-from lakelens.locations import absolute, absolute_path, file_uri, has_scheme, is_table_name
+from lakelens.locations import absolute, absolute_path, has_scheme, is_table_name
 
 pytestmark = pytest.mark.unit
 
@@ -38,7 +38,7 @@ def test_what_exists_is_a_path_not_a_table_name(monkeypatch: pytest.MonkeyPatch,
 
 def test_a_file_uri_and_its_path_are_the_same_location(tmp_path: Path) -> None:
     place = tmp_path / "tables with space" / "100% ü"
-    assert absolute(file_uri(place)) == str(place)
+    assert absolute(place.as_uri()) == str(place)
     assert absolute(str(place)) == str(place)
 
 

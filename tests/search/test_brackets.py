@@ -19,7 +19,7 @@ from lakelens.search.brackets import (
     rung_lengths,
     rungs_of_mode,
 )
-from lakelens.search.settings import read_settings
+from lakelens.search.settings import SearcherSettings
 
 pytestmark = pytest.mark.unit
 
@@ -29,7 +29,7 @@ def adaptive(**keys):
 
 
 def planned(**keys):
-    plan = plan_brackets(read_settings(adaptive(**keys)))
+    plan = plan_brackets(SearcherSettings.model_validate(adaptive(**keys)))
     return [(len(bracket.lengths), bracket.trials, bracket.concurrent) for bracket in plan]
 
 
@@ -121,7 +121,7 @@ def test_bracket_rungs_override_the_mode_and_the_largest_comes_first():
 )
 def test_brackets_have_exactly_the_trials_that_were_asked_for(trials, rungs, divisor, mode, length):
     keys = {"max_trials": trials, "bracket_rungs": rungs, "divisor": divisor, "mode": mode}
-    plan = plan_brackets(read_settings(adaptive(max_length={"epochs": length}, max_rungs=8, **keys)))
+    plan = plan_brackets(SearcherSettings.model_validate(adaptive(max_length={"epochs": length}, max_rungs=8, **keys)))
     assert sum(bracket.trials for bracket in plan) == trials
     assert all(bracket.trials >= 1 and bracket.concurrent >= 1 for bracket in plan)
     assert all(bracket.lengths[-1] == length and sorted(bracket.lengths) == list(bracket.lengths) for bracket in plan)

@@ -8,7 +8,8 @@ import pytest
 
 from lakelens.errors import ConfigurationError, InvalidArgumentError, UsageError
 from lakelens.search import create_searcher, preview
-from lakelens.search.settings import KEYS, read_settings
+from lakelens.search.settings import SearcherSettings
+from lakelens.training.configuration.experiment import ExperimentConfig
 
 pytestmark = pytest.mark.unit
 
@@ -23,46 +24,39 @@ def with_keys(base, **keys):
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
-        ({"name": MISSING}, ["searcher.name: missing", "single, random, grid, adaptive_asha"]),
-        ({"name": "adaptive"}, ["searcher.name='adaptive'", "one of single, random, grid, adaptive_asha",
-                                "did you mean adaptive_asha"]),
-        ({"max_trails": 3}, ["searcher.max_trails", "no such key", "did you mean max_trials"]),
-        ({"max_time": 3}, ["searcher.max_time", "adaptive_asha has no such key", "max_length"]),
-        ({"max_trials": MISSING}, ["searcher.max_trials: missing", "adaptive_asha needs it"]),
-        ({"max_trials": None}, ["searcher.max_trials: missing"]),
-        ({"max_trials": 0}, ["searcher.max_trials=0", "at least 1"]),
-        ({"max_trials": 2.0}, ["searcher.max_trials=2.0", "whole number"]),
-        ({"max_trials": True}, ["searcher.max_trials=True", "whole number"]),
-        ({"max_trials": "1e3"}, ["searcher.max_trials='1e3'", "not text", "1.0e-4"]),
-        ({"metric": MISSING}, ["searcher.metric: missing"]),
-        ({"metric": 3}, ["searcher.metric=3", "name of a metric"]),
-        ({"smaller_is_better": "no"}, ["searcher.smaller_is_better='no'", "true or false"]),
-        ({"max_length": MISSING}, ["searcher.max_length: missing"]),
-        ({"max_length": 9}, ["searcher.max_length=9", "{epochs: 9}"]),
-        ({"max_length": {"epoch": 9}}, ["searcher.max_length.epoch", "did you mean epochs"]),
-        ({"max_length": {}}, ["searcher.max_length={}", "exactly one of epochs, batches, records"]),
-        ({"max_length": {"epochs": 9, "batches": 9}}, ["searcher.max_length=", "exactly one"]),
-        ({"max_length": {"epochs": 0}}, ["searcher.max_length.epochs=0", "at least 1"]),
-        ({"max_length": {"epochs": 1.5}}, ["searcher.max_length.epochs=1.5", "whole number"]),
-        ({"max_concurrent_trials": -1}, ["searcher.max_concurrent_trials=-1", "at least 0"]),
-        ({"mode": "aggresive"}, ["searcher.mode='aggresive'", "one of aggressive", "did you mean aggr"]),
-        ({"divisor": 1}, ["searcher.divisor=1", "above 1"]),
-        ({"divisor": float("nan")}, ["searcher.divisor=nan", "finite number"]),
-        ({"divisor": "4"}, ["searcher.divisor='4'", "finite number, not text"]),
-        ({"divisor": 10**400}, ["searcher.divisor=1000", "finite number"]),
-        ({"max_rungs": 0}, ["searcher.max_rungs=0", "at least 1"]),
-        ({"bracket_rungs": 3}, ["searcher.bracket_rungs=3", "list of whole numbers"]),
-        ({"bracket_rungs": [3, 0]}, ["searcher.bracket_rungs[1]=0", "at least 1"]),
-        ({"stop_once": 1}, ["searcher.stop_once=1", "true or false"]),
-        ({"name": "random", "divisor": 4}, ["searcher.divisor", "the searcher random has no such key"]),
-        ({"name": "single"}, ["searcher.max_trials", "the searcher single has no such key"]),
-        ({"name": "grid"}, ["searcher.max_trials", "the searcher grid has no such key"]),
-        ({5: 1}, ["searcher", "the key 5 is not text", "'5'"]),
+        ({"name": MISSING}, ["searcher.name is missing"]),
+        ({"name": "adaptive"}, ["name is 'adaptive': must be one of 'single'", "(did you mean adaptive_asha?)"]),
+        ({"max_trails": 3}, ["searcher.max_trails is 3: is not a key here; did you mean max_trials?"]),
+        ({"max_time": 3}, ["searcher.max_time", "key of Determined", "use searcher.max_length"]),
+        ({"max_trials": MISSING}, ["searcher adaptive_asha needs max_trials"]),
+        ({"max_trials": None}, ["searcher adaptive_asha needs max_trials"]),
+        ({"max_trials": 0}, ["searcher.max_trials is 0: must be at least 1"]),
+        ({"max_trials": 2.0}, ["searcher.max_trials is 2.0: must be a whole number"]),
+        ({"max_trials": True}, ["searcher.max_trials is True: must be a whole number"]),
+        ({"metric": MISSING}, ["searcher.metric is missing"]),
+        ({"metric": 3}, ["searcher.metric is 3: must be a text"]),
+        ({"smaller_is_better": "no"}, ["searcher.smaller_is_better is 'no': must be true or false"]),
+        ({"max_length": MISSING}, ["searcher.max_length is missing"]),
+        ({"max_length": 9}, ["searcher.max_length is 9: must be a mapping"]),
+        ({"max_length": {"epoch": 9}}, ["searcher.max_length.epoch", "did you mean epochs?"]),
+        ({"max_length": {"epochs": 9, "batches": 9}}, ["searcher.max_length: give exactly one of epochs, batches"]),
+        ({"max_length": {"epochs": 0}}, ["searcher.max_length.epochs is 0: must be at least 1"]),
+        ({"max_concurrent_trials": -1}, ["searcher.max_concurrent_trials is -1: must be at least 0"]),
+        ({"mode": "aggresive"}, ["searcher.mode is 'aggresive'", "(did you mean aggressive?)"]),
+        ({"divisor": 1}, ["searcher.divisor is 1: must be more than 1"]),
+        ({"divisor": float("nan")}, ["searcher.divisor is nan: must be finite"]),
+        ({"divisor": 10**400}, ["searcher.divisor is 1000", "must be a number"]),
+        ({"max_rungs": 0}, ["searcher.max_rungs is 0: must be at least 1"]),
+        ({"bracket_rungs": 3}, ["searcher.bracket_rungs is 3: must be a list"]),
+        ({"bracket_rungs": [3, 0]}, ["searcher.bracket_rungs.1 is 0: must be at least 1"]),
+        ({"stop_once": 1}, ["searcher.stop_once is 1: must be true or false"]),
+        ({"name": "random", "divisor": 3}, ["divisor does not go with searcher random"]),
+        ({"name": "single"}, ["max_trials does not go with searcher single"]),
+        ({"name": "grid"}, ["max_trials does not go with searcher grid"]),
     ],
 )  # fmt: skip
 def test_a_searcher_section_is_refused_by_path_value_and_rule(keys, words):
-    config = {**with_keys(ADAPTIVE, **{str(key): value for key, value in keys.items() if isinstance(key, str)})}
-    config.update({key: value for key, value in keys.items() if not isinstance(key, str)})
+    config = with_keys(ADAPTIVE, **keys)
     for use in (lambda: create_searcher(config, {}), lambda: preview(config, {})):
         with pytest.raises(ConfigurationError) as refused:
             use()
@@ -73,7 +67,7 @@ def test_a_searcher_section_is_refused_by_path_value_and_rule(keys, words):
 
 @pytest.mark.parametrize("config", [None, [], "single", 3])
 def test_a_searcher_section_is_a_mapping(config):
-    with pytest.raises(ConfigurationError, match=r"searcher=.*must be a mapping"):
+    with pytest.raises(ConfigurationError, match=r"searcher is .*must be a mapping"):
         create_searcher(config, {})
 
 
@@ -83,33 +77,34 @@ RANGE = {"type": "double", "minval": 0, "maxval": 1}
 @pytest.mark.parametrize(
     ("space", "words"),
     [
-        ([], ["hyperparameters=[]", "mapping"]),
-        ({"a": {"type": "flaot", "minval": 0, "maxval": 1}}, ["hyperparameters.a.type='flaot'", "const, categorical"]),
-        ({"a": {"type": "integer"}}, ["hyperparameters.a.type='integer'", "did you mean int"]),
-        ({"optimizer": {"type": "adam", "lr": 1}}, ["hyperparameters.optimizer.type='adam'", "called type"]),
-        ({"a": {**RANGE, "maxvalue": 3}}, ["hyperparameters.a.maxvalue", "did you mean maxval", "type double"]),
-        ({"a": {**RANGE, "base": 3}}, ["hyperparameters.a.base", "type double has no such key"]),
-        ({"a": {"type": "log", "minval": -5, "maxval": -1}}, ["hyperparameters.a.base: missing", "type log"]),
-        ({"a": {"type": "const"}}, ["hyperparameters.a.val: missing"]),
-        ({"a": {"type": "categorical", "vals": []}}, ["hyperparameters.a.vals=[]", "at least one value"]),
-        ({"a": {"type": "categorical", "vals": "ab"}}, ["hyperparameters.a.vals='ab'", "list"]),
-        ({"a": {"type": "int", "minval": 0.5, "maxval": 3}}, ["hyperparameters.a.minval=0.5", "whole number"]),
-        ({"a": {"type": "int", "minval": 4, "maxval": 3}}, ["hyperparameters.a.minval=4", "above maxval=3"]),
-        ({"a": {**RANGE, "minval": "1e-4"}}, ["hyperparameters.a.minval='1e-4'", "1e-4 as text and 1.0e-4"]),
-        ({"a": {**RANGE, "maxval": float("inf")}}, ["hyperparameters.a.maxval=inf", "finite"]),
-        ({"a": {**RANGE, "count": 0}}, ["hyperparameters.a.count=0", "at least 1"]),
-        ({"a": {"type": "log", "base": 1, "minval": 0, "maxval": 1}}, ["hyperparameters.a.base=1", "not 1"]),
-        ({"a": {"type": "log", "base": -2, "minval": 0, "maxval": 1}}, ["hyperparameters.a.base=-2", "above 0"]),
-        ({"a": {"type": "log", "base": 10, "minval": 1, "maxval": 512}}, ["hyperparameters.a.maxval=512", "exponents"]),
+        ([], ["hyperparameters is []", "mapping"]),
+        ({"a": {"type": "integer"}}, ["hyperparameters.a.type is 'integer': must be one of const", "did you mean int"]),
+        ({"optimizer": {"type": "adam", "lr": 1}}, ["hyperparameters.optimizer.type is 'adam'", "called type"]),
+        ({"a": {**RANGE, "maxvalue": 3}}, ["hyperparameters.a.maxvalue is 3", "did you mean maxval"]),
+        ({"a": {**RANGE, "base": 3}}, ["hyperparameters.a.base is 3: is not a key here"]),
+        ({"a": {"type": "log", "minval": -5}}, ["hyperparameters.a.maxval is missing"]),
+        ({"a": {"type": "const"}}, ["hyperparameters.a.val is missing"]),
+        ({"a": {"type": "categorical", "vals": []}}, ["hyperparameters.a.vals is []", "at least 1"]),
+        ({"a": {"type": "categorical", "vals": "ab"}}, ["hyperparameters.a.vals is 'ab': must be a list"]),
+        ({"a": {"type": "int", "minval": 0.5, "maxval": 3}}, ["hyperparameters.a.minval is 0.5", "whole number"]),
+        ({"a": {"type": "int", "minval": 4, "maxval": 3}}, ["hyperparameters.a: minval 4 is above maxval 3"]),
+        ({"a": {**RANGE, "minval": "1e-4"}}, ["hyperparameters.a.minval is '1e-4': must be a number"]),
+        ({"a": {**RANGE, "maxval": float("inf")}}, ["hyperparameters.a: minval and maxval must be finite"]),
+        ({"a": {**RANGE, "count": 0}}, ["hyperparameters.a.count is 0: must be at least 1"]),
+        ({"a": {"type": "log", "base": 1, "minval": 0, "maxval": 1}}, ["hyperparameters.a: base is 1"]),
+        ({"a": {"type": "log", "base": -2, "minval": 0, "maxval": 1}}, ["hyperparameters.a.base is -2", "more than 0"]),
         (
-            {"a": {"type": "log", "base": 10, "minval": -999, "maxval": 1}},
-            ["hyperparameters.a.minval=-999", "exponents"],
+            {"a": {"type": "log", "minval": 1, "maxval": 512}},
+            ["a: 10 to the power of 512", "exponents"],
         ),
-        ({"g": {"a": {"minval": 0, "maxval": 1}}}, ["hyperparameters.g.a: it has minval and no type"]),
-        ({"a": {"val": 3}}, ["hyperparameters.a: it has val and no type", "{type: const"]),
-        ({"a": [1, dict(RANGE)]}, ["hyperparameters.a[1]=", "inside a list is not drawn"]),
-        ({"a": datetime.date(2026, 1, 1)}, ["hyperparameters.a=", "date is no plain value"]),
-        ({"a": {3: 4}}, ["hyperparameters.a: the key 3 is not text"]),
+        ({"a": {"type": "log", "minval": -999, "maxval": 1}}, ["hyperparameters.a: 10 to the power of -999"]),
+        ({"g": {"a": {"minval": 0, "maxval": 1}}}, ["hyperparameters.g.a: has minval and no type"]),
+        ({"a": {"val": 3}}, ["hyperparameters.a: has val and no type", "{type: const"]),
+        ({"a": [1, dict(RANGE)]}, ["hyperparameters.a.1: a hyperparameter inside a list is not drawn"]),
+        ({"a": datetime.date(2026, 1, 1)}, ["hyperparameters.a is datetime.date", "date is no plain value"]),
+        ({"a": {3: 4}}, ["hyperparameters.a.3 is 4: 3 is no name"]),
+        ({"global_batch_size": RANGE}, ["hyperparameters.global_batch_size: a batch size is a whole number"]),
+        ({"global_batch_size": {"a": 1}}, ["hyperparameters.global_batch_size: a batch size is a whole number"]),
     ],
 )
 def test_a_hyperparameters_section_is_refused_by_path_value_and_rule(space, words):
@@ -139,8 +134,30 @@ def test_a_seed_is_a_whole_number(seed):
 
 
 def test_defaults_are_those_of_determined_and_null_means_the_default():
-    expected = read_settings(ADAPTIVE)
-    assert (expected.smaller_is_better, expected.mode, expected.divisor, expected.max_rungs) == (True, "standard", 4, 5)
-    assert (expected.bracket_rungs, expected.max_concurrent_trials, expected.stop_once) == ((), 16, False)
-    optional = set(KEYS["adaptive_asha"]) - set(ADAPTIVE)
-    assert read_settings({**ADAPTIVE, **dict.fromkeys(optional)}) == expected
+    expected = SearcherSettings.model_validate(ADAPTIVE)
+    assert (expected.mode, expected.divisor, expected.max_rungs) == ("standard", 4, 5)
+    assert (expected.bracket_rungs, expected.max_concurrent_trials, expected.stop_once) == ([], 16, False)
+    optional = set(SearcherSettings.model_fields) - set(ADAPTIVE)
+    assert SearcherSettings.model_validate({**ADAPTIVE, **dict.fromkeys(optional)}) == expected
+
+
+@pytest.mark.parametrize(
+    ("keys", "minimized"),
+    [
+        ({"metric": "val_loss"}, True),
+        ({"metric": "val_accuracy"}, False),
+        ({"metric": "wow"}, True),
+        ({"metric": "val_accuracy", "smaller_is_better": True}, True),
+        ({"metric": "wow", "smaller_is_better": False}, False),
+    ],
+)
+def test_the_direction_is_what_is_written_else_that_of_the_metrics_name_else_smaller(keys, minimized):
+    assert SearcherSettings.model_validate({**ADAPTIVE, **keys}).minimized is minimized
+
+
+def test_a_section_of_an_experiment_as_it_is_dumped_defines_the_same_search():
+    for searcher in (ADAPTIVE, {"name": "random", "max_trials": 3}, {"name": "grid"}, {}):
+        config = ExperimentConfig.read({"data": {"table": "t"}, "searcher": searcher})
+        dumped = {**config.searcher.model_dump(), "metric": "loss"}
+        assert ExperimentConfig.read({"data": {"table": "t"}, "searcher": dumped}).searcher.name == config.searcher.name
+        assert create_searcher(dumped, {}).settings.max_length == config.searcher.max_length

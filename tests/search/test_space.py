@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakelens.search.grid import Grid, round_half_away
-from lakelens.search.space import read_space
+from lakelens.training.configuration.space import Space
 
 pytestmark = pytest.mark.unit
 
@@ -33,7 +33,7 @@ SPACE = {
 
 
 def test_draws_keep_the_nesting_and_plain_values_are_constant():
-    values = read_space(SPACE).draw(seed=1, trial=0)
+    values = Space.read(SPACE).draw(seed=1, trial=0)
     assert list(values) == list(SPACE)
     assert (values["layers"], values["activation"], values["stem"]) == ([32, 64], "relu", {"kernel": 3})
     assert (values["nothing"], values["empty"]) == (None, {})
@@ -43,33 +43,33 @@ def test_draws_keep_the_nesting_and_plain_values_are_constant():
 
 
 def test_an_int_includes_both_ends_and_all_values_are_about_as_frequent():
-    drawn = [read_space(SPACE).draw(seed=2, trial=trial)["width"] for trial in range(3000)]
+    drawn = [Space.read(SPACE).draw(seed=2, trial=trial)["width"] for trial in range(3000)]
     assert set(drawn) == {8, 9, 10}
     assert all(850 < drawn.count(value) < 1150 for value in (8, 9, 10))
 
 
 def test_log_bounds_are_exponents_and_exponents_are_uniform():
-    drawn = [math.log10(read_space(SPACE).draw(seed=3, trial=trial)["learning_rate"]) for trial in range(4000)]
+    drawn = [math.log10(Space.read(SPACE).draw(seed=3, trial=trial)["learning_rate"]) for trial in range(4000)]
     assert all(900 < sum(low <= value < low + 1 for value in drawn) < 1100 for low in (-5, -4, -3, -2))
 
 
 def test_a_new_hyperparameter_does_not_change_the_draws_of_the_others():
-    before = read_space(SPACE).draw(seed=4, trial=7)
+    before = Space.read(SPACE).draw(seed=4, trial=7)
     more = {"aaa": {"type": "int", "minval": 0, "maxval": 9}, **dict(reversed(SPACE.items()))}
     more["optimizer"] = {"eps": {"type": "double", "minval": 0, "maxval": 1}, **SPACE["optimizer"]}
-    after = read_space(more).draw(seed=4, trial=7)
+    after = Space.read(more).draw(seed=4, trial=7)
     del after["aaa"], after["optimizer"]["eps"]
     assert after == before
 
 
 def test_draws_differ_by_seed_by_trial_and_by_path():
     leaf = {"type": "double", "minval": 0, "maxval": 1}
-    space = read_space({"a": leaf, "b": {"a": leaf}, "b.a": leaf, "a.b": {"a": leaf}, "é": leaf})
+    space = Space.read({"a": leaf, "b": {"a": leaf}, "b/a": leaf, "c": {"a": leaf}, "é": leaf})
     drawn = []
     for seed in (0, 1, -1):
         for trial in (0, 1, 11):
             values = space.draw(seed, trial)
-            drawn += [values["a"], values["b"]["a"], values["b.a"], values["a.b"]["a"], values["é"]]
+            drawn += [values["a"], values["b"]["a"], values["b/a"], values["c"]["a"], values["é"]]
     assert len(set(drawn)) == len(drawn)
 
 
@@ -77,12 +77,12 @@ def test_the_draw_is_the_documented_hash():
     text = json.dumps([5, 6, ["optimizer", "momentum", "décay"]], separators=(",", ":")).encode("ascii")
     number = int.from_bytes(hashlib.sha256(text).digest()[:8], "big")
     group = {"décay": {"type": "double", "minval": 0, "maxval": 1}}
-    drawn = read_space({"optimizer": {"momentum": group}}).draw(5, 6)["optimizer"]["momentum"]["décay"]
+    drawn = Space.read({"optimizer": {"momentum": group}}).draw(5, 6)["optimizer"]["momentum"]["décay"]
     assert drawn == (number >> 11) / 2**53
 
 
 def test_draws_are_the_same_in_every_version():
-    drawn = read_space(SPACE).draw(seed=0, trial=0)
+    drawn = Space.read(SPACE).draw(seed=0, trial=0)
     assert drawn["width"] == 10
     assert drawn["optimizer"] == {"name": "adam", "momentum": {"decay": 0.5590588926176846}}
     assert drawn["learning_rate"] == pytest.approx(0.00018326858773484175, rel=1e-12)  # the C library's power
@@ -91,7 +91,7 @@ def test_draws_are_the_same_in_every_version():
 @given(st.integers(), st.integers(0, 10**6), st.integers(-(2**70), 2**70), st.integers(0, 2**70))
 def test_no_draw_leaves_its_bounds(seed, trial, low, width):
     bounds = {"minval": low, "maxval": low + width}
-    space = read_space(
+    space = Space.read(
         {
             "int": {"type": "int", **bounds},
             "double": {"type": "double", **bounds},
@@ -109,7 +109,7 @@ def test_no_draw_leaves_its_bounds(seed, trial, low, width):
 
 
 def test_a_drawn_container_is_the_trials_own():
-    space = read_space({"a": [1], "b": {"type": "categorical", "vals": [{"c": 1}]}})
+    space = Space.read({"a": [1], "b": {"type": "categorical", "vals": [{"c": 1}]}})
     values = space.draw(0, 0)
     values["a"].append(2)
     values["b"]["c"] = 2
@@ -121,7 +121,7 @@ def ints(low, high, count):
 
 
 def points(space):
-    grid = Grid(read_space(space))
+    grid = Grid(Space.read(space))
     return [grid.point(number) for number in range(grid.size)]
 
 
@@ -160,7 +160,7 @@ def test_a_space_without_hyperparameters_has_one_point():
 
 
 def test_a_grid_is_never_listed_as_a_whole():
-    grid = Grid(read_space({name: ints(0, 10**9, 10**9) for name in "abc"}))
+    grid = Grid(Space.read({name: ints(0, 10**9, 10**9) for name in "abc"}))
     assert grid.size == 10**27
     assert grid.point(10**27 - 1) == {"a": 10**9, "b": 10**9, "c": 10**9}
 
@@ -172,7 +172,7 @@ def test_halves_are_rounded_away_from_zero():
 def test_trials_have_the_draw_of_their_number_whatever_happens():
     adaptive = {"max_trials": 8, "max_length": {"epochs": 9}}
     drawn = [operation.hyperparameters for operation in make("random", SPACE, 9, max_trials=8).start()]
-    space = read_space(SPACE)
+    space = Space.read(SPACE)
     assert drawn == [space.draw(9, trial) for trial in range(8)]
     searcher = make("adaptive_asha", SPACE, 9, **adaptive)
     assert [operation.hyperparameters for operation in searcher.start()] == drawn[: len(searcher.pending)]

@@ -132,8 +132,8 @@ def save_checkpoint(
         name: Beginning of the checkpoint's name; its digest's first 12 digits follow.
 
     Raises:
-        CheckpointError: If a value is no JSON, or the model cannot be saved or could not be loaded again.
-        OSError: If the disk refuses.
+        CheckpointError: If a value is no JSON, the model cannot be saved or could not be loaded again, or the disk
+            refuses.
     """
     from .keras_files import save_keras_file
 
@@ -158,6 +158,9 @@ def write_checkpoint(
         files: For each file name a function that writes the file at the path it is given.
         metadata: JSON values; `input` is required.
         name: Beginning of the checkpoint's name.
+
+    Raises:
+        CheckpointError: If the metadata is no JSON, or the disk refuses; then nothing of the checkpoint is left.
     """
     if not NAME.match(name):
         raise InvalidArgumentError(
@@ -165,10 +168,10 @@ def write_checkpoint(
         )
     described = checked_metadata(metadata)
     root = Path(folder)
-    root.mkdir(parents=True, exist_ok=True)
     partial = root / f".{name}.{secrets.token_hex(8)}.partial"
-    partial.mkdir()
     try:
+        root.mkdir(parents=True, exist_ok=True)
+        partial.mkdir()
         entries = {}
         for file_name, write in files.items():
             write(partial / file_name)
@@ -182,6 +185,11 @@ def write_checkpoint(
         if not final.exists():  # the same bytes are there already: nothing to replace
             partial.rename(final)
             _sync(root)
+    except OSError as error:
+        raise CheckpointError(
+            f"checkpoint {name} cannot be written to {root} ({error}); whole checkpoints there stay. Free space, or "
+            "give another folder"
+        ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return Checkpoint(final, digest, described)
@@ -256,6 +264,22 @@ def sweep(folder: str | Path) -> list[Path]:
     for child in left:
         shutil.rmtree(child, ignore_errors=True)
     return left
+
+
+def copy_checkpoint(checkpoint: Checkpoint, folder: str | Path) -> Checkpoint:
+    """Copies a checkpoint into another folder, where it appears when it is complete and on disk."""
+    root = Path(folder)
+    root.mkdir(parents=True, exist_ok=True)
+    final = root / checkpoint.name
+    partial = root / f".{checkpoint.name}.{secrets.token_hex(8)}.partial"
+    if not final.exists():
+        shutil.copytree(checkpoint.path, partial)
+        for file in partial.iterdir():
+            _sync(file)
+        _sync(partial)
+        partial.rename(final)
+        _sync(root)
+    return Checkpoint(final, checkpoint.digest, checkpoint.metadata)
 
 
 def remove_checkpoint(checkpoint: Checkpoint) -> None:

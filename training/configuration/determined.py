@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 _PATH = "checkpoints go to the folder checkpoint_storage.path"
 _SPARK = "Spark's own settings decide that (spark-submit --conf)"
-_INSTEAD: Mapping[str, str] = {
+INSTEAD: Mapping[str, str] = {
     "bind_mounts": "nothing runs in a container of ours; mount folders on the machines",
     "environment": "nothing runs in a container of ours; environment variables go to resources.env",
     "integrations": "tracking goes to MLflow: see tracking",
@@ -57,5 +57,5 @@ _INSTEAD: Mapping[str, str] = {
 def instead_of(path: tuple[str | int, ...]) -> str | None:
     """Gives the sentence on what to use instead of a key of Determined; None for any other key."""
     dotted = ".".join(str(part) for part in path)
-    said = _INSTEAD.get(dotted) or _INSTEAD.get(f"resources.{dotted}")
+    said = INSTEAD.get(dotted) or INSTEAD.get(f"resources.{dotted}")
     return f"is a key of Determined that has no meaning here: {said}" if said else None

@@ -7,34 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from ...errors import ConfigurationError, InvalidArgumentError
 from ..trials.entrypoint import DEFAULT_ENTRYPOINT
 from ..trials.metrics import Goal
-from .hyperparameters import DEFAULT_BATCH_SIZE, GLOBAL_BATCH_SIZE, check_leaves, constants, is_space, leaves
 from .lengths import Length
 from .problems import configuration_error
+from .searcher import SINGLE, Searcher
+from .space import DEFAULT_BATCH_SIZE, GLOBAL_BATCH_SIZE, Hyperparameters, constants
 from .yaml_file import Document, read_yaml, with_overrides
-
-SINGLE: Final = "single"
-STRATEGIES = ("auto", "single", "mirrored", "horovod_local", "horovod_cluster")
-# Which keys of `searcher` go with which name; `name`, `metric`, `smaller_is_better` and `max_length` go with all.
-_KEYS_OF_SEARCHER: Mapping[str, frozenset[str]] = {
-    SINGLE: frozenset(),
-    "random": frozenset({"max_trials", "max_concurrent_trials"}),
-    "grid": frozenset({"max_concurrent_trials"}),
-    "adaptive_asha": frozenset(
-        {"max_trials", "max_concurrent_trials", "mode", "divisor", "max_rungs", "bracket_rungs", "stop_once"}
-    ),
-}
-_NEEDS_MAX_TRIALS = ("random", "adaptive_asha")
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    # Infinities of hyperparameters stay such where a config is recorded.
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, ser_json_inf_nan="constants")
 
 
 class Columns(_Section):
@@ -86,45 +75,6 @@ class Data(_Section):
         return size
 
 
-class Searcher(_Section):
-    """Which trials to run, for how long, and which metric decides."""
-
-    name: Literal["single", "random", "grid", "adaptive_asha"] = Field(
-        SINGLE, description="`single` trains once; the others are run by `lakelens search`."
-    )
-    metric: str | None = Field(None, description="What decides: `val_loss` with validation, else `loss`.")
-    smaller_is_better: bool | None = Field(
-        None, description="Direction of the metric; null reads it from the metric's name (loss, accuracy, auc, ...)."
-    )
-    max_length: Length = Field(
-        default_factory=lambda: Length(epochs=10), description="How long a trial trains at the most."
-    )
-    max_trials: int | None = Field(None, ge=1, description="Trials at the most (random, adaptive_asha).")
-    max_concurrent_trials: int | None = Field(
-        None, ge=0, description="Trials at the same time at the most: 16 by default; 0 derives it from the brackets."
-    )
-    mode: Literal["aggressive", "standard", "conservative"] | None = Field(
-        None, description="How early trials are stopped (adaptive_asha): `standard` by default."
-    )
-    divisor: float | None = Field(None, gt=1, description="Share of trials that go on from each rung is 1/divisor: 4.")
-    max_rungs: int | None = Field(None, ge=1, description="Rungs at the most (adaptive_asha): 5.")
-    bracket_rungs: list[int] | None = Field(None, description="Rungs of each bracket; overrides `mode`.")
-    stop_once: bool | None = Field(
-        None, description="true stops trials for good; false (default) pauses and promotes them (adaptive_asha)."
-    )
-
-    @model_validator(mode="after")
-    def _has_the_keys_of_its_name(self) -> Searcher:
-        every = frozenset().union(*_KEYS_OF_SEARCHER.values())
-        extra = [key for key in sorted(every - _KEYS_OF_SEARCHER[self.name]) if getattr(self, key) is not None]
-        if extra:
-            allowed = ", ".join(sorted(_KEYS_OF_SEARCHER[self.name])) or "none of them"
-            raise ValueError(f"{extra[0]} does not go with searcher {self.name} (which takes {allowed}); remove it")
-        if self.name in _NEEDS_MAX_TRIALS and self.max_trials is None:
-            raise ValueError(f"searcher {self.name} needs max_trials: how many trials it may run")
-        return self
-
-
 class Resources(_Section):
     """Where and on how many slots a trial runs."""
 
@@ -153,6 +103,11 @@ class Resources(_Section):
                 f"strategy single is one process and slots_per_trial is {self.slots_per_trial}; "
                 "choose mirrored, horovod_local, horovod_cluster or auto"
             )
+        if self.driver_port is not None and self.strategy in ("single", "mirrored", "horovod_local"):
+            raise ValueError(
+                f"driver_port {self.driver_port} is for slots on executors, and strategy {self.strategy} runs on this "
+                "machine; remove it, or choose horovod_cluster"
+            )
         if self.max_slots is not None and self.max_slots < self.slots_per_trial:
             raise ValueError(f"max_slots {self.max_slots} is less than slots_per_trial {self.slots_per_trial}")
         return self
@@ -165,6 +120,15 @@ class CheckpointStorage(_Section):
     save_experiment_best: int = Field(0, ge=0, description="Best checkpoints kept over the whole experiment.")
     save_trial_best: int = Field(1, ge=0, description="Best checkpoints kept of each trial.")
     save_trial_latest: int = Field(1, ge=0, description="Latest checkpoints kept of each trial.")
+
+    @model_validator(mode="after")
+    def _keeps_one(self) -> CheckpointStorage:
+        if self.save_experiment_best + self.save_trial_best + self.save_trial_latest == 0:
+            raise ValueError(
+                "save_experiment_best, save_trial_best and save_trial_latest are 0, so that no checkpoint is kept, and "
+                "a run's model is made of one; set one of them to 1"
+            )
+        return self
 
 
 class Reproducibility(_Section):
@@ -215,7 +179,7 @@ class ExperimentConfig(_Section):
         DEFAULT_ENTRYPOINT, min_length=1, description="The Trial: `module:Class` or `file.py:Class`."
     )
     data: Data = Field(description="Which rows of which table.")
-    hyperparameters: dict[str, Any] = Field(
+    hyperparameters: Hyperparameters = Field(
         default_factory=dict,
         description="Read by `context.get_hparam`. Plain values, or spaces for a search; `global_batch_size` is 64 "
         "unless it is given.",
@@ -276,12 +240,6 @@ class ExperimentConfig(_Section):
         except ValidationError as error:
             raise configuration_error(cls, document, error) from None
 
-    @field_validator("hyperparameters")
-    @classmethod
-    def _are_values_or_spaces(cls, values: dict[str, Any]) -> dict[str, Any]:
-        check_leaves(values)
-        return values
-
     @model_validator(mode="after")
     def _fits_together(self) -> ExperimentConfig:
         metric = self.searcher.metric
@@ -296,23 +254,44 @@ class ExperimentConfig(_Section):
                 raise ValueError(
                     f"{name} ({period}) is longer than searcher.max_length ({longest}); it would never be reached"
                 )
-        if self.searcher.name == SINGLE:
-            drawn = [
-                ".".join(path)
-                for path, value in leaves(self.hyperparameters)
-                if is_space(value) and value.get("type") != "const"
-            ]
-            if drawn:
-                raise ValueError(
-                    f"hyperparameters.{drawn[0]} is a space, and searcher single trains once: give it a value, or "
-                    "choose random, grid or adaptive_asha and run `lakelens search`"
-                )
+        if self.searcher.name == SINGLE and self.global_batch_size < self.resources.slots_per_trial:
+            raise ValueError(
+                f"hyperparameters.global_batch_size {self.global_batch_size} is less than resources.slots_per_trial "
+                f"{self.resources.slots_per_trial}; some slots would have no image in any step"
+            )
+        if self.resources.strategy == "mirrored" and self.optimizations.aggregation_frequency > 1:
+            raise ValueError(
+                "optimizations.aggregation_frequency adds gradients up in processes with one device each; "
+                "resources.strategy mirrored is one process; choose horovod_local or horovod_cluster"
+            )
+        if self.perform_initial_validation and self.data.validation_split is None:
+            raise ValueError("perform_initial_validation needs rows to validate on; data.validation_split is null")
+        self._require_the_best_to_be_kept()
+        if self.continue_from is not None and self.searcher.name != SINGLE:
+            raise ValueError(
+                f"continue_from trains one run further, and searcher {self.searcher.name} runs many; use warm_start, "
+                "or searcher single"
+            )
         if self.continue_from is not None and self.warm_start is not None:
             raise ValueError(
                 "continue_from takes the whole state of a run and warm_start its weights alone; give one of them"
             )
         self.goal  # noqa: B018  # checked here, so that a metric without a direction is found before anything runs
         return self
+
+    def _require_the_best_to_be_kept(self) -> None:
+        if self.early_stopping is None or not self.early_stopping.restore_best_weights:
+            return
+        if self.checkpoint_policy == "none":
+            raise ValueError(
+                "early_stopping.restore_best_weights takes the best checkpoint, and checkpoint_policy none writes "
+                "none; choose best or all"
+            )
+        if self.checkpoint_storage.save_trial_best == 0:
+            raise ValueError(
+                "early_stopping.restore_best_weights takes the best checkpoint, and checkpoint_storage.save_trial_best "
+                "is 0; keep 1"
+            )
 
     @property
     def goal(self) -> Goal:

@@ -8,11 +8,9 @@ from pydantic import BaseModel, ValidationError
 
 from ...errors import ConfigurationError
 from .determined import instead_of
-from .hyperparameters import HyperparameterError
-from .rules import MISSING, rule_of
+from .rules import MISSING, rule_of, shown
+from .space import HyperparameterError
 from .yaml_file import Document, KeyPath
-
-_LONGEST_VALUE = 80
 
 
 def configuration_error(model: type[BaseModel], document: Document, error: ValidationError) -> ConfigurationError:
@@ -42,7 +40,7 @@ def _line(model: type[BaseModel], document: Document, found: dict[str, Any]) -> 
     subject = f"{place}, {dotted}" if place else dotted
     if found["type"] == "missing" or rule == MISSING:
         return f"{subject} {MISSING}"
-    return f"{subject}: {rule}" if isinstance(value, dict) else f"{subject} is {_shown(value)}: {rule}"
+    return f"{subject}: {rule}" if isinstance(value, dict) else f"{subject} is {shown(value)}: {rule}"
 
 
 def _is_key(document: Document, location: tuple[Any, ...], part: Any) -> bool:
@@ -61,8 +59,3 @@ def _fields_at(model: type[BaseModel], path: KeyPath) -> list[str]:
             (option for option in options if isinstance(option, type) and issubclass(option, BaseModel)), None
         )
     return list(current.model_fields) if current is not None else []
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
-from typing import Any, get_args
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from .determined import INSTEAD
 from .experiment import ExperimentConfig
 from .hyperparameters import KINDS
 from .lengths import Length
+
+COMMAND = "python -m lakelens.training.configuration.reference docs/experiments.md"
+_MARKER = f"<!-- What follows is written by `{COMMAND}`. -->"
 
 
 def json_schema() -> dict[str, Any]:
@@ -27,6 +33,17 @@ def markdown_tables() -> str:
     for kind, model in KINDS.items():
         tables.append(f"## Hyperparameters of type {kind}\n\n{(model.__doc__ or '').strip()}\n\n{_table(model)}")
     return "\n\n".join(tables) + "\n"
+
+
+def refused_keys() -> str:
+    """Gives a table of Determined's keys that are refused, with what to use instead."""
+    rows = [f"| `{key}` | {way_out} |" for key, way_out in sorted(INSTEAD.items())]
+    return "\n".join(["## Keys of Determined that are refused\n", "| key | instead |", "|---|---|", *rows]) + "\n"
+
+
+def with_reference(page: str) -> str:
+    """Replaces the generated part of a page, below its marker."""
+    return f"{page.partition(_MARKER)[0]}{_MARKER}\n\n{markdown_tables()}\n{refused_keys()}"
 
 
 def _sections(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
@@ -70,16 +87,15 @@ def _name_of(annotation: Any) -> str:
     nested = _model_of(annotation)
     if nested is not None:
         return "length" if nested is Length else "section"
-    options = get_args(annotation)
-    origin = getattr(annotation, "__origin__", None)
+    options, origin = get_args(annotation), get_origin(annotation)
     if origin is list:
         return f"list of {_name_of(options[0])}"
     if origin is dict:
         return "mapping"
-    if options and origin is None:
-        return " or ".join(_name_of(option) for option in options if option is not type(None))
-    if options:
+    if origin is Literal:
         return ", ".join(f"`{option}`" for option in options)
+    if options:
+        return " or ".join(_name_of(option) for option in options if option is not type(None))
     return {int: "whole number", float: "number", str: "text", bool: "true or false"}.get(annotation, "value")
 
 
@@ -88,3 +104,8 @@ def _model_of(annotation: Any) -> type[BaseModel] | None:
         if isinstance(option, type) and issubclass(option, BaseModel):
             return option
     return None
+
+
+if __name__ == "__main__":
+    _page = Path(sys.argv[1])
+    _page.write_text(with_reference(_page.read_text(encoding="utf-8")), encoding="utf-8")

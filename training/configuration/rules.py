@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ...options import closest
+
 MISSING = "is missing"
+_LONGEST_VALUE = 80
 _TYPES = {
     "int_type": "must be a whole number",
     "int_parsing": "must be a whole number",
@@ -49,14 +51,27 @@ def rule_of(found: Mapping[str, Any], known: Iterable[str] = ()) -> str:
     if kind == "extra_forbidden":
         return f"is not a key here; {nearest(str(found['loc'][-1]), known)}"
     if kind == "literal_error":
-        return f"must be one of {context['expected'].replace(' or ', ', ')}"
+        options = context["expected"].replace(" or ", ", ")
+        return f"must be one of {options}{near_miss(found['input'], options.replace(chr(39), '').split(', '))}"
     if kind == "union_tag_invalid":
         return f"type must be one of {context['expected_tags']}"
     return str(found["msg"]).removeprefix("Value error, ")
 
 
+def near_miss(value: Any, known: Iterable[str]) -> str:
+    """Names the known value that is nearest to another, in brackets; empty when none is near."""
+    close = closest(value, known)
+    return f" (did you mean {close}?)" if close else ""
+
+
+def shown(value: Any) -> str:
+    """Writes a value for a message, shortened where it is long."""
+    text = repr(value)
+    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Names the known key that is nearest to `name`, or lists them all."""
     names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-    return f"did you mean {close[0]}?" if close else f"known keys: {', '.join(names)}"
+    close = closest(name, names)
+    return f"did you mean {close}?" if close else f"known keys: {', '.join(names)}"

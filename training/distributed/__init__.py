@@ -11,17 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import NotSupportedError
 from ..rank.process_context import log_to_driver
-from .collectives import (
-    allgather,
-    allreduce,
-    alltoall,
-    barrier,
-    broadcast,
-    broadcast_variables,
-    grouped_allgather,
-    grouped_allreduce,
-    reducescatter,
-)
+from .collectives import allgather, alltoall, barrier, broadcast, broadcast_variables, grouped_allgather
 from .horovod_options import ONE_WORLD, global_process_set
 from .membership import (
     attempt,
@@ -38,6 +28,7 @@ from .membership import (
 )
 from .objects import allgather_object, broadcast_object
 from .reduce_ops import Average, Compression, Max, Min, Product, ReduceOp, Sum
+from .reductions import allreduce, grouped_allreduce, reducescatter
 
 if TYPE_CHECKING:
     from ..checkpoints.model_loading import load_model

@@ -42,7 +42,7 @@ class _WorldCallback(keras.callbacks.Callback):
 
 
 class BroadcastGlobalVariablesCallback(_WorldCallback):
-    """Gives every rank the weights and the optimizer's state of one rank before the first step.
+    """Returns every rank the weights and the optimizer's state of one rank before the first step.
 
     Args:
         root_rank: The rank whose values all get.

@@ -10,9 +10,9 @@ from typing import Any
 import tensorflow as tf
 
 from ...errors import InvalidArgumentError, NotSupportedError
-from .collectives import grouped_allreduce
 from .membership import size
 from .reduce_ops import Average, Compression, ReduceOp, Sum
+from .reductions import grouped_allreduce
 
 # Small enough that little is left to send when the backward pass ends and that a group stays in the processor's cache,
 # large enough that what each operation costs beside its bytes is small (docs/decisions/gradients-in-groups.md).
@@ -75,6 +75,9 @@ def combine(grads: Sequence[Any], settings: GradientSettings, name: str) -> list
     """
     results = [tf.convert_to_tensor(g) if settings.sparse_as_dense and _is_sparse(g) else g for g in grads]
     present = [index for index, gradient in enumerate(results) if gradient is not None]
+    replicas = tf.distribute.get_replica_context()
+    if present and replicas is not None and replicas.num_replicas_in_sync > 1:
+        return _over_replicas(replicas, results, present, settings.compression)
     if size() == 1 or not present:
         return results
     scaling: dict[str, Any] = {"op": settings.op}
@@ -93,6 +96,20 @@ def combine(grads: Sequence[Any], settings: GradientSettings, name: str) -> list
         )
         for index, gradient in zip(group, combined, strict=True):
             results[index] = gradient
+    return results
+
+
+def _over_replicas(replicas: Any, grads: list[Any], present: list[int], compression: Compression) -> list[Any]:
+    """Sums gradients over the devices of a tf.distribute strategy; Keras has divided each loss by their number."""
+    narrow = {
+        index: compression is Compression.fp16 and not _is_sparse(grads[index]) and grads[index].dtype == tf.float32
+        for index in present
+    }
+    sent = [tf.cast(grads[index], tf.float16) if narrow[index] else grads[index] for index in present]
+    summed = replicas.all_reduce(tf.distribute.ReduceOp.SUM, sent)
+    results = list(grads)
+    for index, gradient in zip(present, summed, strict=True):
+        results[index] = tf.cast(gradient, tf.float32) if narrow[index] else gradient
     return results
 
 

@@ -30,7 +30,7 @@ class _AllRanks:
         return rank()
 
     def included(self) -> bool:
-        """Tells whether this process is in it."""
+        """Returns whether this process is in it."""
         return True
 
     def __repr__(self) -> str:
@@ -71,3 +71,13 @@ def refuse(**options: Any) -> None:
         neutral, advice = _KNOWN[name]
         if value is not None and value not in neutral:
             raise NotSupportedError(f"{name}={value!r} is not supported: {advice}")
+
+
+def check_name(name: str | None) -> None:
+    """Checks the name of an operation, Horovod's second positional argument.
+
+    Raises:
+        InvalidArgumentError: If it is no text.
+    """
+    if name is not None and not isinstance(name, str):
+        raise InvalidArgumentError(f"name={name!r}: the second argument names the operation; pass others by keyword")

@@ -130,7 +130,7 @@ def shutdown() -> None:
 
 
 def is_initialized() -> bool:
-    """Tells whether this process has joined."""
+    """Returns whether this process has joined."""
     return _World.initialized
 
 
@@ -178,7 +178,7 @@ def _place(variable: str, launched: int, alone: int) -> int:
 
 
 def joined() -> Any:
-    """Gives Horovod's module once this process has joined.
+    """Returns Horovod's module once this process has joined.
 
     Raises:
         LaunchError: If it has not.

@@ -18,7 +18,7 @@ _MAC_BYTES = 32
 def broadcast_object(
     obj: Any = None, root_rank: int = 0, session: Any = None, name: str | None = None, process_set: Any = None
 ) -> Any:
-    """Gives every rank the picklable object of `root_rank`; what other ranks pass is ignored.
+    """Returns every rank the picklable object of `root_rank`; what other ranks pass is ignored.
 
     Args:
         obj: The object.
@@ -46,7 +46,7 @@ def broadcast_object(
 
 
 def allgather_object(obj: Any, session: Any = None, name: str | None = None, process_set: Any = None) -> list[Any]:
-    """Gives every rank the list of all ranks' picklable objects, by rank; see `broadcast_object`."""
+    """Returns every rank the list of all ranks' picklable objects, by rank; see `broadcast_object`."""
     refuse(session=session, process_set=process_set)
     if size() == 1:
         return [obj]

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from ...errors import InvalidArgumentError
+from ...errors import InvalidArgumentError, NotSupportedError
 from .gradient_averaging import GradientSettings, combine, group_count
 from .horovod_options import refuse
 from .reduce_ops import Average, Compression, ReduceOp
@@ -90,6 +90,10 @@ def DistributedOptimizer(
     policy = keras.mixed_precision.dtype_policy()
     if policy.name == "mixed_float16" and inner is None:
         optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
+        inner = optimizer.inner_optimizer
+    if inner is not None:
+        # As `_Distributed` does for an optimizer without loss scale; past Keras' tracking of attributes.
+        object.__setattr__(inner, "_all_reduce_sum_gradients", list)
     base = type(optimizer)
     passes = (backward_passes_per_step, average_aggregated_gradients)
     # Keras records a class by module and name: with those of the plain class a saved model loads without lakelens.
@@ -109,7 +113,7 @@ def DistributedOptimizer(
 
 
 def is_distributed(optimizer: Any) -> bool:
-    """Tells whether an optimizer averages over ranks."""
+    """Returns whether an optimizer averages over ranks."""
     return isinstance(optimizer, _Distributed)
 
 
@@ -133,20 +137,23 @@ class _Distributed:
         name = self._lakelens_name or _COUNT.sub("", self.name)  # type: ignore[attr-defined]
         return combine(grads, self._lakelens, f"{name}.gradients")
 
+    def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> list[Any]:
+        """Keras would sum over the devices of a strategy here; `apply` has done so, before clipping and unscaling."""
+        return list(grads_and_vars)
+
     def _add_up(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None) -> None:
         passes, average = self._lakelens_passes
-        if self._lakelens_sums is None:
-            # Variables can be made outside the traced step only.
-            with tf.init_scope():
-                if trainable_variables is not None and not self.built:  # type: ignore[attr-defined]
-                    self.build(list(trainable_variables))  # type: ignore[attr-defined]
-                shaped = trainable_variables or self._trainable_variables  # type: ignore[attr-defined]
-                sums = [
-                    None if g is None else tf.Variable(tf.zeros(tuple(v.shape), g.dtype), trainable=False)
-                    for g, v in zip(grads, shaped, strict=True)
-                ]
-                object.__setattr__(self, "_lakelens_sums", (sums, tf.Variable(0, dtype=tf.int64, trainable=False)))
-        sums, count = self._lakelens_sums
+        if tf.distribute.get_strategy().num_replicas_in_sync > 1:
+            raise NotSupportedError(
+                "gradients are added up over several steps in processes with one device each, not over the devices of "
+                "tf.distribute; use backward_passes_per_step=1, or a process for each device"
+            )
+        with tf.init_scope():  # variables can be made outside the traced step only
+            if trainable_variables is not None and not self.built:  # type: ignore[attr-defined]
+                self.build(list(trainable_variables))  # type: ignore[attr-defined]
+        count, *sums = added_up(self)
+        if trainable_variables is not None:  # a step may train some of the variables, where others are frozen
+            sums = [sums[self._get_variable_index(variable)] for variable in trainable_variables]  # type: ignore[attr-defined]
         for total, gradient in zip(sums, grads, strict=True):
             if gradient is not None:
                 total.assign_add(tf.convert_to_tensor(gradient))
@@ -155,12 +162,34 @@ class _Distributed:
         def update() -> int:
             divisor = passes if average else 1
             combined = self._combined(
-                [None if total is None else total / tf.cast(divisor, total.dtype) for total in sums]
+                [
+                    None if gradient is None else total / tf.cast(divisor, total.dtype)
+                    for total, gradient in zip(sums, grads, strict=True)
+                ]
             )
             super(_Distributed, self).apply(combined, trainable_variables)  # type: ignore[misc]
             for total in sums:
-                if total is not None:
-                    total.assign(tf.zeros_like(total))
+                total.assign(tf.zeros_like(total))
+            count.assign(0)
             return 0
 
-        tf.cond(tf.equal(count % passes, 0), update, lambda: 0)
+        tf.cond(tf.equal(count, passes), update, lambda: 0)
+
+
+def added_up(optimizer: Any) -> list[tf.Variable]:
+    """Returns what a built optimizer has added up on this rank since its last update.
+
+    Returns:
+        A counter of steps and a sum for each trainable variable; nothing for an optimizer that updates at every step.
+    """
+    if not is_distributed(optimizer) or optimizer._lakelens_passes[0] == 1:
+        return []
+    if optimizer._lakelens_sums is None:
+        with tf.init_scope():
+            sums = [
+                tf.Variable(tf.zeros(tuple(variable.shape), variable.dtype), trainable=False)
+                for variable in optimizer._trainable_variables
+            ]
+            # Past Keras' tracking: they are this rank's own, and no part of a saved optimizer.
+            object.__setattr__(optimizer, "_lakelens_sums", [tf.Variable(0, dtype=tf.int64, trainable=False), *sums])
+    return list(optimizer._lakelens_sums)

@@ -78,7 +78,7 @@ def wire_type(dtype: Any, known: Sequence[str]) -> str:
 
 
 def cast(tensor: Any, dtype: Any) -> Any:
-    """Gives a tensor in another type; itself if it has that type."""
+    """Returns a tensor in another type; itself if it has that type."""
     import tensorflow as tf
 
     return tensor if tensor.dtype == tf.as_dtype(dtype) else tf.cast(tensor, dtype)

@@ -9,9 +9,10 @@ import keras
 import tensorflow as tf
 
 from ...errors import InvalidArgumentError
-from .collectives import allgather, allreduce
+from .collectives import allgather
 from .membership import rank, size
 from .reduce_ops import Sum
+from .reductions import allreduce
 
 # Left by its slash, the scope is the same wherever a layer stands: the operations are then called by the order in which
 # they are traced, not by the layers' names, which each process counts for itself.
@@ -40,7 +41,7 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[m
         super().__init__(**options)
 
     def _moments(self, inputs: Any, mask: Any) -> tuple[Any, Any]:
-        """Gives mean and variance [channels] of all ranks' rows; called by Keras in training."""
+        """Returns mean and variance [channels] of all ranks' rows; called by Keras in training."""
         mean, variance = super()._moments(inputs, mask)
         if size() == 1:
             return mean, variance
@@ -63,7 +64,7 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[m
 
 @tf.custom_gradient  # type: ignore[untyped-decorator]
 def _of_all_ranks(local: Any) -> tuple[Any, Callable[[Any], Any]]:
-    """Gives every rank's tensor, [ranks, ...]; the gradient of each is the sum of what all ranks make of it."""
+    """Returns every rank's tensor, [ranks, ...]; the gradient of each is the sum of what all ranks make of it."""
     with tf.name_scope(_SCOPE):
         gathered = allgather(tf.expand_dims(local, 0), name="statistics")
     everyone = tf.ensure_shape(gathered, (size(), *local.shape))

@@ -18,7 +18,7 @@ class _Distributed:
     _lakelens: GradientSettings
 
     def gradient(self, target: Any, sources: Any, *arguments: Any, **options: Any) -> Any:
-        """Gives the gradients of `target` by `sources`, combined over ranks, in the structure of `sources`."""
+        """Returns the gradients of `target` by `sources`, combined over ranks, in the structure of `sources`."""
         grads = super().gradient(target, sources, *arguments, **options)  # type: ignore[misc]
         # Without a name they would be called after Keras's layers, which each process counts for itself; a graph that
         # holds the name already makes another of it.

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ...errors import ConfigurationError, NotSupportedError
+from ...errors import ConfigurationError
 from ..checkpoints.retention import Retention
-from ..configuration.experiment import CheckpointStorage, ExperimentConfig, Optimizations, Resources, require_single
-from ..configuration.hyperparameters import GLOBAL_BATCH_SIZE, constants
+from ..configuration.experiment import CheckpointStorage, ExperimentConfig
 from ..configuration.lengths import Length
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-logger = logging.getLogger(__name__)
+from ..configuration.space import GLOBAL_BATCH_SIZE, constants
 
 
 @dataclass(frozen=True)
@@ -39,7 +33,7 @@ class Lengths:
         """Converts the config's lengths to steps.
 
         Raises:
-            ConfigurationError: If a period is longer than the training.
+            ConfigurationError: If a period, the warm-up or a group of aggregated steps is longer than the training.
         """
         size = config.global_batch_size
 
@@ -56,6 +50,17 @@ class Lengths:
                     f"{name} ({period}) is {steps_of(period)} steps and searcher.max_length ({longest}) is {steps}; "
                     "it would never be reached"
                 )
+        rules = config.optimizations
+        if rules.warmup_epochs * steps_per_epoch > steps:
+            raise ConfigurationError(
+                f"optimizations.warmup_epochs ({rules.warmup_epochs:g}) is {rules.warmup_epochs * steps_per_epoch:g} "
+                f"steps and searcher.max_length ({longest}) is {steps}; the learning rate would never reach its value"
+            )
+        if rules.aggregation_frequency > steps:
+            raise ConfigurationError(
+                f"optimizations.aggregation_frequency is {rules.aggregation_frequency} steps and searcher.max_length "
+                f"({longest}) is {steps}; no gradient would ever be applied"
+            )
         written = config.min_checkpoint_period
         return cls(
             steps=steps,
@@ -63,28 +68,6 @@ class Lengths:
             validation_period=steps_of(config.min_validation_period),
             checkpoint_period=None if written is None else steps_of(written),
         )
-
-
-def require_trainable(config: ExperimentConfig) -> None:
-    """Checks that a config describes one training, of the kinds that exist.
-
-    Raises:
-        ConfigurationError: If its searcher runs many.
-        NotSupportedError: If it asks for what does not exist yet; names the key.
-    """
-    require_single(config, config.name or "experiment")
-    stopping = config.early_stopping
-    missing = {
-        "optimizations": config.optimizations != Optimizations(),
-        "perform_initial_validation": config.perform_initial_validation,
-        "continue_from": config.continue_from is not None,
-        "warm_start": config.warm_start is not None,
-        "early_stopping.restore_best_weights": stopping is not None and stopping.restore_best_weights,
-        "resources.strategy": config.resources.strategy == "mirrored",
-    }
-    for key, asked in missing.items():
-        if asked:
-            raise NotSupportedError(f"{key}: this version does not do that yet; remove the key")
 
 
 def hyperparameters_of(config: ExperimentConfig) -> dict[str, Any]:
@@ -97,24 +80,3 @@ def hyperparameters_of(config: ExperimentConfig) -> dict[str, Any]:
 def retention_of(storage: CheckpointStorage) -> Retention:
     """Gives the rules that say which checkpoints are kept."""
     return Retention(storage.save_experiment_best, storage.save_trial_best, storage.save_trial_latest)
-
-
-def ranks_of(resources: Resources, spark: SparkSession | None) -> int:
-    """Decides where ranks run, as HorovodRunner counts them: negative on the driver, positive as Spark tasks.
-
-    Args:
-        resources: The keys.
-        spark: A session that was given.
-    """
-    slots = resources.slots_per_trial
-    if resources.strategy == "horovod_cluster":
-        return slots
-    if resources.strategy in ("single", "horovod_local"):
-        return -slots
-    if slots == 1:
-        return -1
-    if spark is not None and not spark.sparkContext.master.startswith("local["):
-        logger.info("strategy auto: horovod_cluster, because a Spark session with executors was given")
-        return slots
-    logger.info("strategy auto: horovod_local, %d processes on this machine", slots)
-    return -slots

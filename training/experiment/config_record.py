@@ -9,33 +9,70 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from ...errors import InvalidArgumentError
+from ...locations import absolute, absolute_path
 from ...tracking.runs import RunReference, as_tracking_errors, log_text, open_client
 from ..configuration.experiment import ExperimentConfig
+from .strategies import Strategy
 
 CONFIG_ARTIFACT = "experiment.json"
 _HIDDEN = "***"
 _SECRET = re.compile("secret|token|password|key|credential", re.IGNORECASE)
 
 
-def log_config(run: RunReference, config: ExperimentConfig, ranks: int, version: int) -> None:
-    """Stores the config, with the version that was read, and the number of ranks.
-
-    Values of storage options are hidden unless they are references (`env:NAME`), and so are variables of the ranks'
-    environment that are named like secrets.
+def log_config(run: RunReference, config: ExperimentConfig, strategy: Strategy, version: int) -> None:
+    """Stores the config, with the version that was read and the strategy that was chosen, and the number of ranks.
 
     Raises:
         TrackingError: If the store refuses.
     """
-    values = config.model_dump(mode="json", exclude_unset=True)
+    values = recorded_values(config, version)
+    resources = values.setdefault("resources", {})
+    resources["strategy"] = strategy.name
+    if strategy.name != "horovod_cluster":
+        resources.pop("driver_port", None)  # goes with executors only
+    text = json.dumps({"config": values, "np": strategy.np}, indent=2)
+    log_text(run, text + "\n", CONFIG_ARTIFACT)
+
+
+def recorded_values(config: ExperimentConfig, version: int) -> dict[str, Any]:
+    """Gives the keys of a config as JSON values, with the version that was read.
+
+    Values of storage options are hidden unless they are references (`env:NAME`), and so are variables of the ranks'
+    environment that are named like secrets.
+    """
+    values: dict[str, Any] = config.model_dump(mode="json", exclude_unset=True)
     values["data"]["version"] = version
+    _make_absolute(values, config)
     options = values["data"].get("storage_options", {})
     for name, value in options.items():
         options[name] = value if value.startswith("env:") else _HIDDEN
     env = values.get("resources", {}).get("env", {})
     for name in [name for name in env if _SECRET.search(name)]:
         del env[name]  # ranks have the driver's environment
-    text = json.dumps({"config": values, "np": ranks}, indent=2)
-    log_text(run, text + "\n", CONFIG_ARTIFACT)
+    return values
+
+
+def _make_absolute(values: dict[str, Any], config: ExperimentConfig) -> None:
+    """Makes local paths absolute: whoever resumes or reproduces the run may be in another folder."""
+    values["data"]["table"] = absolute(config.data.table)
+    if config.data.materialize is not None:
+        values["data"]["materialize"] = absolute_path(config.data.materialize)
+    values.setdefault("checkpoint_storage", {})["path"] = absolute_path(config.checkpoint_storage.path)
+    target, _, name = config.entrypoint.rpartition(":")
+    if target.endswith(".py"):
+        values["entrypoint"] = f"{absolute_path(target)}:{name}"
+
+
+def read_recorded(tracking_uri: str, run_id: str) -> dict[str, Any]:
+    """Reads what `log_config` has stored: `config`, its keys, and `np`.
+
+    Raises:
+        TrackingError: If there is no such run, or it has no config.
+    """
+    with as_tracking_errors(tracking_uri, f"read {CONFIG_ARTIFACT} of run {run_id}"), TemporaryDirectory() as folder:
+        path = open_client(tracking_uri).download_artifacts(run_id, CONFIG_ARTIFACT, folder)
+        recorded: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
+    return recorded
 
 
 def read_config(tracking_uri: str, run_id: str) -> tuple[ExperimentConfig, int]:
@@ -45,9 +82,7 @@ def read_config(tracking_uri: str, run_id: str) -> tuple[ExperimentConfig, int]:
         InvalidArgumentError: If the config lacks what was hidden.
         TrackingError: If there is no such run, or it has no config.
     """
-    with as_tracking_errors(tracking_uri, f"read {CONFIG_ARTIFACT} of run {run_id}"), TemporaryDirectory() as folder:
-        path = open_client(tracking_uri).download_artifacts(run_id, CONFIG_ARTIFACT, folder)
-        recorded: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
+    recorded = read_recorded(tracking_uri, run_id)
     hidden = [name for name, value in recorded["config"]["data"].get("storage_options", {}).items() if value == _HIDDEN]
     if hidden:
         raise InvalidArgumentError(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..configuration.experiment import ExperimentConfig
+from ..configuration.experiment import ExperimentConfig, require_single
 from ..feed.plan.epoch_order import lanes_of_rank
 from ..trials.entrypoint import EntryPoint
-from .config_meaning import Lengths, ranks_of, require_trainable
+from .config_meaning import Lengths
+from .strategies import Strategy
 from .trial_data import TrialData
 
 if TYPE_CHECKING:
@@ -27,13 +28,14 @@ def plan_of(config: ExperimentConfig, spark: SparkSession | None = None) -> dict
     Raises:
         LakelensError: As the training would before it starts its ranks.
     """
-    require_trainable(config)
+    require_single(config, config.name or "experiment")
     entry = EntryPoint.parse(config.entrypoint)
     data = TrialData.open(config.data, config.reproducibility.experiment_seed, spark=spark)
     feed, batch_size = data.training, config.global_batch_size
     steps_per_epoch = feed.steps_per_epoch(batch_size)
     lengths = Lengths.of(config, steps_per_epoch)
-    ranks = ranks_of(config.resources, spark)
+    strategy = Strategy.of(config, spark)
+    ranks = strategy.np
     lanes = len(lanes_of_rank(feed.plan.order.lanes, 0, abs(ranks)))
     height, width = data.image_size
     read = data.described()
@@ -43,8 +45,10 @@ def plan_of(config: ExperimentConfig, spark: SparkSession | None = None) -> dict
         "table": feed.location,
         "version": feed.version,
         "rows": dict(read.rows),
-        "classes": len(data.class_names),
+        "classes": len(data.task.class_names),
         "image_size": list(data.image_size),
+        "strategy": strategy.name,
+        "devices_per_rank": strategy.replicas,
         "ranks": abs(ranks),
         "where": "driver" if ranks < 0 else "Spark executors",
         "batch_size": batch_size,

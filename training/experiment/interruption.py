@@ -1,14 +1,22 @@
-"""Ctrl-C and SIGTERM during a training: the first one pauses it, the second one ends it at once."""
+"""What interrupts a training: Ctrl-C and SIGTERM, of which the second ends it at once, and other processes."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
+
+from ...errors import RankFailedError, TrainingKilled
+from ...tracking.requests import Request, requests_heard
+from ...tracking.runs import RunReference
+from ..runner.placement.conversation import Controls
+
+logger = logging.getLogger(__name__)
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -46,3 +54,33 @@ def pausing(pause: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         restore()
+
+
+@contextlib.contextmanager
+def obeying_requests(run: RunReference, controls: Controls) -> Iterator[None]:
+    """Does what other processes ask of a run (`lakelens experiments pause|kill RUN`) while the body trains it.
+
+    Args:
+        run: The run.
+        controls: Those of the job that the body waits for.
+
+    Raises:
+        TrainingKilled: If the training was killed.
+    """
+    killed_from: list[str] = []
+
+    def obey(asked: Request) -> None:
+        logger.warning("%s of run %s was asked for on %s", asked.action, run.run_id, asked.host)
+        if asked.action == "pause":
+            controls.tell({"pause": True})
+            return
+        killed_from.append(asked.host)
+        controls.end()
+
+    try:
+        with requests_heard(run, obey):
+            yield
+    except RankFailedError as error:
+        if not killed_from:
+            raise
+        raise TrainingKilled(f"run {run.run_id} was killed from {killed_from[0]}") from error

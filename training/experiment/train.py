@@ -9,23 +9,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import InvalidArgumentError
-from ...locations import absolute
+from ...locations import absolute, absolute_path
+from ...options import named_options
 from ...tracking.runs import (
     resolve_tracking_uri,
 )
 from ..configuration.experiment import ExperimentConfig
-from ..configuration.hyperparameters import GLOBAL_BATCH_SIZE
+from ..configuration.space import GLOBAL_BATCH_SIZE
+from ..trials.base import Trial
 from ..trials.entrypoint import DEFAULT_ENTRYPOINT, EntryPoint
 from ..trials.metrics import Goal
-from ..trials.trial import Trial
 from .config_record import read_config
-from .run_trial import TrainResult, checkpoint_root, run_trial
+from .run_folder import checkpoint_root
+from .run_trial import TrainResult, run_trial
 from .trial_data import image_sides
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+@named_options
 def train(
     table: str | Path | Mapping[str, Any] | ExperimentConfig,
     *,
@@ -49,7 +52,18 @@ def train(
     checkpoint_dir: str | Path | None = None,
     max_restarts: int = 0,
     stall_timeout_s: float = 60.0,
+    slots_wait_s: float = 60.0,
+    use_gpu: bool | None = None,
+    env: Mapping[str, str] | None = None,
+    driver_port: int = 0,
     driver_log_verbosity: str = "log_callback_only",
+    filters: Mapping[str, Any] | None = None,
+    image_column: str = "image",
+    label_column: str = "label",
+    split_column: str = "split",
+    format_column: str = "format",
+    boxes_column: str = "annotations",
+    materialize: str | Path | None = None,
     storage_options: Mapping[str, str] | None = None,
     spark: SparkSession | None = None,
 ) -> TrainResult:
@@ -84,7 +98,18 @@ def train(
         max_restarts: How often training goes on from its last checkpoint after a rank failed.
         stall_timeout_s: Seconds after which a rank that is stopped, or that the others wait for, fails the job; rank 0
             must write a checkpoint in less.
+        slots_wait_s: Seconds to wait for slots that other jobs hold.
+        use_gpu: True: one GPU for each rank; False: none; None: one each if there are any.
+        env: Environment variables for every rank. Those whose names tell of a secret are not recorded.
+        driver_port: The port on which the driver hears of its ranks on executors; 0 takes any.
         driver_log_verbosity: `log_callback_only` prints a line per epoch, `all` every line of every rank.
+        filters: For columns by name, the value, or a list of the values, whose rows are kept in both splits.
+        image_column: Name of the column of image bytes, for tables that lakelens did not write.
+        label_column: Name of the column of class numbers.
+        split_column: Name of the column that the splits are looked up in.
+        format_column: Name of the column that tells the stored form; need not exist.
+        boxes_column: Name of the column of annotations; need not exist.
+        materialize: Folder for a plain copy of a version that its Parquet files alone would get wrong.
         storage_options: Access to an object store.
         spark: The session for np >= 0; None takes the active one, or starts one.
 
@@ -118,6 +143,15 @@ def train(
                 "validation_split": validation_split,
                 "image_size": None if sides is None else list(sides),
                 "class_names": None if class_names is None else list(class_names),
+                "filters": None if filters is None else dict(filters),
+                "columns": {
+                    "image": image_column,
+                    "label": label_column,
+                    "split": split_column,
+                    "format": format_column,
+                    "boxes": boxes_column,
+                },
+                "materialize": None if materialize is None else absolute_path(materialize),
                 "storage_options": dict(storage_options or {}),
             },
             "hyperparameters": {**(hyperparameters or {}), GLOBAL_BATCH_SIZE: batch_size},
@@ -126,7 +160,13 @@ def train(
                 "smaller_is_better": goal.mode == "min",
                 "max_length": {"epochs": epochs},
             },
-            "resources": {"stall_timeout_s": float(stall_timeout_s)},
+            "resources": {
+                "stall_timeout_s": float(stall_timeout_s),
+                "slots_wait_s": float(slots_wait_s),
+                "use_gpu": use_gpu,
+                "env": dict(env or {}),
+                "driver_port": driver_port or None,
+            },
             "max_restarts": max_restarts,
             "checkpoint_storage": {"path": str(root)},
             "reproducibility": {"experiment_seed": seed},

@@ -14,6 +14,8 @@ from ...locations import absolute, is_table_name
 from ...tracking.runs import TableVersion
 from ..feed.feed import DeltaFeed
 from ..feed.image_sizes import size_of_all_images
+from ..tasks.classification import Classification
+from ..tasks.task import Task
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,13 +30,13 @@ class TrialData:
     Attributes:
         training: Rows to train on.
         validation: Rows to validate on, of the same version; None for none.
-        class_names: By label number.
+        task: What the labels are.
         image_size: Height and width that images are resized to.
     """
 
     training: DeltaFeed
     validation: DeltaFeed | None
-    class_names: list[str]
+    task: Task
     image_size: tuple[int, int]
 
     @classmethod
@@ -71,7 +73,7 @@ class TrialData:
                 raise type(error)(f"{error}; validation_split=None trains without validation") from error
         feeds = [training] if validation is None else [training, validation]
         size = image_sides(data.image_size) or size_of_all_images(feeds)
-        return cls(training, validation, _class_names(training, data.class_names), size)
+        return cls(training, validation, Classification(_class_names(training, data.class_names)), size)
 
     def described(self) -> TableVersion:
         """Gives what the run says of the rows that it reads."""

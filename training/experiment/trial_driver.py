@@ -8,9 +8,12 @@ a rank dies --> the last whole checkpoint --> ranks
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ...errors import RankFailedError
+from ...progress import TrialBar, trial_progress
 from ..checkpoints.checkpoint import Checkpoint, last_checkpoint, sweep
 from ..runner.placement.conversation import Controls, OnQuestion
 from ..runner.runner import HorovodRunner
@@ -51,15 +54,17 @@ def run_segment(
     """
     controls = controls or Controls()
     restarts = 0
-    with pausing(lambda: controls.tell({"pause": True})):
+    with pausing(lambda: controls.tell({"pause": True})), trial_progress(runner.name or "train") as bar:
+        job = replace(job, reports_progress=bar is not None)
         while True:
             decisions = Decisions(job.rules, _progress_at(start), records_in(job.folder, job.goal))
             try:
                 outcome: SegmentOutcome = runner.run_with(
                     train_segment,
                     {"job": job, "start": start, "until": until},
-                    on_question=_answering(decisions),
+                    on_question=_answering(decisions, job, bar),
                     controls=controls,
+                    on_message=bar.write if bar is not None else None,
                 )
                 outcome.raise_failure()
                 return outcome
@@ -73,8 +78,26 @@ def run_segment(
                 logger.warning("%s Going on from %s (%d of %d restarts).", error.summary, place, restarts, max_restarts)
 
 
-def _answering(decisions: Decisions) -> OnQuestion:
-    return lambda _rank, question: decisions.answer(question)
+def _answering(decisions: Decisions, job: TrainingJob, bar: TrialBar | None) -> OnQuestion:
+    def answer(_rank: int, question: dict[str, Any]) -> dict[str, Any]:
+        if bar is not None:
+            _show(question, job, bar)
+        return {} if "progress" in question else decisions.answer(question)
+
+    return answer
+
+
+def _show(question: dict[str, Any], job: TrainingJob, bar: TrialBar) -> None:
+    """Moves the bar to where the ranks are."""
+    schedule, reached = job.schedule(), question.get("progress") or question.get("validation")
+    if reached is None:
+        return
+    step, metric = reached["step"], job.goal.metric
+    if metric in reached.get("metrics", {}):
+        bar.measured(metric, reached["metrics"][metric])
+    epochs = -(-schedule.length // schedule.steps_per_epoch)
+    place = f"epoch {min(epochs, schedule.epoch(step) + 1)}/{epochs}, step {step}/{schedule.length}"
+    bar.reached(place, step * job.batch_size, schedule.length * job.batch_size)
 
 
 def _progress_at(start: Checkpoint | None) -> Progress:

@@ -56,7 +56,7 @@ def numpy_columns(
     """Yields (columns, weights) of each batch: numbers and times as NumPy types, everything else as objects."""
     with passed.open(feed, wanted) as reader:
         for batch in reader:
-            yield {name: _array(feed, batch, name, fill) for name in wanted}, batch.weights
+            yield {name: column_array(feed, batch, name, fill) for name in wanted}, batch.weights
 
 
 def column_dataset(feed: DeltaFeed, passed: Pass, wanted: Sequence[str], fill: Mapping[str, Any]) -> tf.data.Dataset:
@@ -97,7 +97,7 @@ def _as_tensor_input(array: npt.NDArray[Any]) -> Any:
     return array
 
 
-def _array(feed: DeltaFeed, batch: RowBatch, name: str, fill: Mapping[str, Any]) -> npt.NDArray[Any]:
+def column_array(feed: DeltaFeed, batch: RowBatch, name: str, fill: Mapping[str, Any]) -> npt.NDArray[Any]:
     """Gives one column of a batch; a batch without a row of this rank is zeros."""
     declared = feed.plan.schema[name]
     rows = len(batch.weights)

@@ -4,29 +4,43 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import fields, replace
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...errors import InvalidArgumentError, NotAnImageTableError
 from ...etl.log.snapshot import Snapshot
 from ...etl.model.labels import LABELS_PROPERTY, labels_of
+from ...options import check_names, named_options
 from ...stores.watched import STALL_TIMEOUT_S
 from .decode import SkippedRows
 from .plan.epoch_order import RankBatches, lanes_of_rank
 from .plan.feed_plan import DEFAULT_MEMORY_BYTES
 from .plan.position import position_after, start_of
 from .plan_builder import check, make_plan, open_version, require_column
-from .read_options import ColumnOptions, ColumnOutput, ImageOptions, ImageOutput, Reading
+from .read_options import (
+    ColumnOptions,
+    ColumnOutput,
+    ImageOptions,
+    ImageOutput,
+    ReaderOptions,
+    ReaderOutput,
+    Reading,
+)
 from .reading.delta_types import INTEGERS
 
 if TYPE_CHECKING:
     import tensorflow as tf
     from typing_extensions import Unpack
 
+    from .adapters.reader import FeedReader
     from .tf_pipeline import ImagePass, Pass
+
+_Output = TypeVar("_Output", ImageOutput, ColumnOutput)
 
 
 class DeltaFeed:
@@ -41,7 +55,7 @@ class DeltaFeed:
         split: Value of the split column to keep; None keeps all rows.
         seed: Seed of the order of rows.
         shuffle: Whether each epoch has an order of its own; False is the stored order.
-        image_column: Name of the column of image bytes.
+        image_column: Name of the column of image bytes; None for a table without images, whose columns are fed.
         label_column: Name of the column of class numbers; None feeds zeros.
         split_column: Name of the column that `split` is looked up in.
         format_column: Name of the column that tells the stored form (`jpeg`, `png`, `raw_rgb`), if the table has it.
@@ -69,6 +83,7 @@ class DeltaFeed:
         FeedStalledError: If the store does not answer.
     """
 
+    @named_options
     def __init__(
         self,
         location: str | Path,
@@ -77,7 +92,7 @@ class DeltaFeed:
         seed: int = 0,
         shuffle: bool = True,
         *,
-        image_column: str = "image",
+        image_column: str | None = "image",
         label_column: str | None = "label",
         split_column: str = "split",
         format_column: str = "format",
@@ -91,7 +106,8 @@ class DeltaFeed:
         stall_timeout_s: float = STALL_TIMEOUT_S,
     ) -> None:
         snapshot = open_version(location, version, storage_options, materialize=materialize, timeout_s=stall_timeout_s)
-        require_column(snapshot, image_column, "image_column")
+        if image_column is not None:
+            require_column(snapshot, image_column, "image_column")
         if label_column is not None:
             _require_numbers(snapshot, label_column)
         if split is not None:
@@ -102,7 +118,7 @@ class DeltaFeed:
                     f"column {split_column!r}; give one of them"
                 )
         self.split = split
-        self.image_column = image_column
+        self._image_column = image_column
         self.label_column = label_column
         self.format_column = format_column if format_column in snapshot.schema else None
         self.boxes_column = boxes_column
@@ -150,6 +166,19 @@ class DeltaFeed:
             names[number] = name
         return names
 
+    @property
+    def image_column(self) -> str:
+        """Name of the column of image bytes.
+
+        Raises:
+            InvalidArgumentError: If the feed was made without one.
+        """
+        if self._image_column is None:
+            raise InvalidArgumentError(
+                f"{self!r} feeds no images: it was made with image_column=None; name the column of images there"
+            )
+        return self._image_column
+
     @cached_property
     def stored_size(self) -> tuple[int, int]:
         """Height and width of the first image of the feed's rows, in pixels.
@@ -160,6 +189,21 @@ class DeltaFeed:
         from .image_sizes import size_of_first_image
 
         return size_of_first_image(self)
+
+    def reordered(self, seed: int | None = None, shuffle: bool = True) -> DeltaFeed:
+        """Gives the same rows in another order.
+
+        Args:
+            seed: Seed of the order; None is this feed's.
+            shuffle: False is the stored order.
+        """
+        order = self.plan.order
+        lanes = order.lanes if shuffle else 1
+        other = copy(self)
+        other.plan = replace(
+            self.plan, order=replace(order, seed=order.seed if seed is None else seed, lanes=lanes, shuffle=shuffle)
+        )
+        return other
 
     def check_files(self) -> None:
         """Looks for every data file of the feed.
@@ -243,7 +287,7 @@ class DeltaFeed:
         """
         from .tf_pipeline import image_dataset
 
-        return image_dataset(self._images(batch_size, rank, size, epochs, ImageOutput(**options)))
+        return image_dataset(self._images(batch_size, rank, size, epochs, _output(ImageOutput, options)))
 
     def as_numpy(
         self,
@@ -264,7 +308,7 @@ class DeltaFeed:
         """
         from .tf_pipeline import image_arrays
 
-        return image_arrays(self._images(batch_size, rank, size, epochs, ImageOutput(**options)))
+        return image_arrays(self._images(batch_size, rank, size, epochs, _output(ImageOutput, options)))
 
     def as_column_dataset(
         self,
@@ -296,7 +340,7 @@ class DeltaFeed:
         """
         from .columns import column_dataset, columns_of
 
-        output = ColumnOutput(**options)
+        output = _output(ColumnOutput, options)
         passed = self._pass(batch_size, rank, size, epochs, output)
         return column_dataset(self, passed, columns_of(self, output.columns), output.fill or {})
 
@@ -315,9 +359,55 @@ class DeltaFeed:
         """
         from .columns import columns_of, numpy_columns
 
-        output = ColumnOutput(**options)
+        output = _output(ColumnOutput, options)
         passed = self._pass(batch_size, rank, size, epochs, output)
         return numpy_columns(self, passed, columns_of(self, output.columns), output.fill or {})
+
+    def petastorm_reader(
+        self,
+        columns: Sequence[Any] | None = None,
+        num_epochs: int | None = 1,
+        cur_shard: int | None = None,
+        shard_count: int | None = None,
+        transform_spec: Any = None,
+        **options: Unpack[ReaderOptions],
+    ) -> FeedReader:
+        """Gives a shard of the rows behind the contract of Petastorm's Reader: named tuples of arrays.
+
+        `petastorm.tf_utils.make_petastorm_dataset` and the loaders of `petastorm.pytorch` take it. Each row is in
+        exactly one shard of an epoch, shards differ by one row at most, and each epoch has an order of its own.
+        Columns come as they are stored; use the reader in `with`, which ends its threads.
+
+        Args:
+            columns: Names of the columns, regular expressions or fields of a Unischema; None is all columns that have a
+                tensor form.
+            num_epochs: Epochs until the data ends; None never ends.
+            cur_shard: This process's shard; with `shard_count`, or neither for all rows.
+            shard_count: Number of shards.
+            transform_spec: A `petastorm.transform.TransformSpec` on pandas frames, or `lakelens.decode_images(...)`.
+            **options: How rows come.
+
+                batch_size: Rows of an item; by default as many as make 16 MiB, at most 1,024. The last item of an epoch
+                    may have fewer.
+                drop_last: Whether that one is left out, so that every shard gives the same number of whole items.
+                fill: What stands for null, by column. Floats are NaN without it; in any other column a null is an
+                    error.
+                workers_count: Threads that transform and decode; by default one per core, divided by the ranks of this
+                    machine.
+                reader_threads: Threads that read row groups (4).
+                read_timeout_s: Seconds after which a read that has not answered is an error (45).
+
+        Raises:
+            InvalidArgumentError: If an argument is outside its range, a column is unknown or has no tensor form, or a
+                shard would be empty.
+            MissingDependencyError: If Petastorm is not installed.
+        """
+        from .adapters.reader import FeedReader, shard_of
+
+        output = ReaderOutput(columns=columns, epochs=num_epochs, transform_spec=transform_spec, **options)
+        reader = FeedReader(self, *shard_of(cur_shard, shard_count), output)
+        self._say(reader.batches, reader.bytes_held)
+        return reader
 
     def classes_of(self, one_hot: bool | int) -> int | None:
         """Finds the number of classes of one-hot labels; None for labels that are numbers.
@@ -379,6 +469,11 @@ def running_rank_and_size() -> tuple[int, int]:
     if distributed is not None and distributed.is_initialized():
         return int(distributed.rank()), int(distributed.size())
     return int(os.environ.get("HOROVOD_RANK", "0")), int(os.environ.get("HOROVOD_SIZE", "1"))
+
+
+def _output(kind: type[_Output], options: Mapping[str, Any]) -> _Output:
+    check_names("DeltaFeed", options, [field.name for field in fields(kind)])
+    return kind(**options)
 
 
 def _mebibytes(count: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -57,9 +57,8 @@ class StoredBatch:
 
 def stored_columns_of(feed: DeltaFeed, max_boxes: int | None) -> list[str]:
     """Lists the columns that a feed of images reads."""
-    sizes = size_columns_of(feed.plan) if max_boxes is not None or feed.format_column is not None else ()
-    boxes = [feed.boxes_column] if max_boxes is not None else []
-    wanted = [feed.image_column, feed.label_column, feed.format_column, *boxes, *sizes]
+    boxes = [feed.boxes_column, *size_columns_of(feed.plan)] if max_boxes is not None else []
+    wanted = [*image_columns_of(feed, feed.image_column), feed.label_column, *boxes]
     return list(dict.fromkeys(name for name in wanted if name is not None))
 
 
@@ -86,8 +85,9 @@ def stored_batches(
         BadRowError: If a row has more boxes than there is room for; of the policy `error`, also if it has no label, or
             one outside its range.
     """
+    columns = stored_columns_of(feed, max_boxes)
     for batch in reader:
-        images, weights = _images_of(feed, batch, max_boxes), batch.weights
+        images, weights = images_of(feed, batch, feed.image_column, columns), batch.weights
         labels, refused = _labels_of(feed, batch, classes)
         boxes = None
         if max_boxes is not None:
@@ -105,14 +105,27 @@ def stored_batches(
         )
 
 
-def _images_of(feed: DeltaFeed, batch: RowBatch, max_boxes: int | None) -> list[StoredImage]:
+def image_columns_of(feed: DeltaFeed, image_column: str) -> list[str]:
+    """Lists the columns that tell an image: its bytes and, of tables that name the stored form, form and size."""
+    sizes = size_columns_of(feed.plan) if feed.format_column is not None else ()
+    return [name for name in (image_column, feed.format_column, *sizes) if name is not None]
+
+
+def images_of(feed: DeltaFeed, batch: RowBatch, image_column: str, columns: Collection[str]) -> list[StoredImage]:
+    """Gives what each row of a batch stores of its image.
+
+    Args:
+        feed: The feed.
+        batch: The rows.
+        image_column: Name of the column of image bytes.
+        columns: Names of the columns that were read.
+    """
     nothing = [None] * len(batch.rows)
-    columns = stored_columns_of(feed, max_boxes)
     forms, heights, widths = (
         batch.values_of(name) if name is not None and name in columns else nothing
         for name in (feed.format_column, HEIGHT, WIDTH)
     )
-    return list(map(StoredImage, batch.bytes_of(feed.image_column), forms, heights, widths))
+    return list(map(StoredImage, batch.bytes_of(image_column), forms, heights, widths))
 
 
 def _refuse(

@@ -47,6 +47,17 @@ class ColumnOptions(ReadOptions, total=False):
     fill: Mapping[str, Any] | None
 
 
+class ReaderOptions(TypedDict, total=False):
+    """Keywords of `ReaderOutput`."""
+
+    reader_threads: int
+    read_timeout_s: float
+    batch_size: int | None
+    drop_last: bool
+    fill: Mapping[str, Any] | None
+    workers_count: int | None
+
+
 @dataclass(frozen=True)
 class Reading:
     """How rows are read, whatever becomes of them."""
@@ -102,7 +113,7 @@ class ImageOutput(Reading):
     @property
     def threads(self) -> int:
         """Threads that decode."""
-        return self.decode_threads or max(1, available_cores() // int(os.environ.get("HOROVOD_LOCAL_SIZE", "1")))
+        return self.decode_threads or cores_of_process()
 
 
 @dataclass(frozen=True)
@@ -111,6 +122,35 @@ class ColumnOutput(Reading):
 
     columns: Sequence[str] | None = None
     fill: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class ReaderOutput(Reading):
+    """What Petastorm's users ask of a reader."""
+
+    columns: Sequence[Any] | None = None
+    epochs: int | None = 1
+    transform_spec: Any = None
+    batch_size: int | None = None
+    drop_last: bool = False
+    fill: Mapping[str, Any] | None = None
+    workers_count: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, value in (
+            ("num_epochs", self.epochs),
+            *((n, getattr(self, n)) for n in ("batch_size", "workers_count")),
+        ):
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise InvalidArgumentError(f"{name}={value!r}: it must be a whole number of at least 1, or None")
+        if self.drop_last and self.batch_size is None:
+            raise InvalidArgumentError("drop_last=True drops batches that are not whole: give batch_size too")
+
+    @property
+    def threads(self) -> int:
+        """Threads that decode and transform."""
+        return self.workers_count or cores_of_process()
 
 
 def image_size_of(image_size: int | Sequence[int]) -> tuple[int, int]:
@@ -123,6 +163,12 @@ def image_size_of(image_size: int | Sequence[int]) -> tuple[int, int]:
     if len(sides) != 2 or any(not isinstance(side, int) or side < 1 for side in sides):
         raise InvalidArgumentError(f"image_size={image_size!r}: give a number of pixels or (height, width), each >= 1")
     return sides
+
+
+def cores_of_process() -> int:
+    """Counts the cores that fall to this process, of those that the ranks on this machine share."""
+    ranks = os.environ.get("HOROVOD_LOCAL_SIZE") or os.environ.get("LOCAL_WORLD_SIZE") or "1"
+    return max(1, available_cores() // int(ranks))
 
 
 def available_cores() -> int:

@@ -76,6 +76,14 @@ class DriverLine:
         finally:
             del self._answers[number]
 
+    def report(self, body: dict[str, Any]) -> None:
+        """Sends what is asked of nobody: a question whose answer nobody waits for.
+
+        Raises:
+            LaunchError: If it cannot be sent.
+        """
+        self.send(Kind.ASK, said("a report to the driver", body))
+
     def told(self) -> dict[str, Any]:
         """Gives the latest of what the driver has told, without waiting."""
         # A thread that waits for an answer takes what is told as it comes.

@@ -79,6 +79,20 @@ def ask(body: dict[str, Any]) -> dict[str, Any]:
     return {} if line is None else line.ask(body)
 
 
+def report(body: dict[str, Any]) -> None:
+    """Sends the driver a question whose answer is not waited for, from any thread; outside a job, nothing.
+
+    Args:
+        body: JSON values, at most half a mebibyte.
+
+    Raises:
+        LaunchError: If `body` cannot be sent.
+    """
+    line = current().line
+    if line is not None:
+        line.report(body)
+
+
 def told() -> dict[str, Any]:
     """Gives what the driver has told this start of the job, the latest value of each key, without waiting."""
     line = current().line

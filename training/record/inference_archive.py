@@ -1,7 +1,7 @@
 """Rewrites the `.keras` file of a checkpoint for inference, without importing Keras or TensorFlow.
 
 The optimizer and the compile settings are left out, layers of lakelens become the Keras layers that they compute in
-inference, and a last linear layer gets the activation that turns its logits into probabilities.
+inference, and a last linear layer of a classifier gets the activation that turns its logits into probabilities.
 """
 
 from __future__ import annotations
@@ -58,8 +58,13 @@ class InferenceArchive:
     keras_version: str
 
 
-def write_inference_archive(source: Path, target: Path) -> InferenceArchive:
+def write_inference_archive(source: Path, target: Path, *, classifies: bool = True) -> InferenceArchive:
     """Writes the `.keras` file `source` to `target` as described for this module.
+
+    Args:
+        source: The model.
+        target: Where to.
+        classifies: Whether its values are those of classes; of another task's model they stay as they are.
 
     Raises:
         CheckpointError: If `source` is no `.keras` file.
@@ -71,7 +76,7 @@ def write_inference_archive(source: Path, target: Path) -> InferenceArchive:
             saved_by = json.loads(archive.read("metadata.json"))
             renamed = dict(_replace_own_layers(config, ""))
             config.pop("compile_config", None)
-            probabilities = _end_in_probabilities(config)
+            probabilities = _end_in_probabilities(config) if classifies else None
             written.writestr(_CONFIG, json.dumps(config))
             for name in archive.namelist():
                 if name == _WEIGHTS:

@@ -22,6 +22,7 @@ import numpy as np
 from ...tracking.logged_models import CHECKPOINT_RUN_KEY, ModelFolder
 from ...tracking.runs import DIGEST_TAG
 from ..checkpoints.checkpoint import Checkpoint
+from ..tasks.classification import LOGITS, PROBABILITIES, VALUES_KEY, Classification
 from ..trials.entrypoint import EntryPoint
 from .code_record import code_of
 from .inference_archive import InferenceArchive, UserObject, write_inference_archive
@@ -74,7 +75,12 @@ def write_mlflow_model(
         OSError: If the disk refuses.
     """
     (folder / _DATA).mkdir(parents=True)
-    archive = write_inference_archive(checkpoint.model_path, folder / _DATA / "model.keras")
+    task = checkpoint.metadata.get("task", {})
+    classifies = task.get("name", Classification.name) == Classification.name
+    archive = write_inference_archive(checkpoint.model_path, folder / _DATA / "model.keras", classifies=classifies)
+    # Where the layers do not tell what the values are, the checkpoint may.
+    recorded = {LOGITS: False, PROBABILITIES: True}.get(task.get(VALUES_KEY))
+    probabilities = recorded if archive.probabilities is None else archive.probabilities
     _write(folder / _DATA / "keras_module.txt", "keras")
     shape = list(checkpoint.input_shape)
     _write_example(folder, archive.input_type, shape)
@@ -92,8 +98,8 @@ def write_mlflow_model(
         DIGEST_TAG: checkpoint.digest,
         CHECKPOINT_RUN_KEY: run_id,
         "lakelens.class_names": names,
-        # Where the layers do not tell whether they are, MLflow's users must know that these may be logits.
-        "lakelens.probabilities": archive.probabilities,
+        # MLflow's users must know where the values are, or may be, logits.
+        "lakelens.probabilities": probabilities,
     }
     description = {
         "flavors": {
@@ -120,7 +126,9 @@ def write_mlflow_model(
                 [{"type": "tensor", "tensor-spec": {"dtype": archive.input_type, "shape": [-1, *shape]}}]
             ),
             # One array per image. Of a tensor [-1, classes] spark_udf would make an array of arrays, and then fail.
-            "outputs": json.dumps([{"type": "array", "items": {"type": "float"}, "required": True}]),
+            "outputs": json.dumps([{"type": "array", "items": {"type": "float"}, "required": True}])
+            if classifies
+            else None,
             "params": None,
         },
         "utc_time_created": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M:%S.%f"),

@@ -25,12 +25,15 @@ _CURVES_IN_A_ROW = 3
 _MOST_CURVES = 12
 
 
-def draw_learning_curves(history: Mapping[str, Sequence[tuple[int, float]]], best_epoch: int | None = None) -> bytes:
+def draw_learning_curves(
+    history: Mapping[str, Sequence[tuple[int, float]]], best_epoch: int | None = None, counted: str = "epoch"
+) -> bytes:
     """Draws each metric over the epochs, of training and validation in one plot.
 
     Args:
         history: For each metric its (epoch, value) pairs; `val_x` goes with `x`. The first 12 metrics are drawn.
         best_epoch: The epoch whose checkpoint is kept; None for none.
+        counted: What the numbers count, `epoch` or `step`.
 
     Returns:
         A PNG file.
@@ -44,7 +47,7 @@ def draw_learning_curves(history: Mapping[str, Sequence[tuple[int, float]]], bes
         raise InvalidArgumentError("history has no metric with a value; there are no learning curves to draw")
     columns = min(_CURVES_IN_A_ROW, len(names))
     rows = -(-len(names) // columns)
-    figure = _figure(4.2 * columns, 2.9 * rows)
+    figure = new_figure(4.2 * columns, 2.9 * rows)
     axes = figure.subplots(rows, columns, squeeze=False).ravel()
     for axis, name in zip(axes, names, strict=False):
         for key, label, colour in ((name, "training", _TRAINING), (f"val_{name}", "validation", _VALIDATION)):
@@ -54,17 +57,18 @@ def draw_learning_curves(history: Mapping[str, Sequence[tuple[int, float]]], bes
                 # One epoch is a point, which a line does not show.
                 axis.plot(epochs, measured, color=colour, label=label, marker="o" if len(values) < 30 else "", ms=3)
         if best_epoch is not None:
-            axis.axvline(best_epoch, color=_BEST, linewidth=1, linestyle=(0, (4, 3)), label="best epoch", zorder=0)
-        _dress(axis, name)
-        axis.set_xlabel("epoch", fontsize=9, color=_INK)
+            axis.axvline(best_epoch, color=_BEST, linewidth=1, linestyle=(0, (4, 3)), label=f"best {counted}", zorder=0)
+        dress(axis, name)
+        axis.set_xlabel(counted, fontsize=9, color=_INK)
         axis.xaxis.set_major_locator(_whole_numbers())
+        axis.yaxis.get_major_formatter().set_useOffset(False)  # it would be written over the title
         axis.grid(color=_GRID, linewidth=0.8)
         axis.set_axisbelow(True)
     for axis in axes[len(names) :]:
         axis.remove()
     handles = {label: handle for axis in axes[: len(names)] for handle, label in zip(*_legend_of(axis), strict=True)}
     figure.legend(handles.values(), handles, loc="outside upper right", ncols=len(handles), frameon=False, fontsize=9)
-    return _png(figure)
+    return to_png(figure)
 
 
 def draw_confusion_matrix(confusion: npt.NDArray[np.int64], names: Sequence[str]) -> bytes:
@@ -87,18 +91,18 @@ def draw_confusion_matrix(confusion: npt.NDArray[np.int64], names: Sequence[str]
     support = confusion.sum(axis=1, keepdims=True)
     shares = confusion / np.maximum(support, 1)
     side = float(np.clip(0.42 * min(classes, _NAMED_CLASSES) + 2.2, 4.0, 14.0))
-    figure = _figure(side + 0.9, side)
+    figure = new_figure(side + 0.9, side)
     axis = figure.subplots()
     image = axis.imshow(shares, cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
     bar = figure.colorbar(image, ax=axis, fraction=0.04, pad=0.02, format=lambda value, _: f"{value:.0%}")
     bar.ax.tick_params(colors=_INK, labelsize=8, length=2)
     bar.outline.set_visible(False)
-    _dress(axis, "rows by true and predicted class")
+    dress(axis, "rows by true and predicted class")
     axis.spines[:].set_visible(False)
     axis.set_xlabel("predicted class", fontsize=9, color=_INK)
     axis.set_ylabel("true class", fontsize=9, color=_INK)
     if classes <= _NAMED_CLASSES:
-        shown = [_short(name) for name in names]
+        shown = [short_name(name) for name in names]
         upright: dict[str, Any] = (
             {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if max(map(len, shown)) > 3 else {}
         )
@@ -108,21 +112,29 @@ def draw_confusion_matrix(confusion: npt.NDArray[np.int64], names: Sequence[str]
         for i, j in np.argwhere(confusion):
             colour = "white" if shares[i, j] > 0.55 else _INK
             axis.text(j, i, f"{confusion[i, j]:,}", ha="center", va="center", fontsize=8, color=colour)
-    return _png(figure)
+    return to_png(figure)
 
 
-def _figure(width: float, height: float) -> Figure:
+def new_figure(width: float, height: float) -> Figure:
+    """Makes a figure of so many inches that no window shows.
+
+    Raises:
+        MissingDependencyError: If matplotlib is not installed.
+    """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise MissingDependencyError("the pictures of a run need matplotlib: pip install 'lakelens[demo]'") from error
+        raise MissingDependencyError(
+            "the pictures of a run need matplotlib: pip install 'lakelens[training]'"
+        ) from error
     figure = Figure(figsize=(width, height), dpi=_DPI, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
 
-def _dress(axis: Any, title: str) -> None:
+def dress(axis: Any, title: str) -> None:
+    """Gives an axis its title and the look that all plots have."""
     axis.set_title(title.replace("$", r"\$"), fontsize=10, color=_INK, loc="left")
     axis.tick_params(colors=_INK, labelsize=8, length=3)
     axis.spines[["top", "right"]].set_visible(False)
@@ -140,14 +152,15 @@ def _whole_numbers() -> Any:
     return MaxNLocator(nbins=6, integer=True, min_n_ticks=1)
 
 
-def _short(name: str) -> str:
+def short_name(name: str) -> str:
     """Cuts long names in the middle; matplotlib takes text between dollar signs for a formula."""
     end = _LABEL_LENGTH // 2
     text = name if len(name) <= _LABEL_LENGTH else f"{name[: _LABEL_LENGTH - end - 1]}…{name[-end:]}"
     return text.replace("$", r"\$")
 
 
-def _png(figure: Figure) -> bytes:
+def to_png(figure: Figure) -> bytes:
+    """Writes a figure as a PNG file."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png")
     return buffer.getvalue()

@@ -7,7 +7,6 @@ import io
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ...errors import InvalidArgumentError, MissingDependencyError, UnpicklableFunctionError
@@ -163,32 +162,3 @@ def _short(value: Any) -> str:
 
 def _name(function: Any) -> str:
     return repr(getattr(function, "__qualname__", function))
-
-
-def modules_to_preload(main: Callable[..., Any], payload: bytes, size: int) -> tuple[str, ...]:
-    """Guesses which slow modules a training function is going to import; a head start, nothing depends on it.
-
-    Args:
-        main: The function. One that ranks import by name is judged by the file of its module.
-        payload: Its pickle.
-        size: Number of ranks.
-    """
-    text = payload + _source(main, payload)
-    uses_distributed = b"training.distributed" in text
-    wanted = {
-        "lakelens.training.distributed": uses_distributed,
-        "horovod.tensorflow": uses_distributed and size > 1,
-        "tensorflow": b"tensorflow" in text or b"keras" in text,
-    }
-    return tuple(name for name, is_wanted in wanted.items() if is_wanted)
-
-
-def _source(main: Callable[..., Any], payload: bytes) -> bytes:
-    """Reads the file of a function that was pickled by its name; empty for one whose code is in the pickle."""
-    path = getattr(getattr(main, "__code__", None), "co_filename", "")
-    if not path.endswith(".py") or path.encode() in payload:
-        return b""
-    try:
-        return Path(path).read_bytes()
-    except OSError:  # in a zip file
-        return b""

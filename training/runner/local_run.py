@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from typing import Any
 
 from ..rank.network import loopback_interface
 from .placement.conversation import Conversation
-from .placement.gpus import driver_gpus, visible_to_rank
+from .placement.gpus import driver_gpus, list_driver_gpus, visible_to_rank
 from .placement.job import Job, Listener, assignment, horovod_environment, new_record, place, rank_environment
-from .processes.failure_verdict import RankEvent
 from .processes.gloo_store import LoopbackStore
 from .processes.rank_process import RankSpec, temporary_file
+from .processes.rank_record import RankEvent
 from .processes.return_value import read_value
 from .processes.supervisor import Supervisor
 
@@ -47,7 +48,8 @@ def run_on_driver(job: Job, listener: Listener) -> Any:
         value = stack.enter_context(temporary_file())
         store = stack.enter_context(contextlib.closing(LoopbackStore(job.size))) if job.size > 1 else None
         with Supervisor(hear) as supervisor:
-            gpus = driver_gpus(job.size, wanted=job.gpus)
+            available = list_driver_gpus({**os.environ, **job.environment})
+            gpus = driver_gpus(job.size, wanted=job.gpus, available=available)
             for placement in placements:
                 process = supervisor.start(
                     RankSpec(
@@ -68,6 +70,7 @@ def run_on_driver(job: Job, listener: Listener) -> Any:
             while not (record.all_returned and supervisor.gone):
                 supervisor.step(_STEP_S)
                 conversation.reply()
+                listener.controls.raise_if_ended()
                 failure = record.failure(conversation.now())
                 if failure is not None:
                     if failure.reason == "stalled":

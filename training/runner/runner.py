@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from ...errors import InvalidArgumentError, NotEnoughSlotsError, RankFailedError
+from ...options import named_options
 from ...spark.shipping import ship_wheel
-from .function_pickle import modules_to_preload, pickle_function
+from .function_pickle import pickle_function
 from .local_run import run_on_driver
 from .placement.conversation import Controls, OnQuestion
 from .placement.job import Job, Listener
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _VERBOSITIES = ("all", "log_callback_only")
+# What functions that train with Keras import, and what takes seconds.
+KERAS_MODULES = ("lakelens.training.distributed", "horovod.tensorflow", "tensorflow")
 # Clocks and Horovod's settings hold no endless time.
 _LONGEST_S = 1e9
 
@@ -41,6 +43,8 @@ class HorovodRunner:
         use_gpu: True: one GPU for each rank; False: none; None: one each if there are any.
         env: Environment variables for every rank.
         name: What the Spark UI, process titles and messages call the job; the function's name by default.
+        preload: Modules that every rank imports while the others start, such as `KERAS_MODULES`: a head start, and less
+            processor time than an import by the function. A module that cannot be imported is left to the function.
         driver_port: The port on which the driver hears of its ranks, for networks that let executors connect to known
             ports only; 0 takes any.
         spark: The session to use for np >= 0, with Delta Lake or without; None takes the active one, or starts one.
@@ -49,6 +53,7 @@ class HorovodRunner:
         InvalidArgumentError: If an argument breaks its rule.
     """
 
+    @named_options
     def __init__(
         self,
         *,
@@ -60,6 +65,7 @@ class HorovodRunner:
         use_gpu: bool | None = None,
         env: Mapping[str, str] | None = None,
         name: str | None = None,
+        preload: Sequence[str] = (),
         driver_port: int = 0,
         spark: SparkSession | None = None,
     ) -> None:
@@ -81,6 +87,8 @@ class HorovodRunner:
                 raise InvalidArgumentError(
                     f"env[{key!r}]={value!r}: environment variables are text, and names hold no '='"
                 )
+        if isinstance(preload, str) or not all(isinstance(name, str) for name in preload):
+            raise InvalidArgumentError(f"preload={preload!r}: give a list of module names")
         self.np = np
         self.driver_log_verbosity = driver_log_verbosity
         self.stall_timeout_s = float(stall_timeout_s)
@@ -89,15 +97,16 @@ class HorovodRunner:
         self.use_gpu = use_gpu
         self.env = dict(env or {})
         self.name = name
+        self.preload = tuple(preload)
         self.driver_port = driver_port
         self._spark = spark
 
-    def run(self, main: Callable[..., Any], **kwargs: Any) -> Any:
+    def run(self, main: Callable[..., Any], /, **kwargs: Any) -> Any:
         """Calls `main(**kwargs)` on every rank and gives what rank 0's call returned.
 
         Args:
             main: The training function. It is pickled, so it makes its TensorFlow objects itself.
-            **kwargs: Its arguments.
+            **kwargs: Its arguments; one of them may be called `main`.
 
         Raises:
             UnpicklableFunctionError: If `main` or an argument cannot be sent.
@@ -116,6 +125,7 @@ class HorovodRunner:
         *,
         on_question: OnQuestion | None = None,
         controls: Controls | None = None,
+        on_message: Callable[[str], None] | None = None,
     ) -> Any:
         """Does what `run` does, and talks with the ranks meanwhile. For lakelens' own use.
 
@@ -125,21 +135,23 @@ class HorovodRunner:
             on_question: Called with rank and body of each question that a rank asks (`rank_link.ask`); gives the
                 answer. What it raises ends the job and is raised here.
             controls: What ranks are told (`rank_link.told`), at every start of the job.
+            on_message: Called with what a rank sends to the driver, in place of printing it.
         """
         controls = controls or Controls()
         payload = pickle_function(main, kwargs)
+        size = self._size()
         job = Job(
             name=self.name or str(getattr(main, "__name__", type(main).__name__)),
-            size=self._size(),
+            size=size,
             payload=payload,
             stall_timeout_s=self.stall_timeout_s,
             environment=self.env,
             gpus=self.use_gpu,
+            preload=tuple(name for name in self.preload if size > 1 or not name.startswith("horovod")),
         )
-        job = replace(job, preload=modules_to_preload(main, payload, job.size))
         while True:
             try:
-                return self._launch(job, on_question, controls)
+                return self._launch(job, on_question, controls, on_message or _print)
             except RankFailedError as error:
                 # Who cancels a job does not want it started again.
                 if error.reason == "cancelled" or job.attempt >= self.max_restarts:
@@ -175,10 +187,12 @@ class HorovodRunner:
         ship_wheel(self._spark)
         return self._spark
 
-    def _launch(self, job: Job, on_question: OnQuestion | None, controls: Controls) -> Any:
+    def _launch(
+        self, job: Job, on_question: OnQuestion | None, controls: Controls, on_message: Callable[[str], None]
+    ) -> Any:
         listener = Listener(
             on_line=_print_line if self.driver_log_verbosity == "all" else None,
-            on_message=_print,
+            on_message=on_message,
             on_notice=_notice,
             on_question=on_question,
             controls=controls,

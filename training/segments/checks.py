@@ -20,34 +20,33 @@ if TYPE_CHECKING:
 
     from ...tracking.runs import RunReference
     from ..feed.feed import DeltaFeed
-    from ..trials.trial import TrialContext
+    from ..tasks.task import Task
+    from ..trials.context import TrialContext
 
 # The driver leaves the run's id in a file of this name in the run's checkpoint folder.
 PROBE_FILE = ".reachable"
 
 
-def cause_in_graph(error: Exception, feed: DeltaFeed) -> FeedError | None:
+def cause_in_graph(error: Exception, feed: DeltaFeed, task: Task) -> FeedError | None:
     """Finds, in what TensorFlow raises about a whole graph, the one sentence that the user needs.
 
     Args:
         error: What `fit` raised; its text is some 15,000 characters long.
         feed: The feed that it was trained on.
+        task: What its labels are.
 
     Returns:
-        The error that a feed raised inside the graph, or one about a label that the model has no class for; None when
-        the cause is another.
+        The error that a feed raised inside the graph, or one about a label that does not fit; None when the cause is
+        another.
     """
     text = str(error)
     for name, message in reversed(re.findall(r"lakelens\.errors\.(\w+): (.+?)\s*(?:\n\s*\n|$)", text, re.DOTALL)):
         kind = getattr(errors, name, None)
         if isinstance(kind, type) and issubclass(kind, FeedError):
             return kind(message)
-    label = re.search(r"label value of (-?\d+) which is outside the valid range of \[0, (\d+)\)", text)
-    if label is not None:
-        return FeedError(
-            f"{feed.location}@{feed.version} has a row with label {label[1]}, the model gives classes 0 to "
-            f"{int(label[2]) - 1}; correct the row's label, or pass class_names that name every label"
-        )
+    explained = task.explain(text)
+    if explained is not None:
+        return FeedError(f"{feed.location}@{feed.version} {explained}")
     return None
 
 
@@ -56,7 +55,7 @@ def check_model(model: object, context: TrialContext) -> None:
 
     Raises:
         TrialError: If it is no compiled Keras model, averages its gradients over ranks already, or its input or output
-            does not fit the images and classes.
+            does not fit the images and the task.
     """
     import keras
 
@@ -82,15 +81,7 @@ def check_model(model: object, context: TrialContext) -> None:
             f"the model takes {taken}, the feed gives images of {(None, height, width, 3)}; build it for "
             "context.image_size, or pass the image_size that it takes"
         )
-    given = _output_shape(model, (None, height, width, 3))
-    if not isinstance(given, tuple) or given[-1] is None or given[-1] == context.num_classes:
-        return
-    if given[-1] == 1 and context.num_classes == 2 and "categorical" not in _loss_name(model):
-        return  # the second class's probability
-    raise TrialError(
-        f"the model gives {given[-1]} values per image, the table has {context.num_classes} classes; build it for "
-        "context.num_classes, or of two classes for one value with binary_crossentropy"
-    )
+    context.task.check_output(model, _output_shape(model, (None, height, width, 3)))
 
 
 def _output_shape(model: keras.Model, taken: tuple[int | None, ...]) -> Any:
@@ -105,11 +96,6 @@ def _output_shape(model: keras.Model, taken: tuple[int | None, ...]) -> Any:
         return keras.tree.map_structure(lambda given: given.shape, model.compute_output_spec(keras.KerasTensor(taken)))
     except Exception:  # noqa: BLE001 - the user's own code, which may need real images
         return None
-
-
-def _loss_name(model: keras.Model) -> str:
-    loss = model.loss
-    return loss if isinstance(loss, str) else str(getattr(loss, "name", None) or getattr(loss, "__name__", ""))
 
 
 def _fits(taken: tuple[int | None, ...], given: tuple[int, ...]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
@@ -12,9 +12,18 @@ import tensorflow as tf
 
 from ...tracking.run_records import RecordFile, RunRecord
 from .. import distributed as world
-from ..distributed.callbacks import MetricAverageCallback
-from ..trials.metrics import RankMetrics, mean_over_ranks
+from ..rank import process_context
+from .metric_sums import metrics_over_ranks
+from .noise import copies_of
+from .pace import Pace, SystemMetrics
+from .rank_state import statistics_of
 from .schedule import Schedule
+
+if TYPE_CHECKING:
+    from ..tasks.task import Counts, Task
+    from .job import TrainingJob
+
+_PULSE_S = 1.0
 
 
 class Validation:
@@ -33,15 +42,30 @@ class Validation:
         self._rows = rows
 
     def measure(self, model: keras.Model) -> dict[str, float]:
-        """Gives the mean of each metric over all ranks, as `val_...`; the model's running metrics stay as they are."""
-        values: dict[str, float] = {}
+        """Gives each metric over the rows of all ranks, as `val_...`; the model's running metrics stay as they are."""
+        running = [(copy, np.asarray(copy)) for variable in model.metrics_variables for copy in copies_of(variable)]
+        model.reset_metrics()  # a rank without rows adds nothing
+        values: dict[str, Any] = {}
         if self._dataset is not None:
-            running = [(variable, np.asarray(variable)) for variable in model.metrics_variables]
             values = model.evaluate(self._dataset, return_dict=True, verbose=0)
-            for variable, value in running:
-                variable.assign(value)
-        mine = RankMetrics(self._rows, {f"val_{name}": float(value) for name, value in values.items()})
-        return mean_over_ranks(world.allgather_object(mine, name="lakelens.validation"))
+        measured = metrics_over_ranks(model, values, self._rows)
+        for copy, value in running:
+            copy.assign(value)
+        return {f"val_{name}": value for name, value in measured.items()}
+
+    def count(self, model: keras.Model, task: Task, described: Mapping[str, Any]) -> Counts:
+        """Counts what a task evaluates a model by, on the rows of this rank.
+
+        Raises:
+            TrialError: If the model or the labels do not fit the task.
+        """
+        run = tf.function(lambda images: model(images, training=False), reduce_retracing=True)
+        counts = task.no_counts()
+        for images, labels in self._dataset if self._dataset is not None else ():
+            outputs, given = tf.nest.map_structure(np.asarray, (run(images), labels))
+            for name, found in task.count(outputs, given, described).items():
+                counts[name] = counts[name] + found
+        return counts
 
 
 class TrainingMetrics:
@@ -55,18 +79,15 @@ class TrainingMetrics:
 
     def __init__(self, model: keras.Model, rows: int | None, batch_size: int) -> None:
         self._model, self._rows, self._batch_size = model, rows, batch_size
-        self._average = MetricAverageCallback()
-        self._average.set_model(model)
 
     def over_ranks(self, logs: Mapping[str, Any], steps: int) -> dict[str, float]:
-        """Averages this rank's metrics; every rank calls it.
+        """Gives each metric over the rows of all ranks; every rank calls it.
 
         Args:
             logs: This rank's.
             steps: Steps of the epoch so far.
         """
-        metrics = {name: float(value) for name, value in logs.items()}
-        self._average.on_epoch_end(0, metrics)
+        metrics = metrics_over_ranks(self._model, logs, steps * self._batch_size)
         # Keras counts the rows of weight zero that fill the last batch as rows of the loss. What belongs to weights
         # rather than rows (regularisation) cannot be told apart in it.
         if self._rows is not None and "loss" in metrics and not self._model.losses:
@@ -81,19 +102,40 @@ class Report:
     Args:
         records: Where the driver reads them.
         schedule: Whether epochs or steps are counted.
-        epochs: Epochs that are planned.
+        job: What is trained.
+        step: The step that it goes on after.
     """
 
-    def __init__(self, records: RecordFile, schedule: Schedule, epochs: int) -> None:
+    def __init__(self, records: RecordFile, schedule: Schedule, job: TrainingJob, step: int) -> None:
         self._records = records
         self._schedule = schedule
-        self._epochs = epochs
+        self._job = job
         self._known = {record.step for record in records.read() if record.metrics}
         self._started = time.perf_counter()
+        self._pace = Pace(self._rows(step))
+        self._measured: dict[str, float] = {}
+        self._system = SystemMetrics()
 
     def begin(self) -> None:
-        """Starts the clock."""
+        """Starts the clock of an epoch."""
         self._started = time.perf_counter()
+        self._pace.begin()
+
+    def waited(self, seconds: float) -> None:
+        """Notes that a step has waited for its batch."""
+        self._pace.waited(seconds)
+
+    def trained(self, step: int) -> None:
+        """Notes that a stretch of training has ended after a step; what follows until the next one is none."""
+        self._measured = self._pace.trained(self._rows(step))
+
+    def go_on(self) -> None:
+        """Notes that training goes on."""
+        self._pace.begin()
+
+    def close(self) -> None:
+        """Ends the sampling of the machine."""
+        self._system.close()
 
     def add(self, step: int, metrics: Mapping[str, float]) -> None:
         """Reports the metrics after a step; those that are recorded, by a training that went on from before, stay."""
@@ -102,10 +144,29 @@ class Report:
         by_epochs = self._schedule.counts_epochs
         if number not in self._known:
             timed = {"epoch_seconds": seconds} if by_epochs else {}
-            self._records.add(RunRecord({**metrics, **timed}, number))
+            self._records.add(RunRecord({**metrics, **timed, **self._measured, **self._system.take()}, number))
             self._known.add(number)
-        place = f"epoch {number}/{self._epochs}" if by_epochs else f"step {number}/{self._schedule.length}"
+        place = f"epoch {number}/{self._job.epochs}" if by_epochs else f"step {number}/{self._schedule.length}"
         world.log_to_driver(f"{place} in {seconds:.1f} s: {described(metrics)}")
+
+    def _rows(self, step: int) -> int:
+        """Counts the rows of all ranks that have been trained after a step."""
+        feed, an_epoch = self._job.training_feed, self._schedule.steps_per_epoch
+        return step // an_epoch * feed.rows + min(step % an_epoch * self._job.batch_size, feed.rows)
+
+
+class Pulse:
+    """Tells the driver which step is reached, on rank 0, once a second at the most."""
+
+    def __init__(self) -> None:
+        self._due = 0.0
+
+    def reached(self, step: int) -> None:
+        """Takes note of a step."""
+        now = time.perf_counter()
+        if now >= self._due:
+            self._due = now + _PULSE_S
+            process_context.report({"progress": {"step": step}})
 
 
 def described(metrics: Mapping[str, float]) -> str:
@@ -114,13 +175,12 @@ def described(metrics: Mapping[str, float]) -> str:
 
 
 def average_statistics(model: keras.Model) -> None:
-    """Averages over ranks the weights that no gradient trains and that are real numbers; seeds and counters stay."""
-    if world.size() == 1:
+    """Averages over ranks and devices the real numbers that no gradient trains; seeds and counters stay."""
+    variables = statistics_of(model)
+    if not variables or world.size() * len(copies_of(variables[0])) == 1:
         return
-    variables = [v for v in model.non_trainable_variables if tf.as_dtype(v.dtype).is_floating]
-    if not variables:
-        return
-    averages = world.grouped_allreduce([v.value for v in variables], name="lakelens.statistics")
+    means = [tf.add_n(copies) / len(copies) for copies in map(copies_of, variables)]
+    averages = world.grouped_allreduce(means, name="lakelens.statistics")
     for variable, average in zip(variables, averages, strict=True):
         variable.assign(average)
 
@@ -137,10 +197,11 @@ def count_rows(dataset: tf.data.Dataset) -> tuple[int, int]:
     return int(rows.numpy()), int(batches.numpy())
 
 
-def _real_rows(images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def _real_rows(images: tf.Tensor, labels: Any, weights: tf.Tensor) -> tuple[tf.Tensor, Any]:
     real = weights > 0
-    return tf.boolean_mask(images, real), tf.boolean_mask(labels, real)
+    images, labels = tf.nest.map_structure(lambda part: tf.boolean_mask(part, real), (images, labels))
+    return images, labels
 
 
-def _has_rows(images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-    return tf.shape(labels)[0] > 0
+def _has_rows(images: tf.Tensor, labels: Any) -> tf.Tensor:
+    return tf.shape(images)[0] > 0

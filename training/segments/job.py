@@ -10,9 +10,11 @@ from typing import Any
 from ...tracking.runs import RunReference
 from ..checkpoints.retention import Retention
 from ..feed.feed import DeltaFeed
+from ..tasks.task import Task
 from ..trials.entrypoint import EntryPoint
 from ..trials.metrics import Goal
 from .decisions import Policy, Rules
+from .optimizations import OptimizationRules
 from .schedule import Schedule
 
 
@@ -25,7 +27,7 @@ class TrainingJob:
         training_feed: Rows to train on.
         validation_feed: Rows to validate on; None for none.
         hyperparameters: Given by the user.
-        class_names: By label number.
+        task: What the labels are.
         image_size: Height and width of the images that the model takes.
         batch_size: Images per step over all ranks.
         epochs: At the most.
@@ -41,6 +43,12 @@ class TrainingJob:
         checkpoint_policy: At which validations a checkpoint is written.
         retention: Which checkpoints are kept.
         min_delta: Smallest change of the metric that counts as an improvement for `patience`.
+        replicas: Devices of each process that share its batches.
+        optimizations: How gradients are computed and combined.
+        initial_validation: Whether to validate before the first step too.
+        restore_best: Whether to put the best weights back into the model when training ends.
+        warm_start: A checkpoint whose weights the training begins with; rank 0 reads it.
+        reports_progress: Whether rank 0 tells the driver, about once a second, which step it has reached.
         imports: What ranks import first; the launcher looks for these names and lets ranks begin with them.
     """
 
@@ -48,7 +56,7 @@ class TrainingJob:
     training_feed: DeltaFeed
     validation_feed: DeltaFeed | None
     hyperparameters: Mapping[str, Any]
-    class_names: list[str]
+    task: Task
     image_size: tuple[int, int]
     batch_size: int
     epochs: int
@@ -64,6 +72,12 @@ class TrainingJob:
     checkpoint_policy: Policy = "best"
     retention: Retention = field(default_factory=Retention)
     min_delta: float = 0.0
+    replicas: int = 1
+    optimizations: OptimizationRules = field(default_factory=OptimizationRules)
+    initial_validation: bool = False
+    restore_best: bool = False
+    warm_start: Path | None = None
+    reports_progress: bool = False
     imports: tuple[str, ...] = field(default=("lakelens.training.distributed",))
 
     @property

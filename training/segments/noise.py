@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import keras
+    import tensorflow as tf
 
 
 def rank_seed(seed: int, rank: int) -> int:
@@ -21,13 +22,17 @@ def rank_seed(seed: int, rank: int) -> int:
 def separate_noise(layers: Iterable[keras.layers.Layer], rank: int) -> None:
     """Reseeds the random layers (dropout, augmentation) of models that every rank has built from one seed.
 
+    Where a process has several devices, their copies are reseeded as those of so many ranks are.
+
     Args:
         layers: Layers and models; what they hold is found.
-        rank: This rank; nothing changes on rank 0.
+        rank: This rank; nothing changes for the first copy on rank 0.
     """
     for state in noise_states(layers):
-        seed, drawn = (int(number) for number in state.numpy())
-        state.assign([rank_seed(seed, rank), drawn])
+        copies = copies_of(state)
+        seed, drawn = (int(number) for number in copies[0].numpy())
+        for number, copy in enumerate(copies):
+            copy.assign([rank_seed(seed, rank * len(copies) + number), drawn])
 
 
 def renew_noise(layers: Iterable[keras.layers.Layer], rank: int, step: int) -> None:
@@ -39,8 +44,15 @@ def renew_noise(layers: Iterable[keras.layers.Layer], rank: int, step: int) -> N
         step: The step that training goes on after; above 0.
     """
     for state in noise_states(layers):
-        seed, _ = (int(number) for number in state.numpy())
-        state.assign([rank_seed(rank_seed(seed, step), rank), 0])
+        for copy in copies_of(state):
+            seed, _ = (int(number) for number in copy.numpy())
+            copy.assign([rank_seed(rank_seed(seed, step), rank), 0])
+
+
+def copies_of(variable: keras.Variable) -> list[tf.Variable]:
+    """Gives a variable's copy on each device; what no gradient keeps alike differs among them."""
+    held = variable.value
+    return list(getattr(held, "values", [held]))
 
 
 def noise_states(layers: Iterable[keras.layers.Layer]) -> list[keras.Variable]:

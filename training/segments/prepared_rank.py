@@ -8,12 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
+from ...errors import TrialError
+from ..checkpoints.checkpoint import open_checkpoint
 from ..checkpoints.keras_files import load_weights
+from ..checkpoints.warm_start import take_weights
+from ..rank.process_context import log_to_driver
+from ..trials.context import TrialContext
+from ..trials.keras_trial import KerasTrial
 from ..trials.metrics import batches_of_rank, rows_of_rank
-from ..trials.trial import Trial, TrialContext
 from .checks import check_model, require_reachable, require_savable
 from .job import TrainingJob
+from .metric_sums import check_goal, check_metrics
 from .noise import rank_seed, renew_noise, separate_noise
+from .optimizations import LearningRate, distributed
+from .replicas import Replicas
 
 if TYPE_CHECKING:
     from ..checkpoints.checkpoint import Checkpoint
@@ -36,6 +44,9 @@ class PreparedRank:
 
     Attributes:
         model: The model, built and compiled, its optimizer distributed; on rank 0 with the checkpoint's weights.
+        described: On rank 0 what the task says of the model's output.
+        replicas: The devices of this process.
+        learning_rate: Scales and raises the optimizer's learning rate.
         noisy: The model, and layers outside it that draw noise.
         callbacks: The Trial's.
         training: Batches from the state's place on.
@@ -49,10 +60,13 @@ class PreparedRank:
         self.job, self.rank, self.size = job, rank, size
         if rank == 0:
             require_reachable(job.folder, job.run)
+        self.replicas = Replicas(job.replicas)
+        if job.optimizations.mixed_precision is not None:
+            keras.config.set_dtype_policy(f"mixed_{job.optimizations.mixed_precision}")
         keras.utils.set_random_seed(job.seed)
         self.context = TrialContext(
             hyperparameters=job.hyperparameters,
-            class_names=job.class_names,
+            task=job.task,
             image_size=job.image_size,
             batch_size=job.batch_size,
             epochs=job.epochs,
@@ -62,32 +76,48 @@ class PreparedRank:
             training_feed=job.training_feed,
             validation_feed=job.validation_feed,
         )
-        self.trial = job.entrypoint.load()(self.context)
-        self.model = self.trial.build_model()
-        check_model(self.model, self.context)
-        self.callbacks = list(self.trial.keras_callbacks() or [])
+        with self.replicas.scope():
+            self.trial = _keras_trial(job, self.context)
+            self.model = self.trial.build_model()
+            check_model(self.model, self.context)
+            self.callbacks = list(self.trial.keras_callbacks() or [])
+        self.described = job.task.describe_output(self.model, (*job.image_size, 3)) if rank == 0 else {}
         self.noisy = [self.model, *_layers_of(self.trial)]
+        # From here on a seed is one of noise: what all ranks must have alike has been built.
+        separate_noise(self.noisy, rank)
         if rank > 0:
-            # From here on a seed is one of noise: what all ranks must have alike has been built.
-            separate_noise(self.noisy, rank)
             keras.utils.set_random_seed(rank_seed(job.seed, rank))
-        if state is not None and len(state.ranks) != size:
+        if state is not None and not state.is_of(size, job.replicas):
             renew_noise(self.noisy, rank, state.step)
         self._training_dataset(state)
         self.validation = self._validation()
         self.context.require_all_used()
         if rank == 0 and checkpoint is None:
             require_savable(self.model, self.metadata(0, {}))
-        self._complete_model()
+        with self.replicas.scope():
+            self._complete_model()
         if checkpoint is not None:
             load_weights(self.model, checkpoint.model_path)
+        elif rank == 0:
+            self._begin()
+
+    def _begin(self) -> None:
+        """Does what rank 0 does at a training's start: takes weights of another model, says what is switched on."""
+        job = self.job
+        if job.warm_start is not None:
+            taken = take_weights(self.model, open_checkpoint(job.warm_start))
+            log_to_driver(f"warm_start {job.warm_start}: {taken}")
+        rate = [self.learning_rate.described] if self.learning_rate.described else []
+        for line in [*job.optimizations.described(self.workers, job.schedule().length), *rate]:
+            log_to_driver(line)
 
     def metadata(self, step: int, metrics: Mapping[str, float]) -> dict[str, Any]:
         """Gives what a checkpoint after a step says of itself."""
         height, width = self.job.image_size
         return {
             "input": {"height": height, "width": width, "channels": 3},
-            "labels": {str(number): name for number, name in enumerate(self.job.class_names)},
+            "labels": {str(number): name for number, name in enumerate(self.job.task.class_names)},
+            "task": {"name": self.job.task.name, **self.described},
             "table": self.job.training_feed.location,
             "version": self.job.training_feed.version,
             "entrypoint": self.job.entrypoint.name,
@@ -105,13 +135,26 @@ class PreparedRank:
         """Builds what Keras' `fit` builds from a first batch: optimizer, loss and metrics; no batch is drawn for it."""
         from .. import distributed as world
 
-        model = self.model
-        model.optimizer = world.DistributedOptimizer(model.optimizer)
+        model, rules = self.model, self.job.optimizations
+        model.optimizer = distributed(model.optimizer, rules)
         world.callbacks.MetricAverageCallback().set_model(model)  # makes it compile for several ranks
+        if self.replicas.count > 1:
+            model.jit_compile = False  # XLA compiles no step that spans devices
         # One step at a time: boundaries are single steps.
         model.steps_per_execution = 1
         model._symbolic_build(data_batch=self.training.element_spec)
-        model.optimizer.build(model.trainable_variables)
+        if not model.optimizer.built:  # a second time would give a loss scale its variables twice
+            model.optimizer.build(model.trainable_variables)
+        if self.size > 1:
+            check_metrics(model)
+        check_goal(model, self.job.goal, validates=self.validation is not None)
+        steps_per_epoch = self.job.training_feed.steps_per_epoch(self.job.batch_size)
+        self.learning_rate = LearningRate(model.optimizer, rules, self.workers, steps_per_epoch)
+
+    @property
+    def workers(self) -> int:
+        """Ranks, or replicas of this process, that share each batch."""
+        return self.size * self.replicas.count
 
     def _training_dataset(self, state: TrainingState | None) -> None:
         feed, batch_size = self.job.training_feed, self.job.batch_size
@@ -120,7 +163,7 @@ class PreparedRank:
         if given is not None:
             self.training = given
             return
-        augments = type(self.trial).preprocess is not Trial.preprocess
+        augments = type(self.trial).preprocess is not KerasTrial.preprocess
         start = state.position if state is not None else None
         self.training = feed.as_dataset(
             batch_size,
@@ -130,6 +173,7 @@ class PreparedRank:
             image_size=self.job.image_size,
             start=start,
             preprocess=self.trial.preprocess if augments else None,
+            **self.job.task.feed_options,
         )
 
     def _epochs(self) -> int:
@@ -147,7 +191,8 @@ class PreparedRank:
         if given is not None:
             return Validation(given, *count_rows(given))
         share = (self.rank, self.size)
-        dataset = feed.as_dataset(self.job.batch_size, *share, image_size=self.job.image_size)
+        options = self.job.task.feed_options
+        dataset = feed.as_dataset(self.job.batch_size, *share, image_size=self.job.image_size, **options)
         rows = rows_of_rank(feed.rows, *share)
         height, width = self.job.image_size
         if rows * height * width * 3 * 4 <= _CACHE_LIMIT_BYTES:
@@ -155,7 +200,14 @@ class PreparedRank:
         return Validation(dataset, rows, batches_of_rank(feed.rows, self.job.batch_size, *share))
 
 
-def _layers_of(trial: Trial) -> list[keras.layers.Layer]:
+def _keras_trial(job: TrainingJob, context: TrialContext) -> KerasTrial:
+    kind = job.entrypoint.load()
+    if not issubclass(kind, KerasTrial):
+        raise TrialError(f"entry point {job.entrypoint.name!r} is no lakelens.KerasTrial; Keras models are trained")
+    return kind(context)
+
+
+def _layers_of(trial: KerasTrial) -> list[keras.layers.Layer]:
     """Finds the layers that a Trial holds outside its model, such as those that `preprocess` augments with."""
     return [value for value in vars(trial).values() if isinstance(value, keras.layers.Layer)]
 

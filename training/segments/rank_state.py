@@ -12,18 +12,20 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..rank.process_context import log_to_driver
-from .noise import noise_states
+from .noise import copies_of, noise_states
 from .plain_values import decode, encode, encode_attributes
 
 if TYPE_CHECKING:
     import keras
     import numpy as np
+    import tensorflow as tf
 
     from .plain_values import Arrays
 
 # What Keras gives a callback anew in each process; it turns the sign of `min_delta` at the first epoch's end.
 _OF_KERAS = frozenset({"_model", "model", "params", "validation_data", "min_delta"})
 _STATISTIC = "statistic/"
+_ADDED_UP = "added_up/"
 
 
 @dataclass
@@ -52,14 +54,13 @@ def capture(
         layers: It, and layers outside it that draw noise.
         callbacks: All of them, in order.
         inside: Whether an epoch is under way; its metrics, and statistics that no gradient trains, are taken too.
+            Gradients that have led to no update yet are taken wherever there are some.
     """
-    import numpy as np
-
     arrays: Arrays = {}
     values = {
         "python": encode(random.getstate(), arrays, "python"),
         "numpy": encode(_numpy_state(), {}, "numpy"),
-        "noise": [[int(number) for number in state.numpy()] for state in noise_states(layers)],
+        "noise": [[int(number) for number in copy.numpy()] for copy in _noise(layers)],
         "callbacks": [
             {"class": type(each).__name__, "values": encode_attributes(each, arrays, f"callback/{number}", _OF_KERAS)}
             for number, each in enumerate(callbacks)
@@ -67,7 +68,10 @@ def capture(
     }
     if inside:
         for name, variable in _running(model).items():
-            arrays[name] = np.asarray(variable)
+            arrays[name] = variable.numpy()
+    count, *sums = _added_up(model) or [0]
+    if int(count) > 0:
+        arrays |= {f"{_ADDED_UP}{number}": each.numpy() for number, each in enumerate([count, *sums])}
     return RankState(values, arrays)
 
 
@@ -75,12 +79,15 @@ def restore_variables(
     state: RankState, model: keras.Model, layers: Sequence[keras.layers.Layer], *, inside: bool
 ) -> None:
     """Puts noise and, inside an epoch, metrics and statistics back into a model that was built as the one before."""
-    for variable, numbers in zip(noise_states(layers), state.values["noise"], strict=True):
+    for variable, numbers in zip(_noise(layers), state.values["noise"], strict=True):
         variable.assign(numbers)
     if inside:
         for name, variable in _running(model).items():
             if name in state.arrays:  # else it is as the model's file has it
                 variable.assign(state.arrays[name])
+    for number, variable in enumerate(_added_up(model)):
+        if f"{_ADDED_UP}{number}" in state.arrays:
+            variable.assign(state.arrays[f"{_ADDED_UP}{number}"])
 
 
 def restore_process(state: RankState, callbacks: Sequence[keras.callbacks.Callback]) -> None:
@@ -133,13 +140,38 @@ def of_rank(states: Sequence[RankState], rank: int) -> RankState:
     return RankState(states[rank].values, {**states[0].arrays, **states[rank].arrays})
 
 
-def _running(model: keras.Model) -> dict[str, keras.Variable]:
-    """Finds what an epoch in progress has changed on this rank alone, by the name of its array."""
+def statistics_of(model: keras.Model) -> list[keras.Variable]:
+    """Finds the real numbers that no gradient ever trains, such as moving means; not the weights of frozen layers.
+
+    Layers may be frozen and thawed during a training; these are the same ones all along.
+    """
     import tensorflow as tf
 
-    statistics = [v for v in model.non_trainable_variables if tf.as_dtype(v.dtype).is_floating]
-    found = {f"{_STATISTIC}{number}": variable for number, variable in enumerate(statistics)}
-    return found | {f"metric/{number}": variable for number, variable in enumerate(model.metrics_variables)}
+    variables = [variable for layer in model._flatten_layers() for variable in layer._non_trainable_variables]
+    return [v for v in {id(v): v for v in variables}.values() if tf.as_dtype(v.dtype).is_floating]
+
+
+def _noise(layers: Sequence[keras.layers.Layer]) -> list[tf.Variable]:
+    return [copy for state in noise_states(layers) for copy in copies_of(state)]
+
+
+def _running(model: keras.Model) -> dict[str, tf.Variable]:
+    """Finds what an epoch in progress has changed on this rank's devices alone, by the name of its array."""
+    found = {}
+    kinds = {_STATISTIC: statistics_of(model), "metric/": model.metrics_variables}
+    for kind, variables in kinds.items():
+        for number, variable in enumerate(variables):
+            first, *others = copies_of(variable)
+            found[f"{kind}{number}"] = first
+            found |= {f"device/{place}/{kind}{number}": copy for place, copy in enumerate(others, 1)}
+    return found
+
+
+def _added_up(model: keras.Model) -> list[tf.Variable]:
+    """Finds the gradients of steps that have led to no update yet."""
+    from ..distributed.optimizer import added_up
+
+    return added_up(model.optimizer)
 
 
 def _numpy_state() -> dict[str, Any]:

@@ -122,6 +122,7 @@ def _train(
     prepared: PreparedRank, state: TrainingState | None, checkpoint: Checkpoint | None, until: int | None
 ) -> SegmentOutcome:
     from ..rank.process_context import log_to_driver
+    from .evaluation import evaluate
     from .training_loop import TrainingLoop
 
     loop = TrainingLoop(prepared, state, checkpoint, until)
@@ -129,7 +130,7 @@ def _train(
     try:
         reason = loop.train()
     except TrialError as error:  # every rank meets it here alike
-        return SegmentOutcome(failure=("TrialError", str(error)))
+        return SegmentOutcome(failure=(type(error).__name__, str(error)))
     progress, epochs = loop.progress, loop.epochs
     if progress.best is None and reason != "paused":
         return SegmentOutcome(
@@ -143,6 +144,9 @@ def _train(
     if prepared.rank == 0:
         found = _best(job, progress) | {"last": str(loop.last.path) if loop.last is not None else ""}
         log_to_driver(_summary(job, progress, reason, epochs))
+    ended = reason == "stopped" or (reason == "completed" and loop.step == job.schedule().length)
+    if ended:
+        evaluate(prepared, found.get("checkpoint") or found.get("last", ""))
     return SegmentOutcome(
         reason=reason,
         step=loop.step,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +12,13 @@ import tensorflow as tf
 from ...errors import FeedError
 from ...tracking.run_records import RecordFile, RunRecord
 from .. import distributed as world
-from ..checkpoints.checkpoint import Checkpoint, remove_checkpoint, save_checkpoint
+from ..checkpoints.checkpoint import Checkpoint, list_checkpoints, remove_checkpoint, save_checkpoint
+from ..checkpoints.keras_files import load_weights
 from ..rank.process_context import log_to_driver
 from .agreement import Agreement, Wish
 from .checks import cause_in_graph
 from .decisions import Answer, Progress
-from .epoch_end import Report, TrainingMetrics, average_statistics
+from .epoch_end import Pulse, Report, TrainingMetrics, average_statistics
 from .prepared_rank import PreparedRank
 from .rank_state import capture, gather, of_rank, restore_callbacks, restore_process, restore_variables
 from .training_state import TrainingState
@@ -58,6 +60,7 @@ class TrainingLoop:
         self._verdicts = Verdicts(self._job, state.progress if state is not None else Progress(), self._rank)
         self._agreement = Agreement(self._rank, self.step)
         self._report: Report | None = None
+        self._pulse = Pulse() if self._job.reports_progress and self._rank == 0 else None
         self._callbacks = keras.callbacks.CallbackList(
             prepared.callbacks,
             add_history=True,
@@ -93,13 +96,41 @@ class TrainingLoop:
         elif self.step >= self._until:
             reason = "completed"
         self._begin()
-        while reason is None:
-            reason = self._train_step()
+        try:
+            if self._state is None and self._job.initial_validation:
+                self._validate_first()
+            while reason is None:
+                reason = self._train_step()
+        finally:
+            if self._report is not None:
+                self._report.close()
         optimizer = self._model.optimizer
         if reason != "paused":
             optimizer.finalize_variable_values(self._model.trainable_weights)
+            if self._job.restore_best:
+                self._restore_best()
         self._callbacks.on_train_end()
         return reason
+
+    def _validate_first(self) -> None:
+        """Validates before the first step; its metrics can be the best ones."""
+        if self._prepared.validation is None:
+            return
+        metrics = self._prepared.validation.measure(self._model)
+        if self._report is not None:
+            self._report.add(0, metrics)
+        if self._job.goal.metric in metrics and self._verdicts.validated(0, 0, metrics).checkpoint:
+            self._write(metrics, stopped=False)
+
+    def _restore_best(self) -> None:
+        """Gives the model of every rank the weights of the best validation; checkpoints stay as they are."""
+        if self.progress.best is None or self.progress.best_step == self.step:
+            return
+        if self._rank == 0:
+            best = next(c for c in list_checkpoints(self._job.folder) if c.metadata["step"] == self.progress.best_step)
+            load_weights(self._model, best.model_path)
+            log_to_driver(f"the model has the weights of its best validation again, after step {best.metadata['step']}")
+        world.broadcast_variables(list(self._model.weights), 0)
 
     def _begin(self) -> None:
         model, state = self._model, self._state
@@ -108,7 +139,7 @@ class TrainingLoop:
             if not records.read():
                 given = self._prepared.context.hyperparameters.items()
                 records.add(RunRecord(params={f"hyperparameters.{name}": value for name, value in given}))
-            self._report = Report(records, self._schedule, self._job.epochs)
+            self._report = Report(records, self._schedule, self._job, self.step)
         model.stop_training = False
         model.make_train_function()
         broadcast = world.callbacks.BroadcastGlobalVariablesCallback(0)
@@ -119,37 +150,42 @@ class TrainingLoop:
         self._callbacks.on_train_begin()
         if state is not None:
             self._restore(state)
-        self._dataset = self._prepared.training
+        self._dataset = self._prepared.replicas.shared(self._prepared.training)
         self._batches = iter(self._forwarded())
 
     def _restore(self, state: TrainingState) -> None:
         callbacks = self._callbacks.callbacks
-        if len(state.ranks) == self._prepared.size:
+        if state.is_of(self._prepared.size, self._job.replicas):
             mine = of_rank(state.ranks, self._rank)
             restore_variables(mine, self._model, self._prepared.noisy, inside=state.inside)
             restore_process(mine, callbacks)
             return
         log_to_driver(
-            f"the checkpoint is of {len(state.ranks)} ranks, this training has {self._prepared.size}: noise is drawn "
-            "anew, so the result is not that of an uninterrupted training"
+            f"the checkpoint is of {len(state.ranks)} ranks with {state.replicas} devices each, this training has "
+            f"{self._prepared.size} with {self._job.replicas}: noise is drawn anew, so the result is not that of an "
+            "uninterrupted training"
         )
         restore_callbacks(state.ranks[0], callbacks)
 
-    def _forwarded(self) -> tf.data.Dataset:
+    def _forwarded(self) -> Any:
         """Gives the batches from the present step on; a dataset of the user's own knows no place to go on."""
         if self._prepared.feeds or self.step == 0:
             return self._dataset
-        count = int(self._dataset.cardinality())
-        return self._dataset.skip(self.step % count if count > 0 else self.step)
+        given = self._prepared.training
+        count = int(given.cardinality())
+        return self._prepared.replicas.shared(given.skip(self.step % count if count > 0 else self.step))
 
     def _train_step(self) -> Reason | None:
         place = self.step % self._schedule.steps_per_epoch
         if place == 0:
             self._begin_epoch()
+        self._prepared.learning_rate.set_before(self.step)
         self._callbacks.on_train_batch_begin(place)
         logs = self._trained_batch(place)
         self._callbacks.on_train_batch_end(place, logs)
         self.step += 1
+        if self._pulse is not None:
+            self._pulse.reached(self.step)
         return self._after_step(logs)
 
     def _begin_epoch(self) -> None:
@@ -162,7 +198,7 @@ class TrainingLoop:
         feed = self._job.training_feed
         try:
             try:
-                logs = self._model.train_function(self._batches)
+                logs = self._model.train_function(iter((self._next_batch(),)))
             except (StopIteration, tf.errors.OutOfRangeError):
                 if place > 0:
                     raise FeedError(
@@ -170,13 +206,20 @@ class TrainingLoop:
                         "every rank must give context.training_feed.steps_per_epoch(batch_size, size) of them"
                     ) from None
                 self._batches = iter(self._dataset)  # a dataset of the user's own that holds one epoch
-                logs = self._model.train_function(self._batches)
+                logs = self._model.train_function(iter((self._next_batch(),)))
         except tf.errors.OpError as error:
-            cause = cause_in_graph(error, feed)
+            cause = cause_in_graph(error, feed, self._job.task)
             if cause is None:
                 raise
             raise cause from None  # TensorFlow's own text is 15,000 characters about the graph
         return dict(logs)
+
+    def _next_batch(self) -> Any:
+        began = time.perf_counter()
+        batch = next(self._batches)
+        if self._report is not None:
+            self._report.waited(time.perf_counter() - began)
+        return batch
 
     def _after_step(self, logs: Mapping[str, Any]) -> Reason | None:
         """Does what is due after a step; says whether and why the segment ends there."""
@@ -196,6 +239,8 @@ class TrainingLoop:
         worth_keeping = reason == "paused" or (reason is not None and self.progress.best is not None)
         if worth_keeping or schedule.writes(step) or (answer is not None and answer.checkpoint):
             self._write(metrics if validates else {}, stopped=reason == "stopped")
+        if self._report is not None and (ends or validates):
+            self._report.go_on()
         return reason
 
     def _reason(self, answer: Answer | None, *, boundary: bool) -> Reason | None:
@@ -216,6 +261,8 @@ class TrainingLoop:
         """Measures the model on all ranks, which all have the same statistics from then on."""
         steps = (self.step - 1) % self._schedule.steps_per_epoch + 1
         metrics = self._metrics.over_ranks(self._model._get_metrics_result_or_logs(logs), steps)
+        if self._report is not None:
+            self._report.trained(self.step)
         average_statistics(self._model)
         if validates and self._prepared.validation is not None:
             metrics |= self._prepared.validation.measure(self._model)
@@ -238,6 +285,7 @@ class TrainingLoop:
             progress=self.progress,
             ranks=ranks,
             stopped=stopped,
+            replicas=job.replicas,
         )
         self.last = save_checkpoint(
             self._model,

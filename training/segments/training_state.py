@@ -28,6 +28,7 @@ class TrainingState:
         progress: What the decisions so far were.
         ranks: What each rank alone knows.
         stopped: Whether the training was stopped here before its end.
+        replicas: Devices of each rank.
     """
 
     step: int
@@ -38,6 +39,11 @@ class TrainingState:
     progress: Progress
     ranks: Sequence[RankState]
     stopped: bool = False
+    replicas: int = 1
+
+    def is_of(self, ranks: int, replicas: int) -> bool:
+        """Tells whether it is of so many ranks with so many devices each, so that a training goes on exactly."""
+        return (len(self.ranks), self.replicas) == (ranks, replicas)
 
     @property
     def inside(self) -> bool:
@@ -55,6 +61,7 @@ class TrainingState:
             "progress": self.progress.as_json(),
             "ranks": [rank.values for rank in self.ranks],
             "stopped": self.stopped,
+            "replicas": self.replicas,
         }
 
     def arrays(self) -> Arrays:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import TrialError
-from .trial import Trial
+from .base import Trial
 
 DEFAULT_ENTRYPOINT = "lakelens.training.trials.small_cnn:SmallCnn"
 _FORMS = "give module:Class, path/to/file.py:Class or a Trial class"
@@ -75,8 +75,10 @@ class EntryPoint:
                 f"entry point '{module}:{class_name}': Python finds no module {module!r}; install it, "
                 f"or give path/to/file.py:{class_name}"
             )
-        if spec.origin and spec.origin.endswith(".py"):
-            _require_name(Path(spec.origin).read_text(encoding="utf-8"), spec.origin, class_name)
+        # The loader knows where the text is: in a file, or in an archive that spark-submit has sent.
+        source = getattr(spec.loader, "get_source", lambda _: None)(module)
+        if spec.origin and source is not None:
+            _require_name(source, spec.origin, class_name)
         return cls(f"{module}:{class_name}", module, class_name)
 
     def load(self) -> type[Trial]:
@@ -104,9 +106,7 @@ class EntryPoint:
 
 def _require_trial(value: object, name: str) -> type[Trial]:
     if not (isinstance(value, type) and issubclass(value, Trial)):
-        raise TrialError(
-            f"entry point {name!r} is {value!r}; it must be a subclass of lakelens.training.trials.trial.Trial"
-        )
+        raise TrialError(f"entry point {name!r} is {value!r}; it must be a subclass of lakelens.KerasTrial")
     missing = sorted(getattr(value, "__abstractmethods__", ()))
     if missing:
         raise TrialError(f"entry point {name!r} does not define {', '.join(missing)}")

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ...errors import InvalidArgumentError, TrialError
+from ...errors import InvalidArgumentError, MissingMetricError
 
 _MODES = ("min", "max")
 # Words in the names of metrics, Keras's and usual short ones, by the direction in which they improve.
@@ -59,10 +59,10 @@ class Goal:
         """Takes the goal's value from an epoch's metrics.
 
         Raises:
-            TrialError: If it is not among them.
+            MissingMetricError: If it is not among them.
         """
         if self.metric not in metrics:
-            raise TrialError(
+            raise MissingMetricError(
                 f"metric {self.metric!r} is not among this job's metrics ({', '.join(sorted(metrics))}); name one of "
                 "these, or compile the model with it"
             )

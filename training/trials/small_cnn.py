@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from ...errors import TrialError
-from .trial import Trial
+from ...errors import InvalidHyperparameters, TrialError
+from .keras_trial import KerasTrial
 
 if TYPE_CHECKING:
     import keras
@@ -15,7 +15,7 @@ _MOMENTUM = 0.9
 _LEFT_AFTER_AN_EPOCH = 1 / 8
 
 
-class SmallCnn(Trial):
+class SmallCnn(KerasTrial):
     """Blocks of convolution, batch normalisation and pooling, then one dense layer.
 
     Hyperparameters: `learning_rate` (0.003) at the first epoch, from where it falls along half a cosine to zero;
@@ -60,8 +60,9 @@ class SmallCnn(Trial):
         """Lets the learning rate fall to zero over the planned epochs."""
         import keras
 
-        first, epochs = self.context.get_hparam("learning_rate", 0.003), self.context.epochs
-        return [keras.callbacks.LearningRateScheduler(lambda epoch: half_cosine(first, epoch, epochs))]
+        # Relative to the rate that is there: it may have been scaled by the number of ranks.
+        epochs = self.context.epochs
+        return [keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * falling(epoch, epochs))]
 
     def _momentum(self) -> float:
         """Lets the moving means of batch normalisation follow within an epoch, where that has a few steps only.
@@ -92,10 +93,15 @@ class SmallCnn(Trial):
             raise TrialError(f"images of {side} pixels are too small for SmallCnn; it needs at least 4")
         blocks = int(self.context.get_hparam("blocks", 0))
         if not 0 <= blocks <= most:
-            raise TrialError(
+            raise InvalidHyperparameters(
                 f"hyperparameter 'blocks' is {blocks}; images of {side} pixels allow 0 (automatic) to {most}"
             )
         return blocks or max(1, round(math.log2(side / 4)))
+
+
+def falling(epoch: int, epochs: int) -> float:
+    """Gives the factor by which the learning rate changes from the epoch before to this one, along half a cosine."""
+    return half_cosine(1.0, epoch, epochs) / half_cosine(1.0, min(epoch, epochs) - 1, epochs) if epoch > 0 else 1.0
 
 
 def half_cosine(first: float, epoch: int, epochs: int) -> float:

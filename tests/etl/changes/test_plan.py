@@ -14,21 +14,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from delta_rows import delta_rows
 from etl_pictures import write_image
 
 from lakelens import ImageTable
-from lakelens.etl.changes import driver_plan
-from lakelens.etl.changes.compare import BadFile, KnownFiles, Stamp, StoredFile, compare, plainly_known
-from lakelens.etl.changes.driver_plan import DriverPlan
+from lakelens.etl.changes import plan_on_driver
 from lakelens.etl.changes.ingest_plan import IN_QUARANTINE, STATUS, STORED_CLASS, STORED_HASH, TOUCHED
+from lakelens.etl.changes.plan_on_driver import Sides, decide_all, listed_table, plan_files
+from lakelens.etl.changes.rules import AGAIN, BAD, STAMP, STORED, decide_after_reading, unique_by_path
 from lakelens.etl.changes.spark_plan import make_plan
 from lakelens.etl.files.class_folders import ListedFile, Wanted, list_top, list_within
 from lakelens.etl.files.driver_limits import TooMuchError
 from lakelens.etl.ingest import prepare as preparing
 from lakelens.etl.model import schema
-from lakelens.etl.quarantine.table import RETRIED_REASONS
+from lakelens.etl.quarantine.table import DELETED, RETRIED_REASONS
 from lakelens.etl.sources.listing import FOLDER_LISTING_DDL, Listing, completed, folder_batch
 from lakelens.etl.sources.sources import Source, list_source
 from lakelens.etl.spark.catalog import is_local_to_spark
@@ -52,10 +53,11 @@ _STORED = [
 _BAD = [
     None,
     *[
-        (*stamp, said, reason)
+        (*stamp, said, reason, None)
         for stamp in _STAMPS[:2]
         for said, reason in ((None, "corrupt"), ("said", "corrupt"), (None, RETRIED_REASONS[0]), (None, None))
     ],
+    *[(*_STAMPS[0], None, DELETED, content) for content in ("h1", "h2")],
 ]
 # What could not be looked into, and where a file may have been that is not listed now: below one of these too.
 _NOT_LOOKED_INTO = {"locked": "unreadable_folder", "cat/unmounted": "broken_link"}
@@ -69,36 +71,31 @@ _AGAIN = [None, *[(*stamp, content) for stamp in _STAMPS[:2] for content in ("h1
 
 
 def every_state(in_source=_LISTED):
-    """Every mixture of what a path may be in the source, the table, the quarantine and the stamps."""
+    """Every mixture of what a path may be in the source, the table, the quarantine and the stamps; each as rows."""
     passed_over = {**_NOT_LOOKED_INTO, **_LOOPS}
     listed = [ListedFile(f"{ROOT}/{name}", 0, 0, "cat", 7, reason) for name, reason in passed_over.items()]
-    known = KnownFiles({}, {}, {})
+    known = stored, bad, again = [], [], []
     places = [(there, f"{ROOT}/cat") for there in in_source if there]
     places += [(None, folder) for folder in (*_GONE_FOLDERS, *_SPARED_FOLDERS)]
-    for number, ((there, folder), stored, bad, again) in enumerate(itertools.product(places, _STORED, _BAD, _AGAIN)):
+    for number, ((there, folder), *rows) in enumerate(itertools.product(places, _STORED, _BAD, _AGAIN)):
         path = f"{folder}/{number}.jpg"
         if there:
             length, modified, ignored, *digests = there
             listed.append(ListedFile(path, length, modified, None if ignored else "cat", 7, ignored, *digests))
-        if stored:
-            known.stored[path] = StoredFile(*stored)
-        if bad:
-            known.bad[path] = BadFile(*bad)
-        if again:
-            known.stamps[path] = Stamp(*again)
-    return listed, known
+        for side, row in zip(known, rows, strict=True):
+            if row:
+                side.append((path, *row))
+    return listed, stored, bad, again
 
 
-def without_plainly_known(listed, known):
-    """Takes out what `plainly_known` finds, before everything else is compared."""
-    rows = [(path, *row) for path, row in known.stored.items()]
-    kinds = [pa.string(), pa.int64(), pa.int64(), pa.string(), pa.string(), pa.string()]
-    names = ["path", "source_length", "source_modified", "annotation_hash", "content_hash", "label_name"]
-    columns = [pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), kinds, strict=True)]
-    few, table, counts = plainly_known(listed, pa.table(columns, names), known.bad)
-    left = set(table.column("path").to_pylist())
-    stored = {path: row for path, row in known.stored.items() if path in left}
-    return few, replace(known, stored=stored), counts
+def arrow_table(rows, names):
+    kinds = [pa.int64() if name in STAMP else pa.string() for name in ("path", *names)]
+    columns = [pa.array(values, kind) for values, kind in zip(zip(*rows, strict=True), kinds, strict=True)]
+    return pa.table(columns, ["path", *names])
+
+
+def arrow_sides(stored, bad, again):
+    return arrow_table(stored, STORED), arrow_table(bad, BAD), arrow_table(again, AGAIN)
 
 
 def time_of(microseconds):
@@ -107,21 +104,23 @@ def time_of(microseconds):
 
 @pytest.mark.unit
 def test_what_lies_below_a_path_that_could_not_be_looked_into_is_not_gone():
-    listed, known = every_state()
-    gone = {file.path.rpartition("/")[0] for file in compare(listed, known, ROOT).files if file.status == "gone"}
-    assert gone == set(_GONE_FOLDERS)
+    listed, *known = every_state()
+    decided = decide_all(listed_table(listed), *arrow_sides(*known), ROOT)
+    rows = decided.select(["path", STATUS]).to_pylist()
+    assert {row["path"].rpartition("/")[0] for row in rows if row[STATUS] == "gone"} == set(_GONE_FOLDERS)
 
 
 @pytest.mark.spark
 @pytest.mark.parametrize("in_source", [_LISTED, _ANNOTATED], ids=["class folders", "annotated"])
 def test_the_driver_and_spark_find_the_same_to_be_done(spark, in_source):
-    listed, known = every_state(in_source)
+    listed, *known = every_state(in_source)
     session = writing_session(spark)
-    stamp = f"{schema.PATH} STRING, {schema.SOURCE_LENGTH} BIGINT, {schema.SOURCE_MODIFIED} TIMESTAMP"
 
-    def table(rows, columns):
-        values = [(path, row[0], time_of(row[1]), *row[2:]) for path, row in rows.items()]
-        return session.createDataFrame(values, f"{stamp}, {columns}").coalesce(1)
+    def spark_table(rows, names):
+        kinds = {"source_length": "BIGINT", "source_modified": "TIMESTAMP"}
+        values = [(path, length, time_of(modified), *others) for path, length, modified, *others in rows]
+        ddl = ", ".join(f"{name} {kinds.get(name, 'STRING')}" for name in ("path", *names))
+        return session.createDataFrame(values, ddl).coalesce(1)
 
     batch = folder_batch(listed)
     files = session.range(0, 1, 1, 1).mapInArrow(lambda _: iter([batch]), FOLDER_LISTING_DDL)
@@ -130,21 +129,9 @@ def test_the_driver_and_spark_find_the_same_to_be_done(spark, in_source):
         digests, f"{schema.PATH} STRING, {schema.ANNOTATION_HASH} STRING, {schema.CONTENT_HASH} STRING"
     )
     files = completed(files.join(digests, schema.PATH))
-    stored = f"{schema.ANNOTATION_HASH} STRING, {schema.CONTENT_HASH} STRING, {schema.LABEL_NAME} STRING"
-    by_spark = make_plan(
-        Listing("folder", files, ROOT),
-        table(known.stored, stored),
-        table(known.bad, f"{schema.ANNOTATION_HASH} STRING, reason STRING"),
-        table(known.stamps, f"{schema.CONTENT_HASH} STRING"),
-    )
-    if in_source is _LISTED:
-        few, rest, plainly = without_plainly_known(listed, known)
-        assert plainly
-        found = compare(few, rest, ROOT)
-        by_driver = DriverPlan(session, found.files, found.known + plainly, found.ignored)
-    else:
-        found = compare(listed, known, ROOT)
-        by_driver = DriverPlan(session, found.files, found.known, found.ignored, files)
+    by_spark = make_plan(Listing("folder", files, ROOT), *map(spark_table, known, (STORED, BAD, AGAIN)))
+    listing = Listing("folder", None if in_source is _LISTED else files, ROOT)
+    by_driver = plan_files(session, listing, listed_table(listed), Sides(None, *arrow_sides(*known)))
     try:
         for name in ("counts", "ignored", "class_ranks", "listed_by_class", "lost_by_class"):
             assert getattr(by_driver, name) == getattr(by_spark, name), name
@@ -153,7 +140,7 @@ def test_the_driver_and_spark_find_the_same_to_be_done(spark, in_source):
         assert by_driver.quarantined_gone
         assert (by_driver.rows_in, by_driver.work) == (by_spark.rows_in, by_spark.work)
         assert len(by_spark.counts) == 4
-        more_to_say = "status IS NOT NULL AND (status <> 'known' OR in_quarantine)"
+        more_to_say = "status IS NOT NULL AND (status <> 'known' OR in_quarantine OR touched)"
         one, other = (
             rows_of(
                 files=files.select(*_PLANNED),
@@ -305,7 +292,7 @@ def test_what_the_driver_should_not_read_alone_is_planned_by_spark(spark, planne
         result = table.ingest(source)
         assert (result.stored, result.skipped, len(plans)) == (1, 7, 2)
         # Many new files travel to Spark's tasks from its own listing.
-        monkeypatch.setattr(driver_plan, "MOST_FILES_TO_SEND", 3)
+        monkeypatch.setattr(plan_on_driver, "MOST_FILES_TO_SEND", 3)
         assert ImageTable(spark, tmp_path / "another").preview(source).new == 8
         assert len(plans) == 3
 
@@ -321,20 +308,41 @@ def test_a_folder_of_the_drivers_own_is_not_taken_for_one_of_sparks_file_system(
 
 
 @pytest.mark.unit
-def test_several_rows_of_one_file_are_weighed_together():
-    listed = [
-        ListedFile("file:///a/1.jpg", 1, 2, "a", None, None),
-        ListedFile("file:///a/2.jpg", 1, 2, "a", None, None),
+def test_of_several_rows_of_one_path_the_largest_counts():
+    rows = pa.table({"path": ["b", "a", "b", "a"], "size": [2, None, 3, 1], "name": ["x", "z", None, "y"]})
+    assert unique_by_path(rows).to_pylist() == [
+        {"path": "a", "size": 1, "name": "y"},
+        {"path": "b", "size": 3, "name": None},
     ]
-    names = ["path", "source_length", "source_modified", "annotation_hash", "label_name"]
-    nothing = pa.nulls(2, pa.string())
-    labels = pa.array(["a", "b"])
-    twice = pa.table([pa.array(["file:///a/1.jpg"] * 2), pa.array([1, 1]), pa.array([2, 3]), nothing, labels], names)
-    assert plainly_known(listed, twice, ()) == (listed, twice, Counter())
-    once = twice.set_column(0, "path", pa.array(["file:///a/1.jpg", "file:///a/2.jpg"]))
-    few, table, counts = plainly_known(listed, once, ())
-    assert (few, table.column("path").to_pylist(), counts) == (listed[1:], ["file:///a/2.jpg"], {("a", "a"): 1})
-    assert plainly_known([], once, ())[1].num_rows == 2
+    once = rows.slice(0, 2)
+    assert unique_by_path(once) is once
+
+
+@pytest.mark.unit
+def test_a_deleted_file_stays_out_until_its_content_changes():
+    path = f"{ROOT}/cat/1.jpg"
+    deleted = arrow_table([(path, *_STAMPS[0], None, DELETED, "h1")], BAD)
+    stored = arrow_table([(f"{ROOT}/cat/2.jpg", *_STAMPS[0], None, "h9", "cat")], STORED)
+
+    def decided(*stamps, again="h1"):
+        listed = listed_table([ListedFile(path, *stamp, "cat", 7, None) for stamp in stamps])
+        known_again = arrow_table([(path, *_STAMPS[1], again)], AGAIN)
+        found = decide_all(listed, stored, deleted, known_again, ROOT)
+        return found.filter(pc.equal(found.column("path"), path))
+
+    def outcome(rows):
+        return [(row[STATUS], row[IN_QUARANTINE], row[TOUCHED]) for row in rows.to_pylist()]
+
+    assert outcome(decided(_STAMPS[0])) == [("known", False, False)]
+    assert outcome(decided(_STAMPS[1])) == [("known", False, False)]
+    assert outcome(decided(_STAMPS[1], again="h2")) == [("changed", True, False)]
+    assert decided().num_rows == 0  # and the quarantine keeps it
+    other = decided(_STAMPS[2])
+    assert outcome(other) == [("changed", True, False)]
+    contents = {name: pa.chunked_array([pa.array([name])]) for name in ("h1", "h2")}
+    assert outcome(decide_after_reading(other, contents["h1"])) == [("known", False, True)]
+    assert outcome(decide_after_reading(other, contents["h2"])) == [("changed", True, False)]
+    assert outcome(decide_after_reading(decided(_STAMPS[0]), contents["h2"])) == [("changed", True, False)]
 
 
 @pytest.mark.unit

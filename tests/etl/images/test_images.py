@@ -11,7 +11,9 @@ from etl_pictures import encoded, picture
 from PIL import Image, ImageCms, JpegImagePlugin
 
 from lakelens.errors import ImageError, InvalidArgumentError
-from lakelens.etl.images.codec import RESAMPLINGS, decode, decode_source, encode_jpeg, fit, to_rgb, upright
+from lakelens.etl.images.codec import decode, decode_source, upright
+from lakelens.etl.images.colours import to_rgb
+from lakelens.etl.images.encoding import RESAMPLINGS, encode_jpeg, fit
 from lakelens.etl.images.recipe import RECIPE_PROPERTY, Limits, Recipe
 from lakelens.etl.images.stored_form import make_stored_image
 from lakelens.etl.quarantine.table import REASONS

@@ -33,8 +33,9 @@ from lakelens.errors import (
     UnknownLayoutError,
     VersionNotFoundError,
 )
-from lakelens.etl.changes import driver_plan
-from lakelens.etl.images.codec import decode, fit
+from lakelens.etl.changes import plan_on_driver
+from lakelens.etl.images.codec import decode
+from lakelens.etl.images.encoding import fit
 from lakelens.etl.ingest import run as ingesting
 from lakelens.etl.ingest.row_task import BatchTask
 from lakelens.etl.model.splits import split_of
@@ -65,13 +66,13 @@ def rows_by_name(table: ImageTable, version: int) -> dict[str, SimpleNamespace]:
 def count_reads(patched: pytest.MonkeyPatch) -> list[int]:
     """Tells how many files were given to be read again because of their size or time."""
     counts: list[int] = []
-    hashes = driver_plan._hashes
+    hashes = plan_on_driver._hashes
 
     def counted(spark, listing, rows):
         counts.append(len(rows))
         return hashes(spark, listing, rows)
 
-    patched.setattr(driver_plan, "_hashes", counted)
+    patched.setattr(plan_on_driver, "_hashes", counted)
     return counts
 
 
@@ -120,7 +121,7 @@ def story(spark, tmp_path_factory):
             (source / "cow").mkdir()
             (source / "cow" / "no cow.jpg").write_text("no image")
             # Spark's tasks read what is too much for the driver, and find the same.
-            patched.setattr(driver_plan, "MOST_HASHED_FILES", 0)
+            patched.setattr(plan_on_driver, "MOST_HASHED_FILES", 0)
             os.utime(touched, (1_650_000_000, 1_650_000_000))
             told["bad"] = table.ingest(source)
         told["labels after bad"] = table.labels()

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from etl_pictures import write_image
 
-from lakelens.etl.changes import driver_plan
+from lakelens.etl.changes import plan_on_driver
 from lakelens.etl.ingest import label_changes
 from lakelens.etl.ingest.class_rows import ArrowClassRows
 from lakelens.etl.ingest.label_changes import (
@@ -186,7 +186,7 @@ def test_the_first_ingest_of_a_table_tells_an_image_in_two_classes(story):
 
 @pytest.mark.spark
 def test_a_class_renamed_by_a_manifest_and_equal_images_in_two_splits_are_told(spark, story, tmp_path, monkeypatch):
-    monkeypatch.setattr(driver_plan, "_hashes", None)  # what is said otherwise is changed, whatever it holds
+    monkeypatch.setattr(plan_on_driver, "_hashes", None)  # what is said otherwise is changed, whatever it holds
     manifest = tmp_path / "manifest.jsonl"
     lines = [json.dumps({"path": f"fox/{seed:04d}.jpg", "label": "lynx"}) for seed in range(60, 64)]
     twins = (("gnu", "train"), ("yak", "test"))

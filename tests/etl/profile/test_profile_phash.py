@@ -11,7 +11,7 @@ import pytest
 from PIL import Image, ImageEnhance
 
 from lakelens.errors import InvalidArgumentError
-from lakelens.etl.images.codec import fit
+from lakelens.etl.images.encoding import fit
 from lakelens.etl.images.perceptual_hash import DEFAULT_MAX_DISTANCE, find_nearest, perceptual_hash
 
 pytestmark = pytest.mark.unit

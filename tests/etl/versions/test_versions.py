@@ -19,8 +19,10 @@ from lakelens.errors import (
 )
 from lakelens.etl.log.opening import as_version
 from lakelens.etl.log.snapshot import Snapshot, open_snapshot
-from lakelens.etl.versions import classes as versions
+from lakelens.etl.model.labels import NO_CLASS
+from lakelens.etl.versions import changes as versions
 from lakelens.etl.versions import restore
+from lakelens.etl.versions.classes import class_counts
 from lakelens.etl.versions.restore import difference
 
 pytestmark = pytest.mark.unit
@@ -32,14 +34,43 @@ def table(tmp_path: Path) -> Path:
 
 
 def counts(place: Path, version: int | None = None) -> list[tuple[str, int]]:
-    return list(versions.class_counts(open_snapshot(place, version)).items())
+    return list(class_counts(open_snapshot(place, version)).items())
 
 
 def test_a_diff_counts_added_removed_and_changed_rows_by_class(table: Path) -> None:
     assert versions.diff(table, 0, 1) == versions.VersionDiff(0, 1, {"dog": 2}, {}, {})
-    assert versions.diff(table, 1) == versions.VersionDiff(1, 2, {"cow": 1}, {"dog": 1}, {"cat": 1})
-    assert versions.diff(table, 2, 0) == versions.VersionDiff(2, 0, {"dog": 1}, {"cow": 1, "dog": 2}, {"cat": 1})
+    assert versions.diff(table, 1) == versions.VersionDiff(1, 2, {"cow": 1}, {"dog": 1}, {"cat": 1}, {"cat": 1})
+    back = versions.VersionDiff(2, 0, {"dog": 1}, {"cow": 1, "dog": 2}, {"cat": 1}, {"cat": 1})
+    assert versions.diff(table, 2, 0) == back
     assert versions.diff(table, 2, 2) == versions.VersionDiff(2, 2, {}, {}, {})
+
+
+def test_changes_lists_one_row_per_kind_of_change_and_diff_counts_them(tmp_path: Path) -> None:
+    def split(rows: pa.Table, name: str) -> pa.Table:
+        return rows.append_column("split", pa.array([name] * rows.num_rows))
+
+    place = tmp_path / "t"
+    for rows in (split(images(cat=["c1", "c2", "c3", "gone"]), "train"), split(images(dog=["d1"]), "test")):
+        write(place, rows, partition_by=["split"])
+    rewritten = [split(images(cat=["c1"], dog=["c2=new"], cow=["w1"]), "train"), split(images(cat=["c3"]), "test")]
+    write(place, pa.concat_tables([*rewritten, split(images(**{"": ["d1"]}), "test")]), "overwrite")
+    found = [tuple(row.values()) for row in ImageTable(None, place).changes(1, 2).to_pylist()]
+    assert found == [
+        ("c2", "dog", "content"),
+        ("c2", "dog", "label"),
+        ("c3", "cat", "split"),
+        ("d1", None, "label"),
+        ("gone", "cat", "removed"),
+        ("w1", "cow", "added"),
+    ]
+    counted = versions.diff(place, 1)
+    assert (counted.added, counted.removed, counted.content) == ({"cow": 1}, {"cat": 1}, {"dog": 1})
+    assert (counted.label, counted.split, counted.changed) == (
+        {NO_CLASS: 1, "dog": 1},
+        {"cat": 1},
+        {NO_CLASS: 1, "dog": 1},
+    )
+    assert ImageTable(None, place).changes(2).num_rows == 0
 
 
 def test_versions_that_never_were_are_named(table: Path, tmp_path: Path) -> None:
@@ -94,12 +125,12 @@ def test_files_that_are_older_than_the_column_of_classes_have_none(tmp_path: Pat
 def test_a_diff_reads_classes_that_are_partitions_and_files_that_are_older_than_a_column(tmp_path: Path) -> None:
     write(tmp_path / "parts", images(cat=["c1"], dog=["d1"]), partition_by=["label_name"])
     write(tmp_path / "parts", images(cat=["c1=new"], dog=["d1", "d2"]), "overwrite", partition_by=["label_name"])
-    assert versions.diff(tmp_path / "parts", 0) == versions.VersionDiff(0, 1, {"dog": 1}, {}, {"cat": 1})
+    assert versions.diff(tmp_path / "parts", 0) == versions.VersionDiff(0, 1, {"dog": 1}, {}, {"cat": 1}, {"cat": 1})
     place = tmp_path / "grown"
     write(place, images(cat=["c1"]).drop_columns(["label_name"]))
     write(place, images(cat=["c2"]), schema_mode="merge")
     write(place, images(dog=["d1"]), "overwrite")
-    assert versions.diff(place, 1) == versions.VersionDiff(1, 2, {"dog": 1}, {"cat": 1, versions.NO_CLASS: 1}, {})
+    assert versions.diff(place, 1) == versions.VersionDiff(1, 2, {"dog": 1}, {"cat": 1, NO_CLASS: 1}, {})
 
 
 def test_a_version_whose_files_are_gone_names_them_and_the_whole_versions(table: Path) -> None:

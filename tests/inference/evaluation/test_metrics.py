@@ -1,41 +1,88 @@
-"""Rules of the metrics per class."""
+"""Rules of the metrics of an evaluation."""
 
 from __future__ import annotations
 
 import pytest
 
 from lakelens.errors import PredictionsSchemaError
-from lakelens.inference.evaluation.metrics import evaluate_counts, one_numbering
+from lakelens.inference.evaluation.comparison import PairGroup, compare_groups, mcnemar
+from lakelens.inference.evaluation.metrics import AnswerGroup, evaluate_groups, one_numbering
 
 pytestmark = pytest.mark.unit
 
+NAMES = {0: "cat", 1: "dog"}
+
+
+def groups(counts):
+    return [AnswerGroup(label, prediction, rows=rows) for (label, prediction), rows in counts.items()]
+
 
 def test_recall_precision_and_f1_follow_from_the_counts():
-    given = evaluate_counts({(0, 0): 8, (0, 1): 2, (1, 1): 5, (1, 0): 5}, {0: "cat", 1: "dog"})
+    given = evaluate_groups(groups({(0, 0): 8, (0, 1): 2, (1, 1): 5, (1, 0): 5}), NAMES)
     cat, dog = given.classes
     assert (cat.name, cat.support, cat.recall, cat.precision) == ("cat", 10, 0.8, pytest.approx(8 / 13))
     assert dog.f1 == pytest.approx(2 * 0.5 * (5 / 7) / (0.5 + 5 / 7))
     assert given.accuracy == pytest.approx(13 / 20)
+    assert given.balanced_accuracy == pytest.approx((0.8 + 0.5) / 2)
+    assert given.macro_f1 == pytest.approx((cat.f1 + dog.f1) / 2)
     assert given.confusion.tolist() == [[8, 2], [5, 5]]
 
 
 def test_a_row_with_an_error_counts_as_wrong():
-    given = evaluate_counts({(0, 0): 3, (0, None): 1}, {0: "cat"})
+    given = evaluate_groups(groups({(0, 0): 3, (0, None): 1}), {0: "cat"})
     assert (given.accuracy, given.rows, given.errors) == (0.75, 4, 1)
     assert (given.classes[0].support, given.classes[0].recall, given.classes[0].precision) == (4, 0.75, 1.0)
 
 
 def test_what_is_not_defined_is_none_and_not_zero():
-    given = evaluate_counts({(0, 1): 2}, {0: "cat", 1: "dog", 2: "owl"}, unlabelled=4)
+    given = evaluate_groups(groups({(0, 1): 2}), {**NAMES, 2: "owl"}, unlabelled=4)
     cat, dog, owl = given.classes
-    assert (cat.recall, cat.precision, cat.f1) == (0.0, None, None)
+    assert (cat.recall, cat.precision, cat.f1) == (0.0, None, 0.0)
     assert (dog.recall, dog.precision) == (None, 0.0)
-    assert (owl.recall, owl.precision) == (None, None)
+    assert (owl.recall, owl.precision, owl.f1) == (None, None, None)
     assert given.unlabelled == 4
-    assert evaluate_counts({}, {}).accuracy is None
+    assert evaluate_groups([], {}).accuracy is None
+    assert evaluate_groups([], NAMES).scores == {}
+
+
+def test_top_k_counts_rows_whose_true_class_is_among_the_first():
+    ranked = [AnswerGroup(0, 0, 0, rows=5), AnswerGroup(0, 1, 1, rows=3), AnswerGroup(3, 1, None, rows=2)]
+    given = evaluate_groups(ranked, {0: "a", 1: "b", 2: "c", 3: "d"})
+    assert given.top_k == {1: 0.5, 3: 0.8}  # of 4 classes, the first 5 are all
+
+
+def test_the_calibration_error_is_the_distance_of_probability_and_accuracy():
+    sure_and_wrong = AnswerGroup(0, 1, 1, 14, rows=10, confidence=9.5)
+    sure_and_right = AnswerGroup(0, 0, 0, 14, rows=10, confidence=9.5)
+    unsure = AnswerGroup(1, 1, 0, 7, rows=20, confidence=10.0)
+    given = evaluate_groups([sure_and_wrong, sure_and_right, unsure], NAMES)
+    assert given.ece == pytest.approx(0.5 * abs(0.95 - 0.5) + 0.5 * abs(0.5 - 1.0))
+    assert [(one.rows, one.accuracy) for one in given.calibration] == [(20, 1.0), (20, 0.5)]
 
 
 def test_one_number_is_one_class_for_the_table_and_for_the_model():
     assert one_numbering({0: "cat"}, {0: "cat", 1: "dog"}) == {0: "cat", 1: "dog"}
     with pytest.raises(PredictionsSchemaError, match="label 1 is 'dog' in the image table and 'horse' for the model"):
         one_numbering({0: "cat", 1: "dog"}, {1: "horse", 2: "dog"})
+
+
+def test_a_comparison_counts_what_was_mended_and_what_broke_by_class():
+    pairs = [
+        PairGroup(0, 0, 0, 90),
+        PairGroup(0, 0, 1, 2),
+        PairGroup(1, 0, 1, 12),
+        PairGroup(1, None, 0, 3),
+        PairGroup(1, 1, 1, 5),
+    ]
+    found = compare_groups(pairs, NAMES, ({"cat": 50}, {"cat": 50, "dog": 40}))
+    assert (found.rows, found.changed, found.mended, found.broken, found.mended_class) == (112, 17, 12, 2, "dog")
+    cat, dog = found.classes
+    assert (dog.recall_before, dog.recall_after, dog.mended, dog.broken) == (0.25, 0.85, 12, 0)
+    assert (cat.mended, cat.broken) == (0, 2)
+    assert [(one.trained_before, one.trained_after) for one in found.classes] == [(50, 50), (0, 40)]
+
+
+def test_mcnemar_is_the_exact_binomial_test():
+    assert mcnemar(0, 0) == 1.0
+    assert mcnemar(5, 5) == 1.0
+    assert mcnemar(10, 0) == pytest.approx(2 * 0.5**10)

@@ -76,6 +76,17 @@ def test_an_experiment_leads_to_its_best_finished_run(tmp_path):
         assert resolve_model(f"experiment:{name}", store.uri).digest == best
 
 
+def test_a_search_leads_to_its_best_trial(store):
+    run_id, digest = store.run(weights=b"of the best trial")
+    with pytest.raises(ModelNotFoundError, match="this run is no search"):
+        resolve_model(f"search:{run_id}", store.uri)
+    store.client.set_tag(run_id, "lakelens.search", "random")
+    assert resolve_model(f"search:{run_id}", store.uri).digest == digest
+    store.client.delete_tag(run_id, "lakelens.checkpoint_digest")
+    with pytest.raises(ModelNotFoundError, match="has no best trial yet"):
+        resolve_model(f"search:{run_id}", store.uri)
+
+
 def test_what_is_unknown_is_named_with_the_way_out(store, tmp_path):
     cases = {
         "runs:/0123456789abcdef": "is unknown to the tracking store",

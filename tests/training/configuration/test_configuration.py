@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from lakelens.errors import ConfigurationError
 from lakelens.training.configuration.experiment import ExperimentConfig, require_single
-from lakelens.training.configuration.hyperparameters import constants
 from lakelens.training.configuration.lengths import Length
 from lakelens.training.configuration.reference import json_schema, markdown_tables
+from lakelens.training.configuration.space import constants
 from lakelens.training.configuration.yaml_file import parse_value
 
 pytestmark = pytest.mark.unit
@@ -44,6 +45,12 @@ def write(folder: Path, text: str) -> Path:
 
 def config(**keys: Any) -> ExperimentConfig:
     return ExperimentConfig.read({"data": {"table": "t"}, **keys})
+
+
+def test_numpys_numbers_are_pythons() -> None:
+    read = config(hyperparameters={"rate": np.float32(0.5), "nested": {"sizes": [np.int64(3)]}})
+    assert read.model_dump(mode="json")["hyperparameters"] == {"rate": 0.5, "nested": {"sizes": [3]}}
+    assert type(read.hyperparameters["rate"]) is float
 
 
 def test_a_whole_file_is_read(tmp_path: Path) -> None:
@@ -112,18 +119,66 @@ REJECTED: list[tuple[dict[str, Any], str]] = [
     ({"hyperparameters": {"global_batch_size": 0}}, "global_batch_size is 0: the global batch size is a whole number"),
     ({"hyperparameters": {"lr": {"type": "log", "minval": 1}}}, "hyperparameters.lr.maxval is missing"),
     ({"hyperparameters": {"a": {"b": {"type": "int", "minval": 3, "maxval": 1}}}}, "a.b: minval 3 is above maxval 1"),
-    ({"hyperparameters": {"lr": {"type": "doble"}}}, "hyperparameters.lr: type must be one of 'const', 'categorical'"),
+    (
+        {"hyperparameters": {"lr": {"type": "doble"}}},
+        "lr.type is 'doble': must be one of const, categorical",
+    ),
     (
         {"hyperparameters": {"lr": {"type": "int", "minval": 1, "maxval": 2, "cout": 2}}},
-        "hyperparameters.lr.cout: is not a key here; did you mean count?",
+        "hyperparameters.lr.cout is 2: is not a key here; did you mean count?",
     ),
     (
         {"hyperparameters": {"lr": {"type": "double", "minval": 0, "maxval": 1}}},
         "hyperparameters.lr is a space, and searcher single trains once",
     ),
-    ({"hyperparameters": {"a.b": 1}}, "the name 'a.b' is empty or has a dot"),
+    ({"hyperparameters": {"a.b": 1}}, "'a.b' is no name: a name is text without dots"),
     ({"continue_from": "r", "warm_start": "m"}, "give one of them"),
     ({"early_stopping": {}}, "early_stopping.patience is missing"),
+    (
+        {"hyperparameters": {"global_batch_size": 3}, "resources": {"slots_per_trial": 4}},
+        "global_batch_size 3 is less than resources.slots_per_trial 4",
+    ),
+    (
+        {"continue_from": "r", "searcher": {"name": "random", "max_trials": 3}},
+        "continue_from trains one run further, and searcher random runs many",
+    ),
+    (
+        {"checkpoint_storage": {"save_trial_best": 0, "save_trial_latest": 0}},
+        "so that no checkpoint is kept, and a run's model is made of one",
+    ),
+    (
+        {"early_stopping": {"patience": 1, "restore_best_weights": True}, "checkpoint_policy": "none"},
+        "restore_best_weights takes the best checkpoint, and checkpoint_policy none writes none",
+    ),
+    (
+        {
+            "early_stopping": {"patience": 1, "restore_best_weights": True},
+            "checkpoint_storage": {"save_trial_best": 0},
+        },
+        "restore_best_weights takes the best checkpoint, and checkpoint_storage.save_trial_best is 0",
+    ),
+    (
+        {"perform_initial_validation": True, "data": {"table": "t", "validation_split": None}},
+        "perform_initial_validation needs rows to validate on",
+    ),
+    (
+        {"resources": {"strategy": "mirrored", "slots_per_trial": 2, "driver_port": 4040}},
+        "driver_port 4040 is for slots on executors, and strategy mirrored runs on this machine",
+    ),
+    (
+        {
+            "resources": {"strategy": "mirrored", "slots_per_trial": 2},
+            "optimizations": {"aggregation_frequency": 2},
+        },
+        "resources.strategy mirrored is one process; choose horovod_local",
+    ),
+    ({"optimizations": {"mixed_precision": "fp16"}}, "mixed_precision is 'fp16': must be one of 'float16', 'bfloat16'"),
+    ({"optimizations": {"aggregation_frequency": 0}}, "aggregation_frequency is 0: must be at least 1"),
+    (
+        {"optimizations": {"gradient_compression": "bf16"}},
+        "gradient_compression is 'bf16': must be one of",
+    ),
+    ({"optimizations": {"warmup_epochs": -1.0}}, "warmup_epochs is -1.0: must be at least 0"),
 ]
 
 

@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from coloured_tables import add_rows, coloured_rows, coloured_table
+from deltalake import write_deltalake
 
 from lakelens.errors import (
     InvalidArgumentError,
@@ -29,6 +31,7 @@ from lakelens.errors import (
 from lakelens.etl.pins import pins
 from lakelens.tracking.runs import FAILURE_TAG, open_client
 from lakelens.training.checkpoints.checkpoint import list_checkpoints, open_checkpoint
+from lakelens.training.experiment.config_record import read_config
 from lakelens.training.experiment.run_trial import TrainResult
 from lakelens.training.experiment.train import train
 from lakelens.training.feed.feed import DeltaFeed
@@ -441,6 +444,48 @@ def test_a_catalog_table_is_trained_on_two_spark_tasks(spark, trained, tmp_path)
     assert open_checkpoint(result.checkpoint).digest == result.digest
     with pytest.raises(NotADeltaTableError, match=r"no Delta table pictures\.squares"):
         train("pictures.squares", spark=spark)
+
+
+IN_AN_ENVIRONMENT = """
+    import os
+
+    class InAnEnvironment(Tiny):
+        def build_model(self):
+            assert os.environ["OF_THE_RANKS"] == "a=b"
+            return super().build_model()
+"""
+
+
+@pytest.mark.usefixtures("store")
+@pytest.mark.tensorflow
+def test_columns_filters_and_settings_of_ranks_reach_the_feed_the_ranks_and_the_record(tmp_path):
+    rows = pa.concat_tables([coloured_rows(0, 60, "train"), coloured_rows(900, 12, "validation")])
+    write_deltalake(str(tmp_path / "foreign"), rows.rename_columns([f"my_{name}" for name in rows.column_names]))
+    settings = settings_in(tmp_path, "InAnEnvironment", IN_AN_ENVIRONMENT)
+    given = {name: f"my_{name}" for name in ("image", "label", "split", "format")}
+    result = train(
+        tmp_path / "foreign",
+        **settings | {"epochs": 1},
+        **{f"{role}_column": name for role, name in given.items()},
+        class_names=["blue", "green", "red"],
+        image_size=16,
+        filters={"my_label_name": ["blue", "red"]},
+        env={"OF_THE_RANKS": "a=b", "MY_TOKEN": "x"},
+        use_gpu=False,
+        slots_wait_s=5,
+        driver_port=4711,
+        materialize=tmp_path / "copies",
+    )
+    config, _ = read_config(result.tracking_uri, result.run_id)
+    assert config.data.filters == {"my_label_name": ["blue", "red"]}
+    assert config.data.columns.image == "my_image"
+    assert config.data.materialize == str(tmp_path / "copies")
+    assert config.resources.env == {"OF_THE_RANKS": "a=b"}
+    kept = config.resources
+    # The port is for ranks on executors, and this rank ran here.
+    assert (kept.use_gpu, kept.slots_wait_s, kept.driver_port) == (False, 5.0, None)
+    (used,) = only_run(tmp_path).inputs.dataset_inputs
+    assert json.loads(used.dataset.profile)["rows"] == {"train": 40, "validation": 8}
 
 
 # --- what is refused before anything starts ------------------------------------------------------------------------

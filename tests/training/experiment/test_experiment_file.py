@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 from coloured_tables import coloured_table
 
-from lakelens.errors import ConfigurationError, InvalidArgumentError, NotSupportedError, TrainingPaused
+from lakelens.errors import ConfigurationError, InvalidArgumentError, TrainingPaused
 from lakelens.jobs.cli import main
 from lakelens.tracking.runs import open_client
 from lakelens.training.checkpoints.checkpoint import list_checkpoints
 from lakelens.training.configuration.experiment import ExperimentConfig
-from lakelens.training.experiment.config_meaning import Lengths, hyperparameters_of, ranks_of, require_trainable
+from lakelens.training.experiment.config_meaning import Lengths, hyperparameters_of
 from lakelens.training.experiment.dry_run import plan_of
+from lakelens.training.experiment.strategies import Strategy
 from lakelens.training.experiment.train import train
 
 TINY = """
@@ -64,6 +65,8 @@ def keys(table, tmp_path) -> dict[str, Any]:
     (tmp_path / "tiny.py").write_text(textwrap.dedent(TINY))
     return {
         "name": "tiny",
+        "labels": ["test", "squares"],
+        "description": "Learns colours.",
         "entrypoint": f"{tmp_path / 'tiny.py'}:Tiny",
         "data": {"table": str(table)},
         "hyperparameters": {"learning_rate": {"type": "const", "val": 1e-4}, "global_batch_size": 16},
@@ -83,8 +86,23 @@ def config_of(keys: dict[str, Any], **changes: Any) -> ExperimentConfig:
 def test_an_experiment_file_trains_by_batches_and_keeps_and_registers_what_it_says(keys, tmp_path, capsys):
     file = tmp_path / "experiment.yaml"
     file.write_text(json.dumps(keys))  # JSON is YAML
-    assert main(["train", str(file), "--set", "hyperparameters.learning_rate=0.001"]) == 0
-    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    overrides = [
+        "hyperparameters.learning_rate=0.001",
+        "perform_initial_validation=true",
+        "early_stopping={patience: 9, restore_best_weights: true}",
+        "optimizations={mixed_precision: bfloat16, aggregation_frequency: 2, gradient_compression: fp16, "
+        "learning_rate_scaling: linear, warmup_epochs: 0.5}",
+    ]
+    assert main(["train", str(file), *(part for each in overrides for part in ("--set", each))]) == 0
+    said = capsys.readouterr().out
+    for line in (
+        "mixed_precision: dtype policy mixed_bfloat16; weights stay float32",
+        "gradients of 2 steps are averaged before one update; the last 1 steps fill no group and are not applied",
+        "gradient_compression: no gradients travel",
+        "learning rate 0.001 = 0.001 x 1 (linear, 1 workers), reached after 3 steps of warm-up",
+    ):
+        assert line in said
+    result = json.loads(said.splitlines()[-1])
     assert (result["epochs"], result["ranks"], result["version"]) == (3, 1, 0)
     kept = list_checkpoints(Path(result["checkpoint"]).parent)
     steps = [checkpoint.metadata["step"] for checkpoint in kept]
@@ -93,8 +111,11 @@ def test_an_experiment_file_trains_by_batches_and_keeps_and_registers_what_it_sa
     assert result["digest"] in {checkpoint.digest for checkpoint in kept}
     client = open_client(keys["tracking"]["uri"])
     history = client.get_metric_history(result["run_id"], "val_loss")
-    assert [point.step for point in history] == [5, 10, 15]
-    assert client.get_run(result["run_id"]).info.run_name == "tiny"
+    assert [point.step for point in history] == [0, 5, 10, 15]
+    run = client.get_run(result["run_id"])
+    assert run.info.run_name == "tiny"
+    assert run.data.tags["lakelens.labels"] == "test, squares"
+    assert run.data.tags["mlflow.note.content"] == "Learns colours."
     assert client.get_model_version("tiny", "1").run_id == result["run_id"]
 
 
@@ -124,33 +145,21 @@ def test_a_dry_run_resolves_and_counts_and_writes_nothing(keys, table, tmp_path,
     file = tmp_path / "experiment.yaml"
     file.write_text(json.dumps(keys))
     before = sorted(tmp_path.iterdir())
-    assert main(["train", str(file), "--dry-run", "--set", "resources.slots_per_trial=2"]) == 0
+    two_slots = {"slots_per_trial": 2, "strategy": "horovod_local"}
+    assert main(["train", str(file), "--dry-run", "--set", f"resources={json.dumps(two_slots)}"]) == 0
     plan = json.loads(capsys.readouterr().out)
-    assert plan == json.loads(json.dumps(plan_of(config_of(keys, resources={"slots_per_trial": 2}))))
+    assert plan == json.loads(json.dumps(plan_of(config_of(keys, resources=two_slots))))
     assert (plan["table"], plan["version"], plan["rows"]) == (str(table), 0, {"train": 90, "validation": 21})
+    assert plan["strategy"] == "horovod_local"
     assert (plan["ranks"], plan["where"], plan["steps_per_epoch"], plan["steps"]) == (2, "driver", 6, 15)
     assert plan["image_batch_bytes_per_rank"] == 8 * 16 * 16 * 3 * 4
     assert sorted(tmp_path.iterdir()) == before
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(
-    ("changes", "error", "words"),
-    [
-        ({"searcher": {"name": "random", "max_trials": 3}}, ConfigurationError, "lakelens search tiny"),
-        ({"resources": {"strategy": "mirrored"}}, NotSupportedError, "resources.strategy"),
-        ({"warm_start": "runs:/1"}, NotSupportedError, "warm_start"),
-        ({"optimizations": {"aggregation_frequency": 2}}, NotSupportedError, "optimizations"),
-        (
-            {"early_stopping": {"patience": 1, "restore_best_weights": True}},
-            NotSupportedError,
-            "early_stopping.restore_best_weights",
-        ),
-    ],
-)
-def test_what_one_training_cannot_do_is_refused_by_its_key(keys, changes, error, words):
-    with pytest.raises(error, match=words):
-        require_trainable(config_of(keys, **changes))
+def test_a_search_is_no_training(keys):
+    with pytest.raises(ConfigurationError, match="lakelens search tiny"):
+        plan_of(config_of(keys, searcher={"name": "random", "max_trials": 3}))
 
 
 @pytest.mark.unit
@@ -158,6 +167,12 @@ def test_a_period_that_is_never_reached_is_refused_also_in_another_unit(keys):
     config = config_of(keys, min_validation_period={"epochs": 3})
     with pytest.raises(ConfigurationError, match=r"min_validation_period \(3 epochs\) is 18 steps"):
         Lengths.of(config, 6)
+    for rules, words in (
+        ({"warmup_epochs": 3.0}, r"warmup_epochs \(3\) is 18 steps and searcher\.max_length \(15 batches\) is 15"),
+        ({"aggregation_frequency": 16}, r"aggregation_frequency is 16 steps .* no gradient would ever be applied"),
+    ):
+        with pytest.raises(ConfigurationError, match=words):
+            Lengths.of(config_of(keys, optimizations=rules), 6)
     # An epoch is the default, and no demand of a training that is shorter.
     keys.pop("min_validation_period")
     assert Lengths.of(config_of(keys, searcher={"max_length": {"records": 33}}), 6) == Lengths(3, 1, 6, None)
@@ -180,8 +195,9 @@ def test_the_batch_size_is_no_hyperparameter_of_the_trial(keys):
         ({"slots_per_trial": 2, "strategy": "horovod_local"}, -2),
     ],
 )
-def test_the_strategy_says_where_ranks_run(keys, resources, np):
-    assert ranks_of(config_of(keys, resources=resources).resources, None) == np
+def test_the_strategy_says_where_ranks_run(keys, monkeypatch, resources, np):
+    monkeypatch.setattr("lakelens.spark.session.running_session", lambda: None)  # other tests' session
+    assert Strategy.of(config_of(keys, resources=resources)).np == np
 
 
 @pytest.mark.unit

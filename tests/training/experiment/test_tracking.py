@@ -8,8 +8,10 @@ import socket
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -161,10 +163,40 @@ def test_a_run_whose_job_fails_says_so_and_why(store, error, status):
     assert latest.data.tags[FAILURE_TAG] == f"{type(error).__name__}: {error}"
 
 
+def test_the_run_that_the_caller_has_active_is_the_parent_in_its_own_store_only(store, tmp_path, monkeypatch):
+    import mlflow
+
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
+    with mlflow.start_run() as parent, tracked_run(store, "children") as run:
+        pass
+    tags = open_client(store).get_run(run.run_id).data.tags
+    assert tags["mlflow.parentRunId"] == parent.info.run_id
+    with tracked_run(store, "children") as run:
+        pass
+    assert "mlflow.parentRunId" not in open_client(store).get_run(run.run_id).data.tags
+    elsewhere = f"sqlite:///{tmp_path}/elsewhere.db"
+    with mlflow.start_run(), tracked_run(elsewhere, "children") as run:
+        pass
+    assert "mlflow.parentRunId" not in open_client(elsewhere).get_run(run.run_id).data.tags
+
+
 def test_two_runs_share_an_experiment(store):
     with tracked_run(store, "shared") as first, tracked_run(store, "shared") as second:
         assert first.experiment_id == second.experiment_id
         assert first.run_id != second.run_id
+
+
+def test_runs_that_record_one_new_table_version_at_once_all_succeed(store):
+    def record(number: int) -> None:
+        with tracked_run(store, "at once") as run:
+            for version in range(4):
+                together.wait(60)
+                log_table(run, TableVersion("/tables/new", version, f"digest {version}", {"train": 1}))
+
+    with tracked_run(store, "at once"):  # the experiment
+        together = threading.Barrier(4)
+        with ThreadPoolExecutor(4) as pool:
+            assert list(pool.map(record, range(4))) == [None] * 4
 
 
 def test_artifacts_lie_beside_the_local_store_wherever_it_is_opened_from(store, monkeypatch, tmp_path):

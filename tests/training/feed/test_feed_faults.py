@@ -159,7 +159,7 @@ def test_a_reading_thread_that_dies_is_an_error_within_the_limit(tmp_path):
     reading = batches(feed, reader_threads=1, read_timeout_s=1.0)
     before = set(threading.enumerate())
     next(reading)
-    (reader,) = [thread for thread in set(threading.enumerate()) - before if type(thread).__name__ == "WorkerThread"]
+    (reader,) = [thread for thread in set(threading.enumerate()) - before if "lakelens-read" in thread.name]
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(reader.ident), ctypes.py_object(SystemExit))
     with pytest.raises(FeedStalledError, match=r"\.parquet has not answered for 1 s"):
         list(reading)

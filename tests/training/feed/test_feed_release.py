@@ -58,8 +58,7 @@ def without_garbage_collection() -> Iterator[None]:
 
 
 def threads() -> list[str]:
-    own = (thread for thread in threading.enumerate() if type(thread).__name__ == "WorkerThread")
-    return [thread.name for thread in own] + [t.name for t in threading.enumerate() if "lakelens" in t.name]
+    return [thread.name for thread in threading.enumerate() if "lakelens" in thread.name]
 
 
 def held() -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,6 @@ from lakelens.training.checkpoints.checkpoint import save_checkpoint
 from lakelens.training.record.inference_archive import write_inference_archive
 from lakelens.training.record.mlflow_model import write_mlflow_model
 
-pytestmark = pytest.mark.tensorflow
 LAYERS = """
 import keras
 
@@ -44,6 +44,7 @@ def written(model: Any, folder: Path, code: dict[str, bytes] | None = None) -> P
     return made.path
 
 
+@pytest.mark.tensorflow
 def test_layers_over_ranks_become_layers_of_keras_with_their_weights(tmp_path):
     import keras
     import mlflow
@@ -66,9 +67,10 @@ def test_layers_over_ranks_become_layers_of_keras_with_their_weights(tmp_path):
     np.testing.assert_allclose(mlflow.pyfunc.load_model(str(path)).predict(pixels), wanted, atol=1e-6)
 
 
-def test_layers_of_the_user_come_along_and_are_registered(tmp_path, monkeypatch):
+@pytest.fixture
+def doubled(tmp_path, monkeypatch):
+    """A model with a layer of the user, written in a process that then has never heard of it; and its values."""
     import keras
-    import mlflow
 
     (tmp_path / "my_doubled.py").write_text(LAYERS)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -77,17 +79,56 @@ def test_layers_of_the_user_come_along_and_are_registered(tmp_path, monkeypatch)
     layers = [keras.Input((8, 8, 3)), my_doubled.Doubled(), keras.layers.Flatten(), keras.layers.Dense(1)]
     model = moved_statistics(keras.Sequential(layers))
     pixels = images().astype("float32") / 1e4
-    wanted = keras.ops.sigmoid(model(pixels))
+    wanted = np.asarray(keras.ops.sigmoid(model(pixels)))
     path = written(model, tmp_path, {"my_doubled.py": LAYERS.encode()})
-    # As in a process that has never heard of the layer.
+    kind = my_doubled.Doubled
     monkeypatch.undo()
     (tmp_path / "my_doubled.py").unlink()
-    del sys.modules["my_doubled"]
-    keras.saving.get_custom_objects().pop("mine>Doubled")
+    forget(kind)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    np.testing.assert_allclose(mlflow.pyfunc.load_model(str(path)).predict(pixels), wanted, atol=1e-6)
+    yield SimpleNamespace(path=str(path), pixels=pixels, wanted=wanted, kind=kind)
+    forget(kind)
 
 
+def forget(kind: type) -> None:
+    import keras
+
+    sys.modules.pop("my_doubled", None)
+    keras.saving.get_custom_objects().pop("mine>Doubled", None)
+
+
+@pytest.mark.tensorflow
+def test_layers_of_the_user_come_along_and_are_registered(doubled):
+    import mlflow
+
+    loaded = mlflow.pyfunc.load_model(doubled.path)
+    np.testing.assert_allclose(loaded.predict(doubled.pixels), doubled.wanted, atol=1e-6)
+    # What is registered in this process by now is known to MLflow's Keras door too, which adds no code by itself.
+    np.testing.assert_allclose(mlflow.keras.load_model(doubled.path)(doubled.pixels), doubled.wanted, atol=1e-6)
+
+
+@pytest.mark.tensorflow
+def test_mlflows_keras_door_takes_layers_of_the_user_by_name(doubled):
+    import mlflow
+
+    with pytest.raises(TypeError, match="Could not locate class 'Doubled'"):
+        mlflow.keras.load_model(doubled.path)
+    loaded = mlflow.keras.load_model(doubled.path, custom_objects={"mine>Doubled": doubled.kind})
+    np.testing.assert_allclose(loaded(doubled.pixels), doubled.wanted, atol=1e-6)
+
+
+@pytest.mark.spark
+def test_a_spark_udf_of_mlflow_brings_the_layers_of_the_user_to_its_workers(doubled, spark):
+    import mlflow
+
+    udf = mlflow.pyfunc.spark_udf(spark, doubled.path, env_manager="local")
+    rows = [(image.ravel().tolist(),) for image in doubled.pixels]
+    frame = spark.createDataFrame(rows, "pixels array<float>").coalesce(1)
+    scored = [row[0] for row in frame.select(udf("pixels")).collect()]
+    np.testing.assert_allclose(scored, doubled.wanted, atol=1e-6)
+
+
+@pytest.mark.tensorflow
 def test_a_model_whose_layers_do_not_tell_is_left_as_it_is(tmp_path):
     import keras
 

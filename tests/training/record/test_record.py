@@ -68,7 +68,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     work = folder / "work"
     (work / "parts").mkdir(parents=True)
     (work / "tiny.py").write_text(textwrap.dedent(TRIAL))
-    (work / "heads.py").write_text("from parts.sizes import units\nimport keras\nhead = keras.layers.Dense\n")
+    (work / "heads.py").write_text(
+        "from parts.sizes import units\nimport keras, mlflow\nhead = keras.layers.Dense\nmlflow.autolog()\n"
+    )
     (work / "parts" / "__init__.py").touch()
     (work / "parts" / "sizes.py").write_text("def units(n):\n    return n\n")
     (work / "unrelated.py").touch()
@@ -79,14 +81,21 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     commit = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
     store = f"sqlite:///{folder}/mlflow.db"
     result = train(
-        coloured_table(folder / "squares"),
-        entrypoint=f"{work}/tiny.py:Tiny",
-        epochs=1,
-        batch_size=16,
-        checkpoint_dir=folder / "checkpoints",
-        tracking_uri=store,
+        {
+            "description": "squares by colour",
+            "labels": ["squares", "tiny"],
+            "entrypoint": f"{work}/tiny.py:Tiny",
+            "data": {"table": str(coloured_table(folder / "squares"))},
+            "hyperparameters": {"global_batch_size": 16},
+            "searcher": {"max_length": {"epochs": 2}},
+            "checkpoint_storage": {"path": str(folder / "checkpoints")},
+            "resources": {"env": {"MLFLOW_TRACKING_URI": store}},
+            "tracking": {"uri": store, "register_as": "squares"},
+        }
     )
-    return SimpleNamespace(result=result, store=store, commit=commit, client=open_client(store), folder=folder)
+    client = open_client(store)
+    runs = client.search_runs([experiment.experiment_id for experiment in client.search_experiments()])
+    return SimpleNamespace(result=result, store=store, commit=commit, client=client, folder=folder, runs=runs)
 
 
 def in_python(script: str, store: str, *arguments: str) -> Any:
@@ -122,6 +131,53 @@ def test_the_model_of_a_run_and_its_registered_version_lead_to_the_checkpoint(ru
 
 
 @pytest.mark.tensorflow
+def test_register_as_registers_the_model_that_mlflow_loads(run):
+    (version,) = run.client.search_model_versions("name = 'squares'")
+    (output,) = run.client.get_run(run.result.run_id).outputs.model_outputs
+    assert version.source == run.client.get_logged_model(output.model_id).artifact_location
+    assert (version.run_id, version.tags[DIGEST_TAG]) == (run.result.run_id, run.result.digest)
+
+
+@pytest.mark.tensorflow
+def test_a_run_holds_what_it_is_judged_by(run):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    place = Path(run.client.download_artifacts(run.result.run_id, "", str(run.folder)))
+    header, *lines = (place / "validation" / "confusion.csv").read_text().splitlines()
+    assert header == "true class,blue,green,red"
+    assert [sum(map(int, line.split(",")[1:])) for line in lines] == [7, 7, 7]
+    right = sum(int(line.split(",")[place]) for place, line in enumerate(lines, 1))
+    assert right / 21 == pytest.approx(run.result.metrics["val_accuracy"])
+    per_class = (place / "validation" / "per_class.csv").read_text().splitlines()
+    assert per_class[0] == "class,label,support,precision,recall,f1"
+    assert [line.split(",")[:3] for line in per_class[1:]] == [
+        ["blue", "0", "7"],
+        ["green", "1", "7"],
+        ["red", "2", "7"],
+    ]
+    for picture in ("validation/confusion_matrix.png", "learning_curves.png"):
+        assert (place / picture).read_bytes().startswith(b"\x89PNG")
+    history = {point.step: point.value for point in run.client.get_metric_history(run.result.run_id, "val_loss")}
+    events = EventAccumulator(str(place / "tensorboard" / "validation")).Reload()
+    assert {each.step: each.value for each in events.Scalars("epoch_loss")} == pytest.approx(history)
+    assert not list(Path(run.result.checkpoint).parent.glob("evaluation*"))
+
+
+@pytest.mark.tensorflow
+def test_a_training_is_one_run_though_its_code_switches_mlflows_autologging_on(run):
+    assert [each.info.run_id for each in run.runs] == [run.result.run_id]
+
+
+@pytest.mark.tensorflow
+def test_a_run_says_how_fast_it_was_and_how_busy_its_machine(run):
+    found = run.client.get_run(run.result.run_id).data.metrics
+    assert found["images_per_second"] > 0
+    assert 0 <= found["feed_wait_share"] <= 1
+    assert 0 <= found["system/cpu_utilization_percentage"] <= 100
+    assert found["system/system_memory_usage_megabytes"] > 100
+
+
+@pytest.mark.tensorflow
 def test_a_run_holds_its_code_and_its_environment(run):
     place = Path(run.client.download_artifacts(run.result.run_id, "", str(run.folder)))
     code = {path.relative_to(place / "code").as_posix() for path in (place / "code").rglob("*.py")}
@@ -130,6 +186,8 @@ def test_a_run_holds_its_code_and_its_environment(run):
     packages = (place / "environment" / "requirements.txt").read_text().splitlines()
     assert any(line.startswith("tensorflow==") for line in packages)
     tags = run.client.get_run(run.result.run_id).data.tags
+    assert tags["mlflow.note.content"] == "squares by colour"
+    assert tags["lakelens.labels"] == "squares, tiny"
     assert tags["mlflow.source.git.commit"] == run.commit
     assert tags["lakelens.git_dirty"] == "true"
 

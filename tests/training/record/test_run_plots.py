@@ -10,7 +10,7 @@ from PIL import Image
 
 from lakelens.errors import InvalidArgumentError
 from lakelens.training.record.run_plots import draw_confusion_matrix, draw_learning_curves
-from lakelens.training.trials.class_metrics import class_metrics, confusion_csv, per_class_csv
+from lakelens.training.tasks.class_metrics import class_metrics, confusion_csv, per_class_csv
 
 pytestmark = pytest.mark.unit
 CONFUSION = np.array([[8, 2, 0], [1, 9, 0], [0, 0, 0]])

@@ -13,7 +13,8 @@ from lakelens.errors import LaunchError
 from lakelens.training.rank.frames import Kind
 from lakelens.training.runner.function_pickle import pickle_function
 from lakelens.training.runner.placement.job import Job, assignment, new_record, place
-from lakelens.training.runner.processes.failure_verdict import SETTLE_PRIMARY_S, RankEvent
+from lakelens.training.runner.processes.failure_verdict import SETTLE_PRIMARY_S
+from lakelens.training.runner.processes.rank_record import RankEvent
 from lakelens.training.runner.spark import barrier_task
 from lakelens.training.runner.spark.barrier_task import TaskPlan, _Task
 from lakelens.training.runner.spark.driver_channel import DriverChannel

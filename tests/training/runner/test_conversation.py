@@ -15,8 +15,9 @@ from lakelens.training.rank.driver_line import DriverLine
 from lakelens.training.rank.frames import MAX_SAID_BYTES, FrameReader, Kind, pack, said
 from lakelens.training.runner.placement import conversation as conversation_module
 from lakelens.training.runner.placement.conversation import Controls, Conversation
-from lakelens.training.runner.processes.failure_verdict import JobRecord, RankEvent
+from lakelens.training.runner.processes.failure_verdict import JobRecord
 from lakelens.training.runner.processes.rank_process import RankProcess
+from lakelens.training.runner.processes.rank_record import RankEvent
 
 pytestmark = pytest.mark.unit
 

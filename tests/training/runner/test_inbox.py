@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from lakelens.training.runner.processes.failure_verdict import KEPT_LOG_LINES, RankEvent
+from lakelens.training.runner.processes.rank_record import KEPT_LOG_LINES, RankEvent
 from lakelens.training.runner.spark.event_inbox import Inbox
 from lakelens.training.runner.spark.passed_over import PassedOver
 

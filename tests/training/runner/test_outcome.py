@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from lakelens.training.runner.processes.failure_verdict import JobRecord, RankEvent, describe_end, is_consequence
+from lakelens.training.runner.processes.failure_verdict import JobRecord
+from lakelens.training.runner.processes.failure_words import describe_end, is_consequence
+from lakelens.training.runner.processes.rank_record import RankEvent
 
 pytestmark = pytest.mark.unit
 

@@ -17,8 +17,8 @@ import pytest
 from lakelens.errors import LaunchError
 from lakelens.training.rank.frames import HEADER, MAX_BODY_BYTES, FrameReader, Kind, pack, pack_pair, unpack_pair
 from lakelens.training.runner.processes import gloo_store as rendezvous
-from lakelens.training.runner.processes.failure_verdict import RankEvent
 from lakelens.training.runner.processes.gloo_store import MAX_VALUE_BYTES, KeyValueStore, LoopbackStore
+from lakelens.training.runner.processes.rank_record import RankEvent
 from lakelens.training.runner.spark import driver_channel, task_channel
 from lakelens.training.runner.spark.barrier_run import _BarrierRun
 from lakelens.training.runner.spark.driver_channel import DriverChannel

@@ -18,7 +18,7 @@ from leftovers import Watch, leaves_nothing
 from recipes import classic_recipe
 
 from lakelens.errors import RankFailedError
-from lakelens.training.runner.runner import HorovodRunner
+from lakelens.training.runner.runner import KERAS_MODULES, HorovodRunner
 
 pytestmark = pytest.mark.horovod
 
@@ -141,7 +141,7 @@ def together(place):
 @pytest.fixture(scope="module")
 def one(_functions_travel_by_value: None) -> dict[str, Any]:
     with leaves_nothing() as watch:
-        return runner(-1, watch).run(alone)
+        return runner(-1, watch, preload=KERAS_MODULES).run(alone)
 
 
 # Runs a function that fails; keeps with what.

@@ -11,11 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from leftovers import Watch, leaves_nothing
-from recipes import classic_recipe
 
 from lakelens.errors import InvalidArgumentError, LakelensError, RankFailedError, UnpicklableFunctionError
 from lakelens.training.runner import runner as runner_module
-from lakelens.training.runner.function_pickle import modules_to_preload, pickle_function
 from lakelens.training.runner.processes.gloo_store import LoopbackStore
 from lakelens.training.runner.processes.rank_process import RankProcess
 from lakelens.training.runner.processes.supervisor import Supervisor
@@ -269,31 +267,18 @@ def test_what_a_rank_has_not_closed_is_written_when_it_ends(watch, tmp_path):
     }
 
 
-def test_imports_that_take_seconds_are_begun_before_the_function_is():
-    def uses_horovod():
-        import lakelens.training.distributed  # noqa: F401
+def test_modules_are_imported_before_the_function_is_loaded(watch):
+    def main(main):
+        import sys
 
-    def uses_keras():
-        import keras  # noqa: F401
+        return main, "colorsys" in sys.modules, "no_such_module" in sys.modules
 
-    def uses_both():
-        import keras  # noqa: F401
-
-        import lakelens.training.distributed  # noqa: F401
-
-    def uses_neither():
-        return 1
-
-    def preloaded(main, size=2):
-        return modules_to_preload(main, pickle_function(main, {}), size)
-
-    assert preloaded(uses_horovod) == ("lakelens.training.distributed", "horovod.tensorflow")
-    assert preloaded(uses_horovod, size=1) == ("lakelens.training.distributed",)
-    assert preloaded(uses_keras) == ("tensorflow",)
-    assert preloaded(uses_both, size=1) == ("lakelens.training.distributed", "tensorflow")
-    assert preloaded(uses_neither) == ()
-    # Pickled by name: only the module's own file tells what it imports.
-    assert preloaded(classic_recipe) == ("lakelens.training.distributed", "horovod.tensorflow", "tensorflow")
+    preload = ["colorsys", "no_such_module"]
+    assert HorovodRunner(np=-1, preload=preload).run(main, main=7) == (7, True, False)
+    with pytest.raises(InvalidArgumentError, match="give a list of module names"):
+        HorovodRunner(np=-1, preload="tensorflow")
+    with pytest.raises(InvalidArgumentError, match="no option 'preloads'; did you mean 'preload'"):
+        HorovodRunner(np=-1, preloads=[])
 
 
 def test_whatever_a_rank_has_started_ends_with_it(watch, tmp_path):

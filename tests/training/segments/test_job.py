@@ -13,14 +13,18 @@ from coloured_tables import CLASSES, SIDE, coloured_rows, coloured_table
 from deltalake import write_deltalake
 from easy_photographs import photograph_table
 
-from lakelens.errors import BadRowError, CheckpointError, FeedError, TrialError
+from lakelens.errors import BadRowError, CheckpointError, FeedError, InvalidHyperparameters, TrialError
 from lakelens.tracking.run_records import read_records
 from lakelens.tracking.runs import RunReference
-from lakelens.training.checkpoints.checkpoint import list_checkpoints, open_checkpoint
+from lakelens.training.checkpoints.checkpoint import Checkpoint, list_checkpoints, open_checkpoint
+from lakelens.training.checkpoints.retention import Retention
 from lakelens.training.feed.feed import DeltaFeed
 from lakelens.training.segments.checks import PROBE_FILE
+from lakelens.training.segments.evaluation import read_counts
 from lakelens.training.segments.job import TrainingJob
 from lakelens.training.segments.segment import SegmentOutcome, train_segment
+from lakelens.training.tasks.classification import Classification
+from lakelens.training.trials.base import Trial as Base
 from lakelens.training.trials.entrypoint import EntryPoint
 from lakelens.training.trials.metrics import Goal
 from lakelens.training.trials.trial import Trial
@@ -59,7 +63,9 @@ def table(tmp_path_factory) -> Path:
     return coloured_table(tmp_path_factory.mktemp("data") / "squares")
 
 
-def run_in(folder: Path, table: Path, trial: type[Trial], /, **changes) -> SegmentOutcome:
+def run_in(
+    folder: Path, table: Path, trial: type[Trial], /, start: Checkpoint | None = None, **changes
+) -> SegmentOutcome:
     """Runs a job of one rank as the driver would, and gives its outcome."""
     feed = DeltaFeed(table, 0, "train", 1)
     (folder / PROBE_FILE).write_text(RUN.run_id)
@@ -68,7 +74,7 @@ def run_in(folder: Path, table: Path, trial: type[Trial], /, **changes) -> Segme
         "training_feed": feed,
         "validation_feed": DeltaFeed(table, 0, "validation", shuffle=False),
         "hyperparameters": {},
-        "class_names": feed.class_names,
+        "task": Classification(feed.class_names),
         "image_size": feed.stored_size,
         "batch_size": 16,
         "epochs": 2,
@@ -78,7 +84,7 @@ def run_in(folder: Path, table: Path, trial: type[Trial], /, **changes) -> Segme
         "folder": folder,
         "run": RUN,
     }
-    return train_segment(TrainingJob(**(settings | changes)))
+    return train_segment(TrainingJob(**(settings | changes)), start)
 
 
 @pytest.fixture
@@ -122,6 +128,18 @@ def test_validation_measures_the_real_rows_only_and_the_saved_model(usual, table
     assert usual.metrics["val_accuracy"] == pytest.approx(accuracy, rel=1e-6)
 
 
+def test_a_training_leaves_the_counts_of_its_best_checkpoint(usual):
+    confusion = read_counts(Path(usual.checkpoint).parent)["confusion"]
+    assert confusion.sum() == 21
+    assert confusion.sum(axis=1).tolist() == [7, 7, 7]
+    assert np.trace(confusion) / 21 == pytest.approx(usual.metrics["val_accuracy"], rel=1e-6)
+
+
+def test_a_checkpoint_says_what_its_model_gives(usual):
+    told = open_checkpoint(usual.checkpoint).metadata["task"]
+    assert told == {"name": "classification", "values": "probabilities"}
+
+
 def test_state_says_where_the_feed_goes_on(usual, table):
     checkpoint = open_checkpoint(usual.checkpoint)
     state = checkpoint.state()
@@ -135,7 +153,8 @@ def test_each_epoch_is_recorded_for_the_driver(usual):
     assert told.params == {"hyperparameters.learning_rate": 0.1}
     assert [record.step for record in epochs] == [1, 2]
     best = epochs[usual.best_epoch - 1].metrics
-    assert best.keys() - usual.metrics.keys() == {"epoch_seconds"}
+    timed = {name for name in best.keys() - usual.metrics.keys() if not name.startswith("system/")}
+    assert timed == {"epoch_seconds", "images_per_second", "feed_wait_share"}
     assert {name: best[name] for name in usual.metrics} == usual.metrics
 
 
@@ -144,6 +163,56 @@ def test_training_stops_when_the_metric_no_longer_improves(rank):
     outcome.raise_failure()
     assert outcome.best_epoch < outcome.epochs < 30
     assert outcome.epochs == outcome.best_epoch + 2
+
+
+def test_an_initial_validation_is_recorded_and_changes_nothing_after_it(rank, usual, tmp_path):
+    rank(initial_validation=True, retention=Retention(0, 3, 3)).raise_failure()
+    before, *after = [record for record in read_records(tmp_path) if record.metrics]
+    assert [record.step for record in (before, *after)] == [0, 1, 2]
+    assert {"val_loss", "val_accuracy"} <= before.metrics.keys()
+    assert "loss" not in before.metrics
+    expected = [record.metrics for record in read_records(Path(usual.checkpoint).parent) if record.metrics]
+    for name in ("loss", "val_loss"):
+        assert [record.metrics[name] for record in after] == [metrics[name] for metrics in expected]
+    first = list_checkpoints(tmp_path)[0]
+    assert first.metadata["step"] == 0
+    resumed = rank(initial_validation=True, start=first)
+    assert resumed.metrics == usual.metrics
+
+
+def test_the_model_before_the_first_step_can_be_the_best_one(rank):
+    outcome = rank(initial_validation=True, hyperparameters={"learning_rate": 1e4})
+    outcome.raise_failure()
+    kept = open_checkpoint(outcome.checkpoint)
+    assert (outcome.best_epoch, kept.metadata["step"], kept.state()["step"]) == (0, 0, 0)
+    assert kept.metadata["metrics"] == outcome.metrics
+    assert rank(initial_validation=True, hyperparameters={"learning_rate": 1e4}, patience=2, epochs=9).epochs == 2
+
+
+def test_callbacks_see_the_best_weights_at_the_end_where_they_are_to_be_restored(rank):
+    import keras
+
+    ends = []
+
+    class Spoilt(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch == 2:
+                self.model.layers[-1].kernel.assign(self.model.layers[-1].kernel * -9.0)
+
+        def on_train_end(self, logs=None):
+            ends.append(self.model.get_weights())
+
+    class Spoiling(Tiny):
+        def keras_callbacks(self):
+            return [Spoilt()]
+
+    outcome = rank(Spoiling, epochs=3, restore_best=True)
+    outcome.raise_failure()
+    assert outcome.best_epoch < 3
+    best, last = (open_checkpoint(path).load_model().get_weights() for path in (outcome.checkpoint, outcome.last))
+    for mine, theirs in zip(ends[0], best, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    assert any(not np.array_equal(mine, theirs) for mine, theirs in zip(best, last, strict=True))
 
 
 def test_without_validation_the_training_metric_decides(rank):
@@ -258,8 +327,8 @@ def _of_one_value(loss):
 def two_classes(table):
     """What a job of the first two classes differs in."""
     feeds = (DeltaFeed(table, 0, split, 1, filters={"label": [0, 1]}) for split in ("train", "validation"))
-    names = ("training_feed", "validation_feed", "class_names")
-    return dict(zip(names, (*feeds, list(CLASSES[:2])), strict=True))
+    names = ("training_feed", "validation_feed", "task")
+    return dict(zip(names, (*feeds, Classification(CLASSES[:2])), strict=True))
 
 
 def test_one_value_per_image_tells_two_classes_apart(rank, two_classes):
@@ -334,14 +403,49 @@ def test_a_model_of_the_users_own_classes_is_trained_with_a_word_about_loading_i
     assert loaded(np.zeros((1, SIDE, SIDE, 3), "float32")).shape == (1, 3)
 
 
+def test_hyperparameters_that_make_no_sense_together_have_an_error_of_their_own(rank):
+    def build(trial, keras):
+        raise InvalidHyperparameters("4 layers of 2 pixels")
+
+    with pytest.raises(InvalidHyperparameters, match="4 layers of 2 pixels"):
+        rank(_with_model(build)).raise_failure()
+
+
+def test_a_trial_of_no_framework_is_refused(rank):
+    class Bare(Base):
+        pass
+
+    with pytest.raises(TrialError, match=r"is no lakelens\.KerasTrial"):
+        rank(Bare).raise_failure()
+
+
 def test_a_misspelt_hyperparameter_is_refused_before_the_first_step(rank):
     with pytest.raises(TrialError, match="'lerning_rate'; did you mean 'learning_rate'"):
         rank(hyperparameters={"lerning_rate": 0.1}).raise_failure()
 
 
-def test_a_metric_that_the_model_has_not_is_named_after_one_epoch(rank):
+def test_a_metric_that_the_model_has_not_is_named_before_the_first_step(rank, tmp_path):
     with pytest.raises(TrialError, match=r"'val_auc' is not among .*accuracy, loss, val_accuracy, val_loss"):
         rank(goal=Goal.of("val_auc")).raise_failure()
+    assert read_records(tmp_path) == []
+
+
+def test_a_metric_that_a_step_of_the_users_own_could_give_is_waited_for(rank, tmp_path):
+    import keras
+
+    class Stepping(keras.Sequential):
+        def test_step(self, data):
+            return {**super().test_step(data), "mine": keras.ops.ones(())}
+
+    class Own(Tiny):
+        def build_model(self):
+            model = Stepping(self.layers())
+            model.compile("sgd", "sparse_categorical_crossentropy")
+            return model
+
+    assert rank(Own, goal=Goal.of("val_mine", "max")).metrics["val_mine"] == 1
+    with pytest.raises(TrialError, match=r"'val_yours' is not among .*val_mine"):
+        rank(Own, goal=Goal.of("val_yours", "max")).raise_failure()
 
 
 def test_a_training_that_only_gives_nan_keeps_nothing_and_says_so(rank, tmp_path):
@@ -399,7 +503,7 @@ def test_the_ready_made_trial_learns_an_easy_set_of_few_steps_an_epoch(rank, tmp
     split_of = {"training": "train", "validation": "validation"}
     feeds = {f"{name}_feed": DeltaFeed(table, 0, split, seed) for name, split in split_of.items()}
     sizes = {"image_size": (48, 48), "batch_size": 64, "epochs": 10, "seed": seed}
-    outcome = rank(SmallCnn, **feeds, **sizes, class_names=["disc", "stripes"])
+    outcome = rank(SmallCnn, **feeds, **sizes, task=Classification(["disc", "stripes"]))
     outcome.raise_failure()
     assert outcome.metrics["val_accuracy"] > 0.94
     assert outcome.best_epoch > 1

@@ -6,11 +6,16 @@ import pickle
 import subprocess
 import sys
 import textwrap
+import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import lakelens
 from lakelens.errors import TrialError
+from lakelens.training.tasks.classification import Classification
+from lakelens.training.trials.base import Trial as Base
 from lakelens.training.trials.entrypoint import DEFAULT_ENTRYPOINT, EntryPoint
 from lakelens.training.trials.trial import Trial, TrialContext
 
@@ -18,7 +23,7 @@ pytestmark = pytest.mark.unit
 
 
 def context(**hyperparameters: object) -> TrialContext:
-    return TrialContext(hyperparameters=hyperparameters, class_names=["a", "b"], image_size=(8, 8))
+    return TrialContext(hyperparameters=hyperparameters, task=Classification(["a", "b"]), image_size=(8, 8))
 
 
 def test_a_given_hyperparameter_wins_over_its_default():
@@ -47,6 +52,25 @@ def test_a_value_that_fits_the_defaults_type_is_taken(given, default, got):
 def test_a_value_of_another_type_than_the_default_is_refused(given, default):
     with pytest.raises(TrialError, match=r"hyperparameter 'x' is .* its default is"):
         context(x=given).get_hparam("x", default)
+
+
+@pytest.mark.parametrize(("given", "default"), [(np.float32(0.5), 0.1), (0.5, np.float32(0.1)), (np.int64(1), 0.1)])
+def test_numpys_numbers_are_numbers(given, default):
+    trial_context = context(x=given)
+    assert type(trial_context.get_hparam("x", default)) is float
+    assert type(trial_context.hyperparameters["x"]) is float
+    assert context(x=np.float32(0.5)).get_hparam("x") == 0.5
+
+
+def test_batch_sizes_have_the_names_of_determined():
+    whole = TrialContext(task=Classification(["a"]), image_size=(8, 8), batch_size=10, rank=1, size=4)
+    assert (whole.batch_size, whole.global_batch_size, whole.per_rank_batch_size) == (10, 10, 3)
+    assert whole.get_hparam("global_batch_size") == 10
+
+
+def test_the_trial_of_lakelens_is_the_one_of_keras_and_its_base_knows_no_framework():
+    assert lakelens.Trial is lakelens.KerasTrial is Trial
+    assert [name for name in vars(Base) if not name.startswith("__")] == []
 
 
 def test_a_misspelt_hyperparameter_is_refused_with_the_nearest_name():
@@ -125,6 +149,16 @@ def test_a_class_is_an_entry_point(tmp_path):
 def test_an_entry_point_of_another_form_is_refused(entrypoint):
     with pytest.raises(TrialError, match=r"give module:Class, path/to/file\.py:Class or a Trial class"):
         EntryPoint.parse(entrypoint)
+
+
+def test_a_module_of_an_archive_is_an_entry_point(tmp_path, monkeypatch):
+    archive = tmp_path / "sent.zip"
+    with zipfile.ZipFile(archive, "w") as packed:
+        packed.writestr("sent_trials.py", "class Sent:\n    pass\n")
+    monkeypatch.syspath_prepend(str(archive))
+    assert EntryPoint.parse("sent_trials:Sent").class_name == "Sent"
+    with pytest.raises(TrialError, match="it defines: Sent"):
+        EntryPoint.parse("sent_trials:Nothing")
 
 
 def test_a_missing_file_module_or_class_is_named(tmp_path):

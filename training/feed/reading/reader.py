@@ -1,17 +1,18 @@
-"""The one module that knows Petastorm: row groups read by its worker pool, in the order in which they are asked for.
+"""Row groups read by a few threads, in the order in which they are asked for.
 
-Petastorm's own Reader deals row groups by itself, reads the footer of every file first and bounds its memory by a
-number of row groups. Here its ThreadPool and ArrowReaderWorker are fed by tickets: each ticket that is ventilated is
-one row group that the epoch's order needs next, and as many are out as the caller holds memory for.
+The threads are daemons: those of the standard library's pool are joined when the interpreter ends, so that a read that
+hangs would hang the process too.
 """
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
-import warnings
 import weakref
 from collections import OrderedDict, deque
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -23,16 +24,8 @@ from ..plan.feed_plan import FeedPlan, files_missing
 from .cursors import CursorShelf
 from .row_groups import FileLayout, RowGroup, mapped_columns
 
-with warnings.catch_warnings():
-    # Petastorm 0.13 imports pyarrow's legacy file systems, each of which warns.
-    warnings.simplefilter("ignore")
-    from petastorm.arrow_reader_worker import ArrowReaderWorker
-    from petastorm.workers_pool.thread_pool import ThreadPool
-
 # Layouts kept; a lane needs its file's once per row group. About 10 kB each.
 _CACHED_LAYOUTS = 256
-# The results queue holds no more than the tickets that are out, and those are bounded by the caller.
-_UNBOUNDED = 1 << 30
 # A read that is on its way takes less, unless the store hangs; whoever ends a pass early waits no longer for it.
 _JOIN_TIMEOUT_S = 5.0
 
@@ -44,20 +37,6 @@ class _Key(NamedTuple):
     row_group: int
     first: int
     last: int
-
-
-@dataclass
-class Ticket:
-    """A place in the line of reads: handed to a worker early, told later what to read.
-
-    A worker that waits for its ticket costs nothing; Petastorm's idle workers poll a thousand times a second. Results
-    are in the ticket, not in the pool, which is a cycle of references that only the garbage collector takes apart.
-    """
-
-    piece: Piece | None = None
-    result: Block | _Failure | None = None
-    told: threading.Event = field(default_factory=threading.Event)
-    done: threading.Event = field(default_factory=threading.Event)
 
 
 @dataclass(frozen=True)
@@ -76,8 +55,11 @@ class Block:
 
 
 @dataclass(frozen=True)
-class _Failure:
-    error: Exception
+class _Question:
+    """A piece whose first row group was asked for, and its answer."""
+
+    piece: Piece
+    answer: Future[Block] = field(default_factory=Future)
 
 
 class _Latch:
@@ -88,7 +70,7 @@ class _Latch:
 
 
 class _Shelf:
-    """What the workers of one reader share: layouts of files, and the row groups that are in use right now."""
+    """What the threads of one reader share: layouts of files, and the row groups that are in use right now."""
 
     def __init__(self, plan: FeedPlan, columns: tuple[str, ...]) -> None:
         self.plan = plan
@@ -133,39 +115,16 @@ class _Shelf:
         table = self._cursors.read(key.file, layout, key.row_group, others, key.first, key.last)
         return RowGroup(key.file, layout.starts[key.row_group] + key.first, table, mapped)
 
-    def close(self) -> None:
-        """Closes the files of row groups that are half read, and lets go of layouts."""
-        self._cursors.close()
-        with self._lock:
-            self._layouts.clear()
+    def block(self, piece: Piece) -> Block:
+        """Reads the first row group of a piece.
 
-
-class _RowGroupWorker(ArrowReaderWorker):  # type: ignore[misc]
-    """Petastorm's Arrow worker, told what to read by tickets.
-
-    It publishes each ticket exactly once, with a Block or a _Failure: an exception that leaves `process` would end the
-    worker's thread and print a traceback.
-    """
-
-    def __init__(self, worker_id: int, publish_func: Any, args: tuple[Any, ...]) -> None:
-        self._shelf: _Shelf = args[-1]
-        super().__init__(worker_id, publish_func, args[:-1])
-
-    def process(self, ticket: Ticket) -> None:
-        ticket.told.wait()
-        if ticket.piece is None:
-            return
+        Raises:
+            VersionFilesMissingError: If the file is gone.
+            FeedError: If the file cannot be read, or is not the one that was committed.
+        """
+        plan = self.plan
         try:
-            ticket.result = self._read(ticket.piece)
-        except Exception as error:  # noqa: BLE001 - handed to the thread that waits for it
-            ticket.result = _Failure(error)
-        self.publish_func(ticket)
-        ticket.done.set()
-
-    def _read(self, piece: Piece) -> Block:
-        plan = self._shelf.plan
-        try:
-            layout = self._shelf.layout(piece.file)
+            layout = self.layout(piece.file)
             chosen = plan.order.file_slice(piece.epoch, piece.file, layout.rows, piece.first, piece.last, layout.chunks)
             key, rows = _Key(piece.file, chosen.row_group, chosen.first, chosen.last), chosen.rows
             if layout.kept is not None:
@@ -175,7 +134,7 @@ class _RowGroupWorker(ArrowReaderWorker):  # type: ignore[misc]
                     key = key._replace(first=0, last=layout.footer.row_group(chosen.row_group).num_rows)
                 else:
                     key = key._replace(first=int(kept[chosen.first]), last=int(kept[chosen.last - 1]) + 1)
-            group = self._shelf.group(key, layout)
+            group = self.group(key, layout)
         except FileNotFoundError as error:
             raise files_missing(plan.location, plan.version, [plan.file_location(piece.file)]) from error
         except LakelensError:
@@ -187,15 +146,22 @@ class _RowGroupWorker(ArrowReaderWorker):  # type: ignore[misc]
             ) from error
         return Block(piece._replace(last=piece.first + len(rows)), group, rows - key.first)
 
+    def close(self) -> None:
+        """Closes the files of row groups that are half read, and lets go of layouts."""
+        self._cursors.close()
+        with self._lock:
+            self._layouts.clear()
 
-class _Pool(ThreadPool):  # type: ignore[misc]
-    """Petastorm's pool of threads, with an end to the wait for them."""
 
-    def join_within(self, timeout_s: float) -> None:
-        """Waits for all threads together; those that have not ended by then are left behind as daemon threads."""
-        deadline = time.monotonic() + timeout_s
-        for worker in self._workers:
-            worker.join(max(0.0, deadline - time.monotonic()))
+def _serve(shelf: _Shelf, questions: queue.SimpleQueue[_Question | None]) -> None:
+    """Answers questions until there is None: what one thread does."""
+    while (question := questions.get()) is not None:
+        if question.answer.set_running_or_notify_cancel():
+            try:
+                question.answer.set_result(shelf.block(question.piece))
+            except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
+                question.answer.set_exception(error)
+        del question  # the row group is not kept until the next question
 
 
 class RowGroupReader:
@@ -211,32 +177,23 @@ class RowGroupReader:
     def __init__(self, plan: FeedPlan, columns: tuple[str, ...], threads: int, timeout_s: float) -> None:
         self._plan = plan
         self._timeout_s = timeout_s
-        self._waiting: deque[Ticket] = deque()
-        self._open: deque[Ticket] = deque()
+        self._waiting: deque[_Question] = deque()
         self._stalled = False
         self._closed = False
-        self._pool = _Pool(threads, results_queue_size=_UNBOUNDED)
-        # The places of Petastorm's own arguments: file system, paths, schema, n-gram, pieces, cache, transform,
-        # transformed schema, filters, shuffle, seed. The worker above needs none of them.
         self._shelf = _Shelf(plan, columns)
-        self._pool.start(
-            _RowGroupWorker, (None, None, None, None, None, None, None, None, None, False, None, self._shelf)
-        )
-        for _ in range(threads):
-            self._ventilate()
-
-    def _ventilate(self) -> None:
-        ticket = Ticket()
-        self._open.append(ticket)
-        self._pool.ventilate(ticket)
+        self._questions: queue.SimpleQueue[_Question | None] = queue.SimpleQueue()
+        self._threads = [
+            threading.Thread(target=_serve, args=(self._shelf, self._questions), daemon=True, name=f"lakelens-read-{i}")
+            for i in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def ask(self, piece: Piece) -> None:
         """Asks for the first row group of a piece; `take` gives the answers in the order of the questions."""
-        ticket = self._open.popleft()
-        ticket.piece = piece
-        self._waiting.append(ticket)
-        self._ventilate()
-        ticket.told.set()
+        question = _Question(piece)
+        self._waiting.append(question)
+        self._questions.put(question)
 
     def take(self) -> Block:
         """Waits for the oldest question's answer.
@@ -246,35 +203,30 @@ class RowGroupReader:
             VersionFilesMissingError: If the file is gone.
             FeedError: If the file cannot be read, or is not the one that was committed.
         """
-        ticket = self._waiting.popleft()
-        if not ticket.done.wait(self._timeout_s):
+        question = self._waiting.popleft()
+        try:
+            return question.answer.result(self._timeout_s)
+        except FutureTimeoutError:
             self._stalled = True
-            file = ticket.piece.file if ticket.piece is not None else 0
             raise FeedStalledError(
-                f"{self._plan.location}@{self._plan.version}: {self._plan.file_location(file)} has not answered for "
-                f"{self._timeout_s:g} s; check the store, or raise read_timeout_s"
-            )
-        self._pool.get_results()
-        result, ticket.result = ticket.result, None
-        if isinstance(result, _Failure):
-            try:
-                raise result.error
-            finally:
-                del result  # the error's traceback holds this frame
-        if result is None:
-            raise RuntimeError("a reading thread answered without a result")
-        return result
+                f"{self._plan.location}@{self._plan.version}: {self._plan.file_location(question.piece.file)} has not "
+                f"answered for {self._timeout_s:g} s; check the store, or raise read_timeout_s"
+            ) from None
+        finally:
+            del question  # it holds the error, whose traceback holds this frame
 
     def close(self) -> None:
-        """Ends the threads. One that hangs in a read is left behind as a daemon thread: nothing can end it."""
+        """Ends the threads. One that hangs in a read is left behind: nothing can end it."""
         if self._closed:
             return
         self._closed = True
-        self._pool.stop()
-        for ticket in self._open:
-            ticket.told.set()
+        for question in self._waiting:
+            question.answer.cancel()
+        self._waiting.clear()
+        for _ in self._threads:
+            self._questions.put(None)
         if not self._stalled:
-            self._pool.join_within(min(self._timeout_s, _JOIN_TIMEOUT_S))
-        for ticket in self._waiting:
-            ticket.result = None
+            deadline = time.monotonic() + min(self._timeout_s, _JOIN_TIMEOUT_S)
+            for thread in self._threads:
+                thread.join(max(0.0, deadline - time.monotonic()))
         self._shelf.close()

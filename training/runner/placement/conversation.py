@@ -7,8 +7,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from ....errors import RankFailedError
 from ...rank.frames import Kind, said
-from ..processes.failure_verdict import RankEvent
+from ..processes.rank_record import RankEvent
 
 OnQuestion = Callable[[int, dict[str, Any]], dict[str, Any]]
 
@@ -18,6 +19,7 @@ class Controls:
 
     def __init__(self) -> None:
         self._told: list[bytes] = []
+        self._ended = False
 
     def tell(self, body: dict[str, Any]) -> None:
         """Tells every rank, within a quarter of a second or as soon as it has joined.
@@ -32,8 +34,21 @@ class Controls:
         """
         self._told.append(said("what ranks are told", body))
 
+    def end(self) -> None:
+        """Ends the job at once, from any thread; whoever waits for it gets an error with the reason `cancelled`."""
+        self._ended = True
+
+    def raise_if_ended(self) -> None:
+        """Raises where the job is waited for.
+
+        Raises:
+            RankFailedError: If the job is to end.
+        """
+        if self._ended:
+            raise RankFailedError("the job was ended by the driver", reason="cancelled")
+
     def since(self, count: int) -> list[bytes]:
-        """Gives what was told after the first `count` times, as bodies of TELL."""
+        """Returns what was told after the first `count` times, as bodies of TELL."""
         return self._told[count:]
 
 
@@ -79,7 +94,7 @@ class Conversation:
             self._send(event.rank, Kind.ANSWER, body)
 
     def now(self) -> float:
-        """Gives the time, in seconds, on a clock that stands still while the driver thinks about an answer.
+        """Returns the time, in seconds, on a clock that stands still while the driver thinks about an answer.
 
         On it, ranks that wait for the driver, or for a rank that does, do not stall.
         """

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..processes.failure_verdict import JobRecord, RankEvent
+from ..processes.failure_verdict import JobRecord
+from ..processes.rank_record import RankEvent
 from .conversation import Controls, OnQuestion
 
 
@@ -87,7 +88,7 @@ class Listener:
     controls: Controls = field(default_factory=Controls)
 
     def wants(self, event: RankEvent) -> bool:
-        """Tells whether an event is one that a person wants to see."""
+        """Returns whether an event is one that a person wants to see."""
         return event.kind == "message" or (event.kind == "line" and self.on_line is not None)
 
     def hear(self, event: RankEvent) -> None:

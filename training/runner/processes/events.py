@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ....errors import LaunchError
-from .failure_verdict import RankEvent
+from .rank_record import RankEvent
 
 _Fields = Mapping[str, tuple[type, ...]]
 _MAYBE_NUMBER = (int, type(None))

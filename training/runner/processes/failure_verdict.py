@@ -3,94 +3,18 @@
 from __future__ import annotations
 
 import signal
-from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from ....errors import RankFailedError
+from .failure_words import describe_end, describe_raised, signal_name
+from .rank_record import RankEvent, RankRecord
 
-KEPT_LOG_LINES = 100
-# What another rank's failure looks like from the ranks that waited for it: Horovod's and Gloo's own words.
-_CONSEQUENCE_TYPES = frozenset({"HorovodInternalError"})
-_CONSEQUENCE_WORDS = (
-    "Horovod has been shut down",
-    "[gloo/transport/",
-    "/gloo/transport/",
-    "gloo/rendezvous/",
-    "Wait timeout after",
-    "Connection closed by peer",
-    "HTTP request failed.",
-)
 # A death is reported within milliseconds, but after the connection errors that it causes elsewhere.
 SETTLE_PRIMARY_S = 0.3
 SETTLE_CONSEQUENCE_S = 3.0
 # Ending the other ranks softly, then hard, takes up to this long and belongs to the time that the user has set.
 END_ALLOWANCE_S = 5.0
-
-
-def is_consequence(type_name: str, message: str) -> bool:
-    """Tells whether an exception only says that some other rank went away."""
-    return type_name in _CONSEQUENCE_TYPES or any(words in message for words in _CONSEQUENCE_WORDS)
-
-
-@dataclass(frozen=True)
-class RankEvent:
-    """Something that happened to one rank.
-
-    Attributes:
-        rank: Which rank.
-        kind: One of started, ready, joining, joined, progress, message, asked, line, returned, raised, stopped,
-            continued, ended, gone, lost.
-        data: Details as plain JSON values, by kind.
-    """
-
-    rank: int
-    kind: str
-    data: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass
-class RankRecord:
-    """What is known of one rank.
-
-    Its counts of collectives changed at `progress_at`, and `confirmed_at` is the last time that it reported them.
-    """
-
-    rank: int
-    host: str = "unknown host"
-    pid: int | None = None
-    ready: bool = False
-    joining: bool = False
-    joined: bool = False
-    returned_at: float | None = None
-    raised: dict[str, Any] | None = None
-    ended: dict[str, Any] | None = None
-    gone: bool = False
-    lost: str | None = None
-    entered: int = 0
-    left_collectives: int = 0
-    progress_at: float = 0.0
-    confirmed_at: float = 0.0
-    stopped_at: float | None = None
-    stop_signal: int | None = None
-    log: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LOG_LINES))
-
-    @property
-    def left(self) -> bool:
-        """Tells whether the rank can take part in nothing any more."""
-        return (
-            self.returned_at is not None or self.raised is not None or self.ended is not None or self.lost is not None
-        )
-
-    @property
-    def waited_s(self) -> float:
-        """Seconds that it is known to have waited in one collective: up to its last report, no longer."""
-        return self.confirmed_at - self.progress_at if self.entered > self.left_collectives and not self.left else 0.0
-
-    @property
-    def died(self) -> bool:
-        """Tells whether the process ended without a word."""
-        return self.ended is not None and self.returned_at is None and self.raised is None
 
 
 @dataclass(frozen=True)
@@ -178,17 +102,17 @@ class JobRecord:
 
     @property
     def all_returned(self) -> bool:
-        """Tells whether the training function has returned on every rank."""
+        """Returns whether the training function has returned on every rank."""
         return all(rank.returned_at is not None for rank in self.ranks)
 
     @property
     def has_evidence(self) -> bool:
-        """Tells whether something has gone wrong, though it may not be clear yet who is to blame."""
+        """Returns whether something has gone wrong, though it may not be clear yet who is to blame."""
         return self._evidence_at is not None
 
     @property
     def all_joined(self) -> bool:
-        """Tells whether every rank has joined the world of collectives."""
+        """Returns whether every rank has joined the world of collectives."""
         return all(rank.joined for rank in self.ranks)
 
     def failure(self, now: float) -> Failure | None:
@@ -248,7 +172,7 @@ class JobRecord:
         return self._raised(numbers[0])
 
     def _raised(self, number: int) -> Failure:
-        return Failure(number, "raised", _describe_raised(self.ranks[number].raised or {}))
+        return Failure(number, "raised", describe_raised(self.ranks[number].raised or {}))
 
     def _unjoined(self, now: float) -> Failure | None:
         """A rank that waits in hvd.init() needs every other rank there."""
@@ -330,41 +254,3 @@ _ALL_WAIT = (
     "or the network between them fails,"
 )
 _LEFT_EARLY = "returned from the training function while other ranks still waited for it in a collective"
-
-
-def signal_name(number: int) -> str:
-    """Gives the name of a signal, such as SIGKILL."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
-def _describe_raised(raised: dict[str, Any]) -> str:
-    """Says what a rank raised, and what to do about memory that was refused."""
-    told = f"raised {raised.get('type')}: {raised.get('message')}"
-    if str(raised.get("type")).rpartition(".")[2] in _REFUSED_MEMORY:
-        return f"{told.rstrip(': ')} (out of memory: use smaller batches, or give each rank more memory)"
-    return told
-
-
-# Python's, and TensorFlow's of a GPU or of its own allocator.
-_REFUSED_MEMORY = frozenset({"MemoryError", "_ArrayMemoryError", "ResourceExhaustedError"})
-
-
-def describe_end(end: dict[str, Any]) -> str:
-    """Says how a process ended that neither returned nor raised."""
-    peak = f"; its memory peaked at {end['peak_bytes'] / 2**20:.0f} MiB" if end.get("peak_bytes") else ""
-    if end.get("out_of_memory"):
-        return (
-            f"was killed by the kernel: out of memory{peak}; give each rank more memory, use smaller batches, or fewer "
-            f"ranks per host"
-        )
-    if end.get("signal"):
-        name = signal_name(end["signal"])
-        cause = " (kill -9, or the kernel when out of memory)" if name == "SIGKILL" else ""
-        return f"was ended by {name}{cause}{peak}"
-    code = end.get("exit_code")
-    if code == 0:
-        return "ended its process with exit code 0 before the training function had returned"
-    return f"ended with exit code {code} without an exception"

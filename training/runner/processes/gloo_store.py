@@ -57,7 +57,7 @@ class KeyValueStore:
         return True
 
     def get(self, key: str, wait_s: float = 0.0) -> bytes | None:
-        """Gives a value, waiting up to `wait_s` for it; None if it is absent."""
+        """Returns a value, waiting up to `wait_s` for it; None if it is absent."""
         with self._changed:
             self._changed.wait_for(lambda: key in self._values, timeout=wait_s)
             return self._values.get(key)
@@ -105,7 +105,7 @@ class _Handler(BaseHTTPRequestHandler):
         return cast("_Server", self.server).store
 
     def _key(self) -> str | None:
-        """Gives scope and key of a request that carries the secret; answers any other."""
+        """Returns scope and key of a request that carries the secret; answers any other."""
         _, secret, *rest = unquote(self.path).split("/", 2) if self.path.startswith("/") else ("", "")
         expected = cast("_Server", self.server).prefix
         if not hmac.compare_digest(secret.encode("utf-8", "replace"), expected.encode()) or not rest:

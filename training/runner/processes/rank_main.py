@@ -23,18 +23,17 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+from ....error_reports import message_of, report_of
 from ....errors import LaunchError
 from ...rank import lazy_imports
 from ...rank import process_context as rank_link
 from ...rank.driver_line import DriverLine
 from ...rank.frames import STACK_SIGNAL, Kind
 from ...rank.process_context import RankLink
-from .failure_verdict import is_consequence
+from .failure_words import is_consequence
 
 EXIT_RAISED = 1
 EXIT_TERMINATED = 128 + signal.SIGTERM
-# In JSON a character may take twelve bytes, and a frame holds a mebibyte.
-MAX_TRACEBACK_CHARACTERS = 64_000
 _WITH_A_BUFFER = frozenset({io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom})
 
 
@@ -163,17 +162,9 @@ def _store(result: Any, descriptor: int) -> dict[str, Any]:
         ) from error
     except Exception as error:
         raise LaunchError(
-            f"the training function returned {type(result).__name__}, which cannot be pickled ({_said(error)}); "
+            f"the training function returned {type(result).__name__}, which cannot be pickled ({message_of(error)}); "
             f"return plain values, or save the object and return its path"
         ) from error
-
-
-def _said(error: BaseException) -> str:
-    """Gives an exception's message, which its class may fail to write."""
-    try:
-        return str(error)
-    except Exception as problem:  # noqa: BLE001 - a user's class may raise anything
-        return f"(its message cannot be written: {type(problem).__name__})"
 
 
 def _report(link: RankLink, error: BaseException) -> None:
@@ -182,16 +173,8 @@ def _report(link: RankLink, error: BaseException) -> None:
     while frames is not None and frames.tb_frame.f_globals.get("__name__") == __name__:
         frames = frames.tb_next
     own = isinstance(error, LaunchError)
-    text = "".join(traceback.format_exception(type(error), error, None if own else frames))
-    kind = type(error)
-    link.send(
-        Kind.RAISED,
-        {
-            "type": kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}",
-            "message": _said(error)[:4000],
-            "traceback": text[-MAX_TRACEBACK_CHARACTERS:],
-            "consequence": is_consequence(kind.__name__, _said(error)),
-        },
-    )
-    sys.stderr.write(text)
+    frames = None if own else frames
+    report = report_of(error, frames)
+    link.send(Kind.RAISED, {**report, "consequence": is_consequence(type(error).__name__, report["message"])})
+    traceback.print_exception(type(error), error, frames)
     sys.stderr.flush()

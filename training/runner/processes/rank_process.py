@@ -23,7 +23,7 @@ from ....errors import LaunchError
 from ...rank.frames import Frame, FrameReader, Kind, pack
 from . import keeper
 from .events import checked_event
-from .failure_verdict import RankEvent
+from .rank_record import RankEvent
 
 SOFT_END_S = 3.0
 MAX_LINE_BYTES = 8192

@@ -51,7 +51,7 @@ class _Unpickler(pickle.Unpickler):
         self._large = large
 
     def persistent_load(self, key: Any) -> Any:
-        """Gives the value that was set aside under `key`."""
+        """Returns the value that was set aside under `key`."""
         kind, index = key
         value = self._large[index]
         return value.decode("utf-8", "surrogatepass") if kind == "str" else bytes(value) if kind == "bytes" else value

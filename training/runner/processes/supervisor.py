@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable, Iterable
 
 from ...rank.frames import STACK_SIGNAL
-from .failure_verdict import RankEvent
 from .rank_process import SOFT_END_S, RankProcess, RankSpec
+from .rank_record import RankEvent
 
 # A rank whose function has returned may still have threads or exit handlers that never end.
 EXIT_GRACE_S = 10.0
@@ -93,7 +93,7 @@ class Supervisor:
 
     @property
     def gone(self) -> bool:
-        """Tells whether nothing of any rank is left."""
+        """Returns whether nothing of any rank is left."""
         return all(process.ended for process in self.ranks.values())
 
     def dump_stacks(self, ranks: Iterable[int]) -> None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import math
-import secrets
 import tempfile
-import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ....errors import LaunchError, NotEnoughSlotsError, RankFailedError
@@ -18,10 +16,12 @@ from ..placement.conversation import Conversation
 from ..placement.gpus import executor_gpus, group_by_machine, visible_to_rank
 from ..placement.job import Job, Listener, assignment, horovod_environment, new_record, place
 from ..processes.events import check_hello, checked_event
-from ..processes.failure_verdict import Failure, RankEvent
+from ..processes.failure_verdict import Failure
 from ..processes.rank_process import append, temporary_file
+from ..processes.rank_record import RankEvent
 from ..processes.return_value import read_value
-from .barrier_task import BEAT_S, TaskPlan, task_function
+from .barrier_stage import BarrierStage, StageEnd
+from .barrier_task import BEAT_S
 from .driver_channel import DriverChannel
 from .event_inbox import Inbox
 from .executor_checks import check_executors, explained, listening_address, reason_of
@@ -48,14 +48,6 @@ _SHOW_REST_S = 5.0
 
 
 _LOST = "lost contact with the driver: its executor was lost, or its Python worker was ended"
-
-
-@dataclass(frozen=True)
-class _SparkDone:
-    """The Spark job has ended."""
-
-    chunks: list[bytes] | None
-    error: Exception | None
 
 
 def run_on_cluster(
@@ -104,19 +96,19 @@ class _BarrierRun:
         self._conversation = Conversation(job.size, listener.on_question, listener.controls, self._say)
         self._passed_over = PassedOver(job.name)
         stack.callback(self._passed_over.close)
-        self._inbox: Inbox[tuple[int, Frame | RankEvent | str | None] | _SparkDone] = Inbox(job.size, self._pass_over)
+        self._inbox: Inbox[tuple[int, Frame | RankEvent | str | None] | StageEnd] = Inbox(job.size, self._pass_over)
         self._hellos: dict[int, dict[str, Any]] = {}
         self._heard_at: list[float | None] = [None] * job.size
         self._hung_up: set[int] = set()
-        self._done: _SparkDone | None = None
+        self._done: StageEnd | None = None
         self._done_at = 0.0
         self._say_passed_over_at = 0.0
         self._store_closed = False
         self._unwritten: OSError | None = None
-        self._thread: threading.Thread | None = None
-        stack.callback(self._join)
+        self._stage = BarrierStage(spark, job, self._inbox.put)
+        stack.callback(self._stage.join, _STAGE_END_S)
+        stack.callback(self._stage.release)
         self._large = stack.enter_context(temporary_file())
-        self._tag = f"lakelens-{secrets.token_hex(8)}"
         context = spark.sparkContext
         conf = context.getConf()
         bind, advertised = listening_address(
@@ -131,46 +123,11 @@ class _BarrierRun:
             on_lost=lambda rank, rule: self._inbox.put((rank, rule)),
         )
         stack.callback(self._channel.close)
-        self._payload = context.broadcast(job.payload)
-        stack.callback(self._destroy_payload)
         self._started_at = time.monotonic()
         stack.callback(self._leave_stage)
-        self._start_stage(advertised)
+        self._stage.start(advertised, self._channel.port, want_lines=listener.on_line is not None)
 
-    # --- the Spark job --------------------------------------------------------------------------------------------
-
-    def _start_stage(self, address: str) -> None:
-        from pyspark import InheritableThread
-
-        import lakelens
-
-        context, job = self._spark.sparkContext, self._job
-        plan = TaskPlan(
-            job=replace(job, payload=b""),
-            address=address,
-            port=self._channel.port,
-            want_lines=self._listener.on_line is not None,
-            version=lakelens.__version__,
-        )
-        body = task_function(plan, self._payload)
-
-        def run_stage() -> None:
-            chunks, error = None, None
-            try:
-                context.addJobTag(self._tag)
-                if context.getLocalProperty("spark.jobGroup.id") is None:
-                    context.setJobGroup(self._tag, f"lakelens: {job.name}, {job.size} ranks", interruptOnCancel=True)
-                else:
-                    context.setJobDescription(f"lakelens: {job.name}, {job.size} ranks")
-                chunks = context.parallelize(range(job.size), job.size).barrier().mapPartitions(body).collect()
-            except Exception as problem:  # noqa: BLE001 - told to the waiting thread, whatever it is
-                error = problem
-            self._inbox.put(_SparkDone(chunks, error))
-
-        # The caller's scheduler pool and job group hold for this thread too: cancelling the caller's group cancels the
-        # job.
-        self._thread = InheritableThread(target=run_stage, name=f"lakelens-{job.name}", daemon=True)
-        self._thread.start()
+    # --- what tasks send ------------------------------------------------------------------------------------------
 
     def _receive(self, rank: int, frame: Frame) -> None:
         """Takes a frame, in the channel's thread.
@@ -210,6 +167,7 @@ class _BarrierRun:
             self._take_deciding()
             if len(self._hellos) == self._job.size:
                 self._conversation.reply()
+            self._listener.controls.raise_if_ended()
             self._show()
             now = time.monotonic()
             if len(self._hellos) < self._job.size and self._done is None:
@@ -225,7 +183,7 @@ class _BarrierRun:
                 self._show_rest(math.inf if self._done.error is None else _SHOW_REST_S)
                 return self._value(self._done)
 
-    def _may_still_hear(self, done: _SparkDone, now: float) -> bool:
+    def _may_still_hear(self, done: StageEnd, now: float) -> bool:
         """Spark's word and the ranks' own accounts come by different ways: Spark's may be the first."""
         if done.error is not None:
             return self._record.has_evidence or now - self._done_at < _ACCOUNTS_S
@@ -287,8 +245,8 @@ class _BarrierRun:
                 self._pass_over(event)
         self._say_passed_over()
 
-    def _take(self, item: tuple[int, Frame | RankEvent | str | None] | _SparkDone) -> None:
-        if isinstance(item, _SparkDone):
+    def _take(self, item: tuple[int, Frame | RankEvent | str | None] | StageEnd) -> None:
+        if isinstance(item, StageEnd):
             self._done, self._done_at = item, time.monotonic()
             return
         rank, told = item
@@ -333,8 +291,8 @@ class _BarrierRun:
         """Says what is waited for, and gives up after `slots_wait_s`."""
         waited = now - self._started_at
         missing = self._job.size - len(self._hellos)
-        if waited > max(self._slots_wait_s, _SAY_AFTER_S) and not self._hellos and not self._tasks_started():
-            others = self._other_jobs()
+        if waited > max(self._slots_wait_s, _SAY_AFTER_S) and not self._hellos and not self._stage.has_slots():
+            others = self._stage.other_jobs()
             self._end_stage()
             raise NotEnoughSlotsError(
                 f"{self._job.name}: none of {self._job.size} tasks could start within {self._slots_wait_s:g} s; "
@@ -346,26 +304,10 @@ class _BarrierRun:
             raise LaunchError(f"{self._job.name}: {missing} of {self._job.size} tasks never reported to the driver")
         if now >= next_notice:
             self._listener.on_notice(
-                f"{self._job.name} waits for {missing} of {self._job.size} tasks to start; {self._other_jobs()}"
+                f"{self._job.name} waits for {missing} of {self._job.size} tasks to start; {self._stage.other_jobs()}"
             )
             return now + 10 * _SAY_AFTER_S
         return next_notice
-
-    def _tasks_started(self) -> bool:
-        """Tells whether Spark has given the stage its slots; a first task then still waits for its Python to start."""
-        tracker = self._spark.sparkContext._jsc.sc().statusTracker()
-        for job_id in tracker.getJobIdsForTag(self._tag):
-            info = self._spark.sparkContext.statusTracker().getJobInfo(job_id)
-            for stage_id in info.stageIds if info else []:
-                stage = self._spark.sparkContext.statusTracker().getStageInfo(stage_id)
-                if stage is not None and stage.numActiveTasks > 0:
-                    return True
-        return False
-
-    def _other_jobs(self) -> str:
-        tracker = self._spark.sparkContext.statusTracker()
-        count = max(0, len(tracker.getActiveJobsIds()) - 1)
-        return f"{count} other Spark jobs are running" if count else "no other Spark job of this session is running"
 
     def _look_for_silence(self, now: float) -> None:
         longest = max(self._record.patience_s, _SILENT_BEATS * BEAT_S)
@@ -376,7 +318,7 @@ class _BarrierRun:
 
     # --- the end --------------------------------------------------------------------------------------------------
 
-    def _value(self, done: _SparkDone) -> Any:
+    def _value(self, done: StageEnd) -> Any:
         if done.error is not None:
             raise explained(done.error, self._job.name) from done.error
         if not self._record.all_returned:
@@ -399,8 +341,7 @@ class _BarrierRun:
         self._channel.send_all(Kind.END, {"dump": [dump] if dump is not None else []})
         self._wait_for_stage(_STAGE_END_S / 3)
         if self._done is None:
-            with contextlib.suppress(Exception):
-                self._spark.sparkContext.cancelJobsWithTag(self._tag)
+            self._stage.cancel()
             self._wait_for_stage(_STAGE_END_S)
 
     def _wait_for_stage(self, seconds: float) -> None:
@@ -417,13 +358,5 @@ class _BarrierRun:
 
     def _leave_stage(self) -> None:
         """Ends what still runs, also after an interruption."""
-        if self._done is None and self._thread is not None:
+        if self._done is None and self._stage.is_started:
             self._end_stage()
-
-    def _destroy_payload(self) -> None:
-        with contextlib.suppress(Exception):
-            self._payload.destroy()
-
-    def _join(self) -> None:
-        if self._thread is not None and self._thread.ident is not None:
-            self._thread.join(timeout=_STAGE_END_S)

@@ -9,20 +9,20 @@ import contextlib
 import os
 import platform
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import IO, Any
 
+from ....error_reports import report_of
 from ....errors import LaunchError
 from ....horovod_build import problem
 from ...rank.frames import MAX_BODY_BYTES, Frame, Kind, pack_pair, unpack_pair
 from ...rank.network import executor_key, interface_of, loopback_interface, machine_key
 from ..placement.job import Job, rank_environment
-from ..processes.failure_verdict import KEPT_LOG_LINES, RankEvent
 from ..processes.gloo_store import LoopbackStore
 from ..processes.rank_process import RankProcess, RankSpec, temporary_file
+from ..processes.rank_record import KEPT_LOG_LINES, RankEvent
 from ..processes.supervisor import Supervisor
 from .task_channel import TaskChannel
 
@@ -206,8 +206,7 @@ class _Task:
     def _refuse(self, error: LaunchError) -> None:
         """Ends the rank because of what cannot be done about its place, and tells the driver so."""
         self._refused = True
-        told = "".join(traceback.format_exception_only(type(error), error))
-        data = {"type": type(error).__qualname__, "message": str(error), "traceback": told, "consequence": False}
+        data = {**report_of(error), "consequence": False}
         self._hear(RankEvent(self.rank, "raised", data))
 
     def _share(self, key: str, value: bytes) -> None:
@@ -248,7 +247,7 @@ class _Task:
         return pieces
 
     def _wait_for_the_driver(self) -> None:
-        """Gives the driver time to hear why before Spark ends the stage."""
+        """Returns the driver time to hear why before Spark ends the stage."""
         self._channel.socket.settimeout(END_WAIT_S)
         deadline = time.monotonic() + END_WAIT_S
         with contextlib.suppress(OSError, LaunchError):

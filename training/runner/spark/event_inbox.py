@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from ..processes.failure_verdict import KEPT_LOG_LINES, RankEvent
+from ..processes.rank_record import KEPT_LOG_LINES, RankEvent
 
 # Of some 100 bytes each, as a rule.
 MAX_SHOWN = 20_000
@@ -56,7 +56,7 @@ class Inbox(Generic[T]):
             self._deciding.put(None)
 
     def take(self, timeout_s: float) -> list[T]:
-        """Gives what decides of what is there; waits `timeout_s` if there is nothing at all."""
+        """Returns what decides of what is there; waits `timeout_s` if there is nothing at all."""
         items = []
         try:
             items.append(self._deciding.get(timeout=0.0 if self._order else timeout_s))
@@ -66,6 +66,6 @@ class Inbox(Generic[T]):
         return [item for item in items if item is not None]
 
     def take_shown(self) -> RankEvent | None:
-        """Gives the next line or message, in the order in which they came as long as none was passed over."""
+        """Returns the next line or message, in the order in which they came as long as none was passed over."""
         with self._lock:
             return self._shown[self._order.popleft()].popleft() if self._order else None

@@ -8,8 +8,8 @@ import threading
 from pathlib import Path
 from typing import IO
 
-from ..processes.failure_verdict import RankEvent
 from ..processes.rank_process import append
+from ..processes.rank_record import RankEvent
 
 _NOT_IN_NAMES = re.compile(r"[^\w.-]+")
 

@@ -92,6 +92,6 @@ def require_classic(spark: Any) -> None:
 
 
 def active_connect_session() -> Any:
-    """Gives the Spark Connect session that this thread works with; None if there is none."""
+    """Returns the Spark Connect session that this thread works with; None if there is none."""
     module = sys.modules.get(_CONNECT)
     return None if module is None else module.SparkSession.getActiveSession()

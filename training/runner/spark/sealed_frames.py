@@ -51,7 +51,7 @@ class Seal:
         self._number = 0
 
     def mac(self, data: bytes) -> bytes:
-        """Gives the HMAC of the next frame."""
+        """Returns the HMAC of the next frame."""
         self._number += 1
         return _mac(self._key, struct.pack(">Q", self._number), data)
 

@@ -106,7 +106,7 @@ class Expected:
     cores: int | None = None
 
     def all_there(self, registered: Registered, wait_s: float = 0.0) -> bool:
-        """Tells whether waiting longer would bring no more slots.
+        """Returns whether waiting longer would bring no more slots.
 
         Args:
             registered: The executors that are there.

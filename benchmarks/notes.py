@@ -1,0 +1,34 @@
+"""What a rank of a benchmark notes, with its time, in the folder that the variable BENCHMARK_FOLDER names."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+
+def note(event: str, **values: float) -> None:
+    """Adds a line to the notes, if a folder for them is given."""
+    folder = os.environ.get("BENCHMARK_FOLDER")
+    if folder:
+        with Path(folder, "notes.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"event": event, "time": time.time(), **values}) + "\n")
+
+
+def notes(folder: Path) -> list[dict[str, Any]]:
+    """Reads the notes of a folder."""
+    return [json.loads(line) for line in (folder / "notes.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def count(event: str) -> int:
+    """Counts the events of a kind."""
+    return sum(entry["event"] == event for entry in notes(Path(os.environ["BENCHMARK_FOLDER"])))
+
+
+def last(event: str, or_of: str) -> float:
+    """Gives the time of the last event of a kind; of the first of another kind if there is none."""
+    found = notes(Path(os.environ["BENCHMARK_FOLDER"]))
+    times = [entry["time"] for entry in found if entry["event"] == event]
+    return float(times[-1] if times else next(entry["time"] for entry in found if entry["event"] == or_of))

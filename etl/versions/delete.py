@@ -1,0 +1,96 @@
+"""Deletes rows by a condition, and keeps their files out of later ingests until their content changes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ...errors import InvalidArgumentError
+from ...results import ReadableResult
+from ..commit.known_classes import count_classes
+from ..log.notes import DELETE
+from ..model import schema
+from ..quarantine.table import DELETED, Quarantine
+from ..spark.path_forms import column_in_one_form
+from .edits import open_edit
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True, repr=False)
+class DeleteResult(ReadableResult):
+    """The result of a deletion.
+
+    Attributes:
+        version: The table's version that holds the result; the latest when no row met the condition.
+        deleted: Deleted rows by class.
+        committed: Whether a new version was made.
+    """
+
+    version: int
+    deleted: dict[str, int] = field(default_factory=dict)
+    committed: bool = False
+
+
+def delete(spark: SparkSession, location: str, where: str) -> DeleteResult:
+    """Deletes the rows that meet a condition, as one commit.
+
+    Their files are listed in the quarantine table with the reason `deleted`. That entry is written first: if the
+    process is killed between the two commits, the rows are still there, and the next ingest removes the entries.
+
+    Args:
+        spark: The session.
+        location: Path, URI or name of the table.
+        where: A Spark SQL condition on the table's columns, such as "label_name = 'cat' AND width < 32".
+
+    Raises:
+        InvalidArgumentError: If `where` is not such a condition.
+        NotADeltaTableError: If there is no table.
+        NotAnImageTableError: If lakelens did not create it.
+        ClassNumbersError: If the table's class numbers are damaged.
+        TableConflictError: If another writer was faster; nothing was deleted.
+    """
+    edit = open_edit(spark, location)
+    found = _select(edit.rows(), where).persist()
+    try:
+        deleted = count_classes(found)
+        if not deleted:
+            return DeleteResult(edit.transaction.version)
+        known = edit.classes()
+        counts = Counter(edit.counts(known))
+        counts.subtract(deleted)
+        Quarantine(edit.spark, location).record(_quarantined(found, f"deleted by {edit.user} where {where}"), None)
+        note = edit.note(DELETE, known.numbers.labels, counts, where=where)
+        version = edit.commit(note, found)
+    finally:
+        found.unpersist()
+    return DeleteResult(version, dict(sorted(deleted.items())), committed=True)
+
+
+def _select(rows: DataFrame, where: str) -> DataFrame:
+    from pyspark.errors import PySparkException
+
+    if not isinstance(where, str) or not where.strip():
+        raise InvalidArgumentError(f"where={where!r}: give a SQL condition, such as \"label_name = 'cat'\"")
+    try:
+        small = [name for name in rows.columns if name not in (schema.IMAGE, schema.ANNOTATIONS)]
+        return rows.where(where).select(*small)
+    except PySparkException as error:
+        first = str(error).strip().splitlines()[0]
+        raise InvalidArgumentError(
+            f"where={where!r} is not a condition on the columns of the table: {first}"
+        ) from error
+
+
+def _quarantined(rows: DataFrame, reason: str) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    values = {
+        schema.PATH: column_in_one_form(schema.PATH),
+        "reason": F.lit(DELETED),
+        "error": F.lit(reason),
+    }
+    names = schema.quarantine_arrow_schema().names
+    return rows.select(*[values.get(name, F.col(name)).alias(name) for name in names])

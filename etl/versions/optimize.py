@@ -1,0 +1,64 @@
+"""Compacts the small data files that streams of small ingests leave, as one commit that changes no row."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ...errors import NotADeltaTableError
+from ...results import ReadableResult
+from ..commit.transaction import noted, user_name
+from ..log.notes import OPTIMIZE, write_note
+from ..model import schema
+from ..spark.catalog import delta_table, is_delta_table
+from ..spark.conflicts import conflicts_named
+from ..spark.writing_session import writing_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_LARGEST_FILE = "spark.databricks.delta.optimize.maxFileSize"
+_SMALL_FILE = "spark.databricks.delta.optimize.minFileSize"
+
+
+@dataclass(frozen=True, repr=False)
+class OptimizeResult(ReadableResult):
+    """The result of a compaction.
+
+    Attributes:
+        version: The table's latest version, which holds the result.
+        files_removed: Data files that were replaced; they stay on disk for older versions until VACUUM.
+        files_added: Data files that took their place.
+        committed: Whether a new version was made; not where nothing is to be gained.
+    """
+
+    version: int
+    files_removed: int
+    files_added: int
+    committed: bool
+
+
+def optimize(spark: SparkSession, location: str) -> OptimizeResult:
+    """Rewrites the small data files of each split into files of about 128 MiB, with row groups as ingests write them.
+
+    Args:
+        spark: The session.
+        location: Path, URI or name of the table.
+
+    Raises:
+        NotADeltaTableError: If there is no table.
+        TableConflictError: If another writer removed files that were being rewritten; nothing was committed.
+    """
+    session = writing_session(spark)
+    if not is_delta_table(session, location):
+        raise NotADeltaTableError(f"{location} holds no Delta table; give the table that is to be compacted")
+    for setting in (_LARGEST_FILE, _SMALL_FILE):
+        session.conf.set(setting, str(schema.TARGET_FILE_BYTES))
+    table = delta_table(session, location)
+    note = write_note(OPTIMIZE, None, None, user=user_name(), id=uuid.uuid4().hex)
+    with noted(session, note), conflicts_named(location):
+        metrics = table.optimize().executeCompaction().select("metrics.*").collect()[0]
+    removed, added = int(metrics["numFilesRemoved"]), int(metrics["numFilesAdded"])
+    version = int(table.history(1).collect()[0]["version"])
+    return OptimizeResult(version, removed, added, committed=removed > 0)

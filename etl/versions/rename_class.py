@@ -1,0 +1,98 @@
+"""Renames a class: its rows and boxes get the new name, its number stays, and later ingests know both names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ...errors import InvalidArgumentError
+from ...options import suggestion
+from ...results import ReadableResult
+from ..annotations.record import MAX_NAME_LENGTH
+from ..log.notes import RENAME
+from ..model import schema
+from ..model.aliases import ALIASES_PROPERTY, add_alias, aliases_of, aliases_property
+from ..model.labels import LABELS_PROPERTY, NO_CLASS, labels_property
+from .edits import open_edit
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+
+@dataclass(frozen=True, repr=False)
+class RenameResult(ReadableResult):
+    """The result of renaming a class.
+
+    Attributes:
+        version: The version that holds the result.
+        old: The name that the class had.
+        new: The name that it has.
+        number: Its number, which stays.
+        rows: Rows that were rewritten: those of the class, and those with boxes of it.
+    """
+
+    version: int
+    old: str
+    new: str
+    number: int
+    rows: int
+
+
+def rename_class(spark: SparkSession, location: str, old: str, new: str) -> RenameResult:
+    """Renames a class as one commit; a later ingest stores files of either name under the new one.
+
+    Args:
+        spark: The session.
+        location: Path, URI or name of the table.
+        old: The name of a class of the table.
+        new: A name that no class of the table has.
+
+    Raises:
+        InvalidArgumentError: If there is no class `old`, or `new` cannot be its name.
+        NotADeltaTableError: If there is no table.
+        NotAnImageTableError: If lakelens did not create it.
+        ClassNumbersError: If the table's class numbers are damaged.
+        TableConflictError: If another writer was faster; nothing was committed.
+    """
+    if not isinstance(new, str) or not new.strip() or new == NO_CLASS or len(new) > MAX_NAME_LENGTH:
+        raise InvalidArgumentError(f"new={new!r}: the name of a class is a text of 1 to {MAX_NAME_LENGTH} characters")
+    edit = open_edit(spark, location)
+    known = edit.classes()
+    labels = known.numbers.labels
+    if old not in labels:
+        raise InvalidArgumentError(f"{location} has no class {old!r}; {suggestion(old, labels)}")
+    if new in labels:
+        raise InvalidArgumentError(
+            f"{location} has a class {new!r} already, with the number {labels[new]}: two classes cannot become one. "
+            f"Delete the rows of {old!r} and ingest their files as {new!r}"
+        )
+    text = edit.transaction.property(ALIASES_PROPERTY)
+    aliases = add_alias(aliases_of({} if text is None else {ALIASES_PROPERTY: text}), old, new)
+    renamed = {new if name == old else name: number for name, number in labels.items()}
+    counts = {new if name == old else name: rows for name, rows in edit.counts(known).items()}
+    note = edit.note(RENAME, renamed, counts, renamed=[old, new])
+    properties = {LABELS_PROPERTY: labels_property(renamed), ALIASES_PROPERTY: aliases_property(aliases)}
+    found = edit.rows().where(_has_name(old))
+    rows = found.select(schema.PATH).count()
+    if rows:
+        version = edit.commit(note, found, _renamed(found, old, new), properties)
+    else:
+        version = edit.commit_properties(note, properties)
+    return RenameResult(version, old, new, labels[old], rows)
+
+
+def _has_name(old: str) -> Column:
+    from pyspark.sql import functions as F
+
+    boxes = F.exists(schema.ANNOTATIONS, lambda box: box["label_name"] == old)
+    return F.coalesce(F.col(schema.LABEL_NAME) == old, F.lit(False)) | F.coalesce(boxes, F.lit(False))
+
+
+def _renamed(rows: DataFrame, old: str, new: str) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    def renamed(name: Column) -> Column:
+        return F.when(name == old, F.lit(new)).otherwise(name)
+
+    boxes = F.transform(schema.ANNOTATIONS, lambda box: box.withField("label_name", renamed(box["label_name"])))
+    return rows.withColumns({schema.LABEL_NAME: renamed(F.col(schema.LABEL_NAME)), schema.ANNOTATIONS: boxes})

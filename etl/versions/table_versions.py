@@ -1,0 +1,218 @@
+"""The versions of an image table, without Spark: what they hold, pins, differences, VACUUM."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...errors import NotADeltaTableError, SessionError
+from ...locations import absolute, is_table_name
+from ...spark.session import require_delta
+from ..log.opening import place_of
+from ..log.snapshot import Snapshot, open_snapshot
+from ..model.labels import labels_of
+from ..pins import pins as pin_files
+from ..quarantine.listing import QuarantineList, list_quarantine_at
+from ..quarantine.table import quarantine_location
+from ..spark.catalog import is_delta_table, path_of
+from .changes import VersionDiff, changes, diff
+from .classes import class_counts
+from .history import VersionInfo, history
+from .protection import pin_version
+from .vacuum import VacuumResult, vacuum
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+Version = int | str | datetime | None
+
+
+class TableVersions:
+    """The part of `ImageTable` that needs no Spark.
+
+    Args:
+        spark: A session with Delta Lake, or None; only needed for names of a catalog.
+        location: Path or URI of the table, or, with a session, its name in the catalog.
+        storage_options: Access to an object store, under delta-rs' names.
+
+    Attributes:
+        location: The table's path, absolute, or its name.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession | None,
+        location: str | Path,
+        *,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> None:
+        if spark is not None:
+            require_delta(spark)
+        self._spark = spark
+        self._options = dict(storage_options or {})
+        self.location = absolute(location)
+
+    def __repr__(self) -> str:
+        return f"ImageTable({self.location!r})"
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session.
+
+        Raises:
+            SessionError: If the table was opened without one.
+        """
+        if self._spark is None:
+            raise SessionError(
+                f"{self!r} was opened without Spark, and this needs it: ImageTable(lakelens.spark_session(), ...)"
+            )
+        return self._spark
+
+    @property
+    def version(self) -> int:
+        """The latest version.
+
+        Raises:
+            NotADeltaTableError: If the table does not exist.
+        """
+        return self.snapshot().version
+
+    def snapshot(self, version: Version = None) -> Snapshot:
+        """Opens one version's files and properties without Spark.
+
+        Args:
+            version: Number, timestamp, pin's name, or None for the latest.
+        """
+        return open_snapshot(self._path(), version, self._options)
+
+    def labels(self, version: Version = None) -> dict[str, int]:
+        """Class numbers by name, as of one version."""
+        return labels_of(self.snapshot(version).configuration)
+
+    def class_counts(self, version: Version = None) -> dict[str, int]:
+        """Number of rows by class name as of one version: in the order of the class numbers, 0 where there is no row.
+
+        After them, by name, classes that have no number, and rows of no class as `(no class)`.
+        """
+        return class_counts(self.snapshot(version), self._options)
+
+    def quarantine(
+        self, *, batch_id: str | None = None, reason: str | None = None, limit: int | None = None
+    ) -> QuarantineList:
+        """The files that could not be stored, each with its reason, and how many there are of each reason.
+
+        Args:
+            batch_id: Only files that this ingest found bad.
+            reason: Only files with this reason.
+            limit: The most files to list.
+
+        Raises:
+            InvalidArgumentError: If `reason` is unknown.
+        """
+        place = self._quarantine_path(self._place())
+        return list_quarantine_at(place, batch_id=batch_id, reason=reason, limit=limit, storage_options=self._options)
+
+    def pin(self, name: str, version: Version = None, *, replace: bool = False) -> int:
+        """Names a version, which protects its files from `vacuum`; returns its number.
+
+        Args:
+            name: Letters, digits, `_`, `.` and `-`, starting with a letter or `_`.
+            version: Number, timestamp, another pin's name, or None for the latest.
+            replace: Whether a pin of that name may move.
+
+        Raises:
+            InvalidArgumentError: If the name is unfit, or already names another version.
+            VersionFilesMissingError: If files of the version are gone.
+        """
+        return pin_version(self._path(), name, version, replace=replace, storage_options=self._options)
+
+    def unpin(self, name: str) -> None:
+        """Removes a pin."""
+        pin_files.unpin(self._place(), name, self._options)
+
+    def untrack(self, run_id: str) -> int:
+        """Removes the protection of versions that a run has read; returns how many there were."""
+        return pin_files.untrack(self._place(), run_id, self._options)
+
+    def pins(self) -> dict[str, int]:
+        """The pins: versions by name."""
+        return pin_files.pins(self._place(), self._options)
+
+    def history(self, limit: int | None = None) -> list[VersionInfo]:
+        """The versions that the log still knows, the newest first, with rows, classes, batch and user.
+
+        Reads the log alone. Rows by class are known for commits of lakelens, which note them.
+
+        Args:
+            limit: Only the newest, this many; None lists all.
+        """
+        return history(self._path(), limit, self._options)
+
+    def diff(self, first: int | str | datetime, second: Version = None) -> VersionDiff:
+        """Counts by class what `changes` lists between two versions; None is the latest."""
+        return diff(self._path(), first, second, self._options)
+
+    def changes(self, first: int | str | datetime, second: Version = None) -> pa.Table:
+        """Lists the rows that differ between two versions; None is the latest.
+
+        Returns:
+            The columns `path`, `label_name` and `change`, one row per kind of change: `added`, `removed`, `content`,
+            `label`, `split`. `label_name` is the class in the second version, for removed rows that in the first.
+
+        Raises:
+            VersionNotFoundError: If the table has no such version.
+            VersionFilesMissingError: If data files that have to be read are gone.
+        """
+        return changes(self._path(), first, second, self._options)
+
+    def vacuum(
+        self,
+        retention_hours: int | None = None,
+        *,
+        dry_run: bool = False,
+        keep_protected: bool = False,
+        allow_short_retention: bool = False,
+    ) -> VacuumResult:
+        """Removes files that no version within the retention needs, and none of a pinned or used version.
+
+        Args:
+            retention_hours: Age in hours from which removed files go; None takes the table's own (168 by default).
+            dry_run: Only tell what would go.
+            keep_protected: Leave the files of protected versions and remove the others, instead of refusing.
+            allow_short_retention: Accept fewer hours than 168: readers and writers that are at work now may break.
+
+        Raises:
+            VersionProtectedError: If files of a pinned version, or of one that a run has used, would go.
+            VersionUnreadableError: If such a version cannot be opened now, so that its files are not known.
+        """
+        return vacuum(
+            self._path(),
+            retention_hours,
+            dry_run=dry_run,
+            keep_protected=keep_protected,
+            allow_short_retention=allow_short_retention,
+            storage_options=self._options,
+        )
+
+    def _path(self) -> str:
+        if not is_table_name(self.location):
+            return self.location
+        self._require()
+        return path_of(self.spark, self.location)
+
+    def _place(self) -> str:
+        return place_of(self._path(), self._options)
+
+    def _quarantine_path(self, path: str) -> str:
+        if is_table_name(self.location):
+            name = quarantine_location(self.location)
+            if is_delta_table(self.spark, name):
+                return path_of(self.spark, name)
+        return quarantine_location(path)
+
+    def _require(self) -> None:
+        if not is_delta_table(self.spark, self.location):
+            raise NotADeltaTableError(f"{self.location} holds no Delta table; ingest into it first, or check the path")

@@ -1,0 +1,218 @@
+"""What models answer on the rows of one table version, as a DataFrame, and the groups that metrics are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ...errors import InvalidArgumentError
+from ...etl.images.stored_image import StoredImage
+from ...etl.spark.catalog import read_table
+from ..model.arrow_batches import PREDICTION_DDL
+from ..model.references import ModelRef
+from ..model.shipping import prediction_task, ship
+from ..scoring.predictions import PASSED_DDL
+from ..scoring.source import ScoredTable
+from ..scoring.tasks import arrow_rows, bounded_arrow_batches, spread
+from .metrics import CALIBRATION_BINS, TOP_K, AnswerGroup
+from .result import Shown
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+_SLICE = "slice_{}"
+_MOST_VALUES = 50
+_KEPT = ("path", "label", "label_name", "prediction", "predicted_name", "probability", "error")
+
+
+@contextmanager
+def predicted_now(
+    model: ModelRef,
+    source: ScoredTable,
+    slices: Sequence[str],
+    batch_bytes: int,
+    custom_objects: Mapping[str, Any] | None,
+) -> Iterator[DataFrame]:
+    """Runs a model over a table version; the answers stay with the executors until the body ends."""
+    spark = source.spark
+    shipped = ship(spark, model, batch_bytes=batch_bytes, custom_objects=custom_objects)
+    images = spread(
+        source.images(more=_slice_columns(source, slices)),
+        row_count=source.rows or 1 << 30,
+        input_shape=model.input_shape,
+        slots=spark.sparkContext.defaultParallelism,
+        row_groups=None,
+    )
+    ddl = ", ".join([PASSED_DDL, *(f"{_SLICE.format(i)} STRING" for i in range(len(slices))), PREDICTION_DDL])
+    rows = _ranked(images.mapInArrow(prediction_task(shipped), ddl), len(slices)).persist()
+    try:
+        with bounded_arrow_batches(spark, arrow_rows(batch_bytes, source.mean_row_bytes)):
+            rows.count()
+        yield rows
+    finally:
+        rows.unpersist()
+
+
+def scored_before(
+    predictions: str, version: int, model: ModelRef, source: ScoredTable, slices: Sequence[str]
+) -> DataFrame:
+    """Reads a model's answers from a predictions table that holds them."""
+    from pyspark.sql import functions
+
+    rows = read_table(source.spark, predictions, version)
+    wanted = {"checkpoint_digest": model.digest, "table": source.location, "version": source.version}
+    for column, value in wanted.items():
+        rows = rows.where(functions.col(column) == value)
+    if source.split is not None:
+        rows = rows.where(functions.col("split") == source.split)
+    if slices:
+        values = source.images(more=_slice_columns(source, slices))
+        values = values.select("path", *(_SLICE.format(i) for i in range(len(slices))))
+        rows = rows.join(values, "path", "left")
+    return _ranked(rows, len(slices))
+
+
+def answer_groups(rows: DataFrame) -> tuple[list[AnswerGroup], dict[int, str], dict[int, str], int]:
+    """Counts answers.
+
+    Returns:
+        Groups of labelled rows, names of true classes, names of predicted classes, and the number of unlabelled rows.
+    """
+    groups: list[AnswerGroup] = []
+    unlabelled = 0
+    true_names: dict[int, str] = {}
+    predicted_names: dict[int, str] = {}
+    for row in _counted(rows, []):
+        if row.label is None:
+            unlabelled += row["rows"]
+            continue
+        groups.append(_group_of(row))
+        if row.label_name:
+            true_names[row.label] = row.label_name
+        if row.predicted_name:
+            predicted_names[row.prediction] = row.predicted_name
+    return groups, true_names, predicted_names, unlabelled
+
+
+def groups_by_value(rows: DataFrame, place: int) -> dict[str, list[AnswerGroup]]:
+    """Counts answers by the values of a slice column; those of the most rows first, 50 at most."""
+    found: dict[str, list[AnswerGroup]] = {}
+    for row in _counted(rows, [_SLICE.format(place)]):
+        if row.label is not None:
+            value = row[_SLICE.format(place)]
+            found.setdefault("(null)" if value is None else value, []).append(_group_of(row))
+    kept = sorted(found, key=lambda value: (-sum(group.rows for group in found[value]), value))[:_MOST_VALUES]
+    return {value: found[value] for value in kept}
+
+
+def paired(before: DataFrame, after: DataFrame) -> DataFrame:
+    """Joins the answers of two models on the same rows: `path`, `label`, `label_name` and both answers."""
+    from pyspark.sql import functions
+
+    answer = ("prediction", "predicted_name", "probability")
+    old = before.select("path", *(functions.col(name).alias(f"{name}_before") for name in answer))
+    new = after.select("path", "label", "label_name", *(functions.col(name).alias(f"{name}_after") for name in answer))
+    return new.join(old, "path").where("label is not null")
+
+
+def worst_mistakes(rows: DataFrame, count: int) -> list[Shown]:
+    """Finds the wrong answers that the model is surest of."""
+    from pyspark.sql import functions
+
+    wrong = rows.where("label is not null and prediction != label")
+    found = wrong.orderBy(functions.desc("probability"), "path").limit(count).collect()
+    return [
+        Shown(
+            row.path,
+            row.label_name or str(row.label),
+            ((_named(row.predicted_name, row.prediction), row.probability),),
+        )
+        for row in found
+    ]
+
+
+def changed_answers(pairs: DataFrame, condition: str, count: int) -> list[Shown]:
+    """Finds pairs of answers that meet a condition, those first of which the second model is surest."""
+    from pyspark.sql import functions
+
+    surest = functions.desc(functions.coalesce("probability_after", functions.lit(0.0)))
+    found = pairs.where(condition).orderBy(surest, "path").limit(count).collect()
+    return [
+        Shown(
+            row.path,
+            row.label_name or str(row.label),
+            tuple(
+                (_named(row[f"predicted_name_{when}"], row[f"prediction_{when}"]), row[f"probability_{when}"])
+                for when in ("before", "after")
+            ),
+        )
+        for row in found
+    ]
+
+
+def with_images(shown: Sequence[Shown], source: ScoredTable) -> list[Shown]:
+    """Fetches the stored images of a few rows."""
+    if not shown:
+        return []
+    rows = source.images().where(_path_in([one.path for one in shown]))
+    stored = {row["path"]: StoredImage.of_row(row.asDict()) for row in rows.collect()}
+    return [replace(one, image=stored[one.path]) for one in shown if one.path in stored]
+
+
+def _path_in(paths: Sequence[str]) -> Column:
+    from pyspark.sql import functions
+
+    return functions.col("path").isin(list(paths))
+
+
+def _named(name: str | None, number: int | None) -> str:
+    return name or ("error" if number is None else str(number))
+
+
+def _slice_columns(source: ScoredTable, slices: Sequence[str]) -> list[Column]:
+    """Reads columns as texts.
+
+    Raises:
+        InvalidArgumentError: If the table lacks one.
+    """
+    from pyspark.sql import functions
+
+    columns = read_table(source.spark, source.location, source.version).columns
+    for name in slices:
+        if name not in columns:
+            raise InvalidArgumentError(
+                f"slice {name!r}: {source.name} has no such column; its columns: {', '.join(columns)}"
+            )
+    return [functions.col(f"`{name}`").cast("string").alias(_SLICE.format(i)) for i, name in enumerate(slices)]
+
+
+def _ranked(rows: DataFrame, slices: int) -> DataFrame:
+    """Replaces the list of probabilities by what is needed of it: the rank of the true class, and the bin."""
+    from pyspark.sql import functions
+
+    rank = functions.expr("size(filter(probabilities, p -> p > get(probabilities, label)))")
+    # Of a class that the model does not know there is no probability.
+    knows = functions.expr("label is not null and error is null and label < size(probabilities)")
+    bins = functions.floor(functions.col("probability") * CALIBRATION_BINS)
+    return rows.select(
+        *_KEPT,
+        *(_SLICE.format(i) for i in range(slices)),
+        functions.when(knows, functions.least(rank, functions.lit(max(TOP_K)))).alias("true_rank"),
+        functions.least(bins, functions.lit(CALIBRATION_BINS - 1)).cast("int").alias("bin"),
+    )
+
+
+def _counted(rows: DataFrame, more: Sequence[str]) -> list[Any]:
+    from pyspark.sql import functions
+
+    columns = ("label", "label_name", "prediction", "predicted_name", "true_rank", "bin")
+    counted = rows.groupBy(*columns, *more).agg(
+        functions.count(functions.lit(1)).alias("rows"), functions.sum("probability").alias("confidence")
+    )
+    return list(counted.collect())
+
+
+def _group_of(row: Any) -> AnswerGroup:
+    return AnswerGroup(row.label, row.prediction, row.true_rank, row.bin, row["rows"], row.confidence or 0.0)

@@ -1,0 +1,135 @@
+"""Two models on the same rows: which answers changed, for better or worse, and by which class; pure arithmetic."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ...errors import MissingDependencyError
+
+
+class PairGroup(NamedTuple):
+    """Rows with the same label and the same two answers; an answer of None is an error."""
+
+    label: int
+    before: int | None
+    after: int | None
+    rows: int
+
+
+@dataclass(frozen=True)
+class ClassChange:
+    """One class under both models.
+
+    Attributes:
+        name: The class.
+        label: Its number.
+        support: Rows whose true class it is.
+        recall_before: Share of them that the first model finds, 0..1; None without rows.
+        recall_after: The same of the second model.
+        mended: Rows that only the second model has right.
+        broken: Rows that only the first model has right.
+        trained_before: Training rows of the class in the first model's table version; None where not known.
+        trained_after: The same of the second model's.
+    """
+
+    name: str
+    label: int
+    support: int
+    recall_before: float | None
+    recall_after: float | None
+    mended: int
+    broken: int
+    trained_before: int | None = None
+    trained_after: int | None = None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How a second model's answers differ from a first one's.
+
+    Attributes:
+        rows: Labelled rows that both models were asked.
+        changed: Rows whose answer differs.
+        mended: Rows that only the second model has right.
+        broken: Rows that only the first model has right.
+        p_value: Of McNemar's exact test: how probable so uneven a split of mended and broken rows is if both models
+            are equally good.
+        classes: By label number.
+        mended_class: The class with the most rows mended over those broken; None if no class has gained.
+    """
+
+    rows: int
+    changed: int
+    mended: int
+    broken: int
+    p_value: float
+    classes: list[ClassChange]
+    mended_class: str | None
+
+
+def compare_groups(
+    groups: Sequence[PairGroup],
+    names: Mapping[int, str],
+    trained: tuple[Mapping[str, int] | None, Mapping[str, int] | None] = (None, None),
+) -> Comparison:
+    """Derives a comparison from groups of rows.
+
+    Args:
+        groups: The labelled rows.
+        names: Class names by number.
+        trained: Training rows by class name, of the first and of the second model; None where not known.
+
+    Raises:
+        MissingDependencyError: If SciPy is not installed.
+    """
+    support: Counter[int] = Counter()
+    found_before: Counter[int] = Counter()
+    found_after: Counter[int] = Counter()
+    both: Counter[int] = Counter()
+    for group in groups:
+        was_right, is_right = group.before == group.label, group.after == group.label
+        support[group.label] += group.rows
+        found_before[group.label] += group.rows * was_right
+        found_after[group.label] += group.rows * is_right
+        both[group.label] += group.rows * (was_right and is_right)
+    classes = []
+    for label in sorted({*support, *names}):
+        name, rows = names.get(label, str(label)), support[label]
+        counts = [None if one is None else one.get(name, 0) for one in trained]
+        classes.append(
+            ClassChange(
+                name,
+                label,
+                rows,
+                found_before[label] / rows if rows else None,
+                found_after[label] / rows if rows else None,
+                found_after[label] - both[label],
+                found_before[label] - both[label],
+                *counts,
+            )
+        )
+    mended, broken = sum(one.mended for one in classes), sum(one.broken for one in classes)
+    gained = max(classes, key=lambda one: one.mended - one.broken, default=None)
+    return Comparison(
+        rows=support.total(),
+        changed=sum(group.rows for group in groups if group.before != group.after),
+        mended=mended,
+        broken=broken,
+        p_value=mcnemar(mended, broken),
+        classes=classes,
+        mended_class=gained.name if gained is not None and gained.mended > gained.broken else None,
+    )
+
+
+def mcnemar(mended: int, broken: int) -> float:
+    """Gives the p-value of McNemar's exact test: a binomial test of the rows that only one model has right."""
+    if mended + broken == 0:
+        return 1.0
+    try:
+        from scipy.stats import binomtest
+    except ImportError as error:
+        raise MissingDependencyError("McNemar's test needs SciPy: pip install 'lakelens[demo]'") from error
+    return float(binomtest(mended, mended + broken).pvalue)

@@ -1,0 +1,217 @@
+"""The pictures of an evaluation, as PNG bytes from plain numbers. Needs matplotlib, which is asked for here."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from PIL import Image
+
+from ...errors import ImageError
+from ...etl.images.stored_image import decode_image
+from ...etl.profile.plots import readable
+from ...html_page import tail_of
+from ...training.record.run_plots import draw_confusion_matrix, dress, new_figure, short_name, to_png
+from ...training.tasks.class_metrics import ClassMetrics
+from .comparison import ClassChange, Comparison
+from .metrics import CalibrationBin, Evaluation
+from .result import Shown
+
+MOST_CLASSES_DRAWN = 25
+THUMBNAIL_SIDE_PX = 160
+_BEFORE, _AFTER, _HIGHLIGHT, _WRONG = "#b8bec6", "#2a6fb0", "#d9822b", "#c0392b"
+_PRECISION, _RECALL = "#E69F00", "#0072B2"
+_INK, _GRID = "#333333", "#e6e6e6"
+_SHEET_COLUMNS = 6
+
+
+def draw_plots(evaluation: Evaluation, mistakes: Sequence[Shown]) -> dict[str, bytes]:
+    """Draws what an evaluation has data for.
+
+    Returns:
+        PNG files by name without suffix.
+
+    Raises:
+        MissingDependencyError: If matplotlib is not installed.
+    """
+    plots = {}
+    if evaluation.rows:
+        plots["classes"] = _draw_classes(evaluation.classes)
+        plots["confusion_matrix"] = draw_confusion_matrix(
+            evaluation.confusion, [one.name for one in evaluation.classes]
+        )
+    if evaluation.calibration:
+        plots["calibration"] = _draw_calibration(evaluation.calibration, evaluation.ece or 0.0)
+    if mistakes:
+        plots["worst_mistakes"] = _draw_sheet(mistakes)
+    return plots
+
+
+def draw_slices(slices: Mapping[str, Evaluation], column: str, whole: float | None) -> bytes:
+    """Draws the accuracy of each value of a column."""
+    figure = new_figure(8, max(1.8, 0.3 * len(slices) + 1.1))
+    axis = figure.subplots()
+    values = [one.accuracy or 0.0 for one in slices.values()]
+    axis.barh(range(len(values)), values, 0.7, color=_AFTER)
+    for place, (value, one) in enumerate(zip(values, slices.values(), strict=True)):
+        axis.text(value + 0.01, place, f"{value:.3f}  ({one.rows:,})", va="center", fontsize=8, color=_INK)
+    if whole is not None:
+        axis.axvline(whole, color=_INK, linewidth=0.8, linestyle=(0, (4, 3)))
+    axis.set_yticks(range(len(values)), [_text(value) for value in slices])
+    axis.invert_yaxis()
+    axis.set_xlim(0, 1.18)
+    dress(axis, f"accuracy by {_text(column)}; in brackets: rows; dashed: all rows")
+    return to_png(figure)
+
+
+def draw_comparison(comparison: Comparison, samples: Sequence[Shown], names: tuple[str, str]) -> bytes:
+    """Draws recall per class of both models beside images whose answer changed.
+
+    With many classes only those whose recall changed most are drawn, and the title says so.
+
+    Args:
+        comparison: The numbers.
+        samples: Images with the answers of both models, at most twelve are drawn.
+        names: What the two models are called.
+    """
+    drawn = _most_changed(comparison)
+    figure = new_figure(11.5, max(5.2, 0.34 * len(drawn) + 1.6))
+    left, right = figure.subfigures(1, 2, squeeze=False, width_ratios=[1.15, 1])[0]
+    _draw_recalls(left.subplots(), drawn, comparison, names)
+    shown = list(samples)[:12]
+    if shown:
+        grid = right.subplots(max(1, -(-len(shown) // 4)), 4, squeeze=False)
+        right.suptitle(f"Truth, then {_text(names[0])} → {_text(names[1])}", fontsize=11)
+        for axis in grid.flat:
+            axis.axis("off")
+        for axis, one in zip(grid.flat, shown, strict=False):
+            _draw_sample(axis, one)
+    return to_png(figure)
+
+
+def thumbnail(one: Shown) -> bytes | None:
+    """Makes a small JPEG of a stored image; None where it does not decode."""
+    image = _decoded(one)
+    if image is None:
+        return None
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=85)
+    return buffer.getvalue()
+
+
+def _draw_classes(classes: Sequence[ClassMetrics]) -> bytes:
+    worst = sorted(classes, key=lambda one: (one.f1 is None, one.f1 or 0.0))[:MOST_CLASSES_DRAWN]
+    figure = new_figure(9, max(2.2, 0.36 * len(worst) + 1.3))
+    axis = figure.subplots()
+    for offset, colour, name in ((-0.2, _PRECISION, "precision"), (0.2, _RECALL, "recall")):
+        values = [getattr(one, name) or 0.0 for one in worst]
+        axis.barh([place + offset for place in range(len(worst))], values, 0.36, color=colour, label=name)
+        for place, one in enumerate(worst):
+            value = getattr(one, name)
+            text = "none" if value is None else f"{value:.2f}"
+            axis.text((value or 0.0) + 0.01, place + offset, text, va="center", fontsize=7, color=_INK)
+    axis.set_yticks(range(len(worst)), [f"{_text(one.name)}  ({one.support:,})" for one in worst])
+    axis.invert_yaxis()
+    axis.set_xlim(0, 1.1)
+    few = f"the {len(worst)} of {len(classes)} classes of the lowest F1" if len(worst) < len(classes) else "classes"
+    dress(axis, f"{few}, the lowest F1 first; in brackets: rows")
+    figure.legend(loc="outside upper right", ncols=2, frameon=False, fontsize=9)
+    return to_png(figure)
+
+
+def _draw_calibration(bins: Sequence[CalibrationBin], ece: float) -> bytes:
+    figure = new_figure(5.4, 5.2)
+    top, bottom = figure.subplots(2, 1, height_ratios=[3, 1], sharex=True)
+    top.plot([0, 1], [0, 1], color="#999999", linewidth=1, linestyle=(0, (4, 3)), label="perfectly calibrated")
+    places = [one.confidence for one in bins]
+    accuracies = [one.accuracy for one in bins]
+    # A point's area says how many answers it stands for: a few of them tell little.
+    most = max(one.rows for one in bins)
+    top.plot(places, accuracies, color=_AFTER, linewidth=0.8, label="model")
+    top.scatter(places, accuracies, [8 + 90 * one.rows / most for one in bins], color=_AFTER, zorder=3)
+    top.set_xlim(0, 1)
+    top.set_ylim(-0.03, 1.06)
+    top.set_ylabel("share that is right", fontsize=9, color=_INK)
+    top.grid(color=_GRID, linewidth=0.8)
+    top.legend(frameon=False, fontsize=8, loc="center left")
+    dress(top, f"reliability; expected calibration error {ece:.3f}")
+    bottom.bar(places, [one.rows for one in bins], 0.03, color=_AFTER)
+    bottom.set_xlabel("probability of the answer", fontsize=9, color=_INK)
+    bottom.set_ylabel("rows", fontsize=9, color=_INK)
+    dress(bottom, "")
+    return to_png(figure)
+
+
+def _draw_recalls(axis: Any, lines: Sequence[ClassChange], whole: Comparison, names: tuple[str, str]) -> None:
+    places = range(len(lines))
+    axis.barh([p - 0.2 for p in places], [one.recall_before or 0 for one in lines], 0.38, color=_BEFORE)
+    colours = [_HIGHLIGHT if one.name == whole.mended_class else _AFTER for one in lines]
+    axis.barh([p + 0.2 for p in places], [one.recall_after or 0 for one in lines], 0.38, color=colours)
+    for place, one in enumerate(lines):
+        for offset, value in ((-0.2, one.recall_before), (0.2, one.recall_after)):
+            text = "-" if value is None else f"{value:.2f}"
+            axis.text((value or 0) + 0.01, place + offset, text, va="center", fontsize=8, color=_INK)
+    axis.set_yticks(list(places), [_with_rows(one) for one in lines])
+    for label, one in zip(axis.get_yticklabels(), lines, strict=True):
+        label.set_fontweight("bold" if one.name == whole.mended_class else "normal")
+    axis.invert_yaxis()
+    axis.set_xlim(0, 1.12)
+    axis.set_xlabel("recall on the same images", fontsize=9, color=_INK)
+    some = f" ({len(lines)} of {len(whole.classes)}, most changed)" if len(lines) < len(whole.classes) else ""
+    trained = "\nin brackets: training images" if any(one.trained_after is not None for one in lines) else ""
+    dress(axis, f"Recall per class{some}: {_text(names[0])} (grey), {_text(names[1])} (colour){trained}")
+
+
+def _with_rows(one: ClassChange) -> str:
+    if one.trained_before is None or one.trained_after is None:
+        return _text(one.name)
+    return f"{_text(one.name)}  ({one.trained_before:,} → {one.trained_after:,})"
+
+
+def _most_changed(comparison: Comparison) -> list[ClassChange]:
+    def order(one: ClassChange) -> tuple[bool, int]:
+        return one.name != comparison.mended_class, -(one.mended + one.broken)
+
+    kept = {one.label for one in sorted(comparison.classes, key=order)[:MOST_CLASSES_DRAWN]}
+    return [one for one in comparison.classes if one.label in kept]
+
+
+def _draw_sheet(shown: Sequence[Shown]) -> bytes:
+    rows = -(-len(shown) // _SHEET_COLUMNS)
+    figure = new_figure(2.1 * _SHEET_COLUMNS, 2.6 * rows)
+    grid = figure.subplots(rows, _SHEET_COLUMNS, squeeze=False)
+    for axis in grid.flat:
+        axis.axis("off")
+    for axis, one in zip(grid.flat, shown, strict=False):
+        _draw_sample(axis, one)
+    return to_png(figure)
+
+
+def _draw_sample(axis: Any, one: Shown) -> None:
+    image = _decoded(one)
+    if image is not None:
+        axis.imshow(image, interpolation="nearest")
+    said = " → ".join(_said(*answer) for answer in one.answers)
+    right = one.answers[-1][0] == one.truth
+    axis.set_title(f"{_text(one.truth)}\n{said}", fontsize=8, color=_INK if right else _WRONG)
+    axis.text(0.5, -0.02, _text(tail_of(one.path)), transform=axis.transAxes, ha="center", va="top", fontsize=6)
+
+
+def _said(name: str, probability: float | None) -> str:
+    return _text(name) if probability is None else f"{_text(name)} {probability:.2f}"
+
+
+def _decoded(one: Shown) -> Image.Image | None:
+    if one.image is None:
+        return None
+    try:
+        image = decode_image(one.image, target_size=THUMBNAIL_SIDE_PX).image.convert("RGB")
+    except ImageError:
+        return None
+    image.thumbnail((THUMBNAIL_SIDE_PX, THUMBNAIL_SIDE_PX))
+    return image
+
+
+def _text(name: str) -> str:
+    return short_name(readable(name))

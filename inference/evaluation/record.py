@@ -1,0 +1,64 @@
+"""Where an evaluation is kept: a folder, and the run of the model."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from ...errors import InvalidArgumentError
+from ...tracking.runs import as_tracking_errors, open_client
+from ..model.references import ModelRef
+from .result import EvaluationResult
+
+PAGE = "evaluation.html"
+_UNFIT = re.compile(r"[^\w.-]+")
+
+
+def place_of(table: str, version: int, split: str | None) -> str:
+    """Names an evaluation by what it is of, such as `images-v3-test`."""
+    return file_name(f"{table.rstrip('/').rpartition('/')[2]}-v{version}-{split or 'all'}")
+
+
+def file_name(name: str, suffix: str = "") -> str:
+    """Makes a name fit for files and for MLflow."""
+    return _UNFIT.sub("_", name) + suffix
+
+
+def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Writes page and pictures into a folder, which is made if need be.
+
+    Raises:
+        InvalidArgumentError: If the folder cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, data in files.items():
+            (folder / name).write_bytes(data)
+    except OSError as error:
+        raise InvalidArgumentError(
+            f"output = {str(folder)!r} cannot be written ({error}); give another folder"
+        ) from error
+
+
+def record_evaluation(model: ModelRef, result: EvaluationResult, files: Mapping[str, bytes]) -> str | None:
+    """Writes an evaluation into the model's run: metrics as `evaluation/<table>-v<version>-<split>/<name>`, and files.
+
+    Returns:
+        Where the files are, as `runs:/<id>/...`; None for a model that was given by its path.
+
+    Raises:
+        TrackingError: If the store does not take it.
+    """
+    if model.tracking_uri is None or model.run_id is None:
+        return None
+    place = f"evaluation/{place_of(result.table, result.version, result.split)}"
+    client = open_client(model.tracking_uri)
+    with as_tracking_errors(model.tracking_uri, f"write an evaluation into run {model.run_id}"):
+        for name, value in result.evaluation.scores.items():
+            client.log_metric(model.run_id, f"{place}/{name}", value)
+        with tempfile.TemporaryDirectory(prefix="lakelens-evaluation-") as folder:
+            write_files(Path(folder), files)
+            client.log_artifacts(model.run_id, folder, place)
+    return f"runs:/{model.run_id}/{place}"

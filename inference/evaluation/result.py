@@ -1,0 +1,86 @@
+"""What an evaluation has found."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ...etl.images.stored_image import StoredImage
+from .comparison import Comparison
+from .metrics import Evaluation
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One image with its true class and what each model says of it.
+
+    Attributes:
+        path: The row's path.
+        truth: Name of the true class.
+        answers: For each model its answer and the probability of it; None for an error.
+        image: What the table stores of it, once it was fetched.
+    """
+
+    path: str
+    truth: str
+    answers: tuple[tuple[str, float | None], ...]
+    image: StoredImage | None = None
+
+
+@dataclass(frozen=True)
+class EvaluationResult:
+    """One model on one table version, and against another model.
+
+    Attributes:
+        model: The model as the caller named it.
+        digest: Digest of its checkpoint.
+        run_id: The run that trained it; None if not known.
+        trained_on: `table@version` that it was trained on; None if not known.
+        table: Location of the image table.
+        version: The version that was evaluated.
+        split: The split; None for all rows.
+        evaluation: The metrics.
+        slices: For each slice column the metrics by its values.
+        compared: The model that it is compared with, as the caller named it.
+        other: The metrics of that model.
+        comparison: What differs; None without another model.
+        page: Path of the HTML page; None if none was asked for.
+        artifacts: Where the run keeps page and PNG files, as `runs:/<id>/...`; None if it does not.
+    """
+
+    model: str
+    digest: str
+    run_id: str | None
+    trained_on: str | None
+    table: str
+    version: int
+    split: str | None
+    evaluation: Evaluation
+    slices: dict[str, dict[str, Evaluation]] = field(default_factory=dict)
+    compared: str | None = None
+    other: Evaluation | None = None
+    comparison: Comparison | None = None
+    page: str | None = None
+    artifacts: str | None = None
+
+    def as_facts(self) -> dict[str, Any]:
+        """Writes the result as plain values, for JSON."""
+        facts: dict[str, Any] = {
+            name: getattr(self, name)
+            for name in ("model", "digest", "run_id", "trained_on", "table", "version", "split", "page", "artifacts")
+        }
+        facts |= _numbers(self.evaluation)
+        facts["classes"] = [asdict(one) for one in self.evaluation.classes]
+        if self.slices:
+            facts["slices"] = {
+                column: {value: _numbers(one) for value, one in values.items()}
+                for column, values in self.slices.items()
+            }
+        if self.comparison is not None and self.other is not None:
+            facts["compared"] = {"model": self.compared, **_numbers(self.other)}
+            facts["comparison"] = asdict(self.comparison)
+        return facts
+
+
+def _numbers(evaluation: Evaluation) -> dict[str, Any]:
+    return {"rows": evaluation.rows, "errors": evaluation.errors, **evaluation.scores}

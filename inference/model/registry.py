@@ -1,0 +1,275 @@
+"""Registered models: their versions and aliases, and the checkpoint that each of them is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ...errors import CheckpointError, InvalidArgumentError, ModelNotFoundError
+from ...tracking.logged_models import has_logged_model, register_logged_model
+from ...tracking.run_listing import RunDetails, open_existing_store, show_run
+from ...tracking.runs import (
+    DIGEST_TAG,
+    TABLE_TAG,
+    VERSION_TAG,
+    as_tracking_errors,
+    open_client,
+    register_model,
+    resolve_tracking_uri,
+)
+from .references import ModelRef, resolve_model
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities.model_registry import ModelVersion
+
+PROMOTION_TAG_PREFIX = "lakelens.promotion."
+
+
+@dataclass(frozen=True)
+class RegisteredVersion:
+    """One version of a registered model.
+
+    Attributes:
+        name: The registered model.
+        version: Its number.
+        aliases: The aliases that lead to it.
+        digest: Digest of its checkpoint, as it was registered; None for one that lakelens did not register.
+        run_id: The run that trained it; None if not known.
+        trained_on: `table@version`; None if not known.
+        created_ms: When it was registered, in milliseconds since 1970.
+        promotions: For each alias that it was proposed for what was decided, as JSON.
+    """
+
+    name: str
+    version: int
+    aliases: tuple[str, ...]
+    digest: str | None
+    run_id: str | None
+    trained_on: str | None
+    created_ms: int
+    promotions: Mapping[str, str]
+
+    @property
+    def uri(self) -> str:
+        """The reference to it."""
+        return f"models:/{self.name}/{self.version}"
+
+
+@dataclass(frozen=True)
+class ModelDifference:
+    """How two models differ in what their runs say.
+
+    Attributes:
+        first: The first model's run.
+        second: The second model's run.
+        params: Parameters that differ, by name: the first's value and the second's.
+        metrics: Metrics that both or one has, by name: the first's value and the second's.
+    """
+
+    first: RunDetails
+    second: RunDetails
+    params: Mapping[str, tuple[str | None, str | None]]
+    metrics: Mapping[str, tuple[float | None, float | None]]
+
+
+def list_versions(name: str | None = None, tracking_uri: str | None = None) -> list[RegisteredVersion]:
+    """Lists registered models, or the versions of one; the newest version of each first.
+
+    Raises:
+        ModelNotFoundError: If there is no such model.
+        InvalidArgumentError: If there is no such store.
+        TrackingError: If the store does not answer.
+    """
+    uri, client = open_existing_store(tracking_uri)
+    with as_tracking_errors(uri, "list registered models"):
+        names = [name] if name is not None else sorted(one.name for one in client.search_registered_models())
+        found = []
+        for known in names:
+            aliases = _aliases(client, known)
+            versions = client.search_model_versions(f"name = '{known}'")
+            found += [_described(client, one, aliases) for one in sorted(versions, key=lambda one: -int(one.version))]
+        return found
+
+
+def register(reference: str, name: str, alias: str | None = None, tracking_uri: str | None = None) -> RegisteredVersion:
+    """Registers the model that a reference leads to; one that the name has already is not registered twice.
+
+    Args:
+        reference: Any form that `resolve_model` takes and that leads to a run.
+        name: Registered model; made when it is not there.
+        alias: Alias that then leads to the version.
+        tracking_uri: As for `train`.
+
+    Raises:
+        ModelNotFoundError: If the reference leads to no model, or to one whose run is not known.
+        CheckpointError: If the checkpoint is damaged, or is not that of its run.
+        TrackingError: If the store refuses.
+    """
+    model = resolve_model(reference, tracking_uri)
+    uri = model.tracking_uri or resolve_tracking_uri(tracking_uri)
+    client = open_client(uri)
+    run_id = _require_run(client, model)
+    with as_tracking_errors(uri, f"register {reference} as {name!r}"):
+        number = _registered_already(client, name, model.digest)
+        if number is None:
+            add = register_logged_model if has_logged_model(client, run_id) else register_model
+            number = add(run_id, name, tracking_uri=uri)
+    if alias is not None:
+        set_alias(name, number, alias, uri)
+    return version_of(name, number, uri)
+
+
+def set_alias(name: str, version: int, alias: str, tracking_uri: str | None = None) -> RegisteredVersion:
+    """Lets an alias lead to a version, once its files were compared with the digest in its run.
+
+    Raises:
+        ModelNotFoundError: If there is no such version, or its run is not known.
+        CheckpointError: If the version's checkpoint is not that of its run.
+        TrackingError: If the store refuses.
+    """
+    uri = resolve_tracking_uri(tracking_uri)
+    model = resolve_model(f"models:/{name}/{version}", uri)
+    client = open_client(uri)
+    _require_run(client, model)
+    with as_tracking_errors(uri, f"set alias {alias!r} of model {name!r}"):
+        client.set_registered_model_alias(name, alias, str(version))
+    return version_of(name, version, uri)
+
+
+def version_of(name: str, version: int, tracking_uri: str | None = None) -> RegisteredVersion:
+    """Describes one version.
+
+    Raises:
+        ModelNotFoundError: If there is no such version.
+    """
+    for one in list_versions(name, tracking_uri):
+        if one.version == version:
+            return one
+    raise ModelNotFoundError(f"model {name!r} has no version {version}")
+
+
+def version_behind(name: str, alias: str, tracking_uri: str | None = None) -> RegisteredVersion | None:
+    """Finds the version that an alias leads to; None where there is no such model or alias."""
+    try:
+        versions = list_versions(name, tracking_uri)
+    except ModelNotFoundError:
+        return None
+    return next((one for one in versions if alias in one.aliases), None)
+
+
+def compare_runs(first: str, second: str, tracking_uri: str | None = None) -> ModelDifference:
+    """Compares what the runs of two models say.
+
+    Raises:
+        ModelNotFoundError: If a reference leads to no model, or to one whose run is not known.
+    """
+    details = []
+    for reference in (first, second):
+        model = resolve_model(reference, tracking_uri)
+        if model.run_id is None:
+            raise ModelNotFoundError(f"{reference!r}: its run is not known, so that there is nothing to compare")
+        details.append(show_run(model.run_id, tracking_uri))
+    one, other = details
+    params = _both(one.params, other.params)
+    return ModelDifference(
+        one,
+        other,
+        {name: values for name, values in params.items() if values[0] != values[1]},
+        _both(one.metrics, other.metrics),
+    )
+
+
+def parse_version(reference: str) -> tuple[str, int]:
+    """Reads `models:/name/3` or `name/3`.
+
+    Raises:
+        InvalidArgumentError: If it is neither.
+    """
+    name, slash, number = reference.removeprefix("models:").lstrip("/").rpartition("/")
+    if not slash or not name or not number.isdecimal():
+        raise InvalidArgumentError(
+            f"{reference!r} names no version of a registered model; give models:/<name>/<version>"
+        )
+    return name, int(number)
+
+
+def _require_run(client: MlflowClient, model: ModelRef) -> str:
+    """Gives the id of the run that trained a model, whose digest must be that of the checkpoint.
+
+    Raises:
+        ModelNotFoundError: If the run is not known.
+        CheckpointError: If the digests differ.
+    """
+    from mlflow.exceptions import MlflowException
+
+    if model.run_id is None:
+        raise ModelNotFoundError(
+            f"{model.uri!r}: the run that trained it is not known; only models of runs are registered"
+        )
+    try:
+        said = client.get_run(model.run_id).data.tags.get(DIGEST_TAG)
+    except MlflowException as error:
+        raise ModelNotFoundError(
+            f"{model.uri!r}: its run {model.run_id} is not in the store: {error.message}"
+        ) from error
+    if said != model.digest:
+        raise CheckpointError(
+            f"{model.uri}: its checkpoint has digest {model.digest}, and run {model.run_id}, which trained it, wrote "
+            f"{said}: they are not the same model. Register the run again: "
+            f"lakelens models register runs:/{model.run_id} NAME"
+        )
+    return model.run_id
+
+
+def _aliases(client: MlflowClient, name: str) -> Mapping[str, Any]:
+    """Gives the version that each alias of a model leads to.
+
+    Raises:
+        ModelNotFoundError: If there is no such model.
+    """
+    from mlflow.exceptions import MlflowException
+
+    try:
+        aliases: Mapping[str, Any] = client.get_registered_model(name).aliases
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise
+        raise ModelNotFoundError(f"the registry has no model {name!r}: {error.message}") from error
+    return aliases
+
+
+def _registered_already(client: MlflowClient, name: str, digest: str) -> int | None:
+    versions = client.search_model_versions(f"name = '{name}'")
+    return max((int(one.version) for one in versions if one.tags.get(DIGEST_TAG) == digest), default=None)
+
+
+def _described(client: MlflowClient, version: ModelVersion, aliases: Mapping[str, Any]) -> RegisteredVersion:
+    from mlflow.exceptions import MlflowException
+
+    trained_on = None
+    try:
+        tags = client.get_run(version.run_id).data.tags if version.run_id else {}
+    except MlflowException:  # the run was deleted
+        tags = {}
+    if TABLE_TAG in tags:
+        trained_on = f"{tags[TABLE_TAG]}@{tags.get(VERSION_TAG)}"
+    return RegisteredVersion(
+        name=version.name,
+        version=int(version.version),
+        aliases=tuple(sorted(alias for alias, number in aliases.items() if str(number) == str(version.version))),
+        digest=version.tags.get(DIGEST_TAG),
+        run_id=version.run_id or None,
+        trained_on=trained_on,
+        created_ms=int(version.creation_timestamp),
+        promotions={
+            tag.removeprefix(PROMOTION_TAG_PREFIX): text
+            for tag, text in version.tags.items()
+            if tag.startswith(PROMOTION_TAG_PREFIX)
+        },
+    )
+
+
+def _both(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    return {name: (one.get(name), other.get(name)) for name in sorted({*one, *other})}

@@ -1,0 +1,245 @@
+"""When to train again, and which model an alias leads to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import InvalidArgumentError, ModelNotFoundError
+from ..etl.log.snapshot import open_snapshot
+from ..etl.spark.catalog import path_of
+from ..etl.versions.changes import diff
+from ..etl.versions.classes import class_counts
+from ..locations import absolute, table_and_version
+from ..tracking.runs import as_tracking_errors, open_client, resolve_tracking_uri
+from .evaluation.evaluate import DEFAULT_SPLIT, evaluate
+from .evaluation.result import EvaluationResult
+from .model.registry import PROMOTION_TAG_PREFIX, list_versions, register, set_alias, version_behind
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Metrics of an evaluation of which less is better.
+_LESS_IS_BETTER = frozenset({"ece"})
+
+
+@dataclass(frozen=True)
+class Promotion:
+    """What was decided about an alias.
+
+    Attributes:
+        name: The registered model.
+        alias: The alias.
+        version: The candidate's version.
+        promoted: Whether the alias leads to it now and did not before.
+        reason: Why, in a sentence.
+        previous: The version that the alias led to before; None for none.
+        metric: What the models were compared by; None if they were not.
+        score: The candidate's value of it.
+        previous_score: The previous version's value of it.
+        table: `table@version` that both were evaluated on.
+        split: Its split.
+        artifacts: Where the evaluation is.
+    """
+
+    name: str
+    alias: str
+    version: int
+    promoted: bool
+    reason: str
+    previous: int | None = None
+    metric: str | None = None
+    score: float | None = None
+    previous_score: float | None = None
+    table: str | None = None
+    split: str | None = None
+    artifacts: str | None = None
+
+
+def promote(
+    candidate: str,
+    name: str,
+    alias: str = "champion",
+    *,
+    spark: SparkSession | None = None,
+    if_better: str | None = None,
+    on: str | Path | None = None,
+    split: str | None = DEFAULT_SPLIT,
+    by: float = 0.0,
+    predictions: str | Path | None = None,
+    tracking_uri: str | None = None,
+) -> Promotion:
+    """Registers a model and lets an alias lead to it, on a condition: that it is better than the one before.
+
+    Both scores are written into the candidate's version, as its tag `lakelens.promotion.<alias>`, whatever is decided.
+    A second call finds that the alias leads there, and changes nothing.
+
+    Args:
+        candidate: Any reference to a model of a run.
+        name: Registered model; made when it is not there.
+        alias: The alias.
+        spark: The session; only needed with `if_better`.
+        if_better: Metric of an evaluation by which the candidate must be better, such as `accuracy` or `ece`; None
+            promotes without a comparison.
+        on: `table@version` that both are evaluated on.
+        split: Split of the table; None takes all rows.
+        by: The candidate must be better by more than this.
+        predictions: As for `evaluate`.
+        tracking_uri: As for `train`.
+
+    Raises:
+        InvalidArgumentError: If `if_better` and `on` do not go together, or there is no such metric.
+        ModelNotFoundError, CheckpointError: As `registry.register`.
+        LakelensError: As `evaluate`.
+    """
+    if (if_better is None) != (on is None):
+        raise InvalidArgumentError("if_better (a metric) and on (table@version) go together: give both, or neither")
+    uri = resolve_tracking_uri(tracking_uri)
+    version = register(candidate, name, tracking_uri=uri)
+    previous = version_behind(name, alias, uri)
+    if previous is not None and previous.digest == version.digest:
+        reason = "the alias leads to this model already"
+        return Promotion(name, alias, previous.version, False, reason, previous.version)
+    decided = Promotion(name, alias, version.version, True, "no version had the alias")
+    if previous is not None:
+        decided = replace(decided, previous=previous.version, reason="no comparison was asked for")
+    if if_better is not None and on is not None:
+        if spark is None:
+            raise InvalidArgumentError(f"if_better={if_better!r} evaluates models, which needs a Spark session")
+        compared = None if previous is None else previous.uri
+        result = evaluate(
+            spark, version.uri, on, split=split, compare=compared, predictions=predictions, tracking_uri=uri
+        )
+        decided = _decided(decided, result, if_better, by)
+    client = open_client(uri)
+    note = {**asdict(decided), "decided_at": datetime.now(timezone.utc).isoformat(timespec="seconds")}
+    with as_tracking_errors(uri, f"record the promotion of model {name!r}"):
+        client.set_model_version_tag(name, str(version.version), PROMOTION_TAG_PREFIX + alias, json.dumps(note))
+    if decided.promoted:
+        set_alias(name, version.version, alias, uri)
+    return decided
+
+
+def _decided(asked: Promotion, result: EvaluationResult, metric: str, by: float) -> Promotion:
+    score = result.evaluation.scores.get(metric)
+    if score is None:
+        known = ", ".join(result.evaluation.scores)
+        raise InvalidArgumentError(f"if_better={metric!r} is no metric of this evaluation; it has {known}")
+    decided = replace(
+        asked,
+        metric=metric,
+        score=score,
+        table=f"{result.table}@{result.version}",
+        split=result.split,
+        artifacts=result.artifacts,
+    )
+    if result.other is None:
+        return decided
+    before = result.other.scores[metric]
+    gain = before - score if metric in _LESS_IS_BETTER else score - before
+    better = gain > by
+    reason = f"{metric} {score:.4f} against {before:.4f}: {'better' if better else 'not better'}"
+    return replace(decided, promoted=better, previous_score=before, reason=f"{reason} by more than {by:g}")
+
+
+@dataclass(frozen=True)
+class Due:
+    """Whether a model should be trained again.
+
+    Attributes:
+        due: Whether it should.
+        reason: Why, in a sentence.
+        table: Location of the table.
+        version: The version that would be trained on.
+        trained_on: The version that the newest registered model was trained on; None without one.
+        new_rows: Rows that were added or changed since.
+        drift: The largest change of a class's share of the rows, 0..1.
+        drifted_class: The class of that change.
+    """
+
+    due: bool
+    reason: str
+    table: str
+    version: int
+    trained_on: int | None = None
+    new_rows: int = 0
+    drift: float = 0.0
+    drifted_class: str | None = None
+
+
+def training_due(
+    name: str,
+    table: str | Path,
+    *,
+    min_new_rows: int = 1,
+    max_drift: float = 0.1,
+    tracking_uri: str | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    spark: SparkSession | None = None,
+) -> Due:
+    """Tells whether a table has changed enough since the newest version of a registered model was trained on it.
+
+    It is due without such a model, with enough new rows, or when a class's share of the rows has moved. Only a table
+    of the catalog needs Spark.
+
+    Args:
+        name: Registered model; need not exist yet.
+        table: The table: path, URI or catalog name; `table@version` names the version that would be trained on.
+        min_new_rows: Rows, added or changed, from which it is due.
+        max_drift: Change of a class's share of all rows above which it is due, 0..1.
+        tracking_uri: As for `train`.
+        storage_options: Access to an object store.
+        spark: The session, which only a catalog name needs.
+
+    Raises:
+        NotADeltaTableError, VersionNotFoundError, NotAnImageTableError: If the table is not there or not fit.
+    """
+    location, version = table_and_version(table)
+    if spark is not None:
+        location = path_of(spark, absolute(location))
+    number = int(version) if version is not None and version.isdecimal() else version
+    now = open_snapshot(location, number, storage_options)
+    trained_on = _newest_training(name, now.location, tracking_uri)
+    if trained_on is None:
+        return Due(True, f"no version of model {name!r} was trained on this table", now.location, now.version)
+    if trained_on >= now.version:
+        reason = f"the newest model was trained on version {trained_on}"
+        return Due(False, reason, now.location, now.version, trained_on)
+    found = diff(now.location, trained_on, now.version, storage_options)
+    new_rows = sum(found.added.values()) + sum(found.changed.values())
+    before = class_counts(open_snapshot(location, trained_on, storage_options), storage_options)
+    drifted_class, drift = _largest_drift(before, class_counts(now, storage_options))
+    enough, moved = new_rows >= min_new_rows, drift > max_drift
+    reason = f"{new_rows} new rows since version {trained_on} ({'enough' if enough else f'fewer than {min_new_rows}'})"
+    if drifted_class is not None:
+        reason += f"; the share of {drifted_class!r} has moved by {drift:.3f} ({'more' if moved else 'not more'} than "
+        reason += f"{max_drift:g})"
+    return Due(enough or moved, reason, now.location, now.version, trained_on, new_rows, drift, drifted_class)
+
+
+def _newest_training(name: str, location: str, tracking_uri: str | None) -> int | None:
+    """Finds the table version that the newest version of a model was trained on; None where there is none."""
+    try:
+        versions = list_versions(name, tracking_uri)
+    except (ModelNotFoundError, InvalidArgumentError):  # no such model, or no store yet
+        return None
+    for one in versions:
+        table, _, version = (one.trained_on or "").rpartition("@")
+        if table.rstrip("/") == location.rstrip("/") and version.isdecimal():
+            return int(version)
+    return None
+
+
+def _largest_drift(before: Mapping[str, int], now: Mapping[str, int]) -> tuple[str | None, float]:
+    rows_before, rows_now = sum(before.values()), sum(now.values())
+    if not rows_before or not rows_now:
+        return None, 0.0
+    moved = {
+        name: abs(now.get(name, 0) / rows_now - before.get(name, 0) / rows_before) for name in sorted({*before, *now})
+    }
+    largest = max(moved, key=lambda name: moved[name])
+    return largest, moved[largest]

@@ -1,0 +1,185 @@
+"""DAGs of the lakelens pipeline: training each night if the data has changed, scoring each hour.
+
+The same steps (`lakelens_steps.py`) in three flavours, chosen by LAKELENS_FLAVOUR in Airflow's environment:
+
+- `bash` (the default): the `lakelens` command, on the machine of the worker. LAKELENS_COMMAND names it where it is not
+  on the PATH, as in `/opt/lakelens/bin/lakelens`.
+- `spark`: `spark-submit` of lakelens's jobs, by the connection `spark_default`. LAKELENS_JOBS is the folder with
+  `etl.py`, `train.py`, ...; LAKELENS_SPARK_CONF is a JSON object of Spark settings, LAKELENS_SPARK_PACKAGES names
+  packages such as Delta's.
+- `databricks`: one run with a task for each step, by the connection `databricks_default`. LAKELENS_DATABRICKS is a JSON
+  object with `notebook`, `wheel` and `cluster`.
+
+LAKELENS_PARAMETERS is a JSON object of values in place of the steps' defaults; a run may have others still.
+
+Runs with Airflow 2.10 to 3. Every job can be tried again: an ingest that was committed finds nothing new, rows that
+were scored are not scored again, and an alias that leads to a model already stays.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.append(str(Path(__file__).resolve().parent))  # not every reader of DAGs imports from their folder
+
+from lakelens_steps import DEFAULTS, SCORING, TRAINING, Step, databricks_tasks
+
+try:
+    from airflow.providers.standard.operators.bash import BashOperator
+    from airflow.providers.standard.operators.python import ShortCircuitOperator
+    from airflow.sdk import DAG
+except ImportError:  # Airflow 2
+    from airflow import DAG
+    from airflow.operators.bash import BashOperator
+    from airflow.operators.python import ShortCircuitOperator
+
+FLAVOUR = os.environ.get("LAKELENS_FLAVOUR", "bash")
+COMMAND = os.environ.get("LAKELENS_COMMAND", "lakelens")
+PARAMETERS = {**DEFAULTS, **json.loads(os.environ.get("LAKELENS_PARAMETERS", "{}"))}
+TASK = {
+    "retries": int(os.environ.get("LAKELENS_RETRIES", "2")),
+    "retry_delay": datetime.timedelta(seconds=float(os.environ.get("LAKELENS_RETRY_DELAY_S", "60"))),
+}
+
+
+def of_parameter(name: str) -> str:
+    """Writes a parameter of the run as a template."""
+    return f"{{{{ params.{name} }}}}"
+
+
+def of_result(step: str, key: str) -> str:
+    """Writes a value of an earlier task's result as a template."""
+    return f"{{{{ ti.xcom_pull(task_ids='{step}')['{key}'] }}}}"
+
+
+def environment() -> dict[str, str]:
+    """Gives what jobs find in their environment, beside Airflow's own."""
+    return {"MLFLOW_TRACKING_URI": of_parameter("tracking_uri")}
+
+
+def bash_task(step: Step) -> BashOperator:
+    """Makes a task of a step that runs the lakelens command; its last line is the result."""
+    words = step.filled(
+        lambda name: f"' ~ params.{name} ~ '", lambda task, key: f"' ~ ti.xcom_pull(task_ids='{task}')['{key}'] ~ '"
+    )
+    # Quoted once it is filled: a parameter is one argument whatever it holds.
+    arguments = " ".join(f"{{{{ ('{word}') | shell_quoted }}}}" for word in words)
+    return BashOperator(
+        task_id=step.name,
+        # In the shell's place, so that what ends the task ends the job.
+        bash_command=f"exec {shlex.quote(COMMAND)} {arguments}",
+        env=environment(),
+        append_env=True,
+        output_processor=json.loads,
+    )
+
+
+def spark_task(step: Step) -> Any:
+    """Makes a task of a step that submits a job; its result comes by way of a file."""
+    from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+
+    class SparkJobOperator(SparkSubmitOperator):
+        """Submits a lakelens job and returns its result."""
+
+        template_fields = (*SparkSubmitOperator.template_fields, "result_file")
+
+        def __init__(self, *, result_file: str, **options: Any) -> None:
+            super().__init__(**options)
+            self.result_file = result_file
+
+        def execute(self, context: Any) -> Any:
+            super().execute(context)
+            return read_result(self.result_file)
+
+    file = of_parameter("results") + "/{{ dag.dag_id }}/{{ run_id }}/" + f"{step.name}.json"
+    job, *arguments = step.filled(of_parameter, of_result)
+    settings = json.loads(os.environ.get("LAKELENS_SPARK_CONF", "{}"))
+    return SparkJobOperator(
+        task_id=step.name,
+        application=f"{os.environ.get('LAKELENS_JOBS', '/opt/lakelens/jobs')}/{job}.py",
+        application_args=[*arguments, "--result-file", file],
+        result_file=file,
+        conn_id="spark_default",
+        conf=settings,
+        packages=os.environ.get("LAKELENS_SPARK_PACKAGES") or None,
+        env_vars=environment(),
+        name=f"lakelens {step.name}",
+    )
+
+
+def read_result(file: str) -> Any:
+    """Reads the result file of a job, from a disk or an object store that Airflow has a connection to."""
+    if "://" not in file:
+        with open(file, encoding="utf-8") as opened:  # noqa: PTH123  as the store's own below
+            return json.load(opened)
+    try:
+        from airflow.sdk import ObjectStoragePath
+    except ImportError:  # Airflow 2
+        from airflow.io.path import ObjectStoragePath
+    return json.loads(ObjectStoragePath(file).read_text())
+
+
+def is_true(step: str, key: str, ti: Any = None) -> bool:
+    """Tells whether a value of an earlier task's result is true."""
+    return bool(ti.xcom_pull(task_ids=step)[key])
+
+
+def databricks_task(name: str, steps: tuple[Step, ...]) -> Any:
+    """Makes the one task that runs all steps as a Databricks run."""
+    from airflow.providers.databricks.operators.databricks import DatabricksSubmitRunOperator
+
+    given = {"notebook": "/Workspace/lakelens/run_job", "wheel": "/Volumes/main/lakelens/lakelens.whl", "cluster": {}}
+    given |= json.loads(os.environ.get("LAKELENS_DATABRICKS", "{}"))
+    tasks = databricks_tasks(steps, of_parameter, given["cluster"], given["notebook"], given["wheel"])
+    return DatabricksSubmitRunOperator(task_id="run", json={"run_name": name, "tasks": _unrendered(tasks)})
+
+
+def _unrendered(value: Any) -> Any:
+    """Keeps Airflow from filling what Databricks fills: `{{tasks...}}` goes through its templates as it is."""
+    if isinstance(value, dict):
+        return {key: _unrendered(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_unrendered(item) for item in value]
+    return value.replace("{{tasks.", "{{ '{{' }}tasks.") if isinstance(value, str) else value
+
+
+def pipeline(name: str, schedule: str, steps: tuple[Step, ...]) -> DAG:
+    """Makes a DAG of steps."""
+    with DAG(
+        dag_id=name,
+        description="lakelens: images to versions, models and predictions",
+        schedule=schedule,
+        start_date=datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc),
+        catchup=False,
+        max_active_runs=1,
+        default_args=TASK,
+        params=PARAMETERS,
+        tags=["lakelens"],
+        user_defined_filters={"shell_quoted": lambda value: shlex.quote(str(value))},
+    ) as dag:
+        if FLAVOUR == "databricks":
+            databricks_task(name, steps)
+            return dag
+        tasks: dict[str, Any] = {}
+        for step in steps:
+            tasks[step.name] = spark_task(step) if FLAVOUR == "spark" else bash_task(step)
+            before = [tasks[one] for one in step.after]
+            if step.only_if is not None:
+                one, _, key = step.only_if.partition(".")
+                gate = ShortCircuitOperator(
+                    task_id=f"if_{one}", python_callable=is_true, op_kwargs={"step": one, "key": key}
+                )
+                before >> gate >> tasks[step.name]
+            elif before:
+                before >> tasks[step.name]
+    return dag
+
+
+training = pipeline("lakelens_training", "@daily", TRAINING)
+scoring = pipeline("lakelens_scoring", "@hourly", SCORING)

@@ -1,0 +1,162 @@
+"""The steps of the pipeline, said once; `lakelens_dags.py` makes operators of them.
+
+A step is a lakelens command with places: `<table>` is a parameter of the DAG, `<etl.version>` a value of an earlier
+step's result. This file imports nothing but Python: Airflow does not need lakelens in its own environment.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+# What a run is started with; the web page of a DAG asks for them.
+DEFAULTS: dict[str, Any] = {
+    "source": "/data/photos",
+    "table": "/data/tables/photos",
+    "predictions": "/data/tables/predictions",
+    "candidates": "/data/tables/candidates",
+    "model": "photos",
+    "experiment": "photos",
+    "trial": "lakelens.training.trials.small_cnn:SmallCnn",
+    "metric": "accuracy",
+    "size": 299,
+    "np": -1,
+    "epochs": 10,
+    "batch_size": 64,
+    "min_new_rows": 100,
+    "max_drift": 0.1,
+    "checkpoints": "/data/checkpoints",
+    "reports": "/data/reports",
+    "results": "/data/results",
+    "tracking_uri": "",
+}
+_PLACE = re.compile(r"<(\w+)(?:\.(\w+))?>")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One task.
+
+    Attributes:
+        name: Its id.
+        arguments: The lakelens command, with places.
+        after: The steps that it waits for.
+        only_if: A value of an earlier step, as `step.key`, that must be true; else this step and those after it are
+            skipped.
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+    after: tuple[str, ...] = ()
+    only_if: str | None = None
+
+    def filled(self, parameter: Callable[[str], str], value: Callable[[str, str], str]) -> list[str]:
+        """Fills the places.
+
+        Args:
+            parameter: Writes a parameter, by name.
+            value: Writes a value of an earlier step, by step and key.
+        """
+
+        def written(place: re.Match[str]) -> str:
+            name, key = place.groups()
+            return parameter(name) if key is None else value(name, key)
+
+        return [_PLACE.sub(written, argument) for argument in self.arguments]
+
+
+ETL = Step("etl", ("etl", "<source>", "<table>", "--size", "<size>"))
+
+# New images become a version. When enough has changed since the last training, a model is trained on that version and
+# scored on its test split, and becomes the champion only if it is better than the one before on the same rows.
+TRAINING = (
+    ETL,
+    Step(
+        "due",
+        (
+            *("models", "due", "<model>", "<table>@<etl.version>"),
+            *("--min-new-rows", "<min_new_rows>", "--max-drift", "<max_drift>"),
+        ),
+        after=("etl",),
+    ),
+    Step(
+        "train",
+        (
+            *("train", "<table>", "--version", "<etl.version>", "--entrypoint", "<trial>", "--np", "<np>"),
+            *("--epochs", "<epochs>", "--batch-size", "<batch_size>"),
+            *("--experiment", "<experiment>", "--checkpoint-dir", "<checkpoints>"),
+        ),
+        after=("due",),
+        only_if="due.due",
+    ),
+    Step(
+        "score",
+        ("score", "runs:/<train.run_id>", "<table>", "<candidates>", "--version", "<etl.version>", "--split", "test"),
+        after=("train",),
+    ),
+    Step(
+        "evaluate",
+        (
+            *("evaluate", "runs:/<train.run_id>", "<table>@<etl.version>"),
+            *("--predictions", "<candidates>", "--output", "<reports>/<train.run_id>"),
+        ),
+        after=("score",),
+    ),
+    Step(
+        "promote",
+        (
+            *("models", "promote", "runs:/<train.run_id>", "<model>", "--alias", "champion"),
+            *("--if-better", "<metric>", "--on", "<table>@<etl.version>", "--predictions", "<candidates>"),
+        ),
+        after=("evaluate",),
+    ),
+)
+
+# New images become a version, and the champion scores what it has not scored before.
+SCORING = (
+    ETL,
+    Step(
+        "score",
+        ("score", "models:/<model>@champion", "<table>", "<predictions>", "--version", "<etl.version>"),
+        after=("etl",),
+    ),
+)
+
+
+def databricks_tasks(
+    steps: tuple[Step, ...], parameter: Callable[[str], str], cluster: Mapping[str, Any], job_notebook: str, wheel: str
+) -> list[dict[str, Any]]:
+    """Writes steps as the tasks of one Databricks run: they hand their values on as task values.
+
+    Args:
+        steps: The steps.
+        parameter: Writes a parameter, by name.
+        cluster: The key and value that choose a task's cluster, such as `{"existing_cluster_id": "..."}`.
+        job_notebook: Workspace path of the notebook `run_job`.
+        wheel: Path of the lakelens wheel, in a volume or the workspace.
+    """
+    tasks: list[dict[str, Any]] = []
+    for step in steps:
+        after = [{"task_key": name} for name in step.after]
+        if step.only_if is not None:
+            name, _, key = step.only_if.partition(".")
+            condition = {"op": "EQUAL_TO", "left": f"{{{{tasks.{name}.values.{key}}}}}", "right": "true"}
+            tasks.append({"task_key": f"if_{name}", "depends_on": after, "condition_task": condition})
+            after = [{"task_key": f"if_{name}", "outcome": "true"}]
+        arguments = step.filled(parameter, lambda name, key: f"{{{{tasks.{name}.values.{key}}}}}")
+        tasks.append(
+            {
+                "task_key": step.name,
+                "depends_on": after,
+                "notebook_task": {
+                    "notebook_path": job_notebook,
+                    "base_parameters": {"arguments": "\n".join(arguments)},
+                },
+                "libraries": [{"whl": wheel}],
+                "max_retries": 1,
+                **cluster,
+            }
+        )
+    return tasks

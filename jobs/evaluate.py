@@ -1,0 +1,65 @@
+"""Evaluates a model on one version of an image table (`lakelens evaluate`, or spark-submit)."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from lakelens.jobs.command import add_session_arguments, main_of, session_of
+
+DESCRIPTION = "Evaluate a model on one version of an image table, alone or against another model."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the job's flags."""
+    parser.add_argument(
+        "model", help="runs:/<id>, models:/<name>@<alias>, experiment:<id>, search:<id> or a checkpoint folder"
+    )
+    parser.add_argument("table", metavar="TABLE[@VERSION]", help="image table: path, URI or catalog.schema.table")
+    parser.add_argument("--split", default="test", help="only this split")
+    parser.add_argument("--all-splits", action="store_true", help="all rows, whatever their split")
+    parser.add_argument("--compare", default=None, metavar="MODEL", help="the model that was before: what has changed?")
+    parser.add_argument(
+        "--slice", action="append", default=[], dest="slices", metavar="COLUMN", help="metrics by its values; several"
+    )
+    parser.add_argument(
+        "--predictions", default=None, metavar="TABLE", help="predictions table that keeps the answers, as of score"
+    )
+    parser.add_argument("--output", default="lakelens-evaluation", help="folder for evaluation.html and its PNG files")
+    parser.add_argument("--no-record", action="store_true", help="write nothing into the model's MLflow run")
+    parser.add_argument("--tracking-uri", default=None, help="MLflow tracking URI; MLFLOW_TRACKING_URI when absent")
+    add_session_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    """Runs the evaluation and returns its numbers."""
+    from lakelens.inference.evaluation.evaluate import evaluate
+    from lakelens.jobs.run_lines import evaluation_lines
+    from lakelens.progress import spark_progress
+
+    spark = session_of(args, f"lakelens evaluate {args.table}")
+    with spark_progress(spark, "evaluate"):
+        result = evaluate(
+            spark,
+            args.model,
+            args.table,
+            split=None if args.all_splits else args.split,
+            compare=args.compare,
+            slices=args.slices,
+            predictions=args.predictions,
+            output=args.output,
+            record=not args.no_record,
+            tracking_uri=args.tracking_uri,
+        )
+    print("\n".join(evaluation_lines(result)))
+    return result.as_facts()
+
+
+def main() -> int:
+    """Runs the job with the process's own flags."""
+    return main_of(DESCRIPTION, add_arguments, run)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,183 @@
+"""Writes the files of a project: experiment, Trial, DAGs, asset bundle and notebooks (`lakelens init`)."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import lakelens
+from lakelens.errors import InvalidArgumentError
+from lakelens.jobs.command import main_of
+from lakelens.locations import absolute, has_scheme, is_table_name
+
+DESCRIPTION = "Write an experiment file, a Trial, Airflow DAGs, a Databricks bundle and notebooks for a table."
+
+_EXPERIMENT = """\
+# lakelens train experiment.yaml --dry-run     what it leads to
+# lakelens train experiment.yaml               trains, tracked in MLflow
+name: {model}
+entrypoint: {trial}
+data:
+  table: {table}
+  version: latest            # the number that was read is recorded
+hyperparameters:
+  global_batch_size: 64      # over all ranks
+  learning_rate: 0.003
+  filters: 16
+searcher:
+  name: single
+  metric: val_loss
+  max_length:
+    epochs: 10
+early_stopping:
+  patience: 3
+resources:
+  slots_per_trial: 1         # more of them: ranks on the driver or, with a Spark session, on executors
+tracking:
+  experiment: {model}
+"""
+_TRIAL = '''\
+"""What is trained: the model and its optimizer. There is no distributed code in it, and no location of data."""
+
+from __future__ import annotations
+
+import keras
+import lakelens
+
+
+class {name}(lakelens.Trial):
+    """A small network; put yours in its place."""
+
+    def build_model(self) -> keras.Model:
+        """Builds the model for the images' size and the table's classes."""
+        filters = self.context.get_hparam("filters", 16)
+        model = keras.Sequential(
+            [
+                keras.Input((*self.context.image_size, 3)),
+                keras.layers.Rescaling(1 / 255),
+                keras.layers.Conv2D(filters, 3, 2, "same", activation="relu"),
+                keras.layers.Conv2D(2 * filters, 3, 2, "same", activation="relu"),
+                keras.layers.GlobalAveragePooling2D(),
+                keras.layers.Dense(self.context.num_classes, "softmax", dtype="float32"),
+            ]
+        )
+        rate = self.context.get_hparam("learning_rate", 0.003)
+        model.compile(
+            keras.optimizers.Adam(rate), "sparse_categorical_crossentropy", weighted_metrics=["accuracy"]
+        )
+        return model
+'''
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the job's flags."""
+    parser.add_argument("folder", type=Path, help="folder to write; files that are there stay")
+    parser.add_argument("--table", default="tables/photos", help="image table: path, URI or catalog.schema.table")
+    parser.add_argument("--source", default="photos", help="folder of images (path or URI)")
+    parser.add_argument("--model", default=None, help="name of the registered model; the table's own when absent")
+    parser.add_argument("--dry-run", action="store_true", help="only list the files")
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    """Writes the files and returns their names.
+
+    Raises:
+        InvalidArgumentError: If the folder is a file, or the model's name is no identifier.
+    """
+    folder = args.folder.expanduser().absolute()
+    if folder.is_file():
+        raise InvalidArgumentError(f"{folder} is a file; give a folder")
+    table = absolute(args.table)
+    model = args.model or re.split(r"[/.]", table.rstrip("/"))[-1]
+    if not re.fullmatch(r"[A-Za-z_][\w-]*", model):
+        raise InvalidArgumentError(f"--model {model!r}: begin with a letter, then letters, digits, _ and -")
+    files = project_files(folder, table, args.source, model)
+    kept = [name for name in files if (folder / name).exists()]
+    for name, text in files.items():
+        if name in kept or args.dry_run:
+            continue
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+    for name in files:
+        print(f"{'is there' if name in kept else 'would write' if args.dry_run else 'wrote'}  {folder / name}")
+    return {
+        "folder": str(folder),
+        "dry_run": args.dry_run,
+        "written": [] if args.dry_run else [name for name in files if name not in kept],
+        "kept": kept,
+    }
+
+
+def project_files(folder: Path, table: str, source: str, model: str) -> dict[str, str]:
+    """Gives the project's files by their names in the folder.
+
+    Args:
+        folder: Where they will lie.
+        table: The image table, absolute.
+        source: The images.
+        model: Name of the registered model.
+    """
+    name = "".join(part.title() for part in re.split(r"[_-]", model)) + "Trial"
+    files = {
+        "experiment.yaml": _EXPERIMENT.format(model=model, table=table, trial=f"trial.py:{name}"),
+        "trial.py": _TRIAL.format(name=name),
+    }
+    place = source if has_scheme(source) else str(Path(source).expanduser().absolute())
+    above = str(Path(table).parent) if not has_scheme(table) and not is_table_name(table) else "/data"
+    values = {
+        "source": place,
+        "table": table,
+        "model": model,
+        "experiment": model,
+        "trial": f"{folder}/trial.py:{name}",
+    }
+    values |= {key: f"{above}/{key}" for key in ("predictions", "candidates", "checkpoints", "reports", "results")}
+    if is_table_name(table):
+        values |= {key: f"{table.rpartition('.')[0]}.{key}" for key in ("predictions", "candidates")}
+    for path in sorted((_templates() / "jobs" / "airflow").glob("*.py")):
+        files[f"airflow/{path.name}"] = _with_defaults(path.read_text(encoding="utf-8"), values)
+    bundle = _templates() / "jobs" / "databricks"
+    for path in sorted(path for path in bundle.rglob("*") if path.suffix in (".yml", ".sh", ".py")):
+        files[f"databricks/{path.relative_to(bundle)}"] = path.read_text(encoding="utf-8")
+    files["databricks/trial.py"] = files["trial.py"]
+    files["databricks/databricks.yml"] = _with_variables(files["databricks/databricks.yml"], table, name)
+    for path in sorted((_templates() / "notebooks").glob("*.py")):
+        files[f"notebooks/{path.name}"] = path.read_text(encoding="utf-8")
+    return files
+
+
+def _templates() -> Path:
+    """The folder that holds `jobs` and `notebooks`: the package's own, or the checkout."""
+    return next(path for path in map(Path, lakelens.__path__) if (path / "notebooks").is_dir())
+
+
+def _with_defaults(text: str, values: dict[str, str]) -> str:
+    for name, value in values.items():
+        text = _replaced(text, rf'    "{name}": "', value, '",')
+    return text
+
+
+def _with_variables(text: str, table: str, trial: str) -> str:
+    values = {"trial": f"${{workspace.file_path}}/trial.py:{trial}"}
+    if is_table_name(table) and table.count(".") == 2:
+        values |= dict(zip(("catalog", "schema"), table.split(".")[:2], strict=True), table=table)
+    for name, value in values.items():
+        text = _replaced(text, rf"  {name}:\n    description: .*\n    default: ", value, "")
+    return text
+
+
+def _replaced(text: str, before: str, value: str, after: str) -> str:
+    """Puts a value between what stands before and after it on its line."""
+    return re.sub(f"(?m)^({before}).*{after}$", lambda found: f"{found[1]}{value}{after}", text)
+
+
+def main() -> int:
+    """Runs the job with the process's own flags."""
+    return main_of(DESCRIPTION, add_arguments, run)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

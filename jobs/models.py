@@ -1,0 +1,161 @@
+"""Registers models, gives them aliases, compares and promotes them (`lakelens models`)."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from lakelens.jobs.command import add_session_arguments, main_of, session_of
+from lakelens.locations import absolute, is_table_name, table_and_version
+
+DESCRIPTION = "Register models, list and compare them, and let an alias lead to the better one."
+_REFERENCE = "runs:/<id>, models:/<name>@<alias>, experiment:<id>, search:<id> or a checkpoint folder"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the actions and their flags."""
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+
+    def add(name: str, text: str, work: Callable[[argparse.Namespace], dict[str, Any]]) -> argparse.ArgumentParser:
+        action = actions.add_parser(name, help=text, description=text)
+        action.add_argument("--tracking-uri", default=None, help="MLflow tracking URI; MLFLOW_TRACKING_URI when absent")
+        action.set_defaults(work=work)
+        return action
+
+    add("list", "the registered models, their versions and aliases", _list)
+    shown = add("show", "the versions of one model, with the data that each was trained on", _show)
+    shown.add_argument("name", help="the registered model")
+    added = add("register", "register the model of a run; a model that is there already is not added again", _register)
+    added.add_argument("model", help=_REFERENCE)
+    added.add_argument("name", help="the registered model; made when it is not there")
+    added.add_argument("--alias", default=None, help="an alias that then leads to the version")
+    alias = add("alias", "let an alias lead to a version, if its files are those that its run wrote", _alias)
+    alias.add_argument("version", metavar="MODEL/VERSION", help="models:/<name>/<version>")
+    alias.add_argument("alias", help="the alias, such as champion")
+    compared = add("compare", "how two models differ: data, parameters and metrics of their runs", _compare)
+    compared.add_argument("first", help=_REFERENCE)
+    compared.add_argument("second", help="the same")
+    _add_promotion(add("promote", "register a model and let an alias lead to it, if it is better", _promote))
+    due = add("due", "whether a table has changed enough to train again", _due)
+    due.add_argument("name", help="the registered model; need not exist yet")
+    due.add_argument("table", metavar="TABLE[@VERSION]", help="image table: path, URI or catalog.schema.table")
+    due.add_argument("--min-new-rows", type=int, default=1, help="rows, added or changed, from which it is due")
+    due.add_argument("--max-drift", type=float, default=0.1, help="change of a class's share above which it is due")
+    add_session_arguments(due)
+
+
+def _add_promotion(action: argparse.ArgumentParser) -> None:
+    action.add_argument("model", help=_REFERENCE)
+    action.add_argument("name", help="the registered model; made when it is not there")
+    action.add_argument("--alias", default="champion", help="the alias")
+    action.add_argument(
+        "--if-better", default=None, metavar="METRIC", help="accuracy, balanced_accuracy, macro_f1, ece, ..."
+    )
+    action.add_argument("--on", default=None, metavar="TABLE@VERSION", help="what both models are evaluated on")
+    action.add_argument("--split", default="test", help="only this split")
+    action.add_argument("--by", type=float, default=0.0, help="better by more than this")
+    action.add_argument("--predictions", default=None, metavar="TABLE", help="predictions table that keeps the answers")
+    add_session_arguments(action)
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    """Runs the chosen action and returns what it found or did."""
+    result: dict[str, Any] = args.work(args)
+    return result
+
+
+def _list(args: argparse.Namespace) -> dict[str, Any]:
+    from lakelens.inference.model.registry import list_versions
+    from lakelens.jobs.run_lines import version_lines
+
+    versions = list_versions(None, args.tracking_uri)
+    print("\n".join(version_lines(versions)))
+    return {"models": [dataclasses.asdict(one) for one in versions]}
+
+
+def _show(args: argparse.Namespace) -> dict[str, Any]:
+    from lakelens.inference.model.registry import list_versions
+    from lakelens.jobs.run_lines import version_lines
+
+    versions = list_versions(args.name, args.tracking_uri)
+    print("\n".join(version_lines(versions)))
+    for one in versions:
+        for alias, note in one.promotions.items():
+            print(f"{one.uri} as {alias}: {note}")
+    return {"name": args.name, "versions": [dataclasses.asdict(one) for one in versions]}
+
+
+def _register(args: argparse.Namespace) -> dict[str, Any]:
+    from lakelens.inference.model.registry import register
+
+    version = register(args.model, args.name, args.alias, args.tracking_uri)
+    return {"model": version.uri, **dataclasses.asdict(version)}
+
+
+def _alias(args: argparse.Namespace) -> dict[str, Any]:
+    from lakelens.inference.model.registry import parse_version, set_alias
+
+    version = set_alias(*parse_version(args.version), args.alias, args.tracking_uri)
+    return {"model": version.uri, **dataclasses.asdict(version)}
+
+
+def _compare(args: argparse.Namespace) -> dict[str, Any]:
+    from lakelens.inference.model.registry import compare_runs
+    from lakelens.jobs.run_lines import difference_lines
+
+    found = compare_runs(args.first, args.second, args.tracking_uri)
+    print("\n".join(difference_lines(found)))
+    return {
+        "first": dataclasses.asdict(found.first.summary),
+        "second": dataclasses.asdict(found.second.summary),
+        "params": found.params,
+        "metrics": found.metrics,
+    }
+
+
+def _promote(args: argparse.Namespace) -> dict[str, Any]:
+    from lakelens.inference.promotion import promote
+
+    spark = None if args.if_better is None else session_of(args, f"lakelens models promote {args.name}")
+    decided = promote(
+        args.model,
+        args.name,
+        args.alias,
+        spark=spark,
+        if_better=args.if_better,
+        on=args.on,
+        split=args.split,
+        by=args.by,
+        predictions=args.predictions,
+        tracking_uri=args.tracking_uri,
+    )
+    print(f"{decided.name} version {decided.version}: {decided.reason}", file=sys.stderr)
+    return {"model": f"models:/{decided.name}@{decided.alias}", **dataclasses.asdict(decided)}
+
+
+def _due(args: argparse.Namespace) -> dict[str, Any]:
+    from lakelens.inference.promotion import training_due
+
+    is_name = is_table_name(absolute(table_and_version(args.table)[0]))
+    found = training_due(
+        args.name,
+        args.table,
+        min_new_rows=args.min_new_rows,
+        max_drift=args.max_drift,
+        tracking_uri=args.tracking_uri,
+        spark=session_of(args, f"lakelens models due {args.table}") if is_name else None,
+    )
+    print(found.reason, file=sys.stderr)
+    return dataclasses.asdict(found)
+
+
+def main() -> int:
+    """Runs the job with the process's own flags."""
+    return main_of(DESCRIPTION, add_arguments, run)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,107 @@
+"""Shows what a search will do before anything runs (`lakelens preview experiment.yaml`)."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from lakelens.errors import InvalidArgumentError
+from lakelens.jobs.command import main_of
+
+if TYPE_CHECKING:
+    from lakelens.training.configuration.experiment import ExperimentConfig
+
+DESCRIPTION = "Show how many trials a search trains for how long, before anything runs."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the job's flags."""
+    parser.add_argument("experiment", help="experiment file (*.yaml)")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="a key of the experiment file, as a.b=VALUE"
+    )
+    parser.add_argument(
+        "--seconds-per-epoch", type=float, default=None, help="of one trial on its slots; estimates slot hours"
+    )
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    """Prints the table and returns its numbers."""
+    from lakelens.training.configuration.experiment import ExperimentConfig
+
+    return print_preview(ExperimentConfig.read(args.experiment, args.set), args.seconds_per_epoch)
+
+
+def print_preview(config: ExperimentConfig, seconds: float | None = None) -> dict[str, Any]:
+    """Prints how many trials of a search train for how long.
+
+    Args:
+        config: The experiment.
+        seconds: Of an epoch of one trial on its slots; None for no estimate of slot hours.
+
+    Raises:
+        InvalidArgumentError: If seconds are given and cannot be used.
+    """
+    from lakelens.search import preview
+    from lakelens.search.settings import searcher_section
+
+    searcher, slots = config.searcher, config.resources.slots_per_trial
+    unit, longest = searcher.max_length.unit, searcher.max_length.amount
+    if seconds is not None and (unit != "epochs" or not 0 < seconds < float("inf")):
+        raise InvalidArgumentError(
+            f"--seconds-per-epoch {seconds:g} with searcher.max_length in {unit}: it must be above 0 and finite, and "
+            "estimates lengths in epochs only"
+        )
+    ends = preview(searcher_section(config), config.hyperparameters)
+    trials, total = sum(ends.values()), sum(length * count for length, count in ends.items())
+    result: dict[str, Any] = {
+        "searcher": searcher.name,
+        "trials": trials,
+        "unit": unit,
+        "trials_by_length": {str(length): count for length, count in ends.items()},
+        "total": total,
+        "random_total": trials * longest,
+    }
+    if seconds is not None:
+        result["slot_hours"] = round(total * seconds * slots / 3600, 3)
+        result["random_slot_hours"] = round(trials * longest * seconds * slots / 3600, 3)
+    mode = f", {searcher.mode}{', stop_once' * searcher.stop_once}" if searcher.name == "adaptive_asha" else ""
+    direction = "smaller" if config.goal.mode == "min" else "larger"
+    print(f"{searcher.name}{mode}: {_plural(trials, 'trial')}, {config.goal.metric}, {direction} is better\n")
+    print("\n".join(_table(ends, unit)))
+    print(f"\nin all   {total:,} {unit}{_hours(result, 'slot_hours')}")
+    if total < trials * longest:
+        print(f"random   {trials * longest:,} {unit}{_hours(result, 'random_slot_hours')}", end="")
+        print(f": {trials * longest / total:.3g} times as much for the same number of trials")
+    print()
+    return result
+
+
+def _table(ends: Mapping[int, int], unit: str) -> list[str]:
+    """Writes a line for each length: how many trials reach it, how many end there, and what is trained up to it."""
+    rows = [("LENGTH", "REACH IT", "END THERE", f"{unit.upper()} TRAINED")]
+    before, running = 0, sum(ends.values())
+    for length, count in ends.items():
+        rows.append((f"{length:,}", f"{running:,}", f"{count:,}", f"{running * (length - before):,}"))
+        before, running = length, running - count
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  " + "   ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+
+
+def _hours(result: Mapping[str, Any], key: str) -> str:
+    return f", {result[key]:,.3g} slot hours" if key in result else ""
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'s' if count != 1 else ''}"
+
+
+def main() -> int:
+    """Runs the job with the process's own flags."""
+    return main_of(DESCRIPTION, add_arguments, run)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

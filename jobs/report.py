@@ -1,0 +1,48 @@
+"""Writes the report of a search (`lakelens report RUN`)."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from lakelens.jobs.command import main_of
+
+DESCRIPTION = "Write a page about a search: curves, hyperparameters, slots, and the best experiment."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the job's flags."""
+    parser.add_argument("search", metavar="PARENT_RUN_OR_FOLDER", help="the search's MLflow run, or its folder")
+    parser.add_argument(
+        "--output",
+        default=None,
+        help="folder for report.html, the PNG files and best.yaml; in the search's when absent",
+    )
+    parser.add_argument("--tracking-uri", default=None, help="MLflow tracking URI; MLFLOW_TRACKING_URI when absent")
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    """Writes the report and returns where it is."""
+    from lakelens.search.report.write import BEST, REPORT_FOLDER, write_report
+    from lakelens.tracking.runs import resolve_tracking_uri
+    from lakelens.training.experiment.config_record import read_config
+    from lakelens.training.experiment.run_folder import checkpoint_root
+
+    folder = Path(args.search).expanduser()
+    if not folder.is_dir():
+        config, _ = read_config(resolve_tracking_uri(args.tracking_uri), args.search)
+        folder = checkpoint_root(config.checkpoint_storage.path) / args.search
+    page = write_report(folder, folder / REPORT_FOLDER if args.output is None else args.output)
+    best = page.with_name(BEST)
+    return {"page": str(page), "best": str(best) if best.exists() else None}
+
+
+def main() -> int:
+    """Runs the job with the process's own flags."""
+    return main_of(DESCRIPTION, add_arguments, run)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

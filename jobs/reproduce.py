@@ -1,0 +1,55 @@
+"""Trains a run again from its record alone and says whether the result is equal to the bit (`lakelens reproduce`)."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from lakelens.jobs.command import EXIT_DONE, EXIT_FAILED, add_session_arguments, main_of, session_of
+from lakelens.locations import is_table_name
+
+DESCRIPTION = "Train a run again from its record alone, and compare the results to the bit."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the job's flags."""
+    parser.add_argument("run_id", metavar="RUN", help="a finished run's id")
+    parser.add_argument("--tracking-uri", default=None, help="MLflow tracking URI; MLFLOW_TRACKING_URI when absent")
+    parser.add_argument("--checkpoint-dir", default=None, help="in place of the run's")
+    add_session_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    """Trains again; the result says where it differs, and the exit code is 1 if it does."""
+    from lakelens.tracking.runs import resolve_tracking_uri
+    from lakelens.training.experiment.config_record import read_config
+    from lakelens.training.experiment.reproduce import reproduce
+
+    config, np = read_config(resolve_tracking_uri(args.tracking_uri), args.run_id)
+    needs_spark = np >= 0 or is_table_name(config.data.table)
+    spark = session_of(args, f"lakelens reproduce {args.run_id}") if needs_spark else None
+    done = reproduce(args.run_id, tracking_uri=args.tracking_uri, checkpoint_dir=args.checkpoint_dir, spark=spark)
+    for change in done.environment:
+        print(f"environment: {change}")
+    if done.equal:
+        print(f"run {done.result.run_id} is equal to run {done.origin} to the bit: metrics, weights and optimizer")
+    for difference in done.differences:
+        print(f"differs from run {done.origin}: {difference}")
+    return {
+        "run_id": done.result.run_id,
+        "origin": done.origin,
+        "equal": done.equal,
+        "differences": done.differences,
+        "environment": done.environment,
+        "exit_code": EXIT_DONE if done.equal else EXIT_FAILED,
+    }
+
+
+def main() -> int:
+    """Runs the job with the process's own flags."""
+    return main_of(DESCRIPTION, add_arguments, run)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

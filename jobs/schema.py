@@ -1,0 +1,31 @@
+"""Prints the JSON schema of the experiment file, with which editors complete and check it (`lakelens schema`)."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from lakelens.jobs.command import main_of
+
+DESCRIPTION = "Print the JSON schema of the experiment file."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the job's flags: there are none."""
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    """Returns the schema."""
+    from lakelens.training.configuration.reference import json_schema
+
+    return json_schema()
+
+
+def main() -> int:
+    """Runs the job with the process's own flags."""
+    return main_of(DESCRIPTION, add_arguments, run)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,103 @@
+"""Searches for the best hyperparameters of an experiment file (`lakelens search experiment.yaml`, or spark-submit)."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Any
+
+from lakelens.errors import InvalidArgumentError
+from lakelens.jobs.command import add_session_arguments, main_of, session_of
+from lakelens.locations import is_table_name
+
+if TYPE_CHECKING:
+    from lakelens.search import SearchResult
+    from lakelens.training.configuration.experiment import ExperimentConfig
+
+DESCRIPTION = "Search for the best hyperparameters: train many trials, and go on with the good ones."
+
+_COMMANDS = {
+    "pause": "pause the trials of a search that another process runs, until --continue",
+    "continue": "let a search go on that was paused with --pause",
+    "stop": "end a search that another process runs, with what it has found",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the job's flags."""
+    parser.add_argument("experiment", nargs="?", help="experiment file (*.yaml)")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="a key of the experiment file, as a.b=VALUE"
+    )
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument(
+        "--resume", metavar="PARENT_RUN", help="go on with a search that was interrupted, failed or was killed"
+    )
+    for name, meaning in _COMMANDS.items():
+        what.add_argument(f"--{name}", metavar="PARENT_RUN", help=meaning)
+    parser.add_argument("--tracking-uri", default=None, help="MLflow tracking URI, beside PARENT_RUN")
+    add_session_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    """Runs or resumes a search, or tells one that another process runs what to do."""
+    from lakelens.search.running.run import resume, run, tell
+    from lakelens.tracking.runs import resolve_tracking_uri
+    from lakelens.training.configuration.experiment import ExperimentConfig
+    from lakelens.training.experiment.config_record import read_config
+
+    given = {name: getattr(args, name) for name in ("experiment", "resume", *_COMMANDS)}
+    asked = {name: value for name, value in given.items() if value is not None}
+    if len(asked) != 1:
+        raise InvalidArgumentError(
+            "give an experiment file, or one of --resume, --pause, --continue and --stop with the run of a search"
+        )
+    ((name, value),) = asked.items()
+    if name != "experiment" and args.set:
+        raise InvalidArgumentError(f"--set {args.set[0]} beside --{name}: the search goes on as it was begun")
+    if name in _COMMANDS:
+        tell(value, name, tracking_uri=args.tracking_uri)  # type: ignore[arg-type]
+        return {"run_id": value, "asked": name}
+    if name == "resume":
+        config, np = read_config(resolve_tracking_uri(args.tracking_uri), value)
+        return _found(resume(value, tracking_uri=args.tracking_uri, spark=_session_of(args, config, np > 0)))
+    if args.tracking_uri is not None:
+        raise InvalidArgumentError(f"--tracking-uri beside {value}: --set tracking.uri={args.tracking_uri}")
+    config = ExperimentConfig.read(value, args.set)
+    return _found(run(config, _session_of(args, config, config.resources.strategy == "horovod_cluster")))
+
+
+def _session_of(args: argparse.Namespace, config: ExperimentConfig, on_executors: bool) -> Any:
+    if on_executors or args.master or args.conf or is_table_name(config.data.table):
+        return session_of(args, f"lakelens search {config.name or ''}".strip())
+    return None
+
+
+def _found(result: SearchResult) -> dict[str, Any]:
+    from lakelens.tracking.runs import without_password
+
+    return {
+        "run_id": result.run_id,
+        "experiment_id": result.experiment_id,
+        "tracking_uri": without_password(result.tracking_uri),
+        "table": result.table,
+        "version": result.version,
+        "best_run": result.best_run,
+        "best_trial": result.best_trial,
+        "metric": result.metric,
+        "value": result.value,
+        "hyperparameters": dict(result.hyperparameters),
+        "checkpoint": result.checkpoint,
+        "digest": result.digest,
+        "trials": dict(result.states),
+        "seconds": result.seconds,
+    }
+
+
+def main() -> int:
+    """Runs the job with the process's own flags."""
+    return main_of(DESCRIPTION, add_arguments, run)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

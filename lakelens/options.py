@@ -1,0 +1,59 @@
+"""Keywords of calls, checked by name: an unknown one is an error that names the nearest one that exists."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from typing import ParamSpec, TypeVar
+
+from .errors import UnknownOptionError
+
+_Parameters = ParamSpec("_Parameters")
+_Value = TypeVar("_Value")
+
+
+def closest(name: object, known: Iterable[str]) -> str | None:
+    """Finds the known name that is nearest to `name`; None where none is near."""
+    near = difflib.get_close_matches(str(name), list(known), n=1)
+    return near[0] if near else None
+
+
+def suggestion(name: object, known: Iterable[str]) -> str:
+    """Asks for the known name that is nearest to `name`, or lists them all where none is near."""
+    names = sorted(known)
+    near = closest(name, names)
+    return f"did you mean {near!r}?" if near else f"known are {', '.join(names)}"
+
+
+def check_names(call: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Checks keywords by name.
+
+    Args:
+        call: What they are given to, for the message.
+        given: Names of keywords.
+        known: Names that there are.
+
+    Raises:
+        UnknownOptionError: If one is not known.
+    """
+    names = list(known)
+    for name in given:
+        if name not in names:
+            raise UnknownOptionError(f"{call} has no option {name!r}; {suggestion(name, names)}")
+
+
+def named_options(function: Callable[_Parameters, _Value]) -> Callable[_Parameters, _Value]:
+    """Makes a function, or a class's `__init__`, name the nearest keyword where Python would raise a bare TypeError."""
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    parameters = inspect.signature(function).parameters.values()
+    known = [parameter.name for parameter in parameters if parameter.kind in kinds and parameter.name != "self"]
+    call = function.__qualname__.removesuffix(".__init__")
+
+    @functools.wraps(function)
+    def checked(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Value:
+        check_names(call, kwargs, known)
+        return function(*args, **kwargs)
+
+    return checked

@@ -1,0 +1,97 @@
+"""The MLflow runs of a search's trials, below the search's own run."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .heartbeat import FAILURE_TAG, HEARTBEAT_TAG, Heartbeat
+from .runs import PARENT_TAG, TAG_LIMIT, RunReference, as_tracking_errors, log_params, open_client
+
+TRIAL_TAG = "lakelens.trial"
+_PAGE = 1000
+
+
+@dataclass(frozen=True)
+class ChildRuns:
+    """The runs of a search's trials.
+
+    A trial that waits or is paused is SCHEDULED, which MLflow says of runs that will go on later.
+
+    Attributes:
+        parent: The search's run.
+    """
+
+    parent: RunReference
+
+    def known(self) -> dict[int, RunReference]:
+        """Finds the trials' runs, by the trial's number.
+
+        Raises:
+            TrackingError: If the store does not answer.
+        """
+        parent = self.parent
+        found: dict[int, RunReference] = {}
+        with as_tracking_errors(parent.tracking_uri, f"list the trials of run {parent.run_id}"):
+            client, token = open_client(parent.tracking_uri), None
+            while True:
+                where = f"tags.`{PARENT_TAG}` = '{parent.run_id}'"
+                # Of two of one trial the first is the one that has trained.
+                page = client.search_runs(
+                    [parent.experiment_id], where, max_results=_PAGE, order_by=["start_time ASC"], page_token=token
+                )
+                for run in page:
+                    number = run.data.tags.get(TRIAL_TAG, "")
+                    if number.isdecimal():
+                        found.setdefault(int(number), self._reference(str(run.info.run_id)))
+                token = page.token
+                if not token:
+                    return found
+
+    def create(self, trial: int, name: str, tags: Mapping[str, str], params: Mapping[str, Any]) -> RunReference:
+        """Creates the run of a trial that waits.
+
+        Raises:
+            TrackingError: If the store refuses.
+        """
+        parent = self.parent
+        with as_tracking_errors(parent.tracking_uri, f"create a run for trial {trial} of run {parent.run_id}"):
+            client = open_client(parent.tracking_uri)
+            known = {PARENT_TAG: parent.run_id, TRIAL_TAG: str(trial)}
+            run = client.create_run(parent.experiment_id, run_name=name, tags={**tags, **known})
+            reference = self._reference(str(run.info.run_id))
+            log_params(client, reference.run_id, params)
+            client.update_run(reference.run_id, status="SCHEDULED")
+            return reference
+
+    def mark(self, run: RunReference, status: str, tags: Mapping[str, str], failure: str | None = None) -> None:
+        """Returns a trial's run its status and its tags.
+
+        Args:
+            run: The run.
+            status: RUNNING, SCHEDULED, FINISHED or FAILED.
+            tags: Tags to set.
+            failure: Why it failed; without it a reason that was given before, such as that of a kill, is removed.
+
+        Raises:
+            TrackingError: If the store refuses.
+        """
+        with as_tracking_errors(run.tracking_uri, f"mark run {run.run_id} as {status}"):
+            client = open_client(run.tracking_uri)
+            given = dict(tags) | ({FAILURE_TAG: failure} if failure else {})
+            if status == "RUNNING":
+                given[HEARTBEAT_TAG] = str(Heartbeat.now())
+            for name, value in given.items():
+                client.set_tag(run.run_id, name, value[:TAG_LIMIT])
+            if not failure and FAILURE_TAG in client.get_run(run.run_id).data.tags:
+                client.delete_tag(run.run_id, FAILURE_TAG)
+            if status in ("RUNNING", "SCHEDULED"):
+                client.update_run(run.run_id, status=status)
+            else:
+                client.set_terminated(run.run_id, status)
+
+    def _reference(self, run_id: str) -> RunReference:
+        parent = self.parent
+        return RunReference(parent.tracking_uri, parent.experiment_id, run_id, socket.gethostname())

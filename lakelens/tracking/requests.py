@@ -1,0 +1,122 @@
+"""What another process asks of a running training, through a tag of its MLflow run: to pause, or to end at once."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Literal, get_args
+
+from ..errors import InvalidArgumentError
+from .child_runs import TRIAL_TAG
+from .run_listing import RunSummary, get_run, open_existing_store, show_run
+from .runs import REQUEST_TAG, SEARCH_TAG, RunReference, as_tracking_errors, open_client
+
+logger = logging.getLogger(__name__)
+
+Action = Literal["pause", "kill"]
+_POLL_S = 2.0
+_ANSWER_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked.
+
+    Attributes:
+        action: `pause`: write a checkpoint and end. `kill`: end at once.
+        host: Where it was asked.
+    """
+
+    action: Action
+    host: str
+
+    @classmethod
+    def parse(cls, text: str | None) -> Request | None:
+        """Reads a tag; None for what is none."""
+        try:
+            given = json.loads(text or "")
+            return cls(given["action"], str(given["host"])) if given["action"] in get_args(Action) else None
+        except (ValueError, TypeError, KeyError):
+            return None
+
+    def __str__(self) -> str:
+        """Returns the tag's value."""
+        return json.dumps(asdict(self))
+
+
+def ask(run_id: str, action: Action, tracking_uri: str | None = None, wait_s: float = 60.0) -> RunSummary:
+    """Asks a running training to pause or to end, and waits until it has.
+
+    Args:
+        run_id: Its run.
+        action: What is asked.
+        tracking_uri: As for `train`.
+        wait_s: Seconds to wait at the most; the request stands after that too.
+
+    Returns:
+        The run as it is then; its state is `RUNNING` if it has not ended yet.
+
+    Raises:
+        ModelNotFoundError: If there is no such run.
+        InvalidArgumentError: If it is not running.
+        TrackingError: If the store does not answer.
+    """
+    details = show_run(run_id, tracking_uri)
+    found = details.summary
+    if details.tags.keys() & {SEARCH_TAG, TRIAL_TAG}:
+        raise InvalidArgumentError(
+            f"run {found.run_id} belongs to a search, whose trials pause and end together: see lakelens search --help"
+        )
+    if found.state != "RUNNING":
+        raise InvalidArgumentError(f"run {found.run_id} is {found.state}; only a running training can {action}")
+    uri, client = open_existing_store(tracking_uri)
+    with as_tracking_errors(uri, f"ask run {found.run_id} to {action}"):
+        client.set_tag(found.run_id, REQUEST_TAG, str(Request(action, socket.gethostname())))
+    deadline = time.monotonic() + wait_s
+    while time.monotonic() < deadline:
+        time.sleep(min(1.0, wait_s))
+        with as_tracking_errors(uri, f"read run {found.run_id}"):
+            if get_run(client, found.run_id).info.status != "RUNNING":
+                break
+    return show_run(found.run_id, tracking_uri).summary
+
+
+@contextmanager
+def requests_heard(run: RunReference, on_request: Callable[[Request], None]) -> Iterator[None]:
+    """Calls `on_request`, in a thread, for what other processes ask of a run while the body runs.
+
+    A store that does not answer is asked again; the training needs no answer.
+
+    Args:
+        run: The run.
+        on_request: Called once for each new request.
+    """
+    over = threading.Event()
+    # A daemon: a call that hangs must not keep the interpreter.
+    thread = threading.Thread(target=_listen, args=(run, on_request, over), name="lakelens-requests", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def _listen(run: RunReference, on_request: Callable[[Request], None], over: threading.Event) -> None:
+    heard: Request | None = None
+    client = None
+    while not over.wait(_POLL_S):
+        try:
+            client = client or open_client(run.tracking_uri, _ANSWER_TIMEOUT_S)
+            asked = Request.parse(client.get_run(run.run_id).data.tags.get(REQUEST_TAG))
+        except Exception as error:  # noqa: BLE001  the store's absence is the writer's to report
+            logger.debug("run %s was not read: %s", run.run_id, error)
+            continue
+        if asked is not None and asked != heard and not over.is_set():
+            heard = asked
+            on_request(asked)

@@ -1,0 +1,115 @@
+# Databricks notebook source
+# MAGIC %md
+# MAGIC # One process, several processes, several machines
+# MAGIC
+# MAGIC The same Trial is trained three times: in one process, on two processes of the driver, and on two executors of
+# MAGIC the cluster. **Only `np` changes.** The global batch size stays, so that the number of ranks changes the time
+# MAGIC and not the training.
+
+# COMMAND ----------
+
+# MAGIC %run ./setup
+
+# COMMAND ----------
+
+dbutils.widgets.text("folder", "~/lakelens-notebooks", "Folder (a volume on Databricks)")
+folder = folder_of("folder")
+table = table_of_digits(folder)
+version = table.version
+store = f"sqlite:///{folder / 'mlflow.db'}"  # leave it out on Databricks: the workspace is the store
+print(f"{table.location}, version {version}: {sum(table.class_counts(version).values())} images")
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC A Trial says what is trained: a compiled Keras model. There is no distributed code in it, and no path.
+
+# COMMAND ----------
+
+
+class Digits(lakelens.Trial):
+    def build_model(self):
+        import keras
+
+        model = keras.Sequential(
+            [
+                keras.Input((*self.context.image_size, 3)),
+                keras.layers.Rescaling(1 / 255),
+                keras.layers.Conv2D(16, 3, 2, "same", activation="relu"),
+                keras.layers.Conv2D(32, 3, 2, "same", activation="relu"),
+                keras.layers.Flatten(),
+                keras.layers.Dense(self.context.num_classes, "softmax"),
+            ]
+        )
+        model.compile(
+            keras.optimizers.Adam(self.context.get_hparam("learning_rate", 0.003)),
+            "sparse_categorical_crossentropy",
+            weighted_metrics=["accuracy"],
+        )
+        return model
+
+
+# COMMAND ----------
+
+
+def trained(name, np):
+    return lakelens.train(
+        table.location,
+        version=version,
+        entrypoint=Digits,
+        np=np,
+        epochs=4,
+        batch_size=32,
+        tracking_uri=store,
+        experiment_name="notebook-02",
+        run_name=name,
+        checkpoint_dir=folder / "checkpoints",
+        spark=spark,
+    )
+
+
+runs = [
+    (name, trained(name, np)) for name, np in [("one process", -1), ("two on the driver", -2), ("two executors", 2)]
+]
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC All three learn alike, and the curves lie on one another: every row is seen exactly once per epoch, in one
+# MAGIC order, whatever the number of ranks.
+
+# COMMAND ----------
+
+learning_curves(store, *runs)
+
+# COMMAND ----------
+
+import pandas
+
+display(
+    pandas.DataFrame(
+        [
+            {"run": name, "ranks": run.ranks, "seconds": run.seconds, "table version": run.version, **run.metrics}
+            for name, run in runs
+        ]
+    )
+)
+losses = [run.metrics["val_loss"] for _, run in runs]
+assert max(losses) - min(losses) < 0.15, losses
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC MLflow has one run per training, however many ranks it had: the table's version as its dataset, parameters,
+# MAGIC metrics by epoch, code, environment and a model.
+
+# COMMAND ----------
+
+from mlflow import MlflowClient
+
+run = MlflowClient(tracking_uri=store).get_run(runs[-1][1].run_id)
+print("dataset:", run.inputs.dataset_inputs[0].dataset.name)
+print("parameters:", dict(sorted(run.data.params.items())))
+for name, value in sorted(run.data.tags.items()):
+    if name.startswith("lakelens.") and len(value) < 90:
+        print(f"{name}: {value}")

@@ -1,0 +1,103 @@
+# Databricks notebook source
+# MAGIC %md
+# MAGIC # HorovodRunner, for notebooks that have one
+# MAGIC
+# MAGIC A plain training function under `HorovodRunner`, as Databricks had it until 15.4 LTS ML. Two lines of such a
+# MAGIC notebook change:
+# MAGIC
+# MAGIC ```python
+# MAGIC from sparkdl import HorovodRunner               # before
+# MAGIC from lakelens import HorovodRunner              # now
+# MAGIC
+# MAGIC import horovod.tensorflow.keras as hvd          # before
+# MAGIC import lakelens.training.distributed as hvd     # now: the same names, on Keras 3
+# MAGIC ```
+
+# COMMAND ----------
+
+# MAGIC %run ./setup
+
+# COMMAND ----------
+
+dbutils.widgets.text("folder", "~/lakelens-notebooks", "Folder (a volume on Databricks)")
+folder = folder_of("folder")
+table = table_of_digits(folder)
+location, version, classes = table.location, table.version, len(table.labels())
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC The function runs on each rank. It reads its part of the table's version without Spark and without a copy of
+# MAGIC the data.
+
+# COMMAND ----------
+
+
+def train(epochs, learning_rate=0.003):
+    import keras
+
+    import lakelens
+    import lakelens.training.distributed as hvd
+
+    hvd.init()
+    feed = lakelens.DeltaFeed(location, version=version, split="train", seed=0)
+    model = keras.Sequential(
+        [
+            keras.Input((32, 32, 3)),
+            keras.layers.Rescaling(1 / 255),
+            keras.layers.Conv2D(16, 3, 2, "same", activation="relu"),
+            keras.layers.Flatten(),
+            keras.layers.Dense(classes, "softmax"),
+        ]
+    )
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(learning_rate))
+    model.compile(optimizer, "sparse_categorical_crossentropy", weighted_metrics=["accuracy"])
+    history = model.fit(
+        feed.as_dataset(64, rank=hvd.rank(), size=hvd.size(), epochs=epochs),
+        steps_per_epoch=feed.steps_per_epoch(64, hvd.size()),
+        epochs=epochs,
+        callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0), hvd.callbacks.MetricAverageCallback()],
+        verbose=0,
+    )
+    return {"ranks": hvd.size(), "accuracy": [float(value) for value in history.history["accuracy"]]}
+
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC `np=-2` is two processes on the driver, `np=2` two tasks of one Spark job. The value of rank 0 comes back.
+
+# COMMAND ----------
+
+local = lakelens.HorovodRunner(np=-2).run(train, epochs=3)
+cluster = lakelens.HorovodRunner(np=2).run(train, epochs=3)
+print(local)
+print(cluster)
+assert local["ranks"] == cluster["ranks"] == 2
+
+# COMMAND ----------
+
+from matplotlib import pyplot as plt
+
+for name, result in (("two processes on the driver", local), ("two executors", cluster)):
+    plt.plot(range(1, 4), result["accuracy"], marker="o", label=name)
+plt.xlabel("epoch")
+plt.ylabel("accuracy, averaged over ranks")
+plt.xticks(range(1, 4))
+plt.legend()
+plt.show()
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC What is different: asking for more slots than there are is an error at once, and a rank that dies ends the job
+# MAGIC with its rank, its host and its last lines. The old runner waited for ten minutes, or for ever.
+
+# COMMAND ----------
+
+try:
+    lakelens.HorovodRunner(np=64).run(train, epochs=1)
+except lakelens.LakelensError as error:
+    print(type(error).__name__, error)
+else:
+    raise AssertionError("64 ranks were not refused")

@@ -1,0 +1,128 @@
+# Databricks notebook source
+# MAGIC %md
+# MAGIC What the notebooks share. On Databricks `spark`, `display` and `dbutils` are there; in a Jupyter kernel
+# MAGIC elsewhere this gives stand-ins for them: a Spark on this machine, IPython's `display`, and widgets whose
+# MAGIC values come from the environment (`LAKELENS_WIDGETS`, a JSON object).
+
+# COMMAND ----------
+
+import io
+import json
+import os
+from pathlib import Path
+
+import lakelens
+
+if "dbutils" not in globals():
+    from IPython.display import HTML
+    from IPython.display import display as _display
+
+    class _Widgets:
+        """Widgets without a page: each has its default, or the value that LAKELENS_WIDGETS gives it."""
+
+        def __init__(self):
+            self._values = json.loads(os.environ.get("LAKELENS_WIDGETS", "{}"))
+
+        def text(self, name, default, label=None):
+            self._values.setdefault(name, default)
+
+        def dropdown(self, name, default, choices, label=None):
+            self.text(name, default, label)
+
+        def get(self, name):
+            return self._values[name]
+
+    class _Utilities:
+        widgets = _Widgets()
+
+    dbutils = _Utilities()
+    spark = lakelens.spark_session(
+        os.environ.get("LAKELENS_MASTER", "local-cluster[2,1,1024]"),
+        **{"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "4"},
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+
+    def displayHTML(page):
+        _display(HTML(page))
+
+    def display(thing):
+        """Shows a Spark DataFrame as a table, anything else as IPython does."""
+        _display(thing.limit(1000).toPandas() if hasattr(thing, "toPandas") else thing)
+
+
+# COMMAND ----------
+
+
+def folder_of(widget):
+    """The folder that a widget names: a volume on Databricks, any folder elsewhere."""
+    folder = Path(dbutils.widgets.get(widget)).expanduser().absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def digit_folders(folder, per_class=60):
+    """Writes scanned digits (UCI, 8 x 8, enlarged) as JPEG files in class folders, unless they are there.
+
+    All but four images of `eight` stay in `arrivals`: they come later. Two files are broken on purpose.
+    """
+    from lakelens.jobs.demo.images import write_digits
+
+    if not (folder / "images").exists():
+        digits = write_digits(folder)
+        for place in (digits.source, digits.arrivals):
+            for file in place.rglob("*_[0-9]*.jpg"):
+                if int(file.stem.rpartition("_")[2]) > per_class:
+                    file.unlink()
+    return folder / "images", folder / "arrivals"
+
+
+def table_of_digits(folder):
+    """The image table in a folder, with version 0 in it."""
+    images, _ = digit_folders(folder)
+    table = lakelens.ImageTable(spark, str(folder / "tables" / "digits"))
+    if not (folder / "tables" / "digits" / "_delta_log").exists():
+        table.ingest(str(images), size=32, splits={"train": 0.7, "validation": 0.1, "test": 0.2})
+    return table
+
+
+def show_png(data, width=None):
+    """Shows a PNG: a file or its bytes."""
+    from IPython.display import Image, display
+
+    display(Image(data if isinstance(data, bytes) else Path(data).read_bytes(), width=width))
+
+
+def show_images(frame, columns=10, title=None):
+    """Draws the images of a DataFrame with columns `image`, and `label_name` or `caption`."""
+    from matplotlib import pyplot as plt
+    from PIL import Image
+
+    rows = frame.collect()
+    lines = -(-len(rows) // columns)
+    figure, axes = plt.subplots(lines, columns, figsize=(1.3 * columns, 1.55 * lines), squeeze=False)
+    for axis in axes.flat:
+        axis.axis("off")
+    for axis, row in zip(axes.flat, rows, strict=False):
+        axis.imshow(Image.open(io.BytesIO(row.image)))
+        axis.set_title(row.caption if "caption" in row else row.label_name, fontsize=8)
+    figure.suptitle(title or "")
+    figure.tight_layout()
+    plt.show()
+
+
+def learning_curves(store, *runs):
+    """Draws the validation accuracy of runs over their epochs; thinner and thinner, as they may lie on one another."""
+    from matplotlib import pyplot as plt
+    from mlflow import MlflowClient
+
+    client = MlflowClient(tracking_uri=store)
+    for place, (name, run) in enumerate(runs):
+        points = sorted((point.step, point.value) for point in client.get_metric_history(run.run_id, "val_accuracy"))
+        width = 3 * (len(runs) - place) - 1.5
+        plt.plot(*zip(*points, strict=True), marker="o", linewidth=width, markersize=3 * width, label=name)
+    plt.gca().xaxis.get_major_locator().set_params(integer=True)
+    plt.xlabel("epoch")
+    plt.ylabel("validation accuracy")
+    plt.grid(alpha=0.3)
+    plt.legend()
+    plt.show()

@@ -1,0 +1,205 @@
+"""A search as its journal tells it: what its trials were given, how long and where they trained, what they reached."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ...errors import InvalidArgumentError
+from ...training.configuration.experiment import ExperimentConfig
+from ...training.configuration.hyperparameters import Leaf
+from ...training.configuration.space import Space
+from ..preview import preview
+from ..running.journal import JOURNAL_FOLDER, read_events
+from ..settings import searcher_section
+
+ENDS = ("completed", "paused", "stopped", "failed", "invalid")  # events after which a trial holds no slots
+
+
+@dataclass
+class Span:
+    """One stretch of time for which a trial held slots.
+
+    Attributes:
+        slots: Their names.
+        start: In seconds since the epoch.
+        end: In seconds since the epoch; that of the journal's last event where the trial still runs.
+        length: What the trial had reached by then.
+        failed: Whether it ended in a failure.
+    """
+
+    slots: tuple[str, ...]
+    start: float
+    end: float
+    length: float = 0
+    failed: bool = False
+
+
+@dataclass
+class TrialHistory:
+    """One trial.
+
+    Attributes:
+        number: From 0, in the order of creation.
+        hyperparameters: Nested, as it was given them.
+        state: `waiting`, `running`, `paused`, `stopped`, `completed`, `failed` or `invalid`.
+        curve: Lengths with the metric there, in the order of length; NaN and infinities as they were.
+        spans: When it held slots.
+        error: Why it failed, else empty.
+    """
+
+    number: int
+    hyperparameters: dict[str, Any]
+    state: str = "waiting"
+    curve: dict[float, float] = field(default_factory=dict)
+    spans: list[Span] = field(default_factory=list)
+    error: str = ""
+
+    @property
+    def length(self) -> float:
+        """The length at which it was validated last; 0 before that."""
+        return max(self.curve, default=0)
+
+    @property
+    def last(self) -> float:
+        """Its metric at that length; NaN without one."""
+        return self.curve[self.length] if self.curve else math.nan
+
+
+@dataclass
+class SearchHistory:
+    """A search.
+
+    Attributes:
+        config: Its experiment.
+        trials: In the order of creation.
+        start: Of the first event, in seconds since the epoch.
+        end: Of the last one.
+        finished: Whether it has ended by itself.
+    """
+
+    config: ExperimentConfig
+    trials: list[TrialHistory]
+    start: float
+    end: float
+    finished: bool
+
+    @cached_property
+    def metric(self) -> str:
+        """Name of the metric that decides."""
+        return self.config.goal.metric
+
+    @cached_property
+    def unit(self) -> str:
+        """Unit of lengths."""
+        return self.config.searcher.max_length.unit
+
+    def lengths(self, amount: float) -> str:
+        """Writes a length with its unit."""
+        return f"{amount:g} {self.unit if amount != 1 else self.unit.removesuffix('s')}"
+
+    @cached_property
+    def minimized(self) -> bool:
+        """Whether a smaller value of the metric is better."""
+        return self.config.goal.mode == "min"
+
+    @cached_property
+    def rungs(self) -> list[float]:
+        """Lengths at which the searcher looks at trials, shortest first."""
+        return [float(length) for length in preview(searcher_section(self.config), self.config.hyperparameters)]
+
+    def rung_of(self, length: float) -> int:
+        """Index of the last rung that a length has reached; 0 before the first."""
+        return max((index for index, rung in enumerate(self.rungs) if rung <= length), default=0)
+
+    @cached_property
+    def best(self) -> tuple[TrialHistory, float, float] | None:
+        """The trial with the best finite metric, the length at which it had it, and the metric; None without any."""
+        sign = 1 if self.minimized else -1
+        found = [
+            (sign * metric, trial.number, length)
+            for trial in self.trials
+            for length, metric in trial.curve.items()
+            if math.isfinite(metric)
+        ]
+        if not found:
+            return None
+        value, number, length = min(found)
+        return next(trial for trial in self.trials if trial.number == number), length, sign * value
+
+    @cached_property
+    def axes(self) -> dict[str, Leaf]:
+        """The hyperparameters that were searched, by dotted path."""
+        leaves = Space.read(self.config.hyperparameters).leaves()
+        return {".".join(path): leaf for path, leaf in leaves if leaf.type != "const"}
+
+    @cached_property
+    def slots(self) -> list[str]:
+        """Every slot that a trial has held."""
+        names = {slot for trial in self.trials for span in trial.spans for slot in span.slots}
+        return sorted(names, key=lambda name: (len(name), name))
+
+
+def value_at(hyperparameters: Mapping[str, Any], dotted: str) -> Any:
+    """Takes the value of a hyperparameter by its dotted path."""
+    value: Any = hyperparameters
+    for name in dotted.split("."):
+        value = value[name]
+    return value
+
+
+def read_history(folder: Path) -> SearchHistory:
+    """Reads the journal of a search.
+
+    Args:
+        folder: The search's folder, in which the journal is `journal/events.jsonl`.
+
+    Raises:
+        InvalidArgumentError: If there is no journal, or it has no beginning.
+    """
+    events = read_events(folder / JOURNAL_FOLDER)
+    if not events or events[0]["event"] != "started":
+        raise InvalidArgumentError(f"the journal in {folder} does not begin with the event `started`")
+    config = ExperimentConfig.read(events[0]["config"])
+    trials: dict[int, TrialHistory] = {}
+    before = events[0]["time"]
+    for event in events:
+        _apply(event, trials, before)
+        before = event["time"]
+    for span in _open_spans(trials):
+        span.end = before
+    return SearchHistory(config, list(trials.values()), events[0]["time"], before, events[-1]["event"] == "finished")
+
+
+def _apply(event: Mapping[str, Any], trials: dict[int, TrialHistory], before: float) -> None:
+    kind, time = event["event"], event["time"]
+    if "trial" not in event:  # it begins, is resumed or ends: what still held slots had lost them by the event before
+        for lost in _open_spans(trials):
+            lost.end = before
+        return
+    if kind == "created":
+        trials[event["trial"]] = TrialHistory(event["trial"], event["hyperparameters"])
+    trial = trials[event["trial"]]
+    span = trial.spans[-1] if trial.spans and trial.spans[-1].end == math.inf else None
+    if kind == "launched":
+        if span is not None:
+            span.end = before
+        trial.state = "running"
+        trial.spans.append(Span(tuple(str(slot) for slot in event.get("slots", ())), time, math.inf))
+    elif kind == "validated":
+        trial.curve[event["length"]] = float(event["metric"])
+        if span is not None:
+            span.length = event["length"]
+    elif kind in (*ENDS, "restarted"):
+        trial.state = kind if kind in ENDS else "waiting"
+        trial.error = str(event.get("error") or "")
+        if span is not None:
+            span.end, span.failed = time, kind in ("failed", "restarted")
+
+
+def _open_spans(trials: Mapping[int, TrialHistory]) -> list[Span]:
+    return [span for trial in trials.values() for span in trial.spans if span.end == math.inf]

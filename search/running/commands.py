@@ -1,0 +1,54 @@
+"""What another terminal tells a running search, through a file beside its journal."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Literal, get_args
+
+from ...errors import InvalidArgumentError
+from ...stores.data_files import write_bytes
+from .journal import is_held
+
+Command = Literal["pause", "continue", "stop"]
+COMMAND_FILE = "command.json"
+
+
+def send(folder: Path, command: Command) -> None:
+    """Tells a running search to pause, to go on or to end.
+
+    Args:
+        folder: Its journal's folder.
+        command: What it is to do.
+
+    Raises:
+        InvalidArgumentError: If no process runs it.
+    """
+    if not is_held(folder):
+        raise InvalidArgumentError(
+            f"no process runs the search {folder.parent.name}, so there is nothing to {command}; "
+            f"lakelens search --resume {folder.parent.name} goes on with one that has not finished"
+        )
+    write_bytes(str(folder / COMMAND_FILE), json.dumps({"command": command}).encode(), None)
+
+
+class Inbox:
+    """The commands that a search has been sent.
+
+    Args:
+        folder: Its journal's folder; what was sent to the process before is removed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / COMMAND_FILE
+        self._path.unlink(missing_ok=True)
+
+    def take(self) -> Command | None:
+        """Takes the last command; None if there is none."""
+        try:
+            text = self._path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        self._path.unlink(missing_ok=True)
+        command = json.loads(text).get("command")
+        return command if command in get_args(Command) else None

@@ -1,0 +1,84 @@
+"""Where the trials of a search run: on this machine, or on the executors of a Spark application."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ...errors import NotEnoughSlotsError
+from ...training.runner.placement.gpus import list_driver_gpus
+from ...training.runner.spark.slots import slots_now, total_slots
+from .plan import SearchPlan
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where trials run.
+
+    Attributes:
+        name: Equal for searches that share slots.
+        described: For people.
+        capacity: Counts its slots.
+        environment: Gives the variables of the ranks on given slots.
+        spark: The session; None on this machine.
+    """
+
+    name: str
+    described: str
+    capacity: Callable[[], int]
+    environment: Callable[[tuple[int, ...]], Mapping[str, str]]
+    spark: SparkSession | None
+
+    @classmethod
+    def of(cls, plan: SearchPlan, spark: SparkSession | None) -> Place:
+        """Finds the place of a search.
+
+        Raises:
+            NotEnoughSlotsError: If it has fewer slots than one trial takes.
+        """
+        place = _driver(plan) if plan.ranks < 0 else _executors(plan, spark)
+        there = place.capacity()
+        if there < plan.slots_per_trial:
+            raise NotEnoughSlotsError(
+                f"a trial takes {plan.slots_per_trial} slots (resources.slots_per_trial) and {place.described}"
+            )
+        return place
+
+
+def _driver(plan: SearchPlan) -> Place:
+    """A slot of this machine is a GPU, or a core where there is none."""
+    resources = plan.config.resources
+    gpus = [] if resources.use_gpu is False else list_driver_gpus()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    slots = len(gpus) or max(cores, plan.slots_per_trial)
+    used = min(slots, resources.max_slots or slots)
+    # TensorFlow would take all cores in each process; the same number at every start gives the same sums.
+    threads = str(max(1, cores // max(1, used)))
+
+    def environment(taken: tuple[int, ...]) -> dict[str, str]:
+        if gpus:
+            return {"CUDA_VISIBLE_DEVICES": ",".join(gpus[slot] for slot in taken)}
+        return {} if "TF_NUM_INTRAOP_THREADS" in os.environ else {"TF_NUM_INTRAOP_THREADS": threads}
+
+    what = "GPUs" if gpus else "cores"
+    return Place("driver", f"this machine has {slots} slots ({what})", lambda: slots, environment, None)
+
+
+def _executors(plan: SearchPlan, spark: SparkSession | None) -> Place:
+    from ...spark.session import running_session, spark_session
+
+    session = spark or running_session() or spark_session()
+    slots = total_slots(session, plan.config.resources.slots_wait_s)
+    context = session.sparkContext
+    return Place(
+        context.applicationId,
+        f"Spark application {context.applicationId} has {slots} slots",
+        lambda: slots_now(session),
+        lambda _: {},
+        session,
+    )

@@ -1,0 +1,278 @@
+"""Runs a search, or goes on with one: the doors."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...errors import InvalidArgumentError, LakelensError, SearchFailedError, SearchPaused
+from ...etl.pins import pins
+from ...tracking.child_runs import ChildRuns
+from ...tracking.run_writer import RunWriter
+from ...tracking.runs import (
+    SEARCH_TAG,
+    RunReference,
+    open_client,
+    register_model,
+    resolve_tracking_uri,
+    resumed_run,
+)
+from ...training.checkpoints.checkpoint import Checkpoint, last_checkpoint, list_checkpoints
+from ...training.configuration.experiment import ExperimentConfig
+from ...training.experiment.begun_run import begun_run
+from ...training.experiment.config_record import read_config, recorded_values
+from ...training.experiment.open_trial import record_outcome
+from ...training.experiment.run_folder import checkpoint_root
+from ...training.record.run_files import validation_files
+from ...training.segments.segment import SegmentOutcome
+from ...training.trials.base import Trial
+from ...training.trials.entrypoint import EntryPoint
+from ..report.write import REPORT_FOLDER, write_report
+from .commands import Command, Inbox, send
+from .display import display_for
+from .journal import Journal, journal_folder, read_events
+from .places import Place
+from .plan import SearchPlan
+from .result import SearchResult
+from .search_run import SearchRun
+from .slots import share_of
+from .state import SearchState
+from .trial_runs import TrialRuns
+from .trial_state import TrialState
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+logger = logging.getLogger(__name__)
+
+
+def run(
+    config: str | Path | Mapping[str, Any] | ExperimentConfig,
+    spark: SparkSession | None = None,
+    *,
+    entrypoint: type[Trial] | None = None,
+) -> SearchResult:
+    """Searches for the best hyperparameters: trains trials on the free slots, and goes on with the good ones.
+
+    Args:
+        config: The experiment: a YAML file, its keys as a dict, or a config.
+        spark: The session; one with executors runs the trials on them, each as a barrier job of its own.
+        entrypoint: In place of the config's, for a class that no file can name.
+
+    Raises:
+        UsageError: If the input or a key must change first.
+        SearchPaused: If the search was interrupted (Ctrl-C, SIGTERM): its trials have paused with checkpoints. A second
+            interrupt ends it at once.
+        SearchFailedError: If no trial gave a metric.
+        TrackingError: If MLflow's store cannot be reached.
+    """
+    started = time.perf_counter()
+    experiment = ExperimentConfig.read(config)
+    entry = None if entrypoint is None else EntryPoint.parse(entrypoint)
+    plan = SearchPlan.of(experiment, entrypoint=entry, spark=spark)
+    plan.searcher()  # a space that cannot be searched is found before a run begins
+    with _begun_run(plan) as parent:
+        result = _run(plan, parent, started, spark, resumes=False)
+    _register(plan, result)
+    return result
+
+
+def resume(
+    run_id: str,
+    *,
+    tracking_uri: str | None = None,
+    spark: SparkSession | None = None,
+    entrypoint: type[Trial] | None = None,
+) -> SearchResult:
+    """Goes on with a search that was interrupted, failed or was killed.
+
+    Its trials, their hyperparameters and promotions are those of a search that was never killed; trials that were in
+    flight go on from their checkpoints.
+
+    Args:
+        run_id: Its MLflow run.
+        tracking_uri: As for `train`.
+        spark: As for `run`.
+        entrypoint: As for `run`.
+
+    Raises:
+        InvalidArgumentError: If the run has finished, is running, or is no search.
+        LakelensError: As `run`.
+    """
+    started = time.perf_counter()
+    uri = resolve_tracking_uri(tracking_uri)
+    config, np = read_config(uri, run_id)
+    read_events(journal_folder(checkpoint_root(config.checkpoint_storage.path), run_id))
+    config = config.model_copy(update={"tracking": config.tracking.model_copy(update={"uri": uri})})
+    entry = None if entrypoint is None else EntryPoint.parse(entrypoint)
+    plan = SearchPlan.of(config, entrypoint=entry, np=np, spark=spark)
+    with resumed_run(uri, run_id) as parent:
+        result = _run(plan, parent, started, spark, resumes=True)
+    _register(plan, result)
+    return result
+
+
+def tell(run_id: str, command: Command, *, tracking_uri: str | None = None) -> None:
+    """Tells a search that another process runs to pause, to go on, or to end with what it has found.
+
+    Args:
+        run_id: Its MLflow run.
+        command: What it is to do.
+        tracking_uri: As for `train`.
+
+    Raises:
+        InvalidArgumentError: If no process runs it, or it is no search.
+    """
+    config, _ = read_config(resolve_tracking_uri(tracking_uri), run_id)
+    send(journal_folder(checkpoint_root(config.checkpoint_storage.path), run_id), command)
+
+
+def _begun_run(plan: SearchPlan) -> AbstractContextManager[RunReference]:
+    searcher = plan.config.searcher.model_dump(exclude_none=True, mode="json")
+    params = {f"searcher.{name}": value for name, value in searcher.items()} | {"np": plan.ranks}
+    tags = {SEARCH_TAG: plan.config.searcher.name}
+    return begun_run(plan.config, plan.entrypoint, plan.data, plan.strategy, tags=tags, params=params)
+
+
+def _run(
+    plan: SearchPlan, parent: RunReference, started: float, spark: SparkSession | None, *, resumes: bool
+) -> SearchResult:
+    feed, folder = plan.data.training, journal_folder(plan.root, parent.run_id)
+    with contextlib.ExitStack() as stack:
+        journal = stack.enter_context(contextlib.closing(Journal(folder)))
+        stack.enter_context(
+            # VACUUM stays off the version while trials read it, and after that as long as the search matters.
+            pins.tracking(feed.location, feed.version, parent.run_id, storage_options=feed.plan.storage_options)
+        )
+        state = SearchState(plan.searcher(), plan.config.goal, journal)
+        children = ChildRuns(parent)
+        writer = stack.enter_context(RunWriter(parent, folder.parent))
+        if resumes:
+            _replay(state, folder, parent.run_id)
+        else:
+            state.start(
+                {
+                    "config": recorded_values(plan.config, feed.version),
+                    "seed": plan.config.reproducibility.experiment_seed,
+                    "unit": state.searcher.settings.max_length.unit,
+                }
+            )
+        known = children.known() if resumes else {}
+        with TrialRuns(plan, children, known, plan.rungs(state.searcher.settings)) as runs:
+            for number in known:
+                runs.recover(state.trials[number])
+            _run_trials(plan, state, runs, Inbox(folder), parent, spark)
+        runs.prune(state.trials, at_the_end=True)
+        return _finish(plan, state, runs, parent, writer, started)
+
+
+def _replay(state: SearchState, folder: Path, run_id: str) -> None:
+    events = read_events(folder)
+    if any(event["event"] == "finished" for event in events):
+        raise InvalidArgumentError(f"the search {run_id} has finished; its journal is {folder}")
+    state.replay(events)
+
+
+def _run_trials(
+    plan: SearchPlan,
+    state: SearchState,
+    runs: TrialRuns,
+    inbox: Inbox,
+    parent: RunReference,
+    spark: SparkSession | None,
+) -> None:
+    place = Place.of(plan, spark)
+    resources = plan.config.resources
+    display = display_for()
+    display.say(f"search {parent.run_id}: {place.described}; events in {journal_folder(plan.root, parent.run_id)}")
+    with (
+        contextlib.closing(display),
+        share_of(
+            place.name,
+            place.capacity,
+            size=plan.slots_per_trial,
+            priority=resources.priority,
+            most=resources.max_slots,
+        ) as share,
+    ):
+        search = SearchRun(plan, state, runs, share, inbox, display, place.environment, place.spark)
+        try:
+            search.run()
+        except LakelensError:
+            display.say(f"lakelens search --resume {parent.run_id} goes on once that is mended")
+            raise
+    if search.ending == "paused":
+        raise SearchPaused(
+            f"search {parent.run_id} was interrupted and has paused its trials; "
+            f"lakelens search --resume {parent.run_id} goes on"
+        )
+    if search.ending == "given up":
+        state.give_up()
+        for trial in state.trials:
+            runs.mark(trial)
+
+
+def _finish(
+    plan: SearchPlan, state: SearchState, runs: TrialRuns, parent: RunReference, writer: RunWriter, started: float
+) -> SearchResult:
+    best = state.best()
+    if best is None or best.best is None or best.run_id is None:
+        first = next((trial for trial in state.trials if trial.error), None)
+        state.finish()
+        _log_report(plan.root, parent)
+        told = "none was validated" if first is None else f"trial {first.number}: {first.error}"
+        raise SearchFailedError(
+            f"none of {len(state.trials)} trials gave a number for {plan.config.goal.metric}; {told}"
+        )
+    checkpoint = _checkpoint_of(best, runs.folders[best.number])
+    if checkpoint is not None:
+        outcome = SegmentOutcome(metrics=best.best.metrics, best_epoch=best.best.epoch)
+        writer.set_tags({"lakelens.search.best_run": best.run_id, "lakelens.search.best_trial": str(best.number)})
+        writer.log_files(validation_files(plan.data.task, runs.folders[best.number]))
+        record_outcome(writer, outcome, checkpoint, plan.entrypoint)
+    state.finish()
+    _log_report(plan.root, parent)
+    return SearchResult(
+        run_id=parent.run_id,
+        experiment_id=parent.experiment_id,
+        tracking_uri=parent.tracking_uri,
+        table=plan.data.training.location,
+        version=plan.data.training.version,
+        best_trial=best.number,
+        best_run=best.run_id,
+        metric=plan.config.goal.metric,
+        value=best.best.metric,
+        hyperparameters=best.hyperparameters,
+        checkpoint="" if checkpoint is None else str(checkpoint.path),
+        digest="" if checkpoint is None else checkpoint.digest,
+        states=state.counts(),
+        seconds=round(time.perf_counter() - started, 3),
+        _trials=[replace(trial) for trial in state.trials],
+    )
+
+
+def _log_report(root: Path, parent: RunReference) -> None:
+    """Writes the report beside the journal and logs it to the search's run; a search succeeds without one."""
+    try:
+        page = write_report(root / parent.run_id, root / parent.run_id / REPORT_FOLDER)
+        open_client(parent.tracking_uri).log_artifacts(parent.run_id, str(page.parent), REPORT_FOLDER)
+    except Exception as error:  # noqa: BLE001  # a search of days does not fail for a picture
+        logger.warning("no report was written (%s); `lakelens report %s` tries again", error, parent.run_id)
+
+
+def _checkpoint_of(trial: TrialState, folder: Path) -> Checkpoint | None:
+    """Finds the checkpoint of a trial's best validation, or its last one where the config keeps no best one."""
+    step = trial.best.step if trial.best is not None else None
+    kept = [checkpoint for checkpoint in list_checkpoints(folder) if checkpoint.metadata.get("step") == step]
+    return kept[0] if kept else last_checkpoint(folder)
+
+
+def _register(plan: SearchPlan, result: SearchResult) -> None:
+    if plan.config.tracking.register_as is not None and result.checkpoint:
+        register_model(result.run_id, plan.config.tracking.register_as, tracking_uri=result.tracking_uri)

@@ -1,0 +1,229 @@
+"""Runs the trials of a search on the slots that are free, until it is finished, paused or given up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Literal
+
+from ...errors import NotEnoughSlotsError, SearchFailedError
+from ...training.experiment.interruption import pausing
+from .commands import Inbox
+from .display import Display, lines_of
+from .plan import SearchPlan
+from .slot_process import SlotProcess
+from .slots import Share
+from .state import SearchState
+from .trial_runs import TrialRuns
+from .trial_state import ENDED, WAITING, TrialState
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_POLL_S = 0.25
+# Draws that make no model are replaced; a space of nothing else would be drawn from for ever.
+_MOST_INVALID = 100
+_MOST_SHORTAGES = 3
+_END_S = 30.0
+
+
+class SearchRun:
+    """A running search.
+
+    Args:
+        plan: What it runs.
+        state: Its state.
+        runs: Its trials' runs.
+        share: Its slots.
+        inbox: What another terminal tells it.
+        display: What a person sees.
+        environment: Variables of the ranks on given slots.
+        spark: The session for ranks on executors.
+
+    Attributes:
+        error: What has ended it.
+        ending: Why it ends before it is finished: an interrupt has paused it, or it was given up; None while neither.
+    """
+
+    def __init__(
+        self,
+        plan: SearchPlan,
+        state: SearchState,
+        runs: TrialRuns,
+        share: Share,
+        inbox: Inbox,
+        display: Display,
+        environment: Callable[[tuple[int, ...]], Mapping[str, str]],
+        spark: SparkSession | None,
+    ) -> None:
+        self.plan, self.state, self.runs = plan, state, runs
+        self.error: BaseException | None = None
+        self.ending: Literal["paused", "given up"] | None = None
+        self._share, self._inbox, self._display = share, inbox, display
+        self._environment, self._spark = environment, spark
+        self._processes: list[SlotProcess] = []
+        self._assigned: set[int] = set()
+        self._known_ended: set[int] = {trial.number for trial in state.trials if trial.state in ENDED}
+        self._held_up = False
+        self._shortages = 0
+        self._started = time.monotonic()
+        self._done_before = state.searcher.progress
+
+    def run(self) -> None:
+        """Runs until the search is finished, or was interrupted and its trials have paused.
+
+        Raises:
+            KeyboardInterrupt: At the second interrupt; the ranks have been ended.
+            LakelensError: What ended it; its trials have paused.
+        """
+        try:
+            with pausing(self._interrupt):
+                while not self._over():
+                    self._step()
+        except BaseException:
+            self._end_processes()
+            raise
+        if self.error is not None:
+            raise self.error
+
+    # --- the main thread ------------------------------------------------------------------------------------------
+
+    def _over(self) -> bool:
+        with self.state.changed:
+            if self._processes:
+                return False
+            return self.state.finished or self.ending is not None or self.error is not None
+
+    def _step(self) -> None:
+        if self._stops():
+            self._tell_pause()
+        else:
+            self._start_processes()
+        self._close_ended()
+        self._take_command()
+        with self.state.changed:
+            seconds = time.monotonic() - self._started
+            self._display.show(lines_of(self.state, self.plan.config.goal.metric, seconds, self._done_before))
+            self.state.changed.wait(_POLL_S)
+
+    def _stops(self) -> bool:
+        return self.ending is not None or self._held_up or self.error is not None
+
+    def _interrupt(self) -> None:
+        self.ending = "paused"  # in a signal handler, where no lock may be waited for
+
+    def _tell_pause(self) -> None:
+        self._share.ask(False)
+        with self.state.changed:
+            processes = list(self._processes)
+        for process in processes:
+            if not process.controls.since(0):
+                process.controls.tell({"pause": True})
+
+    def _start_processes(self) -> None:
+        """Starts a process for each trial that waits, as far as slots are free."""
+        while True:
+            with self.state.changed:
+                idle = sum(not process.busy for process in self._processes)
+                waits = self.state.count(WAITING) - len(self._assigned) > idle
+                for trial in self.state.trials:
+                    if trial.state == WAITING:
+                        self.runs.prepare(trial)
+            self._share.ask(waits)
+            slots = self._share.take() if waits else None
+            if slots is None:
+                return
+            process = SlotProcess(self, slots, self._environment(slots), self._spark)
+            with self.state.changed:
+                self._processes.append(process)
+            process.start()
+
+    def _close_ended(self) -> None:
+        """Ends the runs of trials that were given up while they were paused."""
+        with self.state.changed:
+            ended = [
+                trial for trial in self.state.trials if trial.state in ENDED and trial.number not in self._known_ended
+            ]
+            self._known_ended.update(trial.number for trial in ended)
+        for trial in ended:
+            self.runs.mark(trial)
+        if ended:
+            self.runs.prune(self.state.trials)
+        if self.state.invalid_in_a_row >= _MOST_INVALID:
+            self.abort(
+                SearchFailedError(
+                    f"the last {_MOST_INVALID} trials had invalid hyperparameters; narrow the space. The last error: "
+                    f"{next((trial.error for trial in reversed(self.state.trials) if trial.error), None)}"
+                )
+            )
+
+    def _take_command(self) -> None:
+        command = self._inbox.take()
+        if command == "pause" and not self._held_up:
+            self._held_up = True
+            self._display.say("the search pauses; --continue lets it go on")
+        elif command == "continue" and self._held_up:
+            self._held_up = False
+            self._display.say("the search goes on")
+        elif command == "stop":
+            self._display.say("the search ends")
+            self.ending = "given up"
+
+    def _end_processes(self) -> None:
+        with self.state.changed:
+            processes = list(self._processes)
+        for process in processes:
+            process.controls.end()
+        deadline = time.monotonic() + _END_S
+        for process in processes:
+            process.join(max(0.0, deadline - time.monotonic()))
+
+    # --- called by the processes' threads -------------------------------------------------------------------------
+
+    def assign(self, process: SlotProcess) -> TrialState | None:
+        """Chooses the next trial of a process; None if none waits, or another search is to get the slots."""
+        with self.state.changed:
+            process.busy = False
+            if self._stops() or (process.trained and not self._share.may_keep()):
+                return None
+            trial = self.state.next_trial(besides=self._assigned)
+            process.busy = trial is not None
+            if trial is not None:
+                self._assigned.add(trial.number)
+            return trial
+
+    def launched(self, trial: TrialState) -> None:
+        """Takes that a trial that was assigned has begun, or failed to."""
+        with self.state.changed:
+            self._assigned.discard(trial.number)
+            self._shortages = 0
+
+    def may_go_on(self, process: SlotProcess) -> bool:
+        """Tells whether a process without a trial may wait for one."""
+        with self.state.changed:
+            return not self._stops() and not self.state.finished and self._share.may_keep()
+
+    def say(self, text: str, *, detail: bool = False) -> None:
+        """Shows a line."""
+        with self.state.changed:
+            self._display.say(text, detail=detail)
+
+    def left(self, process: SlotProcess) -> None:
+        """Takes the slots of a process that has ended."""
+        self._share.give_back(process.slots)
+        with self.state.changed:
+            self._processes.remove(process)
+            self.state.changed.notify_all()
+
+    def short_of_slots(self, error: NotEnoughSlotsError) -> None:
+        """Takes that the cluster had no room for a process; several times in a row it will not have any."""
+        with self.state.changed:
+            self._shortages += 1
+            if self._shortages >= _MOST_SHORTAGES:
+                self.abort(error)
+
+    def abort(self, error: BaseException) -> None:
+        """Ends the search with an error, once its trials have paused."""
+        with self.state.changed:
+            self.error = self.error or error
+            self.state.changed.notify_all()

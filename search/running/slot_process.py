@@ -1,0 +1,229 @@
+"""The driver's side of one process, or group of ranks, that trains segments on the slots of one trial.
+
+It keeps its process for the next segment: TensorFlow's import takes seconds. A process in which a trial has failed
+ends, and another one takes its slots.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ... import errors
+from ...errors import (
+    InvalidHyperparameters,
+    LakelensError,
+    LaunchError,
+    MissingMetricError,
+    NotEnoughSlotsError,
+    RankFailedError,
+    UsageError,
+)
+from ...training.runner.placement.conversation import Controls
+from ...training.segments.segment import SegmentOutcome
+from ...training.segments.serve import segment_request, serve_segments
+from .plan import SearchPlan
+from .state import SearchState
+from .trial_runs import OpenSegment, TrialRuns
+from .trial_state import Measurement, TrialState
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# How long a process without a trial waits for one: a promotion often comes within that time.
+LINGER_S = 10.0
+
+
+class Host(Protocol):
+    """What a process asks of the search."""
+
+    plan: SearchPlan
+    state: SearchState
+    runs: TrialRuns
+
+    def assign(self, process: SlotProcess) -> TrialState | None:
+        """Chooses the next trial of a process; None if none waits."""
+
+    def launched(self, trial: TrialState) -> None:
+        """Takes that a trial that was assigned has begun, or failed to."""
+
+    def may_go_on(self, process: SlotProcess) -> bool:
+        """Tells whether a process keeps its slots."""
+
+    def say(self, text: str, *, detail: bool = False) -> None:
+        """Shows a line; details are what ranks say of themselves."""
+
+    def short_of_slots(self, error: NotEnoughSlotsError) -> None:
+        """Takes that the cluster had no room for a process."""
+
+    def left(self, process: SlotProcess) -> None:
+        """Takes the slots of a process that has ended."""
+
+    def abort(self, error: BaseException) -> None:
+        """Ends the search with an error."""
+
+
+class SlotProcess(threading.Thread):
+    """A thread that follows one process.
+
+    Args:
+        host: The search.
+        slots: The slots.
+        environment: Variables of its ranks, besides those of the config.
+        spark: The session for ranks on executors.
+
+    Attributes:
+        slots: The slots.
+        controls: What its ranks are told.
+        current: What it trains; None between two segments.
+        busy: Whether a trial has been assigned to it.
+        trained: Whether a segment has ended in it.
+    """
+
+    def __init__(
+        self, host: Host, slots: tuple[int, ...], environment: Mapping[str, str], spark: SparkSession | None
+    ) -> None:
+        super().__init__(name=f"lakelens-slot-{slots[0]}", daemon=True)
+        self.slots = slots
+        self.controls = Controls()
+        self.current: OpenSegment | None = None
+        self.busy = self.trained = False
+        self._host, self._environment, self._spark = host, environment, spark
+        self._idle_since: float | None = None
+        self._first: OpenSegment | None = None
+
+    def run(self) -> None:
+        """Trains until no trial is left for these slots."""
+        try:
+            self._first = self._take()
+            if self._first is not None:
+                self._launch(self._first)
+        except RankFailedError as error:
+            self._failed(error)
+        except NotEnoughSlotsError as error:
+            self._failed(error, counts=False)
+            self._host.short_of_slots(error)
+        except BaseException as error:  # noqa: BLE001  the search ends with it, in its own thread
+            self._host.abort(error)
+        finally:
+            for segment in (self.current, self._first):
+                if segment is not None:
+                    segment.held.close()  # the journal has it in flight, as after a kill
+            self._host.left(self)
+
+    def _launch(self, first: OpenSegment) -> None:
+        resources, strategy = self._host.plan.config.resources, self._host.plan.strategy
+        if self._spark is not None:
+            # Of its own: with spark.scheduler.mode=FAIR no other job of the application goes before it.
+            self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
+        name = f"search, slot {self.slots[0]}"
+        runner = strategy.runner(resources, name, self._spark, environment=self._environment)
+        runner.run_with(
+            serve_segments,
+            {"job": first.job},
+            on_question=self._answer,
+            controls=self.controls,
+            on_message=self._hear,
+        )
+
+    # --- what the rank asks ---------------------------------------------------------------------------------------
+
+    def _answer(self, rank: int, question: dict[str, Any]) -> dict[str, Any]:
+        if "next" in question:
+            return self._next(question["next"])
+        segment = self.current
+        if segment is None or "progress" in question:
+            return {}
+        answer = segment.decisions.answer(question)
+        if "validation" not in question:
+            return answer
+        step, epoch, metrics = (question["validation"][name] for name in ("step", "epoch", "metrics"))
+        verdict = self._host.state.validated(
+            segment.trial,
+            Measurement(
+                segment.planned.length(step),
+                step,
+                epoch,
+                segment.planned.plan.config.goal.value_in(metrics),
+                metrics,
+            ),
+            reached=step >= segment.planned.steps(segment.trial.asked),
+        )
+        # A trial that stops itself has nothing to gain by what the search decides.
+        return answer if answer["action"] == "stop" else {**answer, "action": verdict}
+
+    def _next(self, outcome: dict[str, Any] | None) -> dict[str, Any]:
+        if outcome is not None and self.current is not None:
+            self._ended(self.current, SegmentOutcome(**outcome))
+        # TensorFlow sets up several devices once in a process.
+        if self.trained and self._host.plan.strategy.replicas > 1:
+            return {}
+        segment, self._first = self._first or self._take(), None
+        if segment is not None:
+            self.current = segment
+            self._idle_since = None
+            return {"segment": segment_request(segment.job, segment.start)}
+        self._idle_since = self._idle_since or time.monotonic()
+        waits = self._host.may_go_on(self) and time.monotonic() - self._idle_since < LINGER_S
+        return {"wait": True} if waits else {}
+
+    def _take(self) -> OpenSegment | None:
+        """Opens the next trial; one that cannot be opened has failed."""
+        host = self._host
+        while (trial := host.assign(self)) is not None:
+            try:
+                segment = host.runs.open(trial)
+            except UsageError as error:
+                host.state.launch(trial, self.slots, trial.run_id, trial.length)
+                host.launched(trial)
+                host.state.failed(trial, _said(error))
+                continue
+            host.state.launch(trial, self.slots, segment.run.run_id, segment.from_length)
+            host.launched(trial)
+            return segment
+        return None
+
+    def _ended(self, segment: OpenSegment, outcome: SegmentOutcome) -> None:
+        """Takes the end of a segment; its checkpoint is on disk."""
+        state, trial = self._host.state, segment.trial
+        self.current, self.trained = None, True
+        if outcome.failure is None:
+            length = segment.planned.length(outcome.step)
+            state.ended_segment(trial, length, by_itself=outcome.reason == "stopped")
+            self._host.say(f"trial {trial.number}: {trial.state} at {length:g} {segment.planned.unit}")
+        else:
+            name, message = outcome.failure
+            kind = getattr(errors, name, LakelensError)
+            error = kind(message)
+            state.failed(trial, _said(error), invalid=isinstance(error, InvalidHyperparameters))
+            if isinstance(error, MissingMetricError):
+                self._host.abort(error)
+        self._host.runs.close(segment)
+
+    def _failed(self, error: LaunchError, *, counts: bool = True) -> None:
+        """Takes the end of the process and of the trial in it, if there is one."""
+        summary = error.summary if isinstance(error, RankFailedError) else str(error)
+        cancelled = isinstance(error, RankFailedError) and error.reason == "cancelled"
+        segment = self.current or self._first
+        if segment is None or cancelled:
+            return
+        self.current = self._first = None
+        state, trial = self._host.state, segment.trial
+        if not counts:
+            state.ended_segment(trial, segment.from_length)
+        elif trial.restarts < self._host.plan.config.max_restarts:
+            state.restart(trial, summary)
+        else:
+            state.failed(trial, _said(error))
+        self._host.say(f"trial {trial.number}: {summary}")
+        self._host.runs.close(segment)
+
+    def _hear(self, text: str) -> None:
+        trial = self.current.trial.number if self.current is not None else None
+        self._host.say(f"trial {trial}: {text}" if trial is not None else text, detail=True)
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,229 @@
+"""The trials' runs and folders, on the driver: made ready for a segment, and brought up to date after it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ...errors import LakelensError, TrackingError
+from ...tracking.child_runs import ChildRuns
+from ...tracking.run_records import RECORDS_FILE, RunRecord
+from ...tracking.run_writer import RunWriter
+from ...tracking.runs import RunReference, log_table, steps_of
+from ...training.checkpoints.checkpoint import Checkpoint, last_checkpoint
+from ...training.experiment.begun_run import goal_tags
+from ...training.experiment.config_meaning import hyperparameters_of, retention_of
+from ...training.experiment.config_record import log_config
+from ...training.experiment.run_folder import run_folder
+from ...training.experiment.starts import Start
+from ...training.segments.decisions import Decisions, Progress
+from ...training.segments.job import TrainingJob
+from ...training.segments.training_state import TrainingState
+from ...training.segments.verdicts import records_in
+from .plan import PlannedTrial, SearchPlan
+from .retention import prune, while_running
+from .trial_state import COMPLETED, FAILED, INVALID, PAUSED, RUNNING, STOPPED, WAITING, TrialState
+
+logger = logging.getLogger(__name__)
+
+STATE_TAG, RUNG_TAG, LENGTH_TAG = "lakelens.trial.state", "lakelens.trial.rung", "lakelens.trial.length"
+# Calls to the store, which wait more than they work.
+_THREADS = 4
+_STATUS = {
+    WAITING: "SCHEDULED",
+    PAUSED: "SCHEDULED",
+    RUNNING: "RUNNING",
+    STOPPED: "FINISHED",
+    COMPLETED: "FINISHED",
+    FAILED: "FAILED",
+    INVALID: "FAILED",
+}
+
+
+@dataclass(frozen=True)
+class OpenSegment:
+    """A trial that is ready for a segment.
+
+    Attributes:
+        trial: The trial.
+        planned: What it trains.
+        run: Its MLflow run.
+        job: What every rank is told.
+        start: Where it goes on; None is its start.
+        from_length: The length there.
+        decisions: What it decides at its own validations: its best, its patience, its checkpoints.
+        held: Closes its folder and the writing into its run.
+        writer: Writes into its run.
+    """
+
+    trial: TrialState
+    planned: PlannedTrial
+    run: RunReference
+    job: TrainingJob
+    start: Checkpoint | None
+    from_length: float
+    decisions: Decisions
+    held: contextlib.ExitStack
+    writer: RunWriter
+
+
+class TrialRuns:
+    """Opens and closes segments. Use as a context manager: leaving it waits for what is under way.
+
+    Args:
+        plan: The search.
+        children: The trials' MLflow runs.
+        known: Those that there are, of a search that goes on.
+        rungs: The lengths of each bracket's rungs.
+    """
+
+    def __init__(
+        self, plan: SearchPlan, children: ChildRuns, known: Mapping[int, RunReference], rungs: list[tuple[int, ...]]
+    ) -> None:
+        self._plan, self._children = plan, children
+        self._runs = dict(known)
+        self._lengths = sorted({length for bracket in rungs for length in bracket})
+        self._used = set(known)
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="lakelens-trials")
+        self._before: dict[int, Future[Any]] = {}
+
+    def __enter__(self) -> TrialRuns:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._threads.shutdown(wait=True)
+
+    @property
+    def folders(self) -> dict[int, Path]:
+        """The folder of each trial that has a run."""
+        return {trial: self._plan.root / run.run_id for trial, run in list(self._runs.items())}
+
+    def prepare(self, trial: TrialState) -> None:
+        """Makes the run of a trial that waits, in the background: a slot that comes free then need not wait for it."""
+        if trial.number not in self._runs and trial.number not in self._before:
+            self._later(trial.number, lambda: self._run_of(trial, self._plan.trial(trial.hyperparameters)))
+
+    def open(self, trial: TrialState) -> OpenSegment:
+        """Makes a trial ready for a segment.
+
+        Raises:
+            LakelensError: If its hyperparameters make no training, its folder cannot be written or the store refuses.
+        """
+        before = self._before.get(trial.number)
+        if before is not None:
+            before.exception()  # waits; what has failed there is tried again here
+        planned = self._plan.trial(trial.hyperparameters)
+        run = self._run_of(trial, planned)
+        goal = planned.plan.config.goal
+        recorded = steps_of(run, goal.metric) if trial.number in self._used else []
+        self._used.add(trial.number)
+        with contextlib.ExitStack() as stack:
+            folder = stack.enter_context(run_folder(self._plan.root, run))
+            writer = stack.enter_context(RunWriter(run, folder, recorded))
+            start = last_checkpoint(folder)
+            weights = stack.enter_context(Start.of(planned.plan, run.run_id).laid_into(folder, writer))
+            progress = TrainingState.of(start).progress if start is not None else Progress()
+            step = int(start.metadata["step"]) if start is not None else 0
+            job = replace(self._job(planned, run, folder), warm_start=weights)
+            decisions = Decisions(job.rules, progress, records_in(folder, goal))
+            self._children.mark(run, "RUNNING", self._tags(trial) | {STATE_TAG: RUNNING})
+            return OpenSegment(
+                trial, planned, run, job, start, planned.length(step), decisions, stack.pop_all(), writer
+            )
+
+    def close(self, segment: OpenSegment) -> None:
+        """Brings run and folder of a trial up to date after a segment, in the background."""
+        trial = segment.trial
+        state, best, failure = trial.state, trial.best, _failure(trial)
+
+        def finish() -> None:
+            if best is not None:
+                values = {f"best_{name}": value for name, value in best.metrics.items()}
+                segment.writer.log(RunRecord(values, best.epoch))
+            try:
+                segment.writer.finish()
+            finally:
+                segment.held.close()
+                self._children.mark(segment.run, _STATUS[state], self._tags(trial) | {STATE_TAG: state}, failure)
+
+        self._later(trial.number, finish)
+
+    def mark(self, trial: TrialState) -> None:
+        """Lets the run of a trial that does not run say its state, in the background."""
+        state = trial.state
+
+        def work() -> None:
+            run = self._runs.get(trial.number)
+            if run is not None:
+                self._children.mark(run, _STATUS[state], self._tags(trial) | {STATE_TAG: state}, _failure(trial))
+
+        self._later(trial.number, work)
+
+    def recover(self, trial: TrialState) -> None:
+        """Writes what a kill has left to write into a trial's run, and tidies its folder, in the background."""
+        run, metric = self._runs[trial.number], self._plan.config.goal.metric
+
+        def work() -> None:
+            with run_folder(self._plan.root, run) as folder:
+                if (folder / RECORDS_FILE).exists():
+                    with RunWriter(run, folder, steps_of(run, metric)) as writer:
+                        writer.finish()
+
+        self._later(trial.number, work)
+        self.mark(trial)
+
+    def prune(self, trials: list[TrialState], *, at_the_end: bool = False) -> None:
+        """Removes checkpoints that no rule keeps; those that a trial may go on from stay until the end."""
+        rules = retention_of(self._plan.config.checkpoint_storage)
+        if not at_the_end:
+            if rules.save_experiment_best == 0:
+                return
+            rules = while_running(rules)
+        running = {trial.number for trial in trials if trial.state in (RUNNING, WAITING)} if not at_the_end else set()
+        prune(self.folders, running, rules, self._plan.config.goal)
+
+    def _job(self, planned: PlannedTrial, run: RunReference, folder: Path) -> TrainingJob:
+        job = planned.plan.job(run, folder)
+        rungs = frozenset(planned.steps(length) for length in self._lengths)
+        return replace(job, validations=rungs, retention=while_running(job.retention))
+
+    def _run_of(self, trial: TrialState, planned: PlannedTrial) -> RunReference:
+        if trial.number not in self._runs:
+            plan = planned.plan
+            read = plan.data.described()
+            tags = {**goal_tags(plan.config, plan.entrypoint), STATE_TAG: WAITING}
+            given = hyperparameters_of(plan.config)
+            params = plan.params | {f"hyperparameters.{name}": value for name, value in given.items()}
+            run = self._children.create(trial.number, f"trial {trial.number}", tags, params)
+            log_table(run, read)
+            log_config(run, plan.config, plan.strategy, read.version)
+            self._runs[trial.number] = run
+        return self._runs[trial.number]
+
+    def _tags(self, trial: TrialState) -> dict[str, str]:
+        rung = sum(length <= trial.length for length in self._lengths)
+        return {LENGTH_TAG: f"{trial.length:g}", RUNG_TAG: str(rung)}
+
+    def _later(self, trial: int, work: Callable[[], object]) -> None:
+        before = self._before.get(trial)
+
+        def run() -> None:
+            if before is not None:
+                before.exception()
+            try:
+                work()
+            except TrackingError as error:
+                logger.warning("trial %d: %s", trial, error)
+            except LakelensError as error:
+                logger.debug("trial %d: %s", trial, error)  # comes again where the trial is opened
+
+        self._before[trial] = self._threads.submit(run)
+
+
+def _failure(trial: TrialState) -> str | None:
+    return trial.error if trial.state in (FAILED, INVALID) else None

@@ -1,0 +1,71 @@
+"""What is known of each trial of a running search."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+WAITING = "waiting"
+RUNNING = "running"
+PAUSED = "paused"
+STOPPED = "stopped"
+COMPLETED = "completed"
+FAILED = "failed"
+INVALID = "invalid"
+ENDED = frozenset({STOPPED, COMPLETED, FAILED, INVALID})
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A validation.
+
+    Attributes:
+        length: Where it was, in the search's unit.
+        step: Where it was, in steps.
+        epoch: Epochs complete or begun there.
+        metric: Value of the metric that decides.
+        metrics: All values.
+    """
+
+    length: float
+    step: int
+    epoch: int
+    metric: float
+    metrics: Mapping[str, float]
+
+
+@dataclass
+class TrialState:
+    """One trial.
+
+    Attributes:
+        number: Its number, from 0 in the order of creation.
+        hyperparameters: Drawn for it.
+        asked: The length that it was asked to reach last.
+        state: `waiting` for slots, `running`, `paused`, or how it has ended: `stopped`, `completed`, `failed`,
+            `invalid`.
+        length: How far it has come, at its last validation.
+        last: That validation.
+        best: Its best validation; None before one that gave a number.
+        slots: Those that it runs on.
+        run_id: Its MLflow run, once it has been launched.
+        restarts: How often it was started again after a failure.
+        error: Why it failed.
+        validated_at: Lengths at which it was validated.
+        was_in_flight: Whether it held slots when the search was killed; then it gets slots first.
+    """
+
+    number: int
+    hyperparameters: dict[str, Any]
+    asked: int
+    state: str = WAITING
+    length: float = 0
+    last: Measurement | None = None
+    best: Measurement | None = None
+    slots: tuple[int, ...] = ()
+    run_id: str | None = None
+    restarts: int = 0
+    error: str | None = None
+    validated_at: set[float] = field(default_factory=set)
+    was_in_flight: bool = False

@@ -1,0 +1,274 @@
+"""The DAGs in a real Airflow: each flavour that can run here is run on scanned digits.
+
+`make test-airflow` makes the environments that LAKELENS_AIRFLOW and LAKELENS_AIRFLOW3 name: Airflow cannot live in
+lakelens's own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+pytestmark = [pytest.mark.airflow, pytest.mark.long, pytest.mark.timeout(1500)]
+
+ROOT = Path(__file__).resolve().parents[2]
+AIRFLOW = Path(os.environ.get("LAKELENS_AIRFLOW", ROOT / ".airflow-venv")) / "bin" / "airflow"
+PER_CLASS = 24
+TRAINING_5 = ("lakelens_training", 5)
+TRAINING_TASKS = ("etl", "due", "if_due", "train", "score", "evaluate", "promote")
+
+
+class Pipeline:
+    """A folder with images and tables, and an Airflow whose DAGs work on them."""
+
+    def __init__(self, folder: Path) -> None:
+        from lakelens.jobs.demo.images import write_digits
+
+        self.folder = folder
+        self.images = write_digits(folder / "digits")
+        for place in (self.images.source, self.images.arrivals):
+            for file in sorted(place.rglob("*.jpg")):
+                number = re.search(r"_(\d+)\.jpg$", file.name)
+                if number is None or int(number[1]) > PER_CLASS:
+                    file.unlink()
+        self.store = f"sqlite:///{folder / 'mlflow.db'}"
+        self.parameters = {
+            "source": str(self.images.source),
+            **{name: str(folder / name) for name in ("table", "predictions", "candidates", "checkpoints", "reports")},
+            "results": str(folder / "results"),
+            "model": "digits",
+            "experiment": "digits",
+            "size": 16,
+            "epochs": 30,
+            "batch_size": 32,
+            "min_new_rows": 5,
+            "max_drift": 1.0,
+            "tracking_uri": self.store,
+        }
+        self.home = folder / "airflow"
+        self.airflow("db", "migrate")
+
+    def environment(self, flavour: str = "bash") -> dict[str, str]:
+        import pyspark
+
+        from lakelens.spark.java import find_java
+        from lakelens.spark.maven import delta_package
+
+        java = find_java().home
+        variables = {
+            "AIRFLOW_HOME": str(self.home),
+            "AIRFLOW__CORE__DAGS_FOLDER": str(ROOT / "jobs" / "airflow"),
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "LAKELENS_FLAVOUR": flavour,
+            "LAKELENS_COMMAND": str(self._command()),
+            "LAKELENS_PARAMETERS": json.dumps(self.parameters),
+            "LAKELENS_RETRY_DELAY_S": "1",
+            "LAKELENS_JOBS": str(ROOT / "jobs"),
+            "LAKELENS_SPARK_PACKAGES": delta_package(),
+            "LAKELENS_SPARK_CONF": json.dumps(
+                {
+                    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+                    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+                }
+            ),
+            "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[2]"}),
+            "PATH": f"{Path(pyspark.__file__).parent / 'bin'}:{java / 'bin'}:{os.environ['PATH']}",
+            "JAVA_HOME": str(java),
+            "PYSPARK_PYTHON": sys.executable,
+            "PYTHONPATH": str(ROOT),
+        }
+        return {**os.environ, **variables}
+
+    def airflow(self, *arguments: str, flavour: str = "bash") -> str:
+        done = subprocess.run(
+            [str(AIRFLOW), *arguments],
+            env=self.environment(flavour),
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=1200,
+            check=False,
+        )
+        said = [line for line in (done.stdout + done.stderr).splitlines() if "rror" in line or "subprocess" in line]
+        assert done.returncode == 0, "\n".join(said)[-6000:]
+        return done.stdout
+
+    def start(self, dag: str, day: int) -> subprocess.Popen[bytes]:
+        """Starts a run of a DAG, as `run` does, and does not wait for it."""
+        with (self.folder / "airflow.log").open("wb") as log:
+            return subprocess.Popen(
+                [str(AIRFLOW), "dags", "test", dag, f"2026-03-{day:02}"],
+                env=self.environment(),
+                cwd=self.folder,
+                stdout=log,
+                stderr=log,
+            )
+
+    @contextmanager
+    def training_half_way(self, day: int) -> Iterator[tuple[subprocess.Popen[bytes], psutil.Process]]:
+        """Starts a training DAG, and gives Airflow and the job once there is a checkpoint; waits for Airflow's end."""
+        checkpoints = self.folder / "checkpoints"
+        before = set(checkpoints.glob("*/*/manifest.json"))
+        airflow = self.start("lakelens_training", day)
+        try:
+            while set(checkpoints.glob("*/*/manifest.json")) <= before:
+                assert airflow.poll() is None, (self.folder / "airflow.log").read_text()[-6000:]
+                time.sleep(0.05)
+            yield airflow, self.trainings()[0]
+            airflow.wait(900)
+        finally:
+            airflow.kill()
+
+    def run_states(self) -> Counter[str]:
+        """How many MLflow runs there are in which state."""
+        from lakelens.tracking.runs import open_client
+
+        client = open_client(self.store)
+        experiment = client.get_experiment_by_name("digits")
+        runs = [] if experiment is None else client.search_runs([experiment.experiment_id])
+        return Counter(run.info.status for run in runs)
+
+    def trainings(self) -> list[psutil.Process]:
+        """The processes of training jobs, each with those that it has started."""
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                words = process.cmdline()
+                if "train" in words and str(self.folder / "checkpoints") in words:
+                    found += [process, *process.children(recursive=True)]
+        return found
+
+    def run(self, dag: str, day: int, flavour: str = "bash") -> dict[str, Any]:
+        """Runs a DAG to its end and gives each task's result; None for one that was skipped."""
+        self.airflow("dags", "test", dag, f"2026-03-{day:02}", flavour=flavour)
+        return self.results(dag, day)
+
+    def results(self, dag: str, day: int) -> dict[str, Any]:
+        states = self.rows("select task_id, state from task_instance where dag_id = ? and run_id like ?", dag, day)
+        assert {state for _, state in states} <= {"success", "skipped"}, states
+        found = {task: None for task, _ in states}
+        values = self.rows(
+            "select task_id, value from xcom where dag_id = ? and run_id like ? and key = 'return_value'", dag, day
+        )
+        return {**found, **{task: json.loads(value) for task, value in values}}
+
+    def rows(self, query: str, dag: str, day: int) -> list[Any]:
+        with sqlite3.connect(self.home / "airflow.db") as database:
+            return database.execute(query, (dag, f"%2026-03-{day:02}%")).fetchall()
+
+    def _command(self) -> Path:
+        """A command of this checkout, whatever is installed."""
+        command = self.folder / "lakelens"
+        if not command.exists():
+            command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m lakelens.jobs.cli "$@"\n')
+            command.chmod(0o755)
+        return command
+
+
+@pytest.fixture(scope="module")
+def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
+    return Pipeline(tmp_path_factory.mktemp("pipeline"))
+
+
+def test_the_first_run_trains_and_promotes_and_a_second_does_nothing_new(pipeline: Pipeline) -> None:
+    first = pipeline.run("lakelens_training", 1)
+    assert set(first) == set(TRAINING_TASKS)
+    assert (first["etl"]["version"], first["due"]["due"], first["train"]["version"]) == (0, True, 0)
+    assert first["score"]["scored"] == first["evaluate"]["rows"] > 0
+    assert (first["promote"]["promoted"], first["promote"]["version"]) == (True, 1)
+    again = pipeline.run("lakelens_training", 2)
+    assert (again["etl"]["version"], again["etl"]["stored"], again["due"]["due"]) == (0, 0, False)
+    assert [again[task] for task in TRAINING_TASKS[3:]] == [None] * 4
+    hourly = [pipeline.run("lakelens_scoring", day) for day in (3, 4)]
+    assert hourly[0]["score"]["scored"] == first["etl"]["stored"]
+    assert (hourly[1]["score"]["scored"], hourly[1]["score"]["skipped"]) == (0, first["etl"]["stored"])
+
+
+def test_a_training_that_is_killed_half_way_is_tried_again_and_leaves_no_process(pipeline: Pipeline) -> None:
+    from lakelens.jobs.demo.images import deliver
+
+    before = pipeline.run_states()
+    if pipeline.images.arrivals.exists():
+        deliver(pipeline.images)
+    with pipeline.training_half_way(day=5) as (airflow, _):
+        airflow.send_signal(signal.SIGTERM)  # as Airflow does to the process of a task that it stops
+    # Airflow does not wait for the job that it has sent SIGTERM.
+    psutil.wait_procs(pipeline.trainings(), timeout=60)
+    assert pipeline.trainings() == []
+    states = pipeline.rows("select task_id, state from task_instance where dag_id = ? and run_id like ?", *TRAINING_5)
+    assert dict(states)["train"] == "up_for_retry"
+    with pipeline.training_half_way(day=5) as (_, job):
+        job.terminate()  # the task fails, and is tried again in the same run
+    results = pipeline.results(*TRAINING_5)
+    assert results["train"]["version"] == results["etl"]["version"]
+    assert results["evaluate"]["run_id"] == results["train"]["run_id"]
+    tries = dict(
+        pipeline.rows("select task_id, try_number from task_instance where dag_id = ? and run_id like ?", *TRAINING_5)
+    )
+    assert tries["train"] >= 2
+    assert tries["score"] == 1
+    assert pipeline.run_states() - before == {"FINISHED": 1, "KILLED": 2}
+    assert pipeline.trainings() == []
+
+
+def test_the_same_steps_run_by_spark_submit(pipeline: Pipeline) -> None:
+    from lakelens.etl.log.snapshot import open_snapshot
+
+    shutil.rmtree(pipeline.folder / "predictions")
+    hourly = pipeline.run("lakelens_scoring", 6, flavour="spark")
+    assert hourly["etl"]["stored"] == 0
+    assert hourly["score"]["scored"] == open_snapshot(str(pipeline.folder / "table")).rows
+    training = pipeline.run("lakelens_training", 7, flavour="spark")
+    assert training["due"]["due"] is False
+
+
+@pytest.mark.parametrize("variable", ["LAKELENS_AIRFLOW", "LAKELENS_AIRFLOW3"])
+@pytest.mark.parametrize("flavour", ["bash", "spark", "databricks"])
+def test_airflow_2_and_3_fill_every_template(variable: str, flavour: str, tmp_path: Path) -> None:
+    parameters = {"source": "/photos of 'birds'", "table": "/tables/birds"}
+    environment = {
+        **os.environ,
+        "AIRFLOW_HOME": str(tmp_path),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(ROOT / "jobs" / "airflow"),
+        "LAKELENS_FLAVOUR": flavour,
+        "LAKELENS_PARAMETERS": json.dumps(parameters),
+    }
+    python = Path(os.environ[variable]) / "bin" / "python"
+    command = [str(python), str(Path(__file__).with_name("filled_templates.py"))]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    if flavour == "databricks":
+        tasks = {task["task_key"]: task for task in found["lakelens_training.run"]["json"]["tasks"]}
+        etl, score = (tasks[name]["notebook_task"]["base_parameters"]["arguments"] for name in ("etl", "score"))
+        assert etl.splitlines()[:3] == ["etl", *parameters.values()]
+        assert score.splitlines()[1] == "runs:/{{tasks.train.values.run_id}}"
+        assert tasks["if_due"]["condition_task"]["left"] == "{{tasks.due.values.due}}"
+        return
+    etl, score = (found[f"lakelens_training.{name}"] for name in ("etl", "score"))
+    if flavour == "bash":
+        words = [shlex.split(one["bash_command"]) for one in (etl, score)]
+        assert words[0][:5] == ["exec", "lakelens", "etl", *parameters.values()]
+        assert words[1][2:4] == ["score", "runs:/value of train.run_id"]
+    else:
+        assert etl["application_args"][:2] == list(parameters.values())
+        assert score["application_args"][0] == "runs:/value of train.run_id"
+        assert (
+            score["application_args"][-1] == score["result_file"] == "/data/results/lakelens_training/a run/score.json"
+        )

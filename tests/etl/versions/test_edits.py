@@ -1,0 +1,194 @@
+"""Editing stored rows: deletions that last, classes with a new name, compacted files; each one commit."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from delta_rows import delta_rows
+from etl_pictures import write_image
+
+from lakelens import ImageTable
+from lakelens.errors import InvalidArgumentError, NotADeltaTableError, NotAnImageTableError
+from lakelens.jobs.cli import main
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+SIZE = 16
+
+
+@pytest.fixture(scope="module")
+def made(spark, tmp_path_factory):
+    """Four cats and three dogs, in version 0, and their folder; to be copied."""
+    root = tmp_path_factory.mktemp("edits")
+    for number in range(4):
+        write_image(root / "images" / "cat" / f"{number}.jpg", seed=number)
+    for number in range(3):
+        write_image(root / "images" / "dog" / f"{number}.jpg", seed=100 + number)
+    table = ImageTable(spark, root / "t")
+    table.ingest(root / "images", size=SIZE, splits={"train": 1.0})
+    return root
+
+
+@pytest.fixture
+def source(made, tmp_path) -> Path:
+    """A copy of the folder, in whose place the table was made."""
+    return made / "images"
+
+
+@pytest.fixture
+def table(made, spark, tmp_path) -> ImageTable:
+    return ImageTable(spark, shutil.copytree(made / "t", tmp_path / "it's a table"))
+
+
+@contextlib.contextmanager
+def another_file(path: Path, seed: int):
+    """Writes a file of the shared folder, and puts the old one back, or removes it."""
+    before = (path.read_bytes(), path.stat()) if path.exists() else None
+    write_image(path, seed=seed)
+    try:
+        yield
+    finally:
+        if before is None:
+            path.unlink()
+        else:
+            path.write_bytes(before[0])
+            os.utime(path, ns=(before[1].st_atime_ns, before[1].st_mtime_ns))
+
+
+def run(*arguments: str) -> dict:
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        assert main(["table", *arguments]) == 0
+    return json.loads(printed.getvalue().splitlines()[-1])
+
+
+def names_and_numbers(table: ImageTable, version: int | None = None) -> set[tuple[str, int]]:
+    return {(row["label_name"], row["label"]) for row in delta_rows(table.location, version)}
+
+
+def test_deleted_files_stay_out_until_their_content_changes(table, source):
+    found = run("delete", table.location, "label_name = 'cat' AND path LIKE '%/0.jpg'")
+    assert (found["version"], found["deleted"], found["committed"]) == (1, {"cat": 1}, True)
+    assert table.history(1)[0].class_counts == table.class_counts() == {"cat": 3, "dog": 3}
+    again = table.ingest(source)
+    assert (again.version, again.stored, again.skipped, again.committed) == (1, 0, 7, False)
+    (entry,) = table.quarantine(reason="deleted").files
+    assert entry.path.endswith("/cat/0.jpg")
+    assert "path LIKE" in entry.error
+    os.utime(source / "cat" / "0.jpg", (1_600_000_000, 1_600_000_000))
+    assert table.ingest(source).committed is False
+    assert table.ingest(source, verify="content").committed is False
+    with another_file(source / "cat" / "0.jpg", seed=999):
+        assert (table.ingest(source).stored, table.class_counts()) == (1, {"cat": 4, "dog": 3})
+    assert table.quarantine().files == ()
+
+
+def test_a_deletion_of_nothing_commits_nothing_and_a_wrong_condition_is_named(table):
+    assert (table.delete("width > 1000").committed, table.version) == (False, 0)
+    for where, words in (
+        ("colour = 'red'", "colour"),
+        ("path = (", "is not a condition"),
+        ("", "give a SQL condition"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=words):
+            table.delete(where)
+    with pytest.raises(NotADeltaTableError, match="holds no Delta table"):
+        ImageTable(table.spark, f"{table.location}-2").delete("true")
+    table.spark.range(3).write.format("delta").save(f"{table.location}-3")
+    with pytest.raises(NotAnImageTableError, match="lakelens did not create it"):
+        ImageTable(table.spark, f"{table.location}-3").delete("true")
+
+
+def test_a_restored_row_of_a_deleted_file_is_stored_again(table, source):
+    table.delete("label_name = 'dog'")
+    assert table.class_counts() == {"cat": 4, "dog": 0}
+    table.restore(0)
+    assert table.ingest(source).committed is False
+    assert (table.class_counts(), table.quarantine().files) == ({"cat": 4, "dog": 3}, ())
+
+
+def test_a_renamed_class_keeps_its_number_and_later_ingests_know_both_names(table, source):
+    found = run("rename-class", table.location, "dog", "hound")
+    assert (found["version"], found["number"], found["rows"]) == (1, 1, 3)
+    assert names_and_numbers(table) == {("cat", 0), ("hound", 1)}
+    assert table.labels() == {"cat": 0, "hound": 1}
+    (entry, _) = table.history()
+    assert (entry.class_counts, entry.damage) == ({"cat": 4, "hound": 3}, ())
+    changed = table.changes(0).to_pylist()
+    assert {(row["label_name"], row["change"]) for row in changed} == {("hound", "label")}
+    assert table.diff(0).label == {"hound": 3}
+    with another_file(source / "dog" / "late.jpg", seed=500):
+        result = table.ingest(source, classes=["cat", "dog"])
+    assert (result.stored, result.skipped, result.class_changes.vanished, result.new_classes) == (1, 7, (), ())
+    assert names_and_numbers(table) == {("cat", 0), ("hound", 1)}
+
+
+def test_a_rename_can_be_renamed_and_restored(table, source):
+    table.rename_class("dog", "hound")
+    table.rename_class("hound", "wolf")
+    with another_file(source / "dog" / "late.jpg", seed=501):
+        table.ingest(source)
+    assert names_and_numbers(table) == {("cat", 0), ("wolf", 1)}
+    assert table.restore(1).committed
+    assert (table.labels(), names_and_numbers(table)) == ({"cat": 0, "hound": 1}, {("cat", 0), ("hound", 1)})
+    table.restore(0)
+    assert (table.labels(), names_and_numbers(table)) == ({"cat": 0, "dog": 1}, {("cat", 0), ("dog", 1)})
+    with another_file(source / "bee" / "late.jpg", seed=502):
+        table.ingest(source)
+    assert table.labels() == {"cat": 0, "dog": 1, "bee": 2}
+    assert all(entry.damage == () for entry in table.history())
+
+
+def test_a_name_that_is_taken_or_unknown_is_refused_with_the_nearest(table):
+    with pytest.raises(InvalidArgumentError, match=r"no class 'dogg'; did you mean 'dog'"):
+        table.rename_class("dogg", "hound")
+    with pytest.raises(InvalidArgumentError, match=r"a class 'cat' already, with the number 0"):
+        table.rename_class("dog", "cat")
+    for name in ("", " ", "(no class)", 7):
+        with pytest.raises(InvalidArgumentError, match="the name of a class"):
+            table.rename_class("dog", name)
+    assert table.version == 0
+
+
+def test_boxes_are_renamed_too(spark, tmp_path):
+    for number, name in enumerate(("cat", "dog")):
+        write_image(tmp_path / "images" / f"{number}.jpg", seed=number)
+        box = {"label_name": "dog", "xmin": 1, "ymin": 1, "xmax": 20, "ymax": 20}
+        row = {"path": f"{number}.jpg", "label_name": name, "boxes": [box]}
+        with (tmp_path / "manifest.jsonl").open("a") as file:
+            file.write(json.dumps(row) + "\n")
+    table = ImageTable(spark, tmp_path / "t")
+    table.ingest(tmp_path / "manifest.jsonl", "manifest", images=str(tmp_path / "images"), size=SIZE)
+    assert table.rename_class("dog", "hound").rows == 2
+    rows = delta_rows(table.location)
+    assert {box["label_name"] for row in rows for box in row["annotations"]} == {"hound"}
+    assert {row["label_name"] for row in rows} == {"cat", "hound"}
+    again = table.ingest(tmp_path / "manifest.jsonl", "manifest", images=str(tmp_path / "images"))
+    assert (again.skipped, again.committed) == (2, False)
+
+
+def test_small_files_are_compacted_in_one_commit_and_row_groups_stay_small(table, source, monkeypatch):
+    for number in range(2):
+        with another_file(source / "cat" / f"late{number}.jpg", seed=600 + number):
+            table.ingest(source)
+    before = table.snapshot()
+    found = run("optimize", table.location)
+    after = table.snapshot()
+    assert (found["committed"], found["version"]) == (True, before.version + 1)
+    assert (found["files_removed"], found["files_added"]) == (len(before.files), len(after.files))
+    assert len(after.files) < len(before.files)
+    assert table.changes(before.version).num_rows == 0
+    assert table.history(2)[0].class_counts == table.class_counts()
+    assert [row["path"] for row in delta_rows(table.location, before.version)] != []
+    parquet = pq.ParquetFile(after.file_location(0))
+    image = parquet.metadata.row_group(0).column(parquet.schema_arrow.names.index("image"))
+    assert image.compression == "UNCOMPRESSED"
+    assert "RLE_DICTIONARY" not in image.encodings
+    assert (table.optimize().committed, table.version) == (False, after.version)
+    assert table.ingest(source).committed is False

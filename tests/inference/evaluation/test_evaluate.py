@@ -1,0 +1,102 @@
+"""Rules of evaluating models on a table version, on a real two-executor Spark and with a real MLflow store."""
+
+from __future__ import annotations
+
+import pytest
+from colours import NAMES, image_of, mixed_model, mixer, row, save, write_table
+
+import lakelens
+from lakelens.errors import InvalidArgumentError, VersionNotFoundError
+
+pytestmark = pytest.mark.spark
+
+ROWS = 12
+
+
+def given(number):
+    """Of version 0 each image is labelled by its colour, but the last, which shows red and is labelled blue."""
+    if number == ROWS - 1:
+        return row(number, "blue", data=image_of("red"))
+    return row(number)
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    path = tmp_path_factory.mktemp("evaluated") / "images"
+    write_table(path, [given(number) for number in range(ROWS)])
+    write_table(path, [row(number, split="train") for number in range(ROWS, ROWS + 3)])
+    return path
+
+
+@pytest.fixture(scope="module")
+def wrong(tmp_path_factory):
+    """A checkpoint that takes each colour for the next one."""
+    return save(mixed_model(mixer(1)), tmp_path_factory.mktemp("wrong"))
+
+
+def test_metrics_slices_and_page_are_of_the_version_and_split_that_were_named(spark, checkpoint, table, tmp_path):
+    result = lakelens.evaluate(spark, checkpoint.path, f"{table}@0", slices=["label_name"], output=tmp_path / "out")
+    assert (result.version, result.split, result.evaluation.rows) == (0, "test", ROWS)
+    assert result.evaluation.accuracy == (ROWS - 1) / ROWS
+    assert [one.name for one in result.evaluation.classes] == list(NAMES)
+    assert result.evaluation.confusion.tolist() == [[4, 0, 0], [0, 4, 0], [1, 0, 3]]
+    assert {value: one.accuracy for value, one in result.slices["label_name"].items()} == {
+        "red": 1.0,
+        "green": 1.0,
+        "blue": 0.75,
+    }
+    assert 0 < result.evaluation.ece < 1
+    page = (tmp_path / "out" / "evaluation.html").read_text()
+    assert result.page == str(tmp_path / "out" / "evaluation.html")
+    mistakes = page[page.index('id="mistakes"') :]
+    assert mistakes.count('class="card"') == 1
+    assert f"images/{ROWS - 1:05d}.jpg" in mistakes
+    assert {file.name for file in (tmp_path / "out").glob("*.png")} == {
+        "calibration.png",
+        "classes.png",
+        "confusion_matrix.png",
+        "slice_label_name.png",
+        "worst_mistakes.png",
+    }
+    assert result.artifacts is None
+    whole = lakelens.evaluate(spark, checkpoint.path, table, split=None, record=False)
+    assert (whole.version, whole.evaluation.rows) == (1, ROWS + 3)
+
+
+def test_a_comparison_names_what_changed_and_a_predictions_table_keeps_the_answers(
+    spark, checkpoint, wrong, table, tmp_path
+):
+    def compared():
+        return lakelens.evaluate(
+            spark,
+            checkpoint.path,
+            table,
+            0,
+            compare=wrong.path,
+            predictions=tmp_path / "predictions",
+            slices=["format"],
+            output=tmp_path / "out",
+            custom_objects={"Mixer": mixer(1)},
+        )
+
+    first, again = compared(), compared()
+    assert (first.other.accuracy, first.evaluation.accuracy) == (0.0, (ROWS - 1) / ROWS)
+    found = first.comparison
+    assert (found.rows, found.changed, found.mended, found.broken) == (ROWS, ROWS, ROWS - 1, 0)
+    assert found.p_value == pytest.approx(2 * 0.5 ** (ROWS - 1))
+    assert {value: one.rows for value, one in first.slices["format"].items()} == {"jpeg": ROWS}
+    assert (tmp_path / "out" / "comparison.png").stat().st_size > 10_000
+    assert again.as_facts() == first.as_facts()
+    kept = spark.read.format("delta").load(str(tmp_path / "predictions"))
+    assert kept.count() == 2 * ROWS
+
+
+def test_what_cannot_be_evaluated_is_named(spark, checkpoint, table):
+    with pytest.raises(InvalidArgumentError, match="no such split; it has test, train"):
+        lakelens.evaluate(spark, checkpoint.path, table, split="validation")
+    with pytest.raises(InvalidArgumentError, match=r"slice 'camera': .* has no such column; its columns: path, image"):
+        lakelens.evaluate(spark, checkpoint.path, table, slices=["camera"])
+    with pytest.raises(InvalidArgumentError, match="names a version, and version=0 does too"):
+        lakelens.evaluate(spark, checkpoint.path, f"{table}@1", 0)
+    with pytest.raises(VersionNotFoundError):
+        lakelens.evaluate(spark, checkpoint.path, f"{table}@7")

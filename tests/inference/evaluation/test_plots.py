@@ -1,0 +1,55 @@
+"""Rules of an evaluation's pictures and page."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from colours import image_of
+from PIL import Image
+
+from lakelens.etl.images.stored_image import StoredImage
+from lakelens.inference.evaluation.comparison import PairGroup, compare_groups
+from lakelens.inference.evaluation.metrics import AnswerGroup, evaluate_groups
+from lakelens.inference.evaluation.page import evaluation_page
+from lakelens.inference.evaluation.plots import MOST_CLASSES_DRAWN, draw_comparison, draw_plots, draw_slices, thumbnail
+from lakelens.inference.evaluation.result import EvaluationResult, Shown
+
+pytestmark = pytest.mark.unit
+
+SHOWN = Shown("file:/a/b.jpg", "red", (("green", 0.9), ("red", None)), StoredImage(image_of("red")))
+
+
+def evaluated(classes):
+    names = {number: f"class $ {number}" for number in range(classes)}
+    groups = [AnswerGroup(n, (n + n % 3) % classes, n % 3, n % 15, 4, 2.0) for n in range(classes)]
+    pairs = [PairGroup(n, n if n % 2 else (n + 1) % classes, n, 3) for n in range(classes)]
+    return evaluate_groups(groups, names), compare_groups(pairs, names)
+
+
+@pytest.mark.parametrize("classes", [2, MOST_CLASSES_DRAWN + 30])
+def test_pictures_are_drawn_with_few_and_with_many_classes(classes):
+    evaluation, comparison = evaluated(classes)
+    plots = draw_plots(evaluation, [SHOWN] * 7)
+    assert set(plots) == {"classes", "confusion_matrix", "calibration", "worst_mistakes"}
+    plots["comparison"] = draw_comparison(comparison, [SHOWN] * 5, ("version 0", "version 1"))
+    plots["slices"] = draw_slices({"a": evaluation, "<b>": evaluation}, "camera", 0.5)
+    for name, data in plots.items():
+        with Image.open(io.BytesIO(data)) as picture:
+            assert picture.format == "PNG", name
+            assert max(picture.size) < 2000, name
+
+
+def test_an_image_that_does_not_decode_is_left_out():
+    assert thumbnail(Shown("p", "red", (("red", 1.0),), StoredImage(b"no image"))) is None
+    assert thumbnail(Shown("p", "red", (("red", 1.0),))) is None
+    assert thumbnail(SHOWN)[:2] == b"\xff\xd8"
+
+
+def test_the_page_escapes_what_comes_from_the_table():
+    evaluation = evaluate_groups([AnswerGroup(0, 1, 1, 3, 1, 0.2)], {0: "<script>", 1: "b"})
+    result = EvaluationResult("runs:/1", "d" * 64, "1", "/t@0", "/tables/<t>", 3, "test", evaluation)
+    page = evaluation_page(result, {}, [Shown("x/<img>.jpg", "<script>", (("<b>", 0.5),))], {})
+    for text in ("<script>", "<img>", "<t>", "<b>&"):
+        assert text not in page
+    assert "&lt;script&gt;" in page

@@ -1,0 +1,135 @@
+"""Rules of registering and promoting models, on a real two-executor Spark and with a real MLflow store."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from colours import METADATA, colour_model, row, save, write_table
+
+from lakelens.errors import CheckpointError, InvalidArgumentError, ModelNotFoundError
+from lakelens.inference.model.references import resolve_model
+from lakelens.inference.model.registry import compare_runs, list_versions, parse_version, register, set_alias
+from lakelens.inference.promotion import promote, training_due
+
+ROWS = 9
+
+
+class Store:
+    """A store whose runs have trained on versions of one table."""
+
+    def __init__(self, folder):
+        from lakelens.tracking.runs import open_client
+
+        self.folder = folder
+        self.uri = f"sqlite:///{folder / 'mlflow.db'}"
+        self.table = folder / "images"
+        self.client = open_client(self.uri)
+        self.experiment = self.client.create_experiment("birds", artifact_location=(folder / "artifacts").as_uri())
+        write_table(self.table, [row(number) for number in range(ROWS)])
+
+    def run(self, model, version=0, **metadata):
+        """A run that says of itself what a training does."""
+        tags = {"lakelens.table": str(self.table), "lakelens.version": str(version)}
+        run_id = self.client.create_run(self.experiment, tags=tags).info.run_id
+        given = {**METADATA, "table": str(self.table), "version": version, "run_id": run_id, **metadata}
+        kept = save(model, self.folder / "kept" / run_id, **given)
+        self.client.log_artifacts(run_id, str(kept.path), "checkpoint")
+        self.client.set_tag(run_id, "lakelens.checkpoint_digest", kept.digest)
+        self.client.log_param(run_id, "epochs", len(self.client.search_runs([self.experiment])))
+        self.client.set_terminated(run_id)
+        return run_id
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return Store(tmp_path_factory.mktemp("store"))
+
+
+@pytest.mark.spark
+def test_an_alias_moves_only_to_a_better_model_and_both_scores_are_kept(spark, store):
+    good, sharper = store.run(colour_model()), store.run(colour_model(9.0))
+    bad = store.run(_wrong_for_red())
+    options = {"spark": spark, "if_better": "accuracy", "on": f"{store.table}@0", "tracking_uri": store.uri}
+    first = promote(f"runs:/{bad}", "birds", **options)
+    assert (first.promoted, first.previous, first.version) == (True, None, 1)
+    better = promote(f"runs:/{good}", "birds", **options)
+    assert (better.promoted, better.previous, better.score) == (True, 1, 1.0)
+    assert better.previous_score < 1.0
+    equal = promote(f"runs:/{sharper}", "birds", **options)
+    assert (equal.promoted, equal.version, equal.score, equal.previous_score) == (False, 3, 1.0, 1.0)
+    assert resolve_model("models:/birds@champion", store.uri).run_id == good
+    again = promote(f"runs:/{good}", "birds", **options)
+    assert (again.promoted, again.reason) == (False, "the alias leads to this model already")
+    versions = {one.version: one for one in list_versions("birds", store.uri)}
+    assert (versions[2].aliases, versions[3].aliases) == (("champion",), ())
+    note = json.loads(versions[3].promotions["champion"])
+    assert (note["promoted"], note["score"], note["previous_score"], note["table"]) == (
+        False,
+        1.0,
+        1.0,
+        f"{store.table}@0",
+    )
+    artifacts = [file.path for file in store.client.list_artifacts(good, "evaluation/images-v0-test")]
+    assert "evaluation/images-v0-test/evaluation.html" in artifacts
+    assert store.client.get_run(good).data.metrics["evaluation/images-v0-test/accuracy"] == 1.0
+    with pytest.raises(InvalidArgumentError, match="'beauty' is no metric of this evaluation; it has accuracy"):
+        promote(f"runs:/{bad}", "birds", **{**options, "if_better": "beauty"})
+
+
+@pytest.mark.tensorflow
+def test_a_model_is_registered_once_and_compared_by_what_its_runs_say(store):
+    one, other = store.run(colour_model(2.0)), store.run(colour_model(3.0))
+    versions = [register(f"runs:/{run}", "finches", tracking_uri=store.uri).version for run in (one, other, one)]
+    assert versions == [1, 2, 1]
+    found = compare_runs("models:/finches/1", f"runs:/{other}", store.uri)
+    assert (found.first.summary.run_id, found.second.summary.run_id) == (one, other)
+    assert set(found.params) == {"epochs"}
+    with pytest.raises(ModelNotFoundError, match="no model 'owls'"):
+        list_versions("owls", store.uri)
+
+
+@pytest.mark.tensorflow
+def test_an_alias_is_refused_to_a_model_that_is_not_that_of_its_run(store):
+    run = store.run(colour_model(4.0))
+    version = register(f"runs:/{run}", "wrens", "champion", store.uri)
+    assert version.aliases == ("champion",)
+    store.client.set_tag(run, "lakelens.checkpoint_digest", "0" * 64)
+    with pytest.raises(CheckpointError, match=f"run {run}, which trained it, wrote 0000"):
+        set_alias("wrens", version.version, "staging", store.uri)
+    with pytest.raises(CheckpointError, match="not the same model"):
+        register(f"runs:/{run}", "wrens", tracking_uri=store.uri)
+    with pytest.raises(ModelNotFoundError):
+        set_alias("wrens", 7, "champion", store.uri)
+    assert parse_version("models:/wrens/1") == parse_version("wrens/1") == ("wrens", 1)
+    with pytest.raises(InvalidArgumentError, match="names no version of a registered model"):
+        parse_version("wrens@champion")
+
+
+@pytest.mark.tensorflow
+def test_a_training_is_due_when_enough_is_new_or_a_class_has_moved(store, tmp_path):
+    table = tmp_path / "images"
+    write_table(table, [row(number) for number in range(30)])
+    assert training_due("larks", f"{table}@0", tracking_uri=store.uri).due
+    store.table, kept = table, store.table
+    try:
+        register(f"runs:/{store.run(colour_model(5.0))}", "larks", tracking_uri=store.uri)
+    finally:
+        store.table = kept
+    same = training_due("larks", table, tracking_uri=store.uri)
+    assert (same.due, same.reason) == (False, "the newest model was trained on version 0")
+    write_table(table, [row(number, "red") for number in range(30, 40)])
+    few = training_due("larks", table, min_new_rows=20, max_drift=0.5, tracking_uri=store.uri)
+    assert (few.due, few.new_rows, few.drifted_class, few.trained_on, few.version) == (False, 10, "red", 0, 1)
+    assert few.drift == pytest.approx(20 / 40 - 10 / 30)
+    assert training_due("larks", table, min_new_rows=10, max_drift=0.5, tracking_uri=store.uri).due
+    assert training_due("larks", f"{table}@1", min_new_rows=20, max_drift=0.1, tracking_uri=store.uri).due
+
+
+def _wrong_for_red():
+    """A model that takes red for green."""
+    import numpy as np
+
+    model = colour_model()
+    model.layers[-1].set_weights([np.array([[0, 8, 0], [0, 8, 0], [0, 0, 8]], np.float32), np.zeros(3, np.float32)])
+    return model

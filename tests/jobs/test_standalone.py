@@ -1,0 +1,179 @@
+"""The jobs on a real standalone cluster: a master and two workers, with the wheel sent along or installed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(900)]
+
+ROOT = Path(__file__).resolve().parents[2]
+SETTINGS = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.executor.memory": "1g",
+    "spark.driver.memory": "1g",
+}
+
+
+@dataclass
+class Cluster:
+    url: str
+    folder: Path
+    environment: dict[str, str]
+
+    def submit(self, job: str, *flags: str, options: tuple[str, ...], deploy: str = "client") -> tuple[int, str, str]:
+        import pyspark
+
+        command = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", self.url]
+        command += ["--deploy-mode", deploy, *options]
+        for key, value in SETTINGS.items():
+            command += ["--conf", f"{key}={value}"]
+        done = subprocess.run(
+            [*command, str(ROOT / "jobs" / job), *flags],
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    def result(self, job: str, *flags: str, options: tuple[str, ...]) -> dict[str, Any]:
+        code, out, error = self.submit(job, *flags, options=options)
+        assert code == 0, out[-2000:] + error[-4000:]
+        found: dict[str, Any] = json.loads(out.splitlines()[-1])
+        return found
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    import pyspark
+
+    from lakelens.spark.java import find_java
+
+    folder = tmp_path_factory.mktemp("standalone")
+    environment = {
+        **os.environ,
+        "JAVA_HOME": str(find_java().home),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_WORKER_DIR": str(folder / "work"),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    start = [str(Path(pyspark.__file__).parent / "bin" / "spark-class")]
+    processes, logs = [], []
+
+    def begin(kind: str, *arguments: str) -> Path:
+        log = folder / f"{len(processes)}.log"
+        with log.open("w") as output:
+            processes.append(
+                subprocess.Popen(
+                    [*start, f"org.apache.spark.deploy.{kind}", "--host", "127.0.0.1", *arguments],
+                    stdout=output,
+                    stderr=output,
+                    env=environment,
+                    cwd=folder,
+                )
+            )
+        logs.append(log)
+        return log
+
+    def wait_for(log: Path, pattern: str, count: int = 1) -> str:
+        deadline = time.monotonic() + 120
+        while len(found := re.findall(pattern, log.read_text())) < count:
+            assert time.monotonic() < deadline, log.read_text()[-2000:]
+            time.sleep(0.1)
+        return str(found[0])
+
+    try:
+        master = begin("master.Master", "--port", "0", "--webui-port", "0")
+        url = wait_for(master, r"Starting Spark master at (spark://\S+)")
+        for _ in range(2):
+            begin("worker.Worker", "--cores", "1", "--memory", "1g", "--webui-port", "0", url)
+        wait_for(master, r"Registering worker", 2)
+        yield Cluster(url, folder, environment)
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel under the name of a zip file, which executors of Spark 3.5 import from."""
+    folder = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+    subprocess.run(command, check=True, capture_output=True)
+    wheel = next(folder.glob("*.whl"))
+    return wheel.rename(wheel.with_suffix(".zip"))
+
+
+def images(folder: Path) -> Path:
+    for index in range(12):
+        for name, colour in (("blue", (20, 20, 220)), ("red", (220, 20, 20))):
+            path = folder / name / f"{index}.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (20, 20), tuple(value + index for value in colour)).save(path)
+    return folder
+
+
+def test_the_jobs_of_a_pipeline_hand_their_results_on_through_files(cluster: Cluster, archive: Path) -> None:
+    from lakelens.spark.maven import delta_package
+
+    sent = ("--packages", delta_package(), "--py-files", str(archive))
+    folder = cluster.folder
+    source, table, store = images(folder / "photos"), folder / "table", f"sqlite:///{folder / 'mlflow.db'}"
+    file = folder / "results" / "etl.json"
+    flags = ("--size", "16", "--result-file", str(file))
+    first = cluster.result("etl.py", str(source), str(table), *flags, options=sent)
+    assert (first["version"], first["stored"]) == (0, 24)
+    assert json.loads((folder / "results" / "etl.json").read_text()) == first
+    flags = ("--np", "2", "--epochs", "2", "--batch-size", "8", "--tracking-uri", store)
+    flags += ("--checkpoint-dir", str(folder / "checkpoints"))
+    trained = cluster.result("train.py", str(table), *flags, options=sent)
+    assert (trained["ranks"], trained["version"]) == (2, 0)
+    model = f"runs:/{trained['run_id']}"
+    predictions = str(folder / "predictions")
+    scored = cluster.result("score.py", model, str(table), predictions, "--tracking-uri", store, options=sent)
+    assert (scored["scored"], scored["errors"]) == (24, 0)
+    evaluated = cluster.result(
+        "evaluate.py",
+        *(model, f"{table}@0", "--all-splits", "--predictions", predictions),
+        *("--output", str(folder / "report"), "--tracking-uri", store),
+        options=sent,
+    )
+    assert evaluated["rows"] == 24
+    promoted = cluster.result("models.py", "promote", model, "colours", "--tracking-uri", store, options=sent)
+    assert (promoted["promoted"], promoted["version"]) == (True, 1)
+
+
+def test_delta_comes_from_jars_on_a_disk_where_lakelens_is_installed(cluster: Cluster) -> None:
+    jars = sorted(Path.home().glob(".ivy2/jars/io.delta_delta-s*_2.12-3.3.3.jar"))
+    jars += sorted(Path.home().glob(".ivy2/jars/io.delta_delta-storage-3.3.3.jar"))
+    jars += sorted(Path.home().glob(".ivy2/jars/org.antlr_antlr4-runtime-4.9.3.jar"))
+    assert len(jars) == 3, "the test before has fetched them"
+    folder = cluster.folder
+    table = str(folder / "from-jars")
+    options = ("--jars", ",".join(map(str, jars)))
+    found = cluster.result("etl.py", str(images(folder / "others")), table, "--size", "16", options=options)
+    assert found["stored"] == 24
+
+
+def test_a_standalone_cluster_takes_python_jobs_in_client_mode_only(cluster: Cluster) -> None:
+    code, _, error = cluster.submit("etl.py", "a", "b", options=(), deploy="cluster")
+    assert code != 0
+    assert "Cluster deploy mode is currently not supported for python applications on standalone clusters" in error

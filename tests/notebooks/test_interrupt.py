@@ -1,0 +1,78 @@
+"""A notebook's interrupt pauses a training, and its cell shows a bar."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "training"))
+
+from coloured_tables import coloured_table
+
+from lakelens.tracking.run_listing import list_runs
+
+SLOW = """
+    import time
+
+    import keras
+    from lakelens.training.trials.trial import Trial
+
+    class Slow(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            time.sleep(0.2)
+
+    class Tiny(Trial):
+        def build_model(self):
+            model = keras.Sequential([
+                keras.Input((*self.context.image_size, 3)),
+                keras.layers.GlobalAveragePooling2D(),
+                keras.layers.Dense(self.context.num_classes, activation="softmax"),
+            ])
+            model.compile("sgd", "sparse_categorical_crossentropy")
+            return model
+
+        def keras_callbacks(self):
+            return [Slow()]
+"""
+CELL = """
+import lakelens
+store = "sqlite:///mlflow.db"
+lakelens.train("squares", entrypoint="tiny.py:Tiny", epochs=50, batch_size=16, tracking_uri=store, np=-2)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.horovod
+@pytest.mark.timeout(400)
+def test_an_interrupt_of_a_notebook_pauses_its_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from jupyter_client.manager import start_new_kernel
+
+    coloured_table(tmp_path / "squares")
+    (tmp_path / "tiny.py").write_text(textwrap.dedent(SLOW))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[2]))
+    manager, client = start_new_kernel(cwd=str(tmp_path))
+    try:
+        cell, shown, interrupted = client.execute(CELL), "", False
+        deadline = time.monotonic() + 300
+        while time.monotonic() < deadline:
+            message = client.get_iopub_msg(timeout=300)
+            if message["parent_header"].get("msg_id") != cell:
+                continue
+            content = message["content"]
+            shown += content.get("text", "") + content.get("ename", "")
+            if not interrupted and "epoch 1/50 in" in shown:
+                manager.interrupt_kernel()
+                interrupted = True
+            if content.get("execution_state") == "idle":
+                break
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+    assert "TrainingPaused" in shown
+    assert "images/s, val_loss=" in shown
+    (run,) = list_runs(f"sqlite:///{tmp_path}/mlflow.db")
+    assert run.state == "PAUSED"

@@ -1,0 +1,120 @@
+"""The notebooks run from top to bottom in a real Jupyter kernel, and show pictures."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
+
+NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
+# How many pictures each shows at least; `setup` is part of the others.
+PICTURES = {
+    "01_images_to_delta": 3,
+    "02_train_one_gpu_to_many": 1,
+    "03_horovodrunner": 1,
+    "04_search": 1,
+    "05_score_and_evaluate": 2,
+    "06_the_missing_class": 2,
+    "07_the_six_steps": 1,
+}
+
+
+def notebook_of(path: Path) -> dict[str, Any]:
+    spec = importlib.util.spec_from_file_location("to_jupyter", NOTEBOOKS / "to_jupyter.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    converted: dict[str, Any] = module.notebook_of(path.read_text(encoding="utf-8"))
+    return converted
+
+
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Path]]:
+    """A folder for all notebooks, whose tables they share, and a kernel of this interpreter."""
+    folder = tmp_path_factory.mktemp("notebooks")
+    spec = folder / "jupyter" / "kernels" / "lakelens"
+    spec.mkdir(parents=True)
+    argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    (spec / "kernel.json").write_text(json.dumps({"argv": argv, "display_name": "lakelens", "language": "python"}))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JUPYTER_PATH", str(folder / "jupyter"))
+        patch.setenv("PYTHONPATH", str(NOTEBOOKS.parent))
+        patch.setenv("LAKELENS_WIDGETS", json.dumps({"folder": str(folder / "work")}))
+        yield folder, spec
+
+
+@pytest.mark.long
+@pytest.mark.spark
+@pytest.mark.horovod
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_notebook_runs_from_top_to_bottom(name: str, kernel: tuple[Path, Path]) -> None:
+    import nbformat
+    from nbclient import NotebookClient
+
+    folder, _ = kernel
+    notebook = nbformat.from_dict(notebook_of(NOTEBOOKS / f"{name}.py"))
+    client = NotebookClient(
+        notebook, timeout=600, kernel_name="lakelens", resources={"metadata": {"path": str(NOTEBOOKS)}}
+    )
+    client.execute()
+    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+    pictures = [output for output in outputs if "image/png" in output.get("data", {})]
+    nbformat.write(notebook, folder / f"{name}.ipynb")
+    assert len(pictures) >= PICTURES[name]
+
+
+STAND_IN = """
+import os
+os.environ["DATABRICKS_RUNTIME_VERSION"] = "15.4"
+class Values(dict):
+    def set(self, *, key, value):
+        self[key] = value
+class Widgets(dict):
+    def text(self, name, default):
+        pass
+class dbutils:
+    class jobs:
+        taskValues = Values()
+    widgets = Widgets(arguments={arguments!r})
+"""
+
+
+@pytest.mark.parametrize("flags", [["--dry-run"], ["--model", "no name"]], ids=["done", "failed"])
+def test_a_task_of_a_bundle_hands_on_its_values_and_fails_when_its_command_fails(
+    flags: list[str], kernel: tuple[Path, Path]
+) -> None:
+    import nbformat
+    from nbclient import NotebookClient
+    from nbclient.exceptions import CellExecutionError
+
+    converted = notebook_of(NOTEBOOKS.parent / "jobs" / "databricks" / "run_job.py")
+    notebook = nbformat.from_dict(converted)
+    arguments = "\n".join(["init", str(kernel[0] / "project"), *flags])
+    notebook.cells.insert(0, nbformat.v4.new_code_cell(STAND_IN.format(arguments=arguments)))
+    notebook.cells.append(nbformat.v4.new_code_cell("print(dict(dbutils.jobs.taskValues))"))
+    client = NotebookClient(notebook, timeout=120, kernel_name="lakelens")
+    if "--dry-run" in flags:
+        client.execute()
+        assert "'dry_run': True" in notebook.cells[-1].outputs[0].text
+    else:
+        with pytest.raises(CellExecutionError, match="the command ended with exit code 2"):
+            client.execute()
+
+
+def test_every_notebook_is_run_and_holds_no_output() -> None:
+    numbered = {path.stem for path in NOTEBOOKS.glob("[0-9]*.py")}
+    assert numbered == set(PICTURES)
+    assert not list(NOTEBOOKS.glob("*.ipynb"))
+    for path in NOTEBOOKS.glob("[0-9]*.py"):
+        notebook = notebook_of(path)
+        assert path.read_text(encoding="utf-8").startswith("# Databricks notebook source\n")
+        assert notebook["cells"][0]["cell_type"] == "markdown"
+        assert notebook["cells"][1]["source"] == "%run -i ./setup.py"

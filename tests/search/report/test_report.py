@@ -1,0 +1,183 @@
+"""The report of a search, from journals that the real searchers decide."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from journals import SPACE, write_journal
+from PIL import Image
+
+from lakelens.errors import InvalidArgumentError
+from lakelens.jobs.cli import main
+from lakelens.search.report.history import SearchHistory, read_history, value_at
+from lakelens.search.report.importance import importance_of
+from lakelens.search.report.plots import draw_plots
+from lakelens.search.report.write import write_report
+from lakelens.training.configuration.experiment import ExperimentConfig
+from lakelens.training.configuration.space import constants
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("search")
+    write_journal(made, 24, failing={3})
+    return made
+
+
+@pytest.fixture(scope="module")
+def history(folder: Path) -> SearchHistory:
+    return read_history(folder)
+
+
+def test_a_report_has_everything_and_needs_nothing_else(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", str(folder), "--output", str(tmp_path)]) == 0
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    page = Path(result["page"]).read_text(encoding="utf-8")
+    for words in ("Learning curves", "Parallel coordinates", "Permutation importance", "Slots", "Trials", "shapes (64"):
+        assert words in page
+    assert "<script" not in page
+    assert "http://" not in page
+    assert "https://" not in page
+    axes = ("learning_rate", "dropout", "layers", "optimizer.name")
+    names = {"learning_curves", "parallel_coordinates", "importance", "slots", *(f"metric_by_{name}" for name in axes)}
+    assert {path.stem for path in tmp_path.glob("*.png")} == names
+    for path in tmp_path.glob("*.png"):
+        Image.open(path).load()
+    assert ExperimentConfig.read(result["best"]).searcher.name == "single"
+
+
+def test_the_best_experiment_reads_back_with_the_values_of_the_best_trial(tmp_path: Path) -> None:
+    space = {
+        **SPACE,
+        "head": {"type": "categorical", "vals": [{"type": "dense", "units": [8, {"val": 1}]}]},
+        "augment": {"type": "const", "val": {"flip": True}},
+        "sizes": [32, 64],
+        "clip": math.inf,
+    }
+    write_journal(tmp_path, 3, space=space)
+    write_report(tmp_path, tmp_path / "report")
+    read = ExperimentConfig.read(tmp_path / "report" / "best.yaml")
+    best = read_history(tmp_path).best
+    assert best is not None
+    assert constants(read.hyperparameters) == best[0].hyperparameters
+    assert best[0].hyperparameters["clip"] == math.inf
+    assert (read.goal.metric, read.goal.mode, read.data.version) == ("val_accuracy", "max", 3)
+    assert read.searcher.max_length.amount == 27
+
+
+def test_the_best_trial_is_the_one_with_the_best_finite_metric(history: SearchHistory) -> None:
+    best = history.best
+    assert best is not None
+    metrics = [value for trial in history.trials for value in trial.curve.values() if math.isfinite(value)]
+    assert best[2] == max(metrics)
+    assert best[0].curve[best[1]] == best[2]
+
+
+def test_states_errors_and_spans_are_those_of_the_journal(history: SearchHistory) -> None:
+    assert len(history.trials) == 24
+    assert history.finished
+    failed = history.trials[3]
+    assert (failed.state, failed.length, failed.spans[-1].failed) == ("failed", 0, True)
+    assert "shapes" in failed.error
+    assert all(span.start < span.end <= history.end for trial in history.trials for span in trial.spans)
+    by_slot: dict[str, list[tuple[float, float]]] = {}
+    for trial in history.trials:
+        for span in trial.spans:
+            by_slot.setdefault(span.slots[0], []).append((span.start, span.end))
+    assert sorted(by_slot) == history.slots == ["0", "1"]
+    for spans in by_slot.values():
+        assert all(one[1] <= other[0] for one, other in zip(sorted(spans), sorted(spans)[1:], strict=False))
+
+
+def test_a_search_whose_driver_was_killed_has_a_report_of_what_there_is(tmp_path: Path) -> None:
+    write_journal(tmp_path, 24, stop_after=60)
+    history = read_history(tmp_path)
+    assert not history.finished
+    assert all(span.end <= history.end for trial in history.trials for span in trial.spans)
+    assert "not finished" in write_report(tmp_path, tmp_path / "out").read_text(encoding="utf-8")
+
+
+def test_a_kill_leaves_a_gap_on_the_slots(tmp_path: Path) -> None:
+    config = write_journal(tmp_path, 3)
+    events: list[dict[str, Any]] = [
+        {"event": "started", "time": 0, "config": config.model_dump(mode="json", exclude_unset=True)},
+        {"event": "created", "time": 0, "trial": 0, "hyperparameters": {}, "length": 9},
+        {"event": "launched", "time": 1, "trial": 0, "slots": [0], "from_length": 0},
+        {"event": "validated", "time": 5, "trial": 0, "length": 1, "metric": "NaN"},
+        {"event": "launched", "time": 100, "trial": 0, "slots": [1], "from_length": 1},
+        {"event": "restarted", "time": 105, "trial": 0, "length": 1, "error": "rank 0 died"},
+    ]
+    path = tmp_path / "journal" / "events.jsonl"
+    path.write_text("\n".join(map(json.dumps, events)) + "\n", encoding="utf-8")
+    (trial,) = read_history(tmp_path).trials
+    assert [(span.start, span.end, span.failed) for span in trial.spans] == [(1, 5, False), (100, 105, True)]
+    assert math.isnan(trial.last)
+
+
+def test_a_search_of_which_every_trial_failed_has_a_report(tmp_path: Path) -> None:
+    write_journal(tmp_path, 4, failing=range(100))
+    page = write_report(tmp_path, tmp_path / "out").read_text(encoding="utf-8")
+    assert "No trial has been validated" in page
+    assert not (tmp_path / "out" / "best.yaml").exists()
+    assert [path.name for path in (tmp_path / "out").glob("*.png")] == ["slots.png"]
+
+
+def test_importance_finds_what_decides(tmp_path: Path) -> None:
+    write_journal(tmp_path, 60)
+    found = importance_of(read_history(tmp_path))
+    assert next(iter(found.shares)) == "learning_rate"
+    assert found.shares["learning_rate"] > 0.5 > found.shares["layers"]
+    assert sum(found.shares.values()) == pytest.approx(1)
+    assert 0.3 < found.explained <= 1
+
+
+def test_importance_is_not_told_from_too_few_trials(tmp_path: Path) -> None:
+    write_journal(tmp_path, 3)
+    assert importance_of(read_history(tmp_path)).note == "3 trials were validated; 10 are needed to tell."
+
+
+def test_texts_of_a_search_are_escaped(tmp_path: Path) -> None:
+    space = {"<b>/$\\frac{": {"type": "categorical", "vals": ["<script>alert(1)</script>", "$x_1$"]}, **SPACE}
+    write_journal(tmp_path, 4, space=space)
+    assert "<script>" not in write_report(tmp_path, tmp_path / "out").read_text(encoding="utf-8")
+
+
+def test_values_by_dotted_path(history: SearchHistory) -> None:
+    trial = history.trials[0]
+    assert value_at(trial.hyperparameters, "optimizer.name") == trial.hyperparameters["optimizer"]["name"]
+    assert set(draw_plots(history, {})) >= {"learning_curves", "metric_by_optimizer.name"}
+
+
+def test_a_folder_without_a_journal_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"events\.jsonl"):
+        write_report(tmp_path, tmp_path / "out")
+
+
+def test_a_validation_before_the_first_step_and_values_of_any_kind_are_drawn(tmp_path: Path) -> None:
+    space = {
+        "kind": {"type": "categorical", "vals": [None, math.nan, [1, 2], {"name": "x"}]},
+        "one": {"type": "int", "minval": 3, "maxval": 3},
+        **SPACE,
+    }
+    write_journal(tmp_path, 24, space=space)
+    path = tmp_path / "journal" / "events.jsonl"
+    started, *rest = path.read_text(encoding="utf-8").splitlines()
+    first = [
+        json.dumps({"event": "validated", "time": json.loads(line)["time"], "trial": trial, "length": 0, "metric": 0.1})
+        for line in rest
+        if json.loads(line)["event"] == "launched"
+        for trial in [json.loads(line)["trial"]]
+    ]
+    path.write_text("\n".join([started, *rest[:-1], *first, rest[-1]]) + "\n", encoding="utf-8")
+    history = read_history(tmp_path)
+    assert 0 in history.trials[0].curve
+    importance = importance_of(history)
+    assert set(draw_plots(history, importance.shares)) >= {"metric_by_kind", "metric_by_one", "parallel_coordinates"}

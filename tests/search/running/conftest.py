@@ -1,0 +1,87 @@
+"""Makes the helpers of the tests of training importable, and gives a small experiment to search over."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "training"))
+
+from coloured_tables import coloured_table
+
+TRIALS = """
+    import os, time, keras
+    from lakelens.errors import InvalidHyperparameters
+    from lakelens.training.trials.trial import Trial
+
+    class Tiny(Trial):
+        def build_model(self):
+            rate = self.context.get_hparam("learning_rate")
+            self.act(self.context.get_hparam("act", "train"))
+            model = keras.Sequential([
+                keras.Input((*self.context.image_size, 3)),
+                keras.layers.Rescaling(1 / 255),
+                keras.layers.Conv2D(2, 3, strides=2, activation="relu"),
+                keras.layers.BatchNormalization(),
+                keras.layers.GlobalAveragePooling2D(),
+                keras.layers.Dropout(0.2),
+                keras.layers.Dense(self.context.num_classes, activation="softmax"),
+            ])
+            model.compile(keras.optimizers.Adam(rate), "sparse_categorical_crossentropy")
+            return model
+
+        def act(self, how):
+            if how == "raise":
+                raise ValueError("this trial cannot be built")
+            if how == "die":
+                os.kill(os.getpid(), 9)
+            if how == "invalid":
+                raise InvalidHyperparameters("no model has these")
+
+        def keras_callbacks(self):
+            return [Slow(float(os.environ.get("STEP_S", "0")))]
+
+    class Slow(keras.callbacks.Callback):
+        def __init__(self, seconds):
+            self.seconds = seconds
+
+        def on_train_batch_end(self, batch, logs=None):
+            time.sleep(self.seconds)
+"""
+
+
+@pytest.fixture(scope="session")
+def table(tmp_path_factory) -> Path:
+    """90 rows to train on, 21 to validate on."""
+    return coloured_table(tmp_path_factory.mktemp("search") / "squares")
+
+
+@pytest.fixture
+def keys(table, tmp_path) -> dict[str, Any]:
+    """Nine trials of at most 4 epochs of 3 steps, of which a third goes on from 2 epochs."""
+    (tmp_path / "tiny.py").write_text(textwrap.dedent(TRIALS))
+    return {
+        "name": "tiny",
+        "entrypoint": f"{tmp_path / 'tiny.py'}:Tiny",
+        "data": {"table": str(table)},
+        "hyperparameters": {
+            "learning_rate": {"type": "log", "base": 10, "minval": -4, "maxval": -1},
+            "global_batch_size": 32,
+        },
+        "searcher": {
+            "name": "adaptive_asha",
+            "metric": "val_loss",
+            "max_length": {"epochs": 4},
+            "max_trials": 6,
+            "max_concurrent_trials": 3,
+            "divisor": 2,
+            "bracket_rungs": [2],
+        },
+        "resources": {"max_slots": 2},
+        "checkpoint_storage": {"path": str(tmp_path / "checkpoints")},
+        "tracking": {"uri": f"sqlite:///{tmp_path}/mlflow.db"},
+    }

@@ -1,0 +1,90 @@
+"""Rules of searches on a real two-executor Spark: barrier jobs side by side, a lost executor, two searches at once."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from lakelens.search import SearchResult, run
+from lakelens.search.running.journal import EVENTS_FILE, read_events
+
+
+def events_in(keys: dict[str, Any]) -> list[dict[str, Any]]:
+    (journal,) = Path(keys["checkpoint_storage"]["path"]).glob(f"*/journal/{EVENTS_FILE}")
+    return read_events(journal.parent)
+
+
+@pytest.fixture
+def random_search(keys) -> dict[str, Any]:
+    keys["searcher"] = {"name": "random", "max_trials": 3, "metric": "val_loss", "max_length": {"epochs": 3}}
+    keys["resources"] = {"max_slots": 2, "env": {"STEP_S": "0.5"}}
+    keys["min_checkpoint_period"] = {"epochs": 1}
+    return keys
+
+
+@pytest.mark.spark
+@pytest.mark.long
+def test_trials_run_on_executors_side_by_side_and_a_lost_executor_takes_only_its_own(random_search, spark):
+    random_search["max_restarts"] = 1
+    found: list[SearchResult] = []
+    search = threading.Thread(target=lambda: found.append(run(random_search, spark)))
+    search.start()
+    while sum(event["event"] == "validated" for event in _events_so_far(random_search)) < 2:
+        search.join(0.1)
+        assert search.is_alive()
+    _executor_of_a_rank().kill()
+    search.join(240)
+    (result,) = found
+    frame = result.trials()
+    assert set(frame["state"]) == {"completed"}
+    assert sum(frame["restarts"]) in (1, 2)  # both trials may have been on the same executor
+    events = events_in(random_search)
+    launched = [event for event in events if event["event"] == "launched"]
+    assert {tuple(event["slots"]) for event in launched} == {(0,), (1,)}
+    assert max(event["from_length"] for event in launched) >= 1  # it went on from its checkpoint
+
+
+def _events_so_far(keys: dict[str, Any]) -> list[dict[str, Any]]:
+    return events_in(keys) if list(Path(keys["checkpoint_storage"]["path"]).glob(f"*/journal/{EVENTS_FILE}")) else []
+
+
+def _executor_of_a_rank() -> psutil.Process:
+    ranks = [child for child in psutil.Process().children(recursive=True) if _named(child, "lakelens-rank=0")]
+    for parent in ranks[0].parents():
+        if _named(parent, "org.apache.spark.executor.CoarseGrainedExecutorBackend"):
+            return parent
+    raise AssertionError("no rank runs on an executor")
+
+
+def _named(process: psutil.Process, word: str) -> bool:
+    try:
+        return any(word in part for part in process.cmdline())
+    except psutil.Error:
+        return False
+
+
+@pytest.mark.spark
+@pytest.mark.long
+def test_two_searches_in_one_application_share_its_slots_and_none_waits_with_half_of_its(
+    random_search, spark, tmp_path
+):
+    both = []
+    for name in ("one", "other"):
+        resources = {"slots_per_trial": 2, "env": {"STEP_S": "0.1"}}
+        searcher = {**random_search["searcher"], "max_trials": 2, "max_length": {"epochs": 1}}
+        storage = {"path": str(tmp_path / name)}
+        both.append({**random_search, "resources": resources, "searcher": searcher, "checkpoint_storage": storage})
+    found: list[SearchResult] = []
+    threads = [threading.Thread(target=lambda keys=keys: found.append(run(keys, spark))) for keys in both]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(280)
+    assert [result.states for result in found] == [{"completed": 2}, {"completed": 2}]
+    for keys in both:
+        launched = [event for event in events_in(keys) if event["event"] == "launched"]
+        assert all(len(event["slots"]) == 2 for event in launched)

@@ -1,0 +1,168 @@
+"""A search that is killed, interrupted or told to pause goes on with the same trials and promotions."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakelens.jobs.cli import main
+from lakelens.search.running.journal import EVENTS_FILE, read_events
+from lakelens.tracking.runs import open_client
+
+SCRIPT = str(Path(__file__).parent / "search_script.py")
+_WAIT_S = 120.0
+
+
+@pytest.fixture
+def one_slot(keys) -> dict[str, Any]:
+    """On one slot the order of events is the same in each search."""
+    keys["resources"] = {"max_slots": 1, "env": {"TF_NUM_INTRAOP_THREADS": "1"}}
+    keys["searcher"] |= {"max_trials": 4, "max_length": {"epochs": 2}}
+    return keys
+
+
+def command(keys: dict[str, Any], **more: Any) -> list[str]:
+    return [sys.executable, SCRIPT, json.dumps({"keys": keys, **more})]
+
+
+def search_in_a_process(keys: dict[str, Any], **more: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(keys, **more), capture_output=True, text=True, timeout=280, check=False)
+
+
+def journal_in(keys: dict[str, Any]) -> Path:
+    (journal,) = Path(keys["checkpoint_storage"]["path"]).glob(f"*/journal/{EVENTS_FILE}")
+    return journal.parent
+
+
+def decisions(events: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    """What decides over a search: the metrics at the lengths that were asked for."""
+    return [(event["trial"], event["asked"], event["metric"]) for event in events if event.get("decides")]
+
+
+def ends(events: list[dict[str, Any]]) -> dict[int, str]:
+    return {event["trial"]: event["event"] for event in events if event["event"] in ("stopped", "completed")}
+
+
+def created(events: list[dict[str, Any]]) -> list[tuple[int, Any]]:
+    return [(event["trial"], event["hyperparameters"]) for event in events if event["event"] == "created"]
+
+
+# In the order in which they come on one slot.
+KINDS = ("started", "created", "launched", "validated", "paused", "continued", "stopped", "completed")
+
+
+@pytest.mark.tensorflow
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_a_search_killed_at_each_kind_of_event_ends_as_one_that_was_not(one_slot, tmp_path):
+    whole = {**one_slot, "checkpoint_storage": {"path": str(tmp_path / "whole")}}
+    first = search_in_a_process(whole)
+    assert first.returncode == 0, first.stderr
+    expected = read_events(journal_in(whole))
+    assert {event["event"] for event in expected} == {*KINDS, "finished"}
+    run_id = None
+    for kind in KINDS:
+        killed = search_in_a_process(one_slot, kill_after=kind, resume=run_id)
+        assert killed.returncode == -signal.SIGKILL, f"{kind}: {killed.stderr}"
+        run_id = journal_in(one_slot).parent.name
+        assert read_events(journal_in(one_slot))[-1]["event"] == kind
+    resumed = search_in_a_process(one_slot, resume=run_id)
+    assert resumed.returncode == 0, resumed.stderr
+    events = read_events(journal_in(one_slot))
+    assert (created(events), ends(events)) == (created(expected), ends(expected))
+    assert decisions(events) == decisions(expected)
+    found, unkilled = (json.loads(process.stdout.splitlines()[-1]) for process in (resumed, first))
+    assert (found["best_trial"], found["value"]) == (unkilled["best_trial"], unkilled["value"])
+    client = open_client(one_slot["tracking"]["uri"])
+    children = client.search_runs(["1"], f"tags.`mlflow.parentRunId` = '{run_id}'")
+    assert sorted(run.data.tags["lakelens.trial"] for run in children) == ["0", "1", "2", "3"]
+    assert {run.info.status for run in children} == {"FINISHED"}
+    assert not [run for run in children if "lakelens.failure" in run.data.tags]
+    for run in children:
+        steps = [point.step for point in client.get_metric_history(run.info.run_id, "val_loss")]
+        assert steps == list(range(1, 1 + int(run.data.tags["lakelens.trial.length"])))
+
+
+@pytest.fixture
+def started(one_slot) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts searches that are ended when the test is."""
+    processes: list[subprocess.Popen[str]] = []
+
+    def start(**more: Any) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            command(one_slot, **more), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
+        processes.append(process)
+        return process
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + _WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def events_so_far(keys: dict[str, Any], kind: str) -> int:
+    found = list(Path(keys["checkpoint_storage"]["path"]).glob(f"*/journal/{EVENTS_FILE}"))
+    return sum(event["event"] == kind for event in read_events(found[0].parent)) if found else 0
+
+
+@pytest.mark.tensorflow
+@pytest.mark.long
+def test_the_first_interrupt_pauses_all_trials_and_says_how_to_resume(one_slot, started):
+    one_slot["resources"]["env"]["STEP_S"] = "0.3"
+    process = started()
+    wait_for(lambda: events_so_far(one_slot, "validated") >= 1)
+    os.kill(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=_WAIT_S)
+    run_id = journal_in(one_slot).parent.name
+    assert f"lakelens search --resume {run_id} goes on" in said
+    events = read_events(journal_in(one_slot))
+    assert events[-1]["event"] == "paused"
+    client = open_client(one_slot["tracking"]["uri"])
+    assert client.get_run(run_id).info.status == "KILLED"
+    assert client.get_run(next(event["run_id"] for event in events if "run_id" in event)).info.status == "SCHEDULED"
+    assert main(["search", "--resume", run_id, "--tracking-uri", one_slot["tracking"]["uri"]]) == 0
+    assert client.get_run(run_id).info.status == "FINISHED"
+
+
+@pytest.mark.tensorflow
+@pytest.mark.long
+def test_another_process_pauses_a_search_lets_it_go_on_and_ends_it(one_slot, started):
+    one_slot["resources"]["env"]["STEP_S"] = "0.3"
+    process = started()
+    wait_for(lambda: events_so_far(one_slot, "validated") >= 1)
+    run_id, beside = journal_in(one_slot).parent.name, ["--tracking-uri", one_slot["tracking"]["uri"]]
+    assert main(["search", "--resume", run_id, *beside]) == 2  # it is running
+    assert main(["search", "--pause", run_id, *beside]) == 0
+    wait_for(lambda: events_so_far(one_slot, "paused") >= 1)
+    launched = events_so_far(one_slot, "launched")
+    time.sleep(2)
+    assert events_so_far(one_slot, "launched") == launched
+    assert main(["search", "--continue", run_id, *beside]) == 0
+    wait_for(lambda: events_so_far(one_slot, "launched") > launched)
+    assert main(["search", "--stop", run_id, *beside]) == 0
+    out, said = process.communicate(timeout=_WAIT_S)
+    assert process.returncode == 0, said
+    events = read_events(journal_in(one_slot))
+    assert events[-1] == {
+        **events[-1],
+        "event": "finished",
+        "best_trial": json.loads(out.splitlines()[-1])["best_trial"],
+    }
+    assert any(event["event"] == "given_up" for event in events)

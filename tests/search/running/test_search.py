@@ -1,0 +1,149 @@
+"""Rules of a whole search, from the call to its runs in MLflow, with real trainings."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from segment_jobs import assert_equal_to_the_bit
+
+from lakelens.errors import SearchFailedError, TrialError
+from lakelens.jobs.cli import main
+from lakelens.search import SearchResult, run
+from lakelens.search.running.journal import journal_folder, read_events
+from lakelens.tracking.runs import open_client
+from lakelens.training.checkpoints.checkpoint import open_checkpoint
+from lakelens.training.experiment.config_record import read_config
+from lakelens.training.experiment.train import train
+
+
+def events_of(keys: dict[str, Any], run_id: str) -> list[dict[str, Any]]:
+    return read_events(journal_folder(Path(keys["checkpoint_storage"]["path"]), run_id))
+
+
+@pytest.mark.tensorflow
+def test_an_experiment_file_is_searched_and_its_runs_lie_below_one(keys, tmp_path, capsys):
+    keys["hyperparameters"] = {
+        "learning_rate": 0.01,
+        "act": {"type": "categorical", "vals": ["train", "invalid"]},
+        "global_batch_size": 32,
+    }
+    keys["searcher"] = {"name": "grid", "metric": "val_loss", "max_length": {"epochs": 1}}
+    file = tmp_path / "experiment.yaml"
+    file.write_text(json.dumps(keys))  # JSON is YAML
+    assert main(["search", str(file), "--set", "resources.max_slots=1"]) == 0
+    said = capsys.readouterr()
+    found = json.loads(said.out.splitlines()[-1])
+    assert found["trials"] == {"completed": 1, "invalid": 1}
+    assert found["hyperparameters"]["act"] == "train"
+    assert "trial 0: completed at 1 epochs" in said.err
+    client = open_client(keys["tracking"]["uri"])
+    parent = client.get_run(found["run_id"])
+    assert (parent.info.status, parent.info.run_name) == ("FINISHED", "tiny")
+    assert parent.data.tags["lakelens.checkpoint_digest"] == found["digest"]
+    assert open_checkpoint(client.download_artifacts(found["run_id"], "checkpoint")).digest == found["digest"]
+    children = client.search_runs([found["experiment_id"]], f"tags.`mlflow.parentRunId` = '{found['run_id']}'")
+    by_trial = {run.data.tags["lakelens.trial"]: run for run in children}
+    assert {trial: run.info.status for trial, run in by_trial.items()} == {"0": "FINISHED", "1": "FAILED"}
+    best = by_trial["0"]
+    assert best.info.run_id == found["best_run"]
+    assert best.data.params["hyperparameters.learning_rate"] == "0.01"
+    assert (best.data.tags["lakelens.trial.state"], best.data.tags["lakelens.trial.length"]) == ("completed", "1")
+    assert "no model has these" in by_trial["1"].data.tags["lakelens.failure"]
+    (event,) = [event for event in events_of(keys, found["run_id"]) if event["event"] == "invalid"]
+    assert event["error"] == "InvalidHyperparameters: no model has these"
+    assert main(["search", "--resume", found["run_id"], "--tracking-uri", keys["tracking"]["uri"]]) == 2
+    assert main(["search", "--pause", found["run_id"], "--tracking-uri", keys["tracking"]["uri"]]) == 2
+    assert "no process runs the search" in capsys.readouterr().err
+
+
+@dataclass(frozen=True)
+class Searched:
+    """A search with promotions on two slots."""
+
+    keys: dict[str, Any]
+    result: SearchResult
+    events: list[dict[str, Any]]
+
+
+@pytest.fixture
+def searched(keys) -> Searched:
+    keys["resources"]["env"] = {"TF_NUM_INTRAOP_THREADS": "1"}
+    keys["checkpoint_storage"] |= {"save_experiment_best": 2, "save_trial_best": 0, "save_trial_latest": 0}
+    result = run(keys)
+    return Searched(keys, result, events_of(keys, result.run_id))
+
+
+@pytest.mark.tensorflow
+@pytest.mark.long
+def test_a_trial_that_was_paused_and_shared_its_process_is_equal_to_the_bit_to_a_training_of_its_own(searched):
+    result, frame = searched.result, searched.result.trials()
+    assert len(frame) == 6
+    assert set(frame["state"]) == {"completed", "stopped"}
+    paused = {event["trial"] for event in searched.events if event["event"] == "paused"}
+    launched = [event["trial"] for event in searched.events if event["event"] == "launched"]
+    again = [trial for trial in paused if launched.count(trial) > 1 and frame["state"][trial] == "completed"]
+    assert again
+    folder = Path(searched.keys["checkpoint_storage"]["path"])
+    kept = {path.name: path for run_id in frame["run_id"] for path in (folder / run_id).glob("epoch-*")}
+    assert len(kept) == 2
+    assert result.best()["checkpoint"] in {str(path) for path in kept.values()}
+    client = open_client(result.tracking_uri)
+    for trial in again:
+        history = client.get_metric_history(frame["run_id"][trial], "val_loss")
+        assert [point.step for point in history] == [1, 2, 3, 4]
+    best = frame["run_id"][result.best_trial]
+    config, _ = read_config(result.tracking_uri, best)
+    storage = config.checkpoint_storage.model_copy(update={"save_trial_latest": 1})
+    alone = train(config.model_copy(update={"checkpoint_storage": storage}))
+    assert alone.metrics["val_loss"] == result.value
+    assert_equal_to_the_bit(open_checkpoint(result.checkpoint), open_checkpoint(alone.checkpoint))
+    _every_trial_went_on_exactly(searched, client, again)
+
+
+def _every_trial_went_on_exactly(searched: Searched, client, again: list[int]) -> None:
+    """Trains a trial that was paused once more without a pause; its curve is the same."""
+    frame, uri = searched.result.trials(), searched.result.tracking_uri
+    config, _ = read_config(uri, frame["run_id"][again[0]])
+    alone = train(config)
+
+    def curve(run_id: str) -> list[float]:
+        return [point.value for point in client.get_metric_history(run_id, "val_loss")]
+
+    assert curve(alone.run_id) == curve(frame["run_id"][again[0]])
+
+
+@pytest.mark.tensorflow
+@pytest.mark.long
+def test_trials_that_raise_die_or_diverge_leave_the_others_alone(keys):
+    keys["hyperparameters"] = {
+        "learning_rate": {"type": "categorical", "vals": [0.01, 1e30]},
+        "act": {"type": "categorical", "vals": ["train", "raise", "die"]},
+        "global_batch_size": 32,
+    }
+    keys["searcher"] = {"name": "grid", "metric": "val_loss", "max_length": {"epochs": 1}}
+    keys["max_restarts"] = 1
+    result = run(keys)
+    frame = result.trials().set_index(["hyperparameters.act", "hyperparameters.learning_rate"])
+    assert (result.states, result.hyperparameters["act"]) == ({"completed": 2, "failed": 4}, "train")
+    assert frame["best"].notna().sum() >= 1
+    for act, words in (("raise", "this trial cannot be built"), ("die", "SIGKILL")):
+        assert words in frame["error"][act, 0.01]
+        assert frame["restarts"][act, 0.01] == 1
+    failed = open_client(result.tracking_uri).get_run(frame["run_id"]["raise", 0.01])
+    assert failed.info.status == "FAILED"
+
+
+@pytest.mark.tensorflow
+@pytest.mark.long
+def test_a_search_without_its_metric_ends_at_once_and_names_those_there_are_and_one_of_failures_fails(keys):
+    keys["searcher"] |= {"metric": "val_accuracy", "smaller_is_better": False}
+    with pytest.raises(TrialError, match=r"metric 'val_accuracy' is not among this job's metrics \(loss, val_loss\)"):
+        run(keys)
+    keys["searcher"] = {"name": "random", "max_trials": 2, "metric": "val_loss", "max_length": {"epochs": 1}}
+    keys["hyperparameters"] = {"learning_rate": 0.1, "act": "raise"}
+    with pytest.raises(SearchFailedError, match=r"none of 2 trials gave a number for val_loss; trial 0: .*"):
+        run(keys)

@@ -1,0 +1,219 @@
+"""Rules of a running search's state: what is journaled, and that a killed search goes on as if it had not been."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from lakelens.errors import InvalidArgumentError
+from lakelens.search import create_searcher
+from lakelens.search.running.journal import Journal, is_held, read_events
+from lakelens.search.running.state import SearchState
+from lakelens.search.running.trial_state import ENDED, RUNNING, WAITING, Measurement, TrialState
+from lakelens.training.trials.metrics import Goal
+
+SEARCHER = {
+    "name": "adaptive_asha",
+    "metric": "val_loss",
+    "max_length": {"epochs": 9},
+    "max_trials": 9,
+    "max_concurrent_trials": 4,
+    "divisor": 3,
+    "mode": "conservative",
+}
+SPACE = {"x": {"type": "double", "minval": 0.0, "maxval": 1.0}}
+GOAL = Goal("val_loss", "min")
+
+
+class Lines:
+    """A journal in memory."""
+
+    def __init__(self, events=()) -> None:
+        self.events: list[dict[str, Any]] = list(events)
+
+    def append(self, events) -> None:
+        self.events += [json.loads(json.dumps({"time": 0, **event})) for event in events]
+
+
+class Killed(Exception):
+    """Raised in place of a SIGKILL."""
+
+
+class OneSlot:
+    """Trains on one slot, after whose death the process begins anew; checkpoints are at pauses.
+
+    The metric of a trial is known beforehand; trial 2 fails in its second epoch, trial 4 diverges and trial 5 has
+    invalid hyperparameters.
+    """
+
+    def __init__(self, searcher=SEARCHER, saved: dict[int, int] | None = None) -> None:
+        self.searcher = create_searcher(searcher, SPACE, seed=3)
+        self.saved = saved if saved is not None else {}
+
+    def search(self, lines: Lines) -> SearchState:
+        state = SearchState(self.searcher, GOAL, lines)
+        if lines.events:
+            state.replay(list(lines.events))
+        else:
+            state.start({"seed": 3, "unit": "epochs", "config": {}})
+        while (trial := state.next_trial()) is not None:
+            self.segment(state, trial)
+        assert state.finished
+        return state
+
+    def segment(self, state: SearchState, trial: TrialState) -> None:
+        length = self.saved.get(trial.number, 0)
+        state.launch(trial, (0,), f"run-{trial.number}", length)
+        while True:
+            if trial.number == 5:
+                return state.failed(trial, "no such model", invalid=True)
+            length += 1
+            if trial.number == 2 and length == 2:
+                return state.failed(trial, "ValueError: no")
+            value = math.nan if trial.number == 4 else trial.hyperparameters["x"] + 1 / length
+            measured = Measurement(length, length * 10, length, value, {"val_loss": value})
+            verdict = state.validated(trial, measured, reached=length >= trial.asked)
+            if verdict != "continue" or length == 9:
+                self.saved[trial.number] = length
+                return state.ended_segment(trial, length)
+
+
+def summary(state: SearchState) -> list[tuple[Any, ...]]:
+    return [
+        (trial.number, trial.hyperparameters["x"], trial.state, trial.length, trial.best and trial.best.metric)
+        for trial in state.trials
+    ]
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("stop_once", [False, True])
+def test_a_search_killed_after_any_event_goes_on_with_the_same_trials_and_promotions(stop_once):
+    section = {**SEARCHER, "stop_once": stop_once}
+    whole = Lines()
+    expected = summary(OneSlot(section).search(whole))
+    assert {row[2] for row in expected} >= {"stopped", "completed", "failed", "invalid"}
+    kinds = {event["event"] for event in whole.events}
+    assert kinds >= {"started", "created", "launched", "validated", "stopped", "completed", "failed", "invalid"}
+    assert ("paused" in kinds and "continued" in kinds) != stop_once
+    for count in range(1, len(whole.events)):
+        events = whole.events[:count]
+        # A checkpoint is on disk before the segment's end is journaled; none other is counted on.
+        saved = {event["trial"]: event["length"] for event in events if event["event"] == "paused"}
+        lines = Lines(events)
+        state = OneSlot(section, saved).search(lines)
+        assert summary(state) == expected, f"killed after {events[-1]}"
+        decided = [decision(event) for event in lines.events if event.get("decides")]
+        assert decided == [decision(event) for event in whole.events if event.get("decides")]
+        created = [event["trial"] for event in lines.events if event["event"] == "created"]
+        assert created == [event["trial"] for event in whole.events if event["event"] == "created"]
+
+
+def decision(event: dict[str, Any]) -> tuple[int, int, str]:
+    return event["trial"], event["asked"], str(event["metric"])
+
+
+@pytest.mark.unit
+def test_an_event_that_cannot_be_written_takes_no_effect_on_the_trial():
+    class Full(Lines):
+        def append(self, events) -> None:
+            if any(event["event"] == "launched" for event in self.events):
+                raise OSError("the disk is full")
+            super().append(events)
+
+    state = SearchState(create_searcher(SEARCHER, SPACE, seed=3), GOAL, Full())
+    state.start({})
+    first, *_ = state.trials
+    state.launch(first, (0,), "run", 0)
+    with pytest.raises(OSError, match="the disk is full"):
+        state.validated(first, Measurement(1, 10, 1, 1.0, {"val_loss": 1.0}), reached=False)
+    assert (first.state, first.length, first.best) == (RUNNING, 0, None)
+
+
+@pytest.mark.unit
+def test_a_trial_that_stops_itself_counts_as_having_come_to_its_length():
+    state = SearchState(create_searcher({**SEARCHER, "bracket_rungs": [1]}, SPACE, seed=3), GOAL, Lines())
+    state.start({})
+    trial = state.trials[0]
+    state.launch(trial, (0,), "run", 0)
+    measured = Measurement(2, 20, 2, 0.5, {"val_loss": 0.5})
+    assert state.validated(trial, measured, reached=False) == "continue"
+    state.ended_segment(trial, 2, by_itself=True)
+    assert (trial.state, trial.length, trial.best) == ("completed", 2, measured)
+
+
+@pytest.mark.unit
+def test_a_trial_that_is_paused_by_hand_waits_again_and_one_that_fails_after_its_decision_can_go_on():
+    state = SearchState(create_searcher(SEARCHER, SPACE, seed=3), GOAL, Lines())
+    state.start({})
+    first, second = state.trials[:2]
+    state.launch(first, (0,), "run", 0)
+    state.ended_segment(first, 0.4)
+    assert first.state == WAITING
+    state.launch(second, (0,), "run", 0)
+    verdict = state.validated(second, Measurement(1, 10, 1, 0.5, {"val_loss": 0.5}), reached=True)
+    assert verdict == "pause"
+    state.failed(second, "killed while it wrote its checkpoint")
+    assert (second.state, second.error) == ("paused", "killed while it wrote its checkpoint")
+
+
+@pytest.mark.unit
+def test_a_search_that_is_given_up_stays_so_after_a_kill():
+    lines = Lines()
+    state = SearchState(create_searcher(SEARCHER, SPACE, seed=3), GOAL, lines)
+    state.start({})
+    state.give_up()
+    assert state.finished
+    again = SearchState(create_searcher(SEARCHER, SPACE, seed=3), GOAL, Lines())
+    again.replay(lines.events[:-2])
+    assert again.finished
+    assert {trial.state for trial in again.trials} == {"stopped"}
+    assert again.count(*ENDED) == len(again.trials)
+
+
+@pytest.mark.unit
+def test_a_journal_of_other_hyperparameters_is_refused():
+    lines = Lines()
+    SearchState(create_searcher(SEARCHER, SPACE, seed=3), GOAL, lines).start({})
+    other = SearchState(create_searcher(SEARCHER, SPACE, seed=4), GOAL, Lines())
+    with pytest.raises(InvalidArgumentError, match=r"trial 0 has hyperparameters .* and the journal says"):
+        other.replay(lines.events)
+
+
+@pytest.mark.unit
+def test_a_journal_with_hyperparameters_that_json_lacks_is_gone_on_with(tmp_path):
+    section = {"name": "random", "metric": "val_loss", "max_length": {"epochs": 2}, "max_trials": 2}
+    space = {"clip": math.inf, "scales": [1, math.nan], "name": "\u2028"}
+    for begin in (lambda state: state.start({}), lambda state: state.replay(read_events(tmp_path))):
+        journal = Journal(tmp_path)
+        state = SearchState(create_searcher(section, space, seed=0), GOAL, journal)
+        begin(state)
+        journal.close()
+        assert state.trials[0].hyperparameters["clip"] == math.inf
+
+
+@pytest.mark.unit
+def test_a_journal_keeps_whole_lines_and_numbers_that_json_lacks_and_is_held_by_one_process(tmp_path):
+    folder = tmp_path / "journal"
+    with pytest.raises(InvalidArgumentError, match="is the run a search"):
+        read_events(folder)
+    journal = Journal(folder)
+    journal.append([{"event": "validated", "metric": math.nan, "metrics": {"a": math.inf, "b": -math.inf, "c": 1.5}}])
+    assert is_held(folder)
+    with pytest.raises(InvalidArgumentError, match="is running in another process"):
+        Journal(folder)
+    journal.close()
+    assert not is_held(folder)
+    with journal.path.open("ab") as file:
+        file.write(b'{"event": "crea')
+    (event,) = read_events(folder)
+    assert (event["metric"], event["metrics"]) == ("NaN", {"a": "Infinity", "b": "-Infinity", "c": 1.5})
+    again = Journal(folder)
+    again.append([{"event": "finished"}])
+    again.close()
+    assert [event["event"] for event in read_events(folder)] == ["validated", "finished"]
+    journal.path.write_text("nonsense\n")
+    with pytest.raises(InvalidArgumentError, match="line 1 is no event"):
+        read_events(folder)

@@ -1,0 +1,398 @@
+"""Rules of what ends a training from outside: another terminal, signals, a killed driver, a full disk.
+
+The driver is the command in a process of its own; the ranks are real.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from coloured_tables import coloured_table
+
+from lakelens.errors import InvalidArgumentError, RankFailedError
+from lakelens.jobs.cli import main
+from lakelens.tracking.requests import Request, ask
+from lakelens.tracking.run_listing import show_run
+from lakelens.tracking.runs import open_client, tracked_run
+from lakelens.training.checkpoints.checkpoint import Checkpoint, list_checkpoints
+from lakelens.training.experiment.train import train
+
+# What the promise of bit-equal results names.
+EXACT = {"TF_DETERMINISTIC_OPS": "1", "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
+# 90 rows in batches of 16 are 6 steps an epoch.
+STEPS = 18
+PATIENCE_S = 240.0
+
+TRIAL = """
+    import os
+    import resource
+    import time
+    from pathlib import Path
+
+    import keras
+    from lakelens.training.rank import process_context
+    from lakelens.training.trials.trial import Trial
+
+    class Hold(keras.callbacks.Callback):
+        '''Says that a step is reached; from there on does what the test's files say.'''
+
+        def __init__(self, rank):
+            super().__init__()
+            self.rank = rank
+
+        def on_train_batch_end(self, batch, logs=None):
+            place = Path(os.environ["PLACE"])
+            if int(self.model.optimizer.iterations) < int(os.environ.get("HOLD_AT", "1000")):
+                return
+            if self.rank == 0:
+                (place / "pid.new").write_text(str(os.getpid()))
+                (place / "pid.new").rename(place / "reached")
+            while (place / "stuck").exists():
+                time.sleep(0.05)
+            while (place / "until paused").exists() and not process_context.told().get("pause"):
+                time.sleep(0.05)
+            if (place / "slow").exists():
+                time.sleep(0.2)
+
+    class FullDisk(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch == 1:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+
+    class Noisy(Trial):
+        def build_model(self):
+            model = keras.Sequential([
+                keras.Input((*self.context.image_size, 3)),
+                keras.layers.Rescaling(1 / 255),
+                keras.layers.Conv2D(4, 3, activation="relu"),
+                keras.layers.GlobalAveragePooling2D(),
+                keras.layers.Dropout(0.3, seed=self.context.seed),
+                keras.layers.Dense(self.context.num_classes, activation="softmax"),
+            ])
+            model.compile(keras.optimizers.Adam(0.01), "sparse_categorical_crossentropy")
+            return model
+
+        def keras_callbacks(self):
+            return [FullDisk()] if os.environ.get("FULL_DISK") else [Hold(self.context.rank)]
+"""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A folder with a table, a Trial, a store and experiments."""
+
+    folder: Path
+
+    @property
+    def store(self) -> str:
+        return f"sqlite:///{self.folder}/mlflow.db"
+
+    def keys(self, name: str, **changes: Any) -> dict[str, Any]:
+        (self.folder / name).mkdir()
+        env = {**EXACT, "PLACE": str(self.folder / name), **changes.pop("env", {})}
+        keys = {
+            "name": name,
+            "entrypoint": f"{self.folder / 'noisy.py'}:Noisy",
+            "data": {"table": str(self.folder / "squares")},
+            "hyperparameters": {"global_batch_size": 16},
+            "searcher": {"max_length": {"epochs": 3}},
+            "min_checkpoint_period": {"batches": 4},
+            "resources": {"slots_per_trial": changes.pop("ranks", 1), "env": env},
+            "checkpoint_storage": {"path": str(self.folder / name / "checkpoints")},
+            "tracking": {"uri": self.store},
+        }
+        return keys | changes
+
+    def state(self, run_id: str) -> str:
+        return open_client(self.store).get_run(run_id).info.status
+
+    def history(self, run_id: str) -> list[tuple[int, float]]:
+        points = open_client(self.store).get_metric_history(run_id, "val_loss")
+        return [(point.step, point.value) for point in points]
+
+    def last(self, name: str) -> Checkpoint:
+        (folder,) = [path for path in (self.folder / name / "checkpoints").iterdir() if path.is_dir()]
+        return list_checkpoints(folder)[-1]
+
+
+@dataclass
+class Driver:
+    """`lakelens train experiment.yaml` in a process group of its own, as a terminal starts it."""
+
+    place: Path
+    process: subprocess.Popen[str]
+    errors: Path
+
+    def wait_for(self, what: Path | str) -> str:
+        """Waits for a file, or for words on stderr."""
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            if isinstance(what, Path):
+                if what.exists():
+                    return what.read_text()
+            elif what in self.errors.read_text():
+                return what
+            if self.process.poll() is not None:
+                break
+            time.sleep(0.05)
+        raise AssertionError(f"{what} has not come:\n{self.errors.read_text()}")
+
+    def reached(self) -> int:
+        """Waits until the training is where it holds; gives rank 0's process."""
+        return int(self.wait_for(self.place / "reached"))
+
+    def run_id(self) -> str:
+        (folder,) = [path for path in (self.place / "checkpoints").iterdir() if path.is_dir()]
+        return folder.name
+
+    def interrupt(self, number: signal.Signals) -> None:
+        """Signals the whole group, ranks included, as Ctrl-C in a terminal does."""
+        os.killpg(self.process.pid, number)
+
+    def end(self) -> tuple[int, dict[str, Any]]:
+        """Waits for the end; gives exit code and result."""
+        out, _ = self.process.communicate(timeout=PATIENCE_S)
+        return self.process.returncode, json.loads(out.splitlines()[-1])
+
+
+@contextlib.contextmanager
+def driver_of(place: Place, name: str, *arguments: str, **changes: Any) -> Iterator[Driver]:
+    file = place.folder / f"{name}.yaml"
+    if not arguments:
+        file.write_text(json.dumps(place.keys(name, **changes)))
+        arguments = (str(file),)
+    errors = place.folder / name / "stderr"
+    with errors.open("w") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "lakelens.jobs.cli", "train", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+            start_new_session=True,
+            cwd=place.folder,
+        )
+    try:
+        yield Driver(place.folder / name, process, errors)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        process.communicate()
+
+
+def wait_until_gone(pid: int) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def last_line(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    return json.loads(capsys.readouterr().out.splitlines()[-1])
+
+
+def assert_equal_to_the_bit(one: Checkpoint, other: Checkpoint) -> None:
+    models = [checkpoint.load_model(compile=True) for checkpoint in (one, other)]
+    first, second = ([np.asarray(v) for v in [*model.variables, *model.optimizer.variables]] for model in models)
+    assert len(first) > 10
+    for mine, theirs in zip(first, second, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    assert one.state() == other.state()
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Place:
+    folder = tmp_path_factory.mktemp("interruptions")
+    coloured_table(folder / "squares")
+    (folder / "noisy.py").write_text(textwrap.dedent(TRIAL))
+    return Place(folder)
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A training that nothing has interrupted."""
+
+    history: list[tuple[int, float]]
+    last: Checkpoint
+
+
+@pytest.fixture(scope="module")
+def whole(place) -> Whole:
+    result = train(place.keys("whole"))
+    return Whole(place.history(result.run_id), place.last("whole"))
+
+
+@pytest.mark.horovod
+@pytest.mark.long
+def test_two_ranks_pause_when_another_terminal_asks_and_go_on_when_it_says_so(place, capsys):
+    with driver_of(place, "asked", ranks=2, env={"HOLD_AT": "7"}) as driver:
+        (driver.place / "until paused").touch()
+        driver.reached()
+        run = driver.run_id()
+        arguments = [run, "--tracking-uri", place.store]
+        assert main(["experiments", "pause", *arguments, "--wait-s", str(PATIENCE_S)]) == 0
+        assert last_line(capsys)["state"] == "PAUSED"
+        code, said = driver.end()
+    assert (code, said["error"]) == (130, "TrainingPaused")
+    assert f"lakelens train --resume {run}" in said["message"]
+    paused = place.last("asked")
+    assert 7 <= paused.metadata["step"] < STEPS
+    (driver.place / "until paused").unlink()
+    assert main(["experiments", "resume", *arguments]) == 0
+    result = last_line(capsys)
+    assert (result["run_id"], result["ranks"], result["epochs"]) == (run, 2, 3)
+    assert [step for step, _ in place.history(run)] == [1, 2, 3]
+    assert main(["experiments", "pause", *arguments]) == 2
+    assert f"run {run} is FINISHED; only a running training can pause" in last_line(capsys)["message"]
+
+
+@pytest.mark.tensorflow
+def test_a_training_that_another_terminal_kills_ends_at_once_with_its_ranks(place, capsys):
+    with driver_of(place, "killed", env={"HOLD_AT": "7"}) as driver:
+        (driver.place / "stuck").touch()
+        rank = driver.reached()
+        run = driver.run_id()
+        assert main(["experiments", "kill", run, "--tracking-uri", place.store, "--wait-s", str(PATIENCE_S)]) == 0
+        assert last_line(capsys)["state"] == "KILLED"
+        code, said = driver.end()
+    assert (code, said["error"]) == (130, "TrainingKilled")
+    assert f"run {run} was killed from" in said["message"]
+    wait_until_gone(rank)
+    assert place.last("killed").metadata["step"] == 6
+
+
+@pytest.mark.long
+@pytest.mark.tensorflow
+def test_a_second_interrupt_ends_a_training_at_once_that_cannot_pause(place):
+    with driver_of(place, "interrupted twice", env={"HOLD_AT": "7"}) as driver:
+        (driver.place / "stuck").touch()
+        rank = driver.reached()
+        driver.interrupt(signal.SIGINT)
+        driver.wait_for("pausing after a checkpoint; interrupt again to end at once")
+        driver.interrupt(signal.SIGINT)
+        code, said = driver.end()
+    assert (code, said["error"]) == (130, "KeyboardInterrupt")
+    wait_until_gone(rank)
+    assert place.state(driver.run_id()) == "KILLED"
+    assert place.last("interrupted twice").metadata["step"] == 6
+
+
+@pytest.mark.long
+@pytest.mark.tensorflow
+def test_sigterm_pauses_and_the_training_goes_on_to_the_same_result(place, whole, capsys):
+    with driver_of(place, "terminated", env={"HOLD_AT": "7"}) as driver:
+        (driver.place / "until paused").touch()
+        driver.reached()
+        driver.interrupt(signal.SIGTERM)
+        code, said = driver.end()
+    assert (code, said["error"]) == (130, "TrainingPaused")
+    run = driver.run_id()
+    assert show_run(run, place.store).summary.state == "PAUSED"
+    (driver.place / "until paused").unlink()
+    assert main(["train", "--resume", run, "--tracking-uri", place.store]) == 0
+    assert place.history(run) == whole.history
+    assert_equal_to_the_bit(place.last("terminated"), whole.last)
+
+
+@pytest.mark.tensorflow
+def test_a_training_whose_driver_was_killed_is_failed_to_the_next_command_and_is_resumed_to_the_same_result(
+    place, whole, capsys
+):
+    with driver_of(place, "driver killed", env={"HOLD_AT": "10"}) as driver:
+        (driver.place / "stuck").touch()
+        rank = driver.reached()
+        run = driver.run_id()
+        driver.process.kill()
+        driver.process.wait()
+        wait_until_gone(rank)
+    (driver.place / "stuck").unlink()
+    assert place.state(run) == "RUNNING"
+    assert main(["experiments", "--tracking-uri", place.store, "--json"]) == 0
+    (listed,) = [entry for entry in last_line(capsys)["runs"] if entry["run_id"] == run]
+    assert listed["state"] == "FAILED"
+    assert "which kept this run, is gone" in listed["failure"]
+    assert main(["train", "--resume", run, "--tracking-uri", place.store]) == 0
+    assert place.state(run) == "FINISHED"
+    assert place.history(run) == whole.history
+    assert_equal_to_the_bit(place.last("driver killed"), whole.last)
+
+
+@pytest.mark.tensorflow
+def test_a_disk_that_is_full_fails_the_run_and_leaves_the_last_whole_checkpoint(place):
+    with pytest.raises(RankFailedError, match=r"checkpoint .* cannot be written to .*; whole checkpoints there stay"):
+        train(place.keys("full", env={"FULL_DISK": "1"}, checkpoint_policy="all"))
+    (folder,) = (place.folder / "full" / "checkpoints").iterdir()
+    assert place.state(folder.name) == "FAILED"
+    assert "cannot be written" in open_client(place.store).get_run(folder.name).data.tags["lakelens.failure"]
+    assert [path.name for path in folder.iterdir()] == [place.last("full").name]
+    assert place.last("full").metadata["step"] == 6
+
+
+@pytest.mark.long
+@pytest.mark.horovod
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_a_training_that_is_killed_at_random_moments_comes_to_the_same_result(place, ranks):
+    uninterrupted = train(place.keys(f"whole of {ranks}", ranks=ranks))
+    name, draw = f"kills of {ranks}", np.random.default_rng(ranks)
+    # Each step takes a fifth of a second, so that kills fall everywhere.
+    with driver_of(place, name, env={"HOLD_AT": "0"}, max_restarts=50, ranks=ranks) as driver:
+        (driver.place / "slow").touch()
+        driver.reached()
+        run = driver.run_id()
+        time.sleep(draw.uniform(0, 4))
+        driver.process.kill()
+    for kill in range(20):
+        with driver_of(place, name, "--resume", run, "--tracking-uri", place.store) as driver:
+            (driver.place / "reached").unlink(missing_ok=True)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                driver.process.wait(draw.uniform(1, 40))
+            if driver.process.poll() == 0:
+                break
+            reached = driver.place / "reached"
+            rank = int(reached.read_text()) if kill % 2 and reached.exists() else driver.process.pid
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(rank, signal.SIGKILL)
+            if rank != driver.process.pid:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    driver.process.wait(60)
+                if driver.process.poll() == 0:
+                    break
+    assert place.state(run) == "FINISHED"
+    assert place.history(run) == place.history(uninterrupted.run_id)
+    assert_equal_to_the_bit(place.last(name), place.last(f"whole of {ranks}"))
+
+
+@pytest.mark.unit
+def test_a_request_is_read_back_and_what_is_none_is_passed_over():
+    assert Request.parse(str(Request("pause", "here"))) == Request("pause", "here")
+    for text in (None, "", "pause", "{}", '{"action": "dance", "host": "here"}', "[1]"):
+        assert Request.parse(text) is None
+
+
+@pytest.mark.unit
+def test_a_run_of_a_search_is_not_asked_by_itself(tmp_path):
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    with (
+        tracked_run(uri, "lakelens", tags={"lakelens.search": "grid"}) as run,
+        pytest.raises(InvalidArgumentError, match=rf"run {run.run_id} belongs to a search"),
+    ):
+        ask(run.run_id, "pause", uri)
+
+
+@pytest.mark.unit
+def test_a_store_that_is_not_there_cannot_be_asked(tmp_path):
+    with pytest.raises(InvalidArgumentError, match="there is no MLflow store at"):
+        ask("r1", "pause", f"sqlite:///{tmp_path}/nowhere.db")

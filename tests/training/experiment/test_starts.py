@@ -1,0 +1,163 @@
+"""What a new run may begin with: a finished run's whole state, or another model's weights."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from coloured_tables import add_rows, coloured_table
+from segment_jobs import EXACT, NOISY, assert_equal_to_the_bit
+
+from lakelens.errors import CheckpointError, ConfigurationError, ModelNotFoundError
+from lakelens.tracking.runs import open_client, register_model
+from lakelens.training.checkpoints.checkpoint import Checkpoint, last_checkpoint, open_checkpoint
+from lakelens.training.experiment.config_record import read_config
+from lakelens.training.experiment.run_trial import TrainResult
+from lakelens.training.experiment.train import train
+
+Keys = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory) -> Keys:
+    folder = tmp_path_factory.mktemp("starts")
+    rate = 'Adam(self.context.get_hparam("learning_rate", 0.01))'
+    (folder / "noisy.py").write_text(textwrap.dedent(NOISY).replace("Adam(0.01)", rate))
+    return {
+        "entrypoint": f"{folder / 'noisy.py'}:Noisy",
+        "data": {"table": str(coloured_table(folder / "squares")), "version": 0},
+        "hyperparameters": {"global_batch_size": 16},
+        "searcher": {"max_length": {"epochs": 2}},
+        "resources": {"env": EXACT},
+        "checkpoint_storage": {"path": str(folder / "checkpoints")},
+        "tracking": {"uri": f"sqlite:///{folder}/mlflow.db"},
+    }
+
+
+@pytest.fixture(scope="module")
+def finished(keys) -> TrainResult:
+    return train(keys)
+
+
+def last_of(keys: Keys, run_id: str) -> Checkpoint:
+    found = last_checkpoint(Path(keys["checkpoint_storage"]["path"], run_id))
+    assert found is not None
+    return found
+
+
+@pytest.mark.long
+@pytest.mark.tensorflow
+def test_a_finished_run_that_is_trained_further_is_one_of_the_larger_length_to_the_bit(keys, finished):
+    longer = keys | {"searcher": {"max_length": {"epochs": 4}}}
+    continued = train(longer | {"continue_from": finished.run_id})
+    at_once = train(longer)
+    assert continued.run_id != finished.run_id
+    assert_equal_to_the_bit(last_of(keys, continued.run_id), last_of(keys, at_once.run_id))
+    assert (continued.metrics, continued.best_epoch) == (at_once.metrics, at_once.best_epoch)
+    client = open_client(keys["tracking"]["uri"])
+    assert client.get_run(continued.run_id).data.tags["lakelens.continued_from"] == finished.run_id
+    for name in ("loss", "val_loss"):
+        told = [client.get_metric_history(run.run_id, name) for run in (continued, at_once)]
+        mine, theirs = ([(point.step, point.value) for point in history] for history in told)
+        assert mine == theirs
+        assert [step for step, _ in mine] == [1, 2, 3, 4]
+    # The run that was continued keeps its own checkpoints.
+    assert open_checkpoint(finished.checkpoint).digest == finished.digest
+
+
+def longer(**changes: Any) -> Keys:
+    return {"searcher": {"max_length": {"epochs": 3}}} | changes
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"searcher": {"max_length": {"epochs": 2}}},
+            r"max_length \(2 epochs\) is 12 steps and run \w+ has trained 12",
+        ),
+        (
+            longer(hyperparameters={"global_batch_size": 8}),
+            "hyperparameters is .*8.* and was .*16.*leave the key as it",
+        ),
+        (
+            longer(reproducibility={"experiment_seed": 5}),
+            "reproducibility is experiment_seed=5 and was experiment_seed=0",
+        ),
+        (
+            longer(optimizations={"warmup_epochs": 1.0}),
+            "optimizations is .* take its weights alone as warm_start: runs:/",
+        ),
+    ],
+)
+def test_a_run_is_continued_by_more_of_the_same_training_only(keys, finished, changes, words):
+    with pytest.raises(ConfigurationError, match=words):
+        train(keys | {"continue_from": finished.run_id} | changes)
+
+
+@pytest.mark.tensorflow
+def test_a_run_whose_table_has_another_version_is_not_continued(keys, finished):
+    add_rows(keys["data"]["table"], 500, 3, "train")
+    changed = {"data": keys["data"] | {"version": "latest"}}
+    with pytest.raises(ConfigurationError, match=r"data\.version is 1 and was 0 in run"):
+        train(keys | longer(**changed) | {"continue_from": finished.run_id})
+
+
+@pytest.mark.tensorflow
+def test_a_run_that_has_not_finished_or_lost_its_checkpoints_is_not_continued(keys, finished, tmp_path):
+    client = open_client(keys["tracking"]["uri"])
+    experiment = client.get_experiment_by_name("lakelens").experiment_id
+    failed = client.create_run(experiment)
+    client.set_terminated(failed.info.run_id, "FAILED")
+    with pytest.raises(ConfigurationError, match=r"is FAILED; a finished run is trained further, and"):
+        train(keys | longer() | {"continue_from": failed.info.run_id})
+    folder = Path(keys["checkpoint_storage"]["path"], finished.run_id)
+    folder.rename(tmp_path / "elsewhere")
+    try:
+        with pytest.raises(CheckpointError, match=r"holds no checkpoint of run .* put them back, or"):
+            train(keys | longer() | {"continue_from": finished.run_id})
+    finally:
+        (tmp_path / "elsewhere").rename(folder)
+
+
+@pytest.mark.tensorflow
+def test_a_warm_start_takes_the_layers_that_fit_another_number_of_classes(keys, finished, capfd):
+    # Two of the three classes, and a rate at which nothing changes.
+    data = keys["data"] | {"filters": {"label": [0, 1]}, "class_names": ["blue", "green"]}
+    changes = {"data": data, "searcher": {"max_length": {"batches": 1}}, "min_validation_period": {"batches": 1}}
+    changes["hyperparameters"] = keys["hyperparameters"] | {"learning_rate": 0.0}
+    store = keys["tracking"]["uri"]
+    register_model(finished.run_id, "starts", "champion", store)
+    result = train(keys | changes | {"warm_start": "models:/starts@champion"})
+    said = capfd.readouterr().out
+    assert "2 of 3 layers take its weights; these begin anew: dense (shapes [(4, 3), (3,)] there, [(4, 2)" in said
+    before, after = (open_checkpoint(each.checkpoint).load_model() for each in (finished, result))
+    np.testing.assert_array_equal(before.get_layer("conv2d").kernel.numpy(), after.get_layer("conv2d").kernel.numpy())
+    tags = open_client(store).get_run(result.run_id).data.tags
+    assert tags["lakelens.warm_start"] == "models:/starts@champion"
+    assert tags["lakelens.warm_start_digest"] == finished.digest
+    assert not (Path(result.checkpoint).parent / "warm-start").exists()
+    # The alias may be moved; what the run remembers stays.
+    assert read_config(store, result.run_id)[0].warm_start == f"runs:/{finished.run_id}"
+
+
+@pytest.mark.tensorflow
+def test_a_warm_start_without_a_layer_that_fits_is_refused(keys, finished, tmp_path):
+    text = Path(keys["entrypoint"].rpartition(":")[0]).read_text()
+    named = text.replace("Conv2D(4, 3,", "Conv2D(5, 3, name='other',").replace("Dense(", "Dense(name='head', units=")
+    (tmp_path / "other.py").write_text(named.replace("BatchNormalization()", "BatchNormalization(name='norm')"))
+    other = {"entrypoint": f"{tmp_path / 'other.py'}:Noisy", "warm_start": finished.checkpoint}
+    with pytest.raises(CheckpointError, match=r"none of its layers \(conv2d, .* \(other, norm, head\)"):
+        train(keys | other)
+
+
+@pytest.mark.unit
+def test_a_warm_start_that_is_no_model_is_refused_before_a_run_begins(keys, tmp_path):
+    store = {"tracking": {"uri": f"sqlite:///{tmp_path}/mlflow.db"}}
+    with pytest.raises(ModelNotFoundError, match="nowhere"):
+        train(keys | store | {"warm_start": str(tmp_path / "nowhere")})
+    assert not (tmp_path / "mlflow.db").exists()

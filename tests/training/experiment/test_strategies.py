@@ -1,0 +1,204 @@
+"""One experiment under each strategy: only the configuration differs, and neither the curves nor the rows do."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from coloured_tables import coloured_table
+
+from lakelens.errors import ConfigurationError
+from lakelens.tracking.runs import open_client
+from lakelens.training.checkpoints.checkpoint import open_checkpoint
+from lakelens.training.configuration.experiment import ExperimentConfig
+from lakelens.training.experiment.strategies import Strategy, chosen
+from lakelens.training.experiment.train import train
+
+BATCH, STEPS, EPOCHS = 16, 6, 2  # of 90 rows; the last batch is padded
+
+COUNTING = """
+    import keras
+    import tensorflow as tf
+    from pathlib import Path
+    from lakelens.training.trials.trial import Trial
+
+    class Counting(Trial):
+        '''No batch normalization, dropout or augmentation; counts the rows that it is given.'''
+
+        def build_model(self):
+            self.drawn = 0
+            self.folder = Path(self.context.get_hparam("folder"))
+            model = keras.Sequential([
+                keras.Input((*self.context.image_size, 3)),
+                keras.layers.Rescaling(1 / 255),
+                keras.layers.Conv2D(4, 3, activation="relu"),
+                keras.layers.GlobalAveragePooling2D(),
+                keras.layers.Dense(self.context.num_classes, activation="softmax"),
+            ])
+            # The norm is clipped at every step: of the gradients of all rows, not of those of one device.
+            optimizer = keras.optimizers.SGD(0.5, momentum=0.9, clipnorm=0.05)
+            model.compile(optimizer, "sparse_categorical_crossentropy", weighted_metrics=["accuracy"])
+            return model
+
+        def preprocess(self, images, labels):
+            def count(images):
+                self.drawn += len(images)
+                (self.folder / f"drawn-by-{self.context.rank}").write_text(str(self.drawn))
+                return images
+            counted = tf.numpy_function(count, [images], tf.float32)
+            counted.set_shape(images.shape)
+            return counted, labels
+"""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """What a training left behind.
+
+    Attributes:
+        metrics: Values of each metric by epoch.
+        weights: Those of its last checkpoint.
+        drawn: Rows that it has drawn over all ranks.
+        said: What the driver has printed.
+    """
+
+    metrics: dict[str, list[float]]
+    weights: list[np.ndarray]
+    drawn: int
+    ranks: int
+
+
+Train = Callable[[str, int], Curve]
+
+
+@pytest.fixture(scope="module")
+def experiment(tmp_path_factory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("strategies")
+    (folder / "counting.py").write_text(textwrap.dedent(COUNTING))
+    return {
+        "entrypoint": f"{folder / 'counting.py'}:Counting",
+        "data": {"table": str(coloured_table(folder / "squares"))},
+        "hyperparameters": {"global_batch_size": BATCH},
+        "searcher": {"max_length": {"epochs": EPOCHS}},
+        "checkpoint_storage": {"path": str(folder / "checkpoints")},
+        "tracking": {"uri": f"sqlite:///{folder}/mlflow.db"},
+        "reproducibility": {"experiment_seed": 3},
+    }
+
+
+@pytest.fixture(scope="module")
+def trained(experiment, tmp_path_factory) -> Train:
+    """Trains under a strategy, each once."""
+    known: dict[tuple[str, int], Curve] = {}
+
+    def run(strategy: str, slots: int, **more: Any) -> Curve:
+        if (strategy, slots) not in known:
+            folder = tmp_path_factory.mktemp(strategy)
+            keys = experiment | {"resources": {"strategy": strategy, "slots_per_trial": slots}}
+            keys["hyperparameters"] = keys["hyperparameters"] | {"folder": str(folder)}
+            result = train(keys, **more)
+            client = open_client(experiment["tracking"]["uri"])
+            names = ("loss", "accuracy", "val_loss", "val_accuracy")
+            histories = {name: client.get_metric_history(result.run_id, name) for name in names}
+            metrics = {name: [point.value for point in history] for name, history in histories.items()}
+            assert [point.step for point in histories["loss"]] == list(range(1, EPOCHS + 1))
+            drawn = sum(int(path.read_text()) for path in folder.glob("drawn-by-*"))
+            weights = open_checkpoint(result.checkpoint).load_model().get_weights()
+            known[strategy, slots] = Curve(metrics, weights, drawn, result.ranks)
+        return known[strategy, slots]
+
+    return run
+
+
+def assert_same_curve(one: Curve, other: Curve) -> None:
+    for name, values in one.metrics.items():
+        assert other.metrics[name] == pytest.approx(values, rel=1e-4), name
+    for mine, theirs in zip(one.weights, other.weights, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.horovod
+@pytest.mark.parametrize(("strategy", "ranks"), [("mirrored", 1), ("horovod_local", 2)])
+def test_two_slots_give_the_loss_curve_of_one(trained, strategy, ranks):
+    alone, shared = trained("single", 1), trained(strategy, 2)
+    assert alone.metrics["loss"][1] < 0.9 * alone.metrics["loss"][0]
+    assert (alone.ranks, shared.ranks) == (1, ranks)
+    assert_same_curve(alone, shared)
+
+
+@pytest.mark.horovod
+@pytest.mark.parametrize(("strategy", "slots"), [("single", 1), ("mirrored", 2), ("horovod_local", 2)])
+def test_no_batch_is_drawn_that_is_not_trained_on(trained, strategy, slots):
+    assert trained(strategy, slots).drawn == EPOCHS * STEPS * BATCH
+
+
+@pytest.mark.horovod
+@pytest.mark.spark
+def test_two_tasks_of_a_barrier_stage_give_the_loss_curve_of_one_process(spark, trained):
+    alone, cluster = trained("single", 1), trained("horovod_cluster", 2, spark=spark)
+    assert cluster.ranks == 2
+    assert cluster.drawn == EPOCHS * STEPS * BATCH
+    assert_same_curve(alone, cluster)
+
+
+def config_of(**changes: Any) -> ExperimentConfig:
+    return ExperimentConfig.read({"data": {"table": "/data/t"}} | changes)
+
+
+@pytest.mark.spark
+def test_auto_takes_the_executors_of_a_session_that_has_the_slots(spark, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
+    for slots, name in ((1, "single"), (4, "horovod_cluster")):
+        assert chosen(config_of(resources={"slots_per_trial": slots}), spark)[0] == name
+    resources = {"slots_per_trial": 5, "slots_wait_s": 0.0}
+    assert chosen(config_of(resources=resources), spark) == (
+        "horovod_local",
+        "5 slots, a Spark session with 4 slots and 4 GPUs here",
+    )
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("gpus", "changes", "name"),
+    [
+        ("0,1", {}, "mirrored"),
+        ("0,1", {"optimizations": {"aggregation_frequency": 2}}, "horovod_local"),
+        ("0", {}, "horovod_local"),
+        ("", {}, "horovod_local"),
+    ],
+)
+def test_auto_without_executors_takes_this_machines_gpus_or_processes(monkeypatch, capfd, gpus, changes, name):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpus)
+    monkeypatch.setattr("lakelens.spark.session.running_session", lambda: None)  # other tests' session
+    strategy = Strategy.of(config_of(resources={"slots_per_trial": 2}, **changes))
+    assert strategy.name == name
+    assert f"lakelens: strategy auto is {name}, because of" in capfd.readouterr().err
+
+
+@pytest.mark.unit
+def test_mirrored_shows_one_process_all_of_its_gpus(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,7")
+    config = config_of(resources={"strategy": "mirrored", "slots_per_trial": 2})
+    strategy = Strategy.of(config)
+    assert (strategy.np, strategy.replicas, strategy.use_gpu) == (-1, 2, False)
+    assert strategy.env == {"CUDA_VISIBLE_DEVICES": "4,5", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("gpus", "resources", "batch", "words"),
+    [
+        ("0", {"slots_per_trial": 2}, 16, "it has 1, and .* is 2; horovod_cluster uses the slots of executors"),
+        ("", {"slots_per_trial": 2, "use_gpu": True}, 16, "it has 0"),
+        ("0,1,2", {"slots_per_trial": 3}, 16, "16 cannot be shared equally by 3 devices.*a multiple of 3"),
+    ],
+)
+def test_mirrored_that_this_machine_cannot_do_is_refused(monkeypatch, gpus, resources, batch, words):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpus)
+    keys = {"resources": {"strategy": "mirrored"} | resources, "hyperparameters": {"global_batch_size": batch}}
+    with pytest.raises(ConfigurationError, match=words):
+        Strategy.of(config_of(**keys))

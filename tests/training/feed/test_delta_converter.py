@@ -1,0 +1,263 @@
+"""`make_delta_converter` and Petastorm's TensorFlow adapter on the feed: shards, epochs, order, and what is refused."""
+
+from __future__ import annotations
+
+import pickle
+from datetime import datetime, timezone
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from coloured_tables import CLASSES, coloured_table
+from deltalake import DeltaTable, write_deltalake
+from feed_tables import HEIGHT, WIDTH, write_layout
+
+import lakelens
+from lakelens import DeltaFeed, HorovodRunner, ImageTable, make_delta_converter
+from lakelens.errors import InvalidArgumentError, NotADeltaTableError, NotSupportedError
+
+pytestmark = pytest.mark.tensorflow
+
+ROWS = 91
+
+
+@pytest.fixture(scope="module")
+def uneven(tmp_path_factory) -> Path:
+    """91 rows in files of 50, 7, 1 and 33, row groups of at most 9."""
+    return write_layout(tmp_path_factory.mktemp("converter") / "uneven", [50, 7, 1, 33], row_group_rows=9)
+
+
+@pytest.fixture(scope="module")
+def converter(uneven):
+    return make_delta_converter(uneven, split="train", columns=["image", "label"])
+
+
+def labels(converter, **options) -> list[list[int]]:
+    with converter.make_tf_dataset(**options) as dataset:
+        return [batch.label.numpy().tolist() for batch in dataset]
+
+
+def flat(batches: list[list[int]]) -> list[int]:
+    return [label for batch in batches for label in batch]
+
+
+@pytest.mark.unit
+def test_a_converter_has_the_names_of_petastorms_and_removes_nothing(uneven, converter):
+    assert len(converter) == converter.dataset_size == ROWS
+    converter.delete()
+    assert len(make_delta_converter(ImageTable(None, uneven), 3)) == ROWS
+    assert len(make_delta_converter(uneven, 0)) == 50
+    assert len(make_delta_converter(uneven, filters={"label": [1, 2, 90]})) == 3
+    assert len(make_delta_converter(DeltaFeed(uneven, 1))) == 57
+    with pytest.raises(InvalidArgumentError, match=r"version: DeltaFeed.*was made with its own"):
+        make_delta_converter(DeltaFeed(uneven, 1), 2)
+    with pytest.raises(NotADeltaTableError):
+        make_delta_converter(uneven / "nothing")
+
+
+@pytest.mark.parametrize("shards", [1, 2, 3])
+def test_each_row_is_in_exactly_one_shard_of_an_epoch(converter, shards):
+    found = [labels(converter, num_epochs=1, cur_shard=shard, shard_count=shards) for shard in range(shards)]
+    assert sorted(label for shard in found for label in flat(shard)) == list(range(ROWS))
+    assert all(len(batch) == 32 for shard in found for batch in shard[:-1])
+
+
+def test_epochs_differ_in_order_and_the_same_seed_gives_the_same_order(uneven, converter):
+    two = flat(labels(converter, num_epochs=2))
+    assert sorted(two[:ROWS]) == sorted(two[ROWS:]) == list(range(ROWS))
+    assert two[:ROWS] != two[ROWS:]
+    other = pickle.loads(pickle.dumps(make_delta_converter(str(uneven), 3, seed=5)))
+    assert flat(labels(other, num_epochs=2, schema_fields=["label"], seed=0, workers_count=1)) == two
+    assert flat(labels(other, num_epochs=2, schema_fields=["label"])) != two
+    assert flat(labels(other, num_epochs=1, schema_fields=["label"], shuffle_row_groups=False)) == flat(
+        labels(converter, num_epochs=1, shuffle_row_groups=False, seed=9)
+    )
+
+
+def test_without_a_number_of_epochs_the_data_never_ends(converter):
+    with converter.make_tf_dataset(batch_size=ROWS) as dataset:
+        epochs = [sorted(batch.label.numpy().tolist()) for batch in dataset.take(4)]
+    assert epochs == [list(range(ROWS))] * 4
+
+
+@pytest.mark.parametrize("capacity", [None, 20])
+def test_dropping_the_last_batch_gives_all_shards_equal_steps(converter, capacity):
+    steps = converter.steps_per_epoch(10, 3)
+    assert steps == 3
+    for shard in range(3):
+        batches = labels(
+            converter,
+            batch_size=10,
+            num_epochs=1,
+            cur_shard=shard,
+            shard_count=3,
+            drop_last=True,
+            shuffling_queue_capacity=capacity,
+        )
+        assert [len(batch) for batch in batches] == [10] * steps
+    assert converter.steps_per_epoch(10, 3, drop_last=False) == 4
+
+
+def test_a_further_shuffle_keeps_every_row(converter):
+    batches = labels(converter, batch_size=16, num_epochs=1, shuffling_queue_capacity=40)
+    assert sorted(flat(batches)) == list(range(ROWS))
+    assert [len(batch) for batch in batches] == [16] * 5 + [11]
+
+
+def test_every_type_becomes_petastorms_tensor(tmp_path):
+    time = datetime(2026, 1, 2, 3, 4, 5, 600, tzinfo=timezone.utc)
+    rows = pa.table(
+        {
+            "small": pa.array([1], pa.int8()),
+            "number": pa.array([1 << 40], pa.int64()),
+            "share": pa.array([0.5], pa.float64()),
+            "flag": pa.array([True]),
+            "letter": pa.array(["ä"]),
+            "data": pa.array([b"\x00\xff"], pa.binary()),
+            "amount": pa.array([Decimal("1.50")], pa.decimal128(9, 2)),
+            "day": pa.array([1], pa.date32()),
+            "time": pa.array([time], pa.timestamp("us", "UTC")),
+            "vector": pa.array([[1.0, 2.0]], pa.list_(pa.float32())),
+        }
+    )
+    write_deltalake(str(tmp_path / "t"), rows)
+    with make_delta_converter(tmp_path / "t").make_tf_dataset(num_epochs=1) as dataset:
+        (item,) = list(dataset)
+    found = {name: (value.dtype.name, value.numpy().tolist()) for name, value in item._asdict().items()}
+    assert found == {
+        "small": ("int8", [1]),
+        "number": ("int64", [1 << 40]),
+        "share": ("float64", [0.5]),
+        "flag": ("bool", [True]),
+        "letter": ("string", ["ä".encode()]),
+        "data": ("string", [b"\x00\xff"]),
+        "amount": ("string", [b"1.50"]),
+        "day": ("int64", [86_400 * 10**9]),
+        "time": ("int64", [int(time.timestamp()) * 10**9 + 600_000]),
+        "vector": ("float32", [[1.0, 2.0]]),
+    }
+
+
+def test_petastorms_dataset_over_the_reader_has_shapes_and_is_iterated_again_in_another_order(converter):
+    from petastorm.tf_utils import make_petastorm_dataset
+
+    spec = lakelens.decode_images(HEIGHT, WIDTH)
+    with converter.feed.petastorm_reader(["image", "label"], transform_spec=spec, batch_size=20) as reader:
+        dataset = make_petastorm_dataset(reader)
+        assert dataset.element_spec.image.shape.as_list() == [None, HEIGHT, WIDTH, 3]
+        assert dataset.element_spec.label.dtype.name == "int32"
+        first = [label for batch in dataset for label in batch.label.numpy().tolist()]
+        with pytest.warns(UserWarning, match="multiple iterations"):
+            second = [label for batch in dataset for label in batch.label.numpy().tolist()]
+    assert sorted(first) == sorted(second) == list(range(ROWS))
+    assert first != second
+
+
+def test_an_error_of_the_feed_is_raised_as_what_it_is(tmp_path):
+    from lakelens.errors import VersionFilesMissingError
+    from lakelens.training.feed.tf_pipeline import feed_errors
+
+    converter = make_delta_converter(write_layout(tmp_path / "t", [20]), columns=["label"])
+    Path(converter.feed.plan.file_location(0)).unlink()
+    with (
+        converter.make_tf_dataset(num_epochs=1) as dataset,
+        pytest.raises(VersionFilesMissingError),
+        feed_errors(),
+    ):
+        list(dataset)
+
+
+def test_leaving_a_dataset_in_the_middle_ends_its_threads(converter):
+    import threading
+
+    with converter.make_tf_dataset(batch_size=2) as dataset:
+        next(iter(dataset))
+    assert [thread.name for thread in threading.enumerate() if "lakelens" in thread.name] == []
+
+
+def test_keras_trains_on_a_version_with_petastorms_code(tmp_path):
+    import keras
+
+    table = coloured_table(tmp_path / "squares")
+    version = DeltaTable(str(table)).version()
+    converter = make_delta_converter(table, version, split="train", columns=["image", "label"])
+    with converter.make_tf_dataset(batch_size=10, transform_spec=lakelens.decode_images(16, 16)) as dataset:
+        pairs = dataset.map(lambda batch: (batch.image, batch.label))
+        model = keras.Sequential(
+            [keras.layers.Rescaling(1 / 255), keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(len(CLASSES))]
+        )
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.Adam(0.1), loss, metrics=["accuracy"])
+        history = model.fit(pairs, epochs=4, steps_per_epoch=converter.steps_per_epoch(10), verbose=0)
+    assert history.history["accuracy"][-1] > 0.9
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("option", "error", "said"),
+    [
+        ({"predicate": object()}, NotSupportedError, "give filters={column: values} to make_delta_converter"),
+        ({"cache_type": "local-disk"}, NotSupportedError, "cache_type='local-disk': use the dataset's own cache"),
+        ({"storage_options": {}}, NotSupportedError, "give storage_options to make_delta_converter"),
+        ({"worker_count": 3}, InvalidArgumentError, "worker_count=3: there is no such argument"),
+        ({"read_timeout": 3}, InvalidArgumentError, r"did you mean 'read_timeout_s'\?"),
+        ({"schema_fields": ["imag"]}, InvalidArgumentError, r"no column 'imag' \(did you mean 'image'\?\)"),
+        ({"shard_count": 2}, InvalidArgumentError, "give both or neither"),
+    ],
+)
+def test_arguments_that_have_another_place_here_are_refused(converter, option, error, said):
+    for make in (converter.make_tf_dataset, converter.make_torch_dataloader):
+        with pytest.raises(error, match=said):
+            make(**{"num_epochs": 1, **option})
+
+
+@pytest.mark.unit
+def test_arguments_that_only_say_how_petastorm_reads_change_nothing(converter):
+    converter.make_tf_dataset(reader_pool_type="process", results_queue_size=3, cache_type="null", shuffle_rows=True)
+
+
+@pytest.mark.unit
+def test_columns_that_pytorch_has_no_tensors_of_are_refused(uneven, converter):
+    with pytest.raises(InvalidArgumentError, match=r"no tensors of text, bytes.*: image; .*lakelens.decode_images"):
+        converter.make_torch_dataloader()
+    with pytest.raises(InvalidArgumentError, match="path, image, format, split"):
+        make_delta_converter(uneven).make_torch_dataloader()
+
+
+@pytest.mark.horovod
+@pytest.mark.usefixtures("functions_travel_by_value")
+def test_code_written_for_petastorms_converter_runs_on_horovod_with_one_line_changed(tmp_path):
+    # Before: converter = make_spark_converter(spark.read.format("delta").load(table).select("image", "label"))
+    converter = make_delta_converter(coloured_table(tmp_path / "squares"), split="train", columns=["image", "label"])
+
+    def train(batch_size: int, epochs: int) -> tuple[list[int], float]:
+        import keras
+        import tensorflow as tf
+
+        import lakelens.training.distributed as hvd
+
+        hvd.init()
+
+        def decode(image: tf.Tensor) -> tf.Tensor:
+            pixels = tf.io.decode_jpeg(image, channels=3)
+            return tf.ensure_shape(tf.cast(pixels, tf.float32) / 255.0, (16, 16, 3))
+
+        with converter.make_tf_dataset(
+            batch_size=batch_size, num_epochs=1, cur_shard=hvd.rank(), shard_count=hvd.size()
+        ) as dataset:
+            mine = [label for batch in dataset for label in batch.label.numpy().tolist()]
+        with converter.make_tf_dataset(batch_size, cur_shard=hvd.rank(), shard_count=hvd.size()) as dataset:
+            rows = dataset.unbatch().map(lambda row: (decode(row.image), row.label)).batch(batch_size)
+            model = keras.Sequential([keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(3)])
+            optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(0.05 * hvd.size()))
+            loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+            model.compile(optimizer, loss, metrics=["accuracy"], jit_compile=False)
+            callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), hvd.callbacks.MetricAverageCallback()]
+            steps = len(converter) // (batch_size * hvd.size())
+            history = model.fit(rows, epochs=epochs, steps_per_epoch=steps, callbacks=callbacks, verbose=0)
+        return hvd.allgather_object(len(mine)), history.history["accuracy"][-1]
+
+    counts, accuracy = HorovodRunner(np=-2, env={"CUDA_VISIBLE_DEVICES": ""}).run(train, batch_size=9, epochs=8)
+    assert counts == [45, 45]
+    assert accuracy > 0.9

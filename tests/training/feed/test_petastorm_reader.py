@@ -1,0 +1,382 @@
+"""`DeltaFeed.petastorm_reader`: the contract of Petastorm's Reader, exact shards, transforms, and what is refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from feed_tables import HEIGHT, WIDTH, append, colour_of, image_rows, write_layout
+from petastorm.ngram import NGram
+from petastorm.transform import TransformSpec
+from petastorm.unischema import Unischema, UnischemaField
+
+import lakelens
+from lakelens import DeltaFeed
+from lakelens.errors import BadRowError, FeedError, InvalidArgumentError, NotSupportedError, VersionFilesMissingError
+
+pytestmark = pytest.mark.unit
+
+ROWS = 91
+
+
+@pytest.fixture(scope="module")
+def uneven(tmp_path_factory) -> Path:
+    """91 rows in files of 50, 7, 1 and 33, row groups of at most 9."""
+    return write_layout(tmp_path_factory.mktemp("petastorm") / "uneven", [50, 7, 1, 33], row_group_rows=9)
+
+
+@pytest.fixture(scope="module")
+def feed(uneven) -> DeltaFeed:
+    return DeltaFeed(uneven, split="train", seed=3)
+
+
+def labels(feed: DeltaFeed, **options) -> list[int]:
+    with feed.petastorm_reader(["label"], **options) as reader:
+        return [label for item in reader for label in item.label.tolist()]
+
+
+def typed_table(location: Path) -> DeltaFeed:
+    """Two rows of every type, one of them with nulls where floats are."""
+    rows = pa.table(
+        {
+            "small": pa.array([1, 2], pa.int8()),
+            "number": pa.array([1, 2], pa.int64()),
+            "share": pa.array([0.5, None], pa.float32()),
+            "flag": pa.array([True, False]),
+            "letter": pa.array(["a", "bcd"]),
+            "data": pa.array([b"\x00\x01", b""], pa.binary()),
+            "amount": pa.array([Decimal("1.50"), Decimal("2.25")], pa.decimal128(9, 2)),
+            "day": pa.array([0, 1], pa.date32()),
+            "vector": pa.array([[1.0, 2.0], [3.0, 4.0]], pa.list_(pa.float32())),
+            "boxes": pa.array([[{"x": 1}], []], pa.list_(pa.struct([("x", pa.int32())]))),
+        }
+    )
+    write_deltalake(str(location), rows)
+    return DeltaFeed(location, shuffle=False, image_column=None, label_column=None)
+
+
+def test_the_reader_keeps_the_contract_of_petastorms_reader(feed):
+    reader = feed.petastorm_reader(["label", "image"], batch_size=40)
+    assert (reader.ngram, reader.batched_output, reader.last_row_consumed) == (None, True, False)
+    assert isinstance(reader.schema, Unischema)
+    assert [(f.name, f.numpy_dtype, f.shape) for f in reader.schema.fields.values()] == [
+        ("image", np.bytes_, ()),
+        ("label", np.int32, ()),
+    ]
+    with reader:
+        items = list(reader)
+        assert [len(item.label) for item in items] == [40, 40, 11]
+        assert isinstance(items[0], tuple)
+        assert items[0]._fields == ("image", "label")
+        assert isinstance(items[0].image[0], bytes)
+        assert reader.last_row_consumed
+        assert reader.diagnostics == {"output_queue_size": 0, "items": 3, "rows": ROWS}
+        assert reader.schema.make_namedtuple(image=1, label=2) == (1, 2)
+    with pytest.raises(FeedError, match="was stopped; make a new one"):
+        next(reader)
+
+
+@pytest.mark.parametrize("shards", [1, 2, 3, 7])
+def test_each_row_is_in_one_shard_of_an_epoch_and_shards_differ_by_one_row_at_most(feed, shards):
+    found = [labels(feed, cur_shard=shard, shard_count=shards) for shard in range(shards)]
+    assert sorted(label for shard in found for label in shard) == list(range(ROWS))
+    assert max(map(len, found)) - min(map(len, found)) <= 1
+
+
+def test_epochs_differ_in_order_and_the_same_seed_gives_the_same_order(feed, uneven):
+    two = labels(feed, num_epochs=2)
+    first, second = two[:ROWS], two[ROWS:]
+    assert sorted(first) == sorted(second) == list(range(ROWS))
+    assert first != second
+    assert labels(DeltaFeed(uneven, split="train", seed=3), num_epochs=2, batch_size=7, workers_count=3) == two
+    assert labels(DeltaFeed(uneven, split="train", seed=4), num_epochs=2) != two
+
+
+def test_reset_at_the_end_goes_on_with_the_next_epochs_and_is_refused_before(feed):
+    with feed.petastorm_reader(["label"], batch_size=50) as reader:
+        first = next(reader).label.tolist()
+        with pytest.raises(NotSupportedError, match="the data has not ended"):
+            reader.reset()
+        first += [label for item in reader for label in item.label.tolist()]
+        reader.reset()
+        assert not reader.last_row_consumed
+        second = [label for item in reader for label in item.label.tolist()]
+    assert first + second == labels(feed, num_epochs=2)
+
+
+def test_without_a_number_of_epochs_the_data_never_ends(feed):
+    with feed.petastorm_reader(["label"], num_epochs=None, batch_size=ROWS) as reader:
+        epochs = [sorted(next(reader).label.tolist()) for _ in range(5)]
+    assert epochs == [list(range(ROWS))] * 5
+
+
+@pytest.mark.parametrize("shards", [1, 2, 3])
+def test_dropping_the_last_batch_gives_every_shard_the_same_whole_batches(feed, shards):
+    for shard in range(shards):
+        with feed.petastorm_reader(["label"], 2, shard, shards, batch_size=10, drop_last=True) as reader:
+            sizes = [len(item.label) for item in reader]
+        assert sizes == [10] * (ROWS // (10 * shards)) * 2
+
+
+def test_a_pinned_version_is_read_also_after_the_table_has_changed(tmp_path):
+    table = write_layout(tmp_path / "t", [20, 20])
+    DeltaTable(str(table)).delete("label >= 15")
+    assert sorted(labels(DeltaFeed(table, 1))) == list(range(40))
+    assert sorted(labels(DeltaFeed(table))) == list(range(15))
+
+
+def test_columns_come_as_they_are_stored_and_nested_ones_are_left_out_with_a_warning(tmp_path):
+    with pytest.warns(UserWarning, match="without a tensor form are left out: boxes"):
+        reader = typed_table(tmp_path / "t").petastorm_reader()
+    with reader:
+        (item,) = list(reader)
+    assert item.small.dtype == np.int8
+    assert item.number.dtype == np.int64
+    assert item.share[0] == 0.5
+    assert np.isnan(item.share[1])
+    assert item.flag.tolist() == [True, False]
+    assert item.letter.dtype.kind == "U"
+    assert item.letter.tolist() == ["a", "bcd"]
+    assert item.data.tolist() == [b"\x00\x01", b""]
+    assert item.amount.tolist() == ["1.50", "2.25"]
+    assert item.day.tolist() == [date.fromisoformat("1970-01-01"), date.fromisoformat("1970-01-02")]
+    assert item.vector.dtype == np.float32
+    assert item.vector.tolist() == [[1.0, 2.0], [3.0, 4.0]]
+
+
+def test_columns_are_named_also_by_patterns_and_by_fields(feed):
+    field = UnischemaField("label", np.int32, (), None, False)
+    with feed.petastorm_reader([field, "(hei|wid).*"]) as reader:
+        assert list(reader.schema.fields) == ["height", "width", "label"]
+
+
+@pytest.mark.parametrize("form", ["jpeg", "png", "raw_rgb"])
+def test_images_are_decoded_to_the_pixels_of_the_feed(tmp_path, form):
+    feed = DeltaFeed(write_layout(tmp_path / "t", [23], form=form))
+    expected = {}
+    for images, numbers, weights in feed.as_numpy(10, dtype="uint8", image_size=(HEIGHT, WIDTH)):
+        expected |= {n: image.copy() for n, image, w in zip(numbers.tolist(), images, weights, strict=True) if w}
+    spec = lakelens.decode_images(HEIGHT, WIDTH)
+    assert isinstance(spec, TransformSpec)
+    with feed.petastorm_reader(["image", "label"], 2, transform_spec=spec, batch_size=5) as reader:
+        field = reader.schema.fields["image"]
+        assert (field.numpy_dtype, field.shape) == (np.uint8, (HEIGHT, WIDTH, 3))
+        items = list(reader)
+    assert set(items[0]._fields) == {"image", "label"}
+    assert sum(len(item.label) for item in items) == 46
+    for item in items:
+        assert item.image.dtype == np.uint8
+        for number, image in zip(item.label.tolist(), item.image, strict=True):
+            assert np.array_equal(image, expected[number])
+
+
+def test_decoding_as_a_transform_of_frames_gives_the_same_pixels(feed):
+    spec = lakelens.decode_images(6, 8)
+    frame = image_rows([300]).to_pandas()
+    with feed.petastorm_reader(["image", "label"], transform_spec=spec) as reader:
+        found = {n: image for item in reader for n, image in zip(item.label.tolist(), item.image, strict=True)}
+    (decoded,) = spec.func(image_rows([7]).to_pandas()).image
+    assert np.array_equal(decoded, found[7])
+    assert np.abs(spec.func(frame).image[0].astype(int) - colour_of(300)).max() <= 6
+
+
+def test_a_transform_of_frames_edits_adds_and_removes_columns(feed):
+    def halves(frame: pd.DataFrame) -> pd.DataFrame:
+        frame["half"] = [np.full((2, 3), number / 2) for number in frame.label]
+        return frame
+
+    spec = TransformSpec(halves, [("half", np.float32, (2, 3), False)], removed_fields=["image"])
+    with feed.petastorm_reader(["image", "label"], transform_spec=spec, batch_size=20) as reader:
+        assert list(reader.schema.fields) == ["label", "half"]
+        items = list(reader)
+    for item in items:
+        assert item.half.dtype == np.float32
+        assert item.half.shape == (len(item.label), 2, 3)
+        assert (item.half[:, 1, 2] == item.label / 2).all()
+
+
+def test_a_transform_without_a_function_selects_columns_in_its_order(feed):
+    with feed.petastorm_reader(
+        ["image", "label", "height"], transform_spec=TransformSpec(selected_fields=["label", "height"])
+    ) as reader:
+        assert next(reader)._fields == ("label", "height")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"columns": ["lable"]}, r"has no column 'lable' \(did you mean 'label'\?\); it has path, image"),
+        ({"columns": ["image", "nothing.*"]}, "has no column 'nothing"),
+        ({"columns": "label"}, r"give a list of names, such as columns=\['label'\]"),
+        ({"columns": []}, "name at least one column"),
+        ({"cur_shard": 0}, "cur_shard=0, shard_count=None: give both or neither"),
+        ({"shard_count": 2}, "cur_shard=None, shard_count=2: give both or neither"),
+        ({"cur_shard": 2, "shard_count": 2}, "shards are whole numbers from 0 to shard_count - 1"),
+        ({"cur_shard": 0, "shard_count": 2.0}, "shards are whole numbers"),
+        ({"cur_shard": 0, "shard_count": 92}, "has 91 rows .* some shards would be empty"),
+        ({"num_epochs": 0}, "num_epochs=0: it must be a whole number of at least 1, or None"),
+        ({"batch_size": 0}, "batch_size=0: it must be"),
+        ({"drop_last": True}, "give batch_size too"),
+        ({"drop_last": True, "batch_size": 92}, "no batch is left"),
+        (
+            {"columns": ["label"], "transform_spec": TransformSpec(removed_fields=["imge"])},
+            "removed_fields names 'imge', which is none of the columns",
+        ),
+        (
+            {"columns": ["label", "image"], "transform_spec": TransformSpec(selected_fields=["lable"])},
+            r"selected_fields names 'lable', .*\(did you mean 'label'\?\)",
+        ),
+        ({"columns": ["label"], "transform_spec": TransformSpec(removed_fields=["label"])}, "no column is left"),
+    ],
+)
+def test_bad_arguments_are_refused_before_anything_is_read(feed, arguments, said):
+    with pytest.raises(InvalidArgumentError, match=said):
+        feed.petastorm_reader(**arguments)
+
+
+def test_decoding_a_column_that_is_not_read_is_refused(feed):
+    with pytest.raises(InvalidArgumentError, match="decode_images: column 'image' is none of the columns label"):
+        feed.petastorm_reader(["label"], transform_spec=lakelens.decode_images(4, 4))
+    with pytest.raises(InvalidArgumentError, match="image_size"):
+        lakelens.decode_images(0, 4)
+
+
+def test_windows_of_rows_are_refused(feed):
+    field = UnischemaField("label", np.int32, (), None, False)
+    with pytest.raises(InvalidArgumentError, match=r"NGram.*no windows of neighbouring rows"):
+        feed.petastorm_reader(NGram({0: [field], 1: [field]}, 1, field))
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (lambda row: row["imge"], r"asks for column 'imge' \(did you mean 'image'\?\); the columns are image, label"),
+        (lambda row: {"label": 1}, "gave dict; it is called with a pandas DataFrame"),
+        (lambda frame: frame[["label"]], "gave the columns label, declared are image, label"),
+    ],
+)
+def test_a_transform_that_breaks_its_contract_is_refused(feed, function, said):
+    with (
+        feed.petastorm_reader(["image", "label"], transform_spec=TransformSpec(function)) as reader,
+        pytest.raises(InvalidArgumentError, match=said),
+    ):
+        next(reader)
+
+
+def test_a_transform_of_another_shape_than_declared_is_refused(feed):
+    spec = TransformSpec(
+        lambda frame: frame.assign(label=[np.zeros(3)] * len(frame)), [("label", np.float32, (4,), False)]
+    )
+    with (
+        feed.petastorm_reader(["label"], transform_spec=spec) as reader,
+        pytest.raises(InvalidArgumentError, match=r"'label': a row has shape \[3\], expected is \[4\]"),
+    ):
+        next(reader)
+
+
+def test_what_a_transform_raises_comes_out_and_the_data_does_not_seem_to_end(feed):
+    def failing(frame: pd.DataFrame) -> pd.DataFrame:
+        raise ZeroDivisionError("of the user")
+
+    with feed.petastorm_reader(["label"], transform_spec=TransformSpec(failing)) as reader:
+        with pytest.raises(ZeroDivisionError, match="of the user"):
+            next(reader)
+        with pytest.raises(FeedError, match="has failed before"):
+            next(reader)
+        assert not reader.last_row_consumed
+
+
+def test_a_nested_column_has_no_tensor_form_unless_a_transform_gives_it_one(tmp_path):
+    feed = typed_table(tmp_path / "t")
+    with pytest.raises(InvalidArgumentError, match=r"column 'boxes' .* has no tensor form"):
+        feed.petastorm_reader(["boxes"])
+    spec = TransformSpec(lambda frame: frame.assign(boxes=frame.boxes.map(len)), [("boxes", np.int64, (), False)])
+    with feed.petastorm_reader(["boxes"], transform_spec=spec) as reader:
+        assert next(reader).boxes.tolist() == [1, 0]
+
+
+def test_a_null_is_an_error_that_names_the_row_unless_something_stands_for_it(tmp_path):
+    rows = pa.table({"label": pa.array([1, None, 3], pa.int32())})
+    write_deltalake(str(tmp_path / "t"), rows)
+    feed = DeltaFeed(tmp_path / "t", shuffle=False, image_column=None, label_column=None)
+    with feed.petastorm_reader() as reader, pytest.raises(BadRowError, match=r"row 1 of .* is null in column 'label'"):
+        next(reader)
+    with feed.petastorm_reader(fill={"label": -1}) as reader:
+        assert next(reader).label.tolist() == [1, -1, 3]
+
+
+def test_a_row_that_does_not_decode_is_named(tmp_path):
+    images = image_rows(range(5)).column("image").to_pylist()
+    images[3] = b"no image"
+    append(tmp_path / "t", image_rows(range(5)).set_column(1, "image", pa.array(images, pa.binary())))
+    feed = DeltaFeed(tmp_path / "t", shuffle=False)
+    with (
+        feed.petastorm_reader(["image"], transform_spec=lakelens.decode_images(4, 4)) as reader,
+        pytest.raises(BadRowError, match=r"row 3 of .*parquet does not decode to 4 x 4 pixels"),
+    ):
+        list(reader)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    feed = DeltaFeed(write_layout(tmp_path / "t", [20]))
+    Path(feed.plan.file_location(0)).unlink()
+    with feed.petastorm_reader(["label"]) as reader, pytest.raises(VersionFilesMissingError, match="t@0: "):
+        next(reader)
+
+
+def test_a_process_of_several_without_a_shard_is_warned(feed, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.warns(UserWarning, match="WORLD_SIZE=2, and no cur_shard and shard_count"):
+        feed.petastorm_reader(["label"])
+
+
+def test_a_feed_without_images_gives_columns_and_no_images(feed, uneven):
+    plain = DeltaFeed(uneven, image_column=None, label_column=None)
+    assert sorted(labels(plain)) == list(range(ROWS))
+    with pytest.raises(InvalidArgumentError, match="feeds no images: it was made with image_column=None"):
+        plain.as_numpy(4)
+
+
+def test_threads_end_with_the_reader_also_in_the_middle(feed):
+    def own() -> list[str]:
+        return [thread.name for thread in threading.enumerate() if "lakelens" in thread.name]
+
+    reader = feed.petastorm_reader(["image"], None, transform_spec=lakelens.decode_images(4, 4), batch_size=3)
+    with reader:
+        next(reader)
+        assert own()
+    # A read that was on its way when the reader closed ends by itself.
+    deadline = time.monotonic() + 30
+    while own() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert own() == []
+
+
+def test_without_petastorm_the_extra_is_named_and_the_feed_works(uneven, tmp_path):
+    (tmp_path / "petastorm").mkdir()
+    (tmp_path / "petastorm" / "__init__.py").write_text("raise ImportError('not here')\n", encoding="utf-8")
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "import lakelens\n"
+        "from lakelens.errors import MissingDependencyError\n"
+        f"feed = lakelens.DeltaFeed({str(uneven)!r})\n"
+        "print(sum(weights.sum() for _, weights in feed.as_column_numpy(8, columns=['label'])))\n"
+        "for call in (feed.petastorm_reader, lambda: lakelens.decode_images(3, 3)):\n"
+        "    try: call()\n"
+        "    except MissingDependencyError as error: print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    lines = done.stdout.splitlines()
+    assert lines[0] == "91.0"
+    assert len(lines) == 3
+    assert all("pip install 'lakelens[feed]'" in line for line in lines[1:])

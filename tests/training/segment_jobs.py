@@ -1,0 +1,185 @@
+"""Jobs of ranks in processes of their own, for trials in which everything draws noise or counts."""
+
+from __future__ import annotations
+
+import io
+import textwrap
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import h5py
+import numpy as np
+from coloured_tables import coloured_table
+
+from lakelens.tracking.run_records import read_records
+from lakelens.tracking.runs import RunReference
+from lakelens.training.checkpoints.checkpoint import Checkpoint, open_checkpoint
+from lakelens.training.experiment.trial_driver import run_segment
+from lakelens.training.feed.feed import DeltaFeed
+from lakelens.training.runner.runner import HorovodRunner
+from lakelens.training.segments.checks import PROBE_FILE
+from lakelens.training.segments.job import TrainingJob
+from lakelens.training.segments.segment import SegmentOutcome
+from lakelens.training.tasks.classification import Classification
+from lakelens.training.trials.entrypoint import EntryPoint
+from lakelens.training.trials.metrics import Goal
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+RUN = RunReference("sqlite:////nowhere/mlflow.db", "0", "r1", "driver")
+# What the promise of bit-equal results names.
+EXACT = {"TF_DETERMINISTIC_OPS": "1", "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
+# 90 rows in batches of 16 are 6 steps an epoch; the last batch is padded.
+STEPS, EPOCHS = 6, 4
+
+NOISY = """
+    import os
+    import random
+    import signal
+    import time
+    from pathlib import Path
+
+    import keras
+    import numpy as np
+    from lakelens.training.rank import process_context
+    from lakelens.training.trials.trial import Trial
+
+    class Accident(keras.callbacks.Callback):
+        '''Kills this rank once, or interrupts the driver, where the test says so.'''
+
+        def on_train_batch_end(self, batch, logs=None):
+            step = int(self.model.optimizer.iterations.numpy())
+            once = Path(os.environ.get("KILL_ONCE", "/nowhere"))
+            if str(step) == os.environ.get("KILL_AT") and not once.exists():
+                once.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            if str(step) == os.environ.get("INTERRUPT_AT"):
+                if process_context.current().rank == 0:  # a second interrupt would end the training at once
+                    os.kill(int(os.environ["DRIVER"]), signal.SIGINT)
+                while not process_context.told().get("pause"):
+                    time.sleep(0.01)
+
+    class Drawing(keras.callbacks.Callback):
+        '''Makes the result depend on Python's and NumPy's random numbers, which each rank has of its own.'''
+
+        def on_train_begin(self, logs=None):
+            self.drawn = 1.0
+
+        def on_epoch_end(self, epoch, logs=None):
+            self.drawn *= 0.9 + 0.1 * random.random() * float(np.random.random())
+            bias = self.model.layers[-1].bias
+            bias.assign(bias * self.drawn)
+
+    class Noisy(Trial):
+        '''Everything that draws or counts: augmentation, dropout, Adam, batch normalization, Keras' callbacks.'''
+
+        def build_model(self):
+            model = keras.Sequential([
+                keras.Input((*self.context.image_size, 3)),
+                keras.layers.Rescaling(1 / 255),
+                keras.layers.RandomTranslation(0.1, 0.1, seed=self.context.seed),
+                keras.layers.Conv2D(4, 3, activation="relu"),
+                keras.layers.BatchNormalization(),
+                keras.layers.GlobalAveragePooling2D(),
+                keras.layers.Dropout(0.3, seed=self.context.seed),
+                keras.layers.Dense(self.context.num_classes, activation="softmax"),
+            ])
+            model.compile(keras.optimizers.Adam(0.01), "sparse_categorical_crossentropy", weighted_metrics=["accuracy"])
+            return model
+
+        def keras_callbacks(self):
+            return [
+                *([Drawing()] if self.context.size == 1 else []),
+                Accident(),
+                keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.9),
+                keras.callbacks.ReduceLROnPlateau("loss", factor=0.5, patience=2, min_delta=10.0),
+                keras.callbacks.EarlyStopping("val_loss", patience=50, restore_best_weights=True),
+            ]
+"""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where jobs of a module find their table and their Trial."""
+
+    folder: Path
+
+    def job(self, name: str, **changes: Any) -> TrainingJob:
+        """Makes a job with a checkpoint folder of its own."""
+        table = self.folder / "squares"
+        feed = DeltaFeed(table, 0, "train", 1)
+        folder = self.folder / name
+        folder.mkdir(exist_ok=True)
+        (folder / PROBE_FILE).write_text(RUN.run_id)
+        settings = {
+            "entrypoint": EntryPoint.parse(f"{self.folder / 'noisy.py'}:Noisy"),
+            "training_feed": feed,
+            "validation_feed": DeltaFeed(table, 0, "validation", shuffle=False),
+            "hyperparameters": {},
+            "task": Classification(feed.class_names),
+            "image_size": feed.stored_size,
+            "batch_size": 16,
+            "epochs": EPOCHS,
+            "seed": 1,
+            "goal": Goal.of("val_loss"),
+            "patience": None,
+            "folder": folder,
+            "run": RUN,
+        }
+        return TrainingJob(**(settings | changes))
+
+
+def in_a_new_process(
+    job: TrainingJob,
+    start: str = "",
+    until: int | None = None,
+    ranks: int = 1,
+    restarts: int = 0,
+    spark: SparkSession | None = None,
+    **env: str,
+) -> SegmentOutcome:
+    """Trains a segment with ranks on this machine, or as tasks of a session."""
+    runner = HorovodRunner(np=-ranks if spark is None else ranks, env=EXACT | env, spark=spark)
+    begin = open_checkpoint(start) if start else None
+    return run_segment(runner, job, start=begin, until=until, max_restarts=restarts)
+
+
+def history(job: TrainingJob) -> list[dict[str, float]]:
+    measured = [record for record in read_records(job.folder) if record.metrics]
+    assert [record.step for record in measured] == list(range(1, job.epochs + 1))
+    timed = ("epoch_seconds", "images_per_second", "feed_wait_share", "system/")
+    return [{name: v for name, v in each.metrics.items() if not name.startswith(timed)} for each in measured]
+
+
+def assert_equal_to_the_bit(one: Checkpoint, other: Checkpoint) -> None:
+    first, second = _stored(one), _stored(other)
+    assert len(first) > 20
+    assert any(name.startswith("optimizer/") for name in first)
+    assert one.state() == other.state()
+    for mine, theirs in ((first, second), (one.arrays(), other.arrays())):
+        assert mine.keys() == theirs.keys()
+        for name in mine:
+            np.testing.assert_array_equal(mine[name], theirs[name], name)
+
+
+def _stored(checkpoint: Checkpoint) -> dict[str, np.ndarray]:
+    """Reads the weights of model and optimizer as they lie in the file."""
+    found: dict[str, np.ndarray] = {}
+
+    def add(name: str, item: h5py.Group | h5py.Dataset) -> None:
+        if isinstance(item, h5py.Dataset):
+            found[name] = item[()]
+
+    with zipfile.ZipFile(checkpoint.model_path) as archive:
+        h5py.File(io.BytesIO(archive.read("model.weights.h5"))).visititems(add)
+    return found
+
+
+def place_in(folder: Path) -> Place:
+    """Makes a table and a Trial in a folder."""
+    coloured_table(folder / "squares")
+    (folder / "noisy.py").write_text(textwrap.dedent(NOISY))
+    return Place(folder)

@@ -1,0 +1,223 @@
+"""Rules of metrics over ranks: they are those of one process that sees all rows, and every rank acts on them alike."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from coloured_tables import CLASSES, SIDE, coloured_table
+
+from lakelens.errors import TrialError
+from lakelens.tracking.run_records import read_records
+from lakelens.tracking.runs import RunReference
+from lakelens.training.checkpoints.checkpoint import open_checkpoint
+from lakelens.training.checkpoints.keras_files import load_weights
+from lakelens.training.experiment.trial_driver import run_segment
+from lakelens.training.feed.feed import DeltaFeed
+from lakelens.training.runner.runner import HorovodRunner
+from lakelens.training.segments.checks import PROBE_FILE
+from lakelens.training.segments.job import TrainingJob
+from lakelens.training.segments.segment import SegmentOutcome
+from lakelens.training.tasks.classification import Classification
+from lakelens.training.trials.entrypoint import EntryPoint
+from lakelens.training.trials.metrics import Goal
+from lakelens.training.trials.trial import TrialContext
+
+RUN = RunReference("sqlite:////nowhere/mlflow.db", "0", "r1", "driver")
+# As good as no training: the metrics of an epoch are those of the model at its end.
+STILL = 1e-12
+
+MEASURED = """
+    import json
+    import keras
+    from pathlib import Path
+    from lakelens.training.trials.trial import Trial
+
+    class OfGreen:
+        '''One class against the others, on labels and probabilities of all.'''
+
+        def update_state(self, labels, values, sample_weight=None):
+            labels = keras.ops.cast(keras.ops.equal(labels, 1), "float32")
+            return super().update_state(labels, values[:, 1], sample_weight)
+
+    class Auc(OfGreen, keras.metrics.AUC):
+        pass
+
+    class Precision(OfGreen, keras.metrics.Precision):
+        pass
+
+    class Recall(OfGreen, keras.metrics.Recall):
+        pass
+
+    class Recalls(keras.metrics.Metric):
+        '''A user's own, which gives a value per class.'''
+
+        def __init__(self, name="recalls"):
+            super().__init__(name=name)
+            self.found = self.add_variable((3,), "zeros", name="found")
+            self.there = self.add_variable((3,), "zeros", name="there")
+
+        def update_state(self, labels, values, sample_weight=None):
+            true = keras.ops.one_hot(labels, 3)
+            if sample_weight is not None:
+                true *= keras.ops.reshape(sample_weight, (-1, 1))
+            self.found.assign_add(keras.ops.sum(true * keras.ops.one_hot(keras.ops.argmax(values, -1), 3), 0))
+            self.there.assign_add(keras.ops.sum(true, 0))
+
+        def result(self):
+            return self.found / keras.ops.maximum(self.there, 1)
+
+    class Diary(keras.callbacks.Callback):
+        def __init__(self, path):
+            super().__init__()
+            self.path = Path(path)
+
+        def on_epoch_end(self, epoch, logs=None):
+            line = {**logs, "rate": float(self.model.optimizer.learning_rate)}
+            with self.path.open("a") as file:
+                file.write(json.dumps(line) + "\\n")
+
+    class Measured(Trial):
+        def build_model(self):
+            model = keras.Sequential([
+                keras.Input((*self.context.image_size, 3)),
+                keras.layers.Rescaling(1 / 255),
+                keras.layers.Conv2D(4, 3, activation="relu"),
+                keras.layers.GlobalAveragePooling2D(),
+                keras.layers.Dense(self.context.num_classes, activation="softmax"),
+            ])
+            metrics = ["accuracy", Auc(name="auc"), Precision(thresholds=0.1, name="precision"),
+                       Recall(thresholds=0.1, name="recall"), Recalls(),
+                       keras.metrics.SparseTopKCategoricalAccuracy(2, name="top_2"),
+                       keras.metrics.MeanIoU(3, sparse_y_pred=False, name="iou")]
+            optimizer = keras.optimizers.SGD(self.context.get_hparam("learning_rate"))
+            model.compile(optimizer, "sparse_categorical_crossentropy", weighted_metrics=metrics)
+            return model
+
+        def keras_callbacks(self):
+            return [
+                keras.callbacks.ReduceLROnPlateau("val_precision", mode="max", factor=0.5, patience=1),
+                keras.callbacks.EarlyStopping("val_auc", mode="max", patience=2, restore_best_weights=True),
+                Diary(f"{self.context.get_hparam('diaries')}/{self.context.rank}"),
+            ]
+"""
+
+
+def job_in(folder: Path, rows: int, **changes: Any) -> TrainingJob:
+    table = folder / "squares"
+    if not table.exists():
+        coloured_table(table, 50, rows)
+        (folder / "measured.py").write_text(textwrap.dedent(MEASURED))
+    feed = DeltaFeed(table, 0, "train", 1)
+    (folder / PROBE_FILE).write_text(RUN.run_id)
+    settings = {
+        "entrypoint": EntryPoint.parse(f"{folder / 'measured.py'}:Measured"),
+        "training_feed": feed,
+        "validation_feed": DeltaFeed(table, 0, "validation", shuffle=False),
+        "hyperparameters": {"learning_rate": STILL, "diaries": str(folder)},
+        "task": Classification(CLASSES),
+        "image_size": (SIDE, SIDE),
+        "batch_size": 16,
+        "epochs": 6,
+        "seed": 1,
+        "goal": Goal.of("val_loss"),
+        "patience": None,
+        "folder": folder,
+        "run": RUN,
+    }
+    return TrainingJob(**(settings | changes))
+
+
+def two_ranks(job: TrainingJob) -> SegmentOutcome:
+    return run_segment(HorovodRunner(np=-2), job)
+
+
+def values_of_one_process(job: TrainingJob, outcome: SegmentOutcome, feed: DeltaFeed) -> dict[str, float]:
+    """Measures the checkpoint's weights on all rows of a feed in this process."""
+    context = TrialContext(hyperparameters=job.hyperparameters, task=job.task, image_size=job.image_size)
+    model = job.entrypoint.load()(context).build_model()
+    load_weights(model, open_checkpoint(outcome.checkpoint).model_path)
+    batches = [[np.asarray(part) for part in batch] for batch in feed.as_dataset(16, 0, 1)]
+    images, labels, weights = (np.concatenate(parts) for parts in zip(*batches, strict=True))
+    real = weights > 0
+    found = model.evaluate(images[real], labels[real], batch_size=16, return_dict=True, verbose=0)
+    recalls = {f"recalls_{number}": float(value) for number, value in enumerate(found.pop("recalls"))}
+    return found | recalls
+
+
+@pytest.mark.horovod
+def test_every_metric_is_that_of_all_rows_and_callbacks_act_on_it_alike_on_all_ranks(tmp_path):
+    job = job_in(tmp_path, 21)
+    outcome = two_ranks(job)
+    trained = values_of_one_process(job, outcome, job.training_feed)
+    validated = values_of_one_process(job, outcome, DeltaFeed(tmp_path / "squares", 0, "validation", shuffle=False))
+    assert {"auc", "precision", "recall", "recalls_2", "top_2", "iou", "accuracy", "loss"} == trained.keys() - {
+        "recalls_0",
+        "recalls_1",
+    }
+    expected = trained | {f"val_{name}": value for name, value in validated.items()}
+    epochs = [record.metrics for record in read_records(tmp_path) if record.metrics]
+    for measured in epochs:
+        assert {name: measured[name] for name in expected} == pytest.approx(expected, rel=1e-5)
+    # Where the mean of the ranks' values would be right too, the test would show nothing.
+    assert 0 < validated["iou"] < 1
+    assert 0 < validated["auc"] < 1
+    diaries = [[json.loads(line) for line in (tmp_path / str(rank)).read_text().splitlines()] for rank in (0, 1)]
+    assert diaries[0] == diaries[1]
+    assert (len(diaries[0]), outcome.epochs, outcome.reason) == (3, 3, "stopped")
+    assert [line["rate"] for line in diaries[0]] == pytest.approx([STILL, STILL / 2, STILL / 4])
+
+
+@pytest.mark.horovod
+def test_a_rank_without_validation_rows_adds_nothing(tmp_path):
+    job = job_in(tmp_path, 1, epochs=1)
+    outcome = two_ranks(job)
+    validated = values_of_one_process(job, outcome, DeltaFeed(tmp_path / "squares", 0, "validation", shuffle=False))
+    measured = {f"val_{name}": value for name, value in validated.items()}
+    assert {name: outcome.metrics[name] for name in measured} == pytest.approx(measured, rel=1e-5)
+
+
+@pytest.mark.tensorflow
+def test_a_metric_whose_state_cannot_be_summed_is_named():
+    import keras
+
+    from lakelens.training.segments.metric_sums import check_metrics
+
+    class InAList(keras.metrics.Metric):
+        def update_state(self, labels, values, sample_weight=None):
+            self.seen = [labels]
+
+        def result(self):
+            return 0.0
+
+    class Alone(keras.metrics.Metric):
+        def __init__(self):
+            super().__init__(name="alone")
+            self.state = self.add_variable((), "zeros", aggregation="none", name="state")
+
+        def update_state(self, labels, values, sample_weight=None):
+            self.state.assign(1.0)
+
+        def result(self):
+            return self.state
+
+    for metric, words in [
+        (InAList(name="listed"), "'listed' .InAList. keeps no state"),
+        (Alone(), "with aggregation 'none'"),
+    ]:
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse", metrics=[metric])
+        model.train_on_batch(np.zeros((2, 4)), np.zeros((2, 1)))
+        with pytest.raises(TrialError, match=words):
+            check_metrics(model)
+
+
+@pytest.mark.tensorflow
+def test_values_that_are_arrays_are_named_by_their_places():
+    from lakelens.training.segments.metric_sums import plain
+
+    assert plain({"loss": np.float32(0.5), "f1": np.array([0.25, 1.0])}) == {"loss": 0.5, "f1_0": 0.25, "f1_1": 1.0}

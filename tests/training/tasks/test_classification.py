@@ -1,0 +1,84 @@
+"""Rules of classification: what models must give, what is counted, what is recorded of their values."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lakelens.errors import TrialError
+from lakelens.training.tasks.classification import LOGITS, PROBABILITIES, VALUES_KEY, Classification
+
+THREE = Classification(["a", "b", "c"])
+TWO = Classification(["a", "b"])
+
+
+@pytest.mark.unit
+def test_counts_of_batches_add_up_to_the_confusion_matrix():
+    values = np.array([[0.9, 0.1, 0.0], [0.2, 0.5, 0.3], [0.1, 0.2, 0.7], [0.6, 0.3, 0.1]])
+    labels = np.array([0, 1, 1, 2])
+    parts = [THREE.count(values[part], labels[part], {}) for part in (slice(0, 1), slice(1, 4))]
+    whole = THREE.count(values, labels, {})["confusion"]
+    np.testing.assert_array_equal(whole, [[1, 0, 0], [0, 1, 1], [1, 0, 0]])
+    np.testing.assert_array_equal(sum(part["confusion"] for part in parts) + THREE.no_counts()["confusion"], whole)
+    one_hot = np.eye(3)[labels]
+    np.testing.assert_array_equal(THREE.count(values, one_hot, {})["confusion"], whole)
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(("kind", "predicted"), [(LOGITS, [0, 1, 1]), (PROBABILITIES, [0, 0, 1])])
+def test_one_value_is_that_of_the_second_class(kind, predicted):
+    counted = TWO.count(np.array([[-0.2], [0.3], [0.7]]), np.array([0, 0, 0]), {VALUES_KEY: kind})["confusion"]
+    np.testing.assert_array_equal(counted, [[predicted.count(0), predicted.count(1)], [0, 0]])
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("values", "labels", "words"),
+    [
+        (np.zeros((2, 4)), np.zeros(2), r"needs \[rows, 3\]"),
+        (np.zeros((2, 3)), np.array([0, 3]), "a class number from 0 to 2"),
+        (np.zeros((2, 3)), np.zeros((2, 5)), "a class number from 0 to 2"),
+    ],
+)
+def test_what_does_not_fit_is_no_count(values, labels, words):
+    with pytest.raises(TrialError, match=words):
+        THREE.count(values, labels, {})
+
+
+@pytest.mark.unit
+def test_the_evaluation_has_a_line_for_each_class():
+    evaluation = THREE.evaluate(THREE.count(np.eye(3), np.array([0, 1, 1]), {}))
+    assert evaluation.tables["per_class.csv"].splitlines() == [
+        "class,label,support,precision,recall,f1",
+        "a,0,1,1,1,1",
+        "b,1,2,1,0.5,0.666667",
+        "c,2,0,0,,",
+    ]
+    assert evaluation.tables["confusion.csv"].splitlines()[2] == "b,0,1,1"
+
+
+@pytest.mark.tensorflow
+def test_logits_are_told_by_the_layers_then_the_loss_then_the_values():
+    import keras
+
+    class Own(keras.layers.Layer):
+        def __init__(self, low):
+            super().__init__()
+            self.low = low
+
+        def call(self, inputs):
+            return keras.ops.mean(inputs, axis=(1, 2)) / 255 + self.low
+
+    def described(last, loss):
+        model = keras.Sequential([keras.Input((4, 4, 3)), *last])
+        model.compile("sgd", loss)
+        return THREE.describe_output(model, (4, 4, 3))[VALUES_KEY]
+
+    crossentropy = keras.losses.SparseCategoricalCrossentropy
+    flat, dense = keras.layers.Flatten(), keras.layers.Dense(3)
+    assert described([flat, dense], crossentropy(from_logits=True)) == LOGITS
+    assert described([flat, dense, keras.layers.Softmax()], crossentropy(from_logits=True)) == PROBABILITIES
+    assert described([Own(0.0)], crossentropy(from_logits=True)) == LOGITS
+    assert described([Own(-5.0)], crossentropy()) == PROBABILITIES
+    assert described([Own(0.0)], "mse") == PROBABILITIES
+    assert described([Own(-5.0)], "mse") == LOGITS

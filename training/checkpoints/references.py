@@ -1,0 +1,311 @@
+"""From a run, an alias, an experiment or a path to the checkpoint that it means."""
+
+from __future__ import annotations
+
+import math
+import re
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...errors import CheckpointNotFoundError, ModelNotFoundError
+from ...locations import absolute_path, has_scheme
+from ...tracking.heartbeat import end_lost_runs
+from ...tracking.logged_models import CHECKPOINT_RUN_KEY, MODEL_NAME, logged_facts
+from ...tracking.runs import (
+    CHECKPOINT_ARTIFACT,
+    DIGEST_TAG,
+    METRIC_TAG,
+    SEARCH_TAG,
+    open_client,
+    resolve_tracking_uri,
+    without_password,
+)
+from .checkpoint import Checkpoint, open_checkpoint
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+FORMS = (
+    "runs:/<run id>, runs:/<run id>/<artifact folder>, models:/<name>@<alias>, models:/<name>/<version>, "
+    "experiment:<id or name>, search:<run id> or the path of a checkpoint folder"
+)
+
+_MODEL_ALIAS = re.compile(r"^models:/+(?P<name>[^@]+)@(?P<alias>[^/@]+)$")
+_MODEL_VERSION = re.compile(r"^models:/+(?P<name>.+)/(?P<version>\d+|latest)$")
+_RUN = re.compile(r"^runs:/+(?P<run>[^/]+)(?:/(?P<artifact>.+?))?/?$")
+_EXPERIMENT_PREFIX = "experiment:"
+_SEARCH_PREFIX = "search:"
+
+# What chose the best epoch, for runs that do not say it.
+_DEFAULT_GOAL = "val_loss:min"
+_RUNS_PER_PAGE = 1000
+
+
+@dataclass(frozen=True)
+class ModelRef:
+    """A model that was found, its files compared with their digests.
+
+    Attributes:
+        uri: The model as the caller named it.
+        path: Local folder of the checkpoint; a downloaded one lives as long as this object.
+        digest: The checkpoint's digest.
+        run_id: The MLflow run that trained it, if known.
+        metadata: The checkpoint's metadata.
+        tracking_uri: The store that led to the checkpoint; None for one that was given by its path.
+    """
+
+    uri: str
+    path: Path
+    digest: str
+    run_id: str | None
+    metadata: Mapping[str, Any]
+    tracking_uri: str | None = None
+    _keeper: tempfile.TemporaryDirectory[str] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """The checkpoint."""
+        return Checkpoint(self.path, self.digest, self.metadata)
+
+    @property
+    def class_names(self) -> list[str] | None:
+        """Class names by label number."""
+        return self.checkpoint.class_names
+
+    @property
+    def input_shape(self) -> tuple[int, int, int]:
+        """Height, width and channels of the images that the model takes."""
+        return self.checkpoint.input_shape
+
+
+def resolve_model(uri: str | Path, tracking_uri: str | None = None) -> ModelRef:
+    """Finds the checkpoint that `uri` means.
+
+    Args:
+        uri: `runs:/<run id>` or `runs:/<run id>/model` (its artifact folder `checkpoint`),
+            `runs:/<run id>/<artifact folder>`, `models:/<name>@<alias>`, `models:/<name>/<version or latest>`,
+            `experiment:<id or name>` (of its finished runs the one with the best value of the metric that chose its
+            checkpoint), `search:<run id>` (the best trial of a finished search), or a checkpoint folder's path.
+        tracking_uri: MLflow tracking URI; None takes MLflow's own (MLFLOW_TRACKING_URI).
+
+    Raises:
+        ModelNotFoundError: If there is no such run, model, alias, experiment or artifact, or the form is unknown.
+        CheckpointError: If the checkpoint is damaged or changed, or a pickle, HDF5 or SavedModel is offered.
+    """
+    text = str(uri).strip()
+    if text.startswith("runs:"):
+        return _of_run(text, tracking_uri)
+    if text.startswith("models:"):
+        return _of_registered(text, tracking_uri)
+    if text.startswith(_EXPERIMENT_PREFIX):
+        return _of_experiment(text, tracking_uri)
+    if text.startswith(_SEARCH_PREFIX):
+        return _of_search(text, tracking_uri)
+    if not text or (has_scheme(text) and not text.startswith("file:")):
+        raise ModelNotFoundError(f"{text!r} names no model; give {FORMS}")
+    path = Path(absolute_path(text))
+    try:
+        checkpoint = open_checkpoint(path)
+    except CheckpointNotFoundError as error:
+        raise ModelNotFoundError(f"{error}. A model is {FORMS}") from error
+    return _ref(text, checkpoint, checkpoint.metadata.get("run_id"))
+
+
+def _of_run(uri: str, tracking_uri: str | None) -> ModelRef:
+    match = _RUN.match(uri)
+    if match is None:
+        raise ModelNotFoundError(f"{uri!r} names no run; give runs:/<run id> or runs:/<run id>/<artifact folder>")
+    run = _get_run(_client(tracking_uri), match["run"])
+    # The model that MLflow loads is made of the checkpoint, which alone has the digest.
+    artifact = match["artifact"] if match["artifact"] not in (None, MODEL_NAME) else CHECKPOINT_ARTIFACT
+    return _download_run(uri, run, artifact, tracking_uri)
+
+
+def _of_registered(uri: str, tracking_uri: str | None) -> ModelRef:
+    from mlflow.exceptions import MlflowException
+
+    client = _client(tracking_uri)
+    alias, number = _MODEL_ALIAS.match(uri), _MODEL_VERSION.match(uri)
+    try:
+        if alias is not None:
+            version = client.get_model_version_by_alias(alias["name"], alias["alias"])
+        elif number is not None and number["version"] == "latest":
+            found = client.search_model_versions(f"name = '{number['name']}'")
+            if not found:
+                raise ModelNotFoundError(_unknown_model(uri, client, "the model has no version"))
+            version = max(found, key=lambda one: int(one.version))
+        elif number is not None:
+            version = client.get_model_version(number["name"], number["version"])
+        else:
+            raise ModelNotFoundError(
+                f"{uri!r} names no registered model; give models:/<name>@<alias> or models:/<name>/<version>"
+            )
+        run = _run_of_logged(client, version.tags)
+        if run is not None:
+            return _download_run(uri, run, CHECKPOINT_ARTIFACT, tracking_uri)
+        source = client.get_model_version_download_uri(version.name, version.version)
+    except MlflowException as error:
+        raise ModelNotFoundError(_unknown_model(uri, client, error.message)) from error
+    return _download(uri, source, version.run_id or None, tracking_uri)
+
+
+def _run_of_logged(client: MlflowClient, facts: Mapping[str, Any]) -> Run | None:
+    """Finds the run whose checkpoint an MLflow model was made of, by what the model says; None for any other model."""
+    if DIGEST_TAG not in facts or CHECKPOINT_RUN_KEY not in facts:
+        return None
+    run = _get_run(client, facts[CHECKPOINT_RUN_KEY])
+    return run if run.data.tags.get(DIGEST_TAG) == facts[DIGEST_TAG] else None
+
+
+def _of_experiment(uri: str, tracking_uri: str | None) -> ModelRef:
+    name = uri[len(_EXPERIMENT_PREFIX) :].strip()
+    client = _client(tracking_uri)
+    experiment = (client.get_experiment(name) if name.isdigit() and _exists(client, name) else None) or (
+        client.get_experiment_by_name(name) if name else None
+    )
+    if experiment is None:
+        known = ", ".join(f"{one.experiment_id} ({one.name})" for one in client.search_experiments(max_results=20))
+        store = without_password(client.tracking_uri)
+        raise ModelNotFoundError(f"{uri!r}: {store} has no experiment {name!r}; it has {known or 'none'}")
+    end_lost_runs(client, experiment.experiment_id)
+    run = best_run(_finished_runs(client, experiment.experiment_id))
+    if run is None:
+        raise ModelNotFoundError(
+            f"{uri!r}: experiment {experiment.name!r} has no finished run with a metric that chose a checkpoint; "
+            "train one, or name a run: runs:/<run id>"
+        )
+    return _download_run(uri, run, CHECKPOINT_ARTIFACT, tracking_uri)
+
+
+def _of_search(uri: str, tracking_uri: str | None) -> ModelRef:
+    """Finds the best trial of a search, whose checkpoint the search's own run holds."""
+    run = _get_run(_client(tracking_uri), uri[len(_SEARCH_PREFIX) :].strip())
+    if SEARCH_TAG not in run.data.tags:
+        raise ModelNotFoundError(f"{uri!r}: this run is no search; name it as runs:/{run.info.run_id}")
+    if DIGEST_TAG not in run.data.tags:
+        raise ModelNotFoundError(
+            f"{uri!r}: the search is {run.info.status} and has no best trial yet; wait for it, or name a trial's run"
+        )
+    return _download_run(uri, run, CHECKPOINT_ARTIFACT, tracking_uri)
+
+
+def best_run(runs: list[Run]) -> Run | None:
+    """Chooses the run with the best value of the metric that chose its checkpoint; of equals the oldest.
+
+    A run says metric and direction in its tag `lakelens.metric`, as `val_loss:min`; its best value is the MLflow metric
+    `best_<name>`. Runs without that value, or with NaN, are passed over.
+    """
+    scored = [(value, run.info.start_time, run.info.run_id, run) for run in runs if (value := _loss(run)) is not None]
+    return min(scored, key=lambda entry: entry[:3])[3] if scored else None
+
+
+def _loss(run: Run) -> float | None:
+    """The run's value of its metric, turned so that smaller is better; None if it has none or NaN."""
+    metric, _, mode = run.data.tags.get(METRIC_TAG, _DEFAULT_GOAL).partition(":")
+    value = run.data.metrics.get(f"best_{metric}")
+    if value is None or math.isnan(value):
+        return None
+    return -float(value) if mode == "max" else float(value)
+
+
+def _finished_runs(client: MlflowClient, experiment_id: str) -> list[Run]:
+    runs: list[Run] = []
+    token = None
+    while True:
+        page = client.search_runs(
+            [experiment_id], "attributes.status = 'FINISHED'", max_results=_RUNS_PER_PAGE, page_token=token
+        )
+        runs.extend(page)
+        token = page.token
+        if not token:
+            return runs
+
+
+def _download_run(uri: str, run: Run, artifact: str, tracking_uri: str | None) -> ModelRef:
+    return _download(uri, f"{run.info.artifact_uri}/{artifact}", run.info.run_id, tracking_uri)
+
+
+def _download(uri: str, source: str, run_id: str | None, tracking_uri: str | None) -> ModelRef:
+    """Opens the checkpoint at an artifact URI; artifacts on this machine's disk are not copied."""
+    if source.startswith(("file:", "/")):
+        return _open(uri, Path(absolute_path(source)), run_id, source, tracking_uri)
+    from mlflow.artifacts import download_artifacts
+    from mlflow.exceptions import MlflowException
+
+    keeper = tempfile.TemporaryDirectory(prefix="lakelens-model-")
+    try:
+        path = Path(download_artifacts(artifact_uri=source, dst_path=keeper.name, tracking_uri=tracking_uri))
+    # Artifact stores raise their own SDKs' errors; whichever it is, the artifact cannot be had.
+    except (MlflowException, OSError, ImportError, RuntimeError, ValueError) as error:
+        keeper.cleanup()
+        raise ModelNotFoundError(f"{uri!r}: the artifact {source} cannot be fetched: {error}") from error
+    return _open(uri, path, run_id, source, tracking_uri, keeper)
+
+
+def _open(
+    uri: str,
+    path: Path,
+    run_id: str | None,
+    source: str,
+    tracking_uri: str | None,
+    keeper: tempfile.TemporaryDirectory[str] | None = None,
+) -> ModelRef:
+    try:
+        checkpoint = open_checkpoint(path)
+    except CheckpointNotFoundError as error:
+        run = _run_of_logged(_client(tracking_uri), logged_facts(path))
+        if run is not None:
+            return _download_run(uri, run, CHECKPOINT_ARTIFACT, tracking_uri)
+        raise ModelNotFoundError(
+            f"{uri!r}: its artifact {source} is missing or no checkpoint ({error}). Only runs of lakelens.train have "
+            "one; a run that failed or is still running has none yet"
+        ) from error
+    store = resolve_tracking_uri(tracking_uri)
+    return _ref(uri, checkpoint, run_id or checkpoint.metadata.get("run_id"), store, keeper)
+
+
+def _ref(
+    uri: str,
+    checkpoint: Checkpoint,
+    run_id: str | None,
+    tracking_uri: str | None = None,
+    keeper: tempfile.TemporaryDirectory[str] | None = None,
+) -> ModelRef:
+    return ModelRef(uri, checkpoint.path, checkpoint.digest, run_id, checkpoint.metadata, tracking_uri, keeper)
+
+
+def _client(tracking_uri: str | None) -> MlflowClient:
+    return open_client(resolve_tracking_uri(tracking_uri))
+
+
+def _get_run(client: MlflowClient, run_id: str) -> Run:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        return client.get_run(run_id)
+    except MlflowException as error:
+        raise ModelNotFoundError(
+            f"run {run_id!r} is unknown to the tracking store {without_password(client.tracking_uri)}: "
+            f"{error.message}. Check the id, and tracking_uri or MLFLOW_TRACKING_URI"
+        ) from error
+
+
+def _exists(client: MlflowClient, experiment_id: str) -> bool:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        return client.get_experiment(experiment_id) is not None
+    except MlflowException:
+        return False
+
+
+def _unknown_model(uri: str, client: MlflowClient, reason: str) -> str:
+    names = [model.name for model in client.search_registered_models(max_results=20)]
+    return (
+        f"{uri!r} is unknown to the registry {client._registry_uri}: {reason}. "
+        f"It has {', '.join(names) if names else 'no models'}"
+    )

@@ -1,0 +1,92 @@
+"""Takes weights of another model: of the layers that both have, by name and shape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ...errors import CheckpointError
+from .checkpoint import Checkpoint
+
+if TYPE_CHECKING:
+    import keras
+
+_NAMED = 8
+
+
+@dataclass(frozen=True)
+class TakenWeights:
+    """What a model has taken of another one.
+
+    Attributes:
+        fitting: Layers that have its weights.
+        missing: Layers that it has not, with the reason.
+        unused: Layers of it that the model lacks.
+    """
+
+    fitting: list[str]
+    missing: list[str]
+    unused: list[str]
+
+    def __str__(self) -> str:
+        parts = [f"{len(self.fitting)} of {len(self.fitting) + len(self.missing)} layers take its weights"]
+        if self.missing:
+            parts.append(f"these begin anew: {_listed(self.missing)}")
+        if self.unused:
+            parts.append(f"the model lacks {_listed(self.unused)}")
+        return "; ".join(parts)
+
+
+def take_weights(model: keras.Model, source: Checkpoint) -> TakenWeights:
+    """Puts the weights of a checkpoint's model into the layers of the same name and shapes; no optimizer's state.
+
+    Args:
+        model: A built model.
+        source: The checkpoint; layers of the user's own in it must be registered with Keras.
+
+    Returns:
+        Which layers fit and which do not.
+
+    Raises:
+        CheckpointError: If it cannot be loaded, or no layer fits.
+    """
+    import keras
+
+    other = source.load_model(custom_objects=keras.saving.get_custom_objects())
+    theirs = dict(_weighted_layers(other))
+    fitting, missing = [], []
+    mine = dict(_weighted_layers(model))
+    for name, layer in mine.items():
+        if name not in theirs:
+            missing.append(f"{name} (it has no such layer)")
+            continue
+        here, there = ([tuple(weight.shape) for weight in each.weights] for each in (layer, theirs[name]))
+        if here != there:
+            missing.append(f"{name} (shapes {there} there, {here} here)")
+            continue
+        for weight, value in zip(layer.weights, theirs[name].weights, strict=True):
+            weight.assign(value.numpy())
+        fitting.append(name)
+    if not fitting:
+        raise CheckpointError(
+            f"warm_start {source.path}: none of its layers ({_listed(list(theirs))}) has the name and shapes of one of "
+            f"the model that the Trial builds ({_listed(list(mine))})"
+        )
+    return TakenWeights(fitting, missing, [name for name in theirs if name not in mine])
+
+
+def _weighted_layers(model: keras.Model, prefix: str = "") -> Iterator[tuple[str, keras.layers.Layer]]:
+    """Yields the layers that have weights, those of models within it by the path to them."""
+    import keras
+
+    for layer in model.layers:
+        if isinstance(layer, keras.Model):
+            yield from _weighted_layers(layer, f"{prefix}{layer.name}/")
+        elif layer.weights:
+            yield f"{prefix}{layer.name}", layer
+
+
+def _listed(names: list[str]) -> str:
+    shown = ", ".join(names[:_NAMED])
+    return f"{shown} and {len(names) - _NAMED} more" if len(names) > _NAMED else shown or "none"

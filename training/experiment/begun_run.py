@@ -1,0 +1,81 @@
+"""The MLflow run of a trial or a search, as it begins: what is trained, on which rows, with which code."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ...tracking.runs import (
+    ENTRYPOINT_TAG,
+    LABELS_TAG,
+    METRIC_TAG,
+    TABLE_TAG,
+    TAG_LIMIT,
+    VERSION_TAG,
+    RunReference,
+    log_table,
+    resolve_tracking_uri,
+    tracked_run,
+)
+from ..configuration.experiment import ExperimentConfig
+from ..record.code_record import record_code
+from ..trials.entrypoint import EntryPoint
+from .config_record import log_config
+from .strategies import Strategy
+from .trial_data import TrialData
+
+# Where MLflow's UI shows a description.
+DESCRIPTION_TAG = "mlflow.note.content"
+
+
+@contextlib.contextmanager
+def begun_run(
+    config: ExperimentConfig,
+    entrypoint: EntryPoint,
+    data: TrialData,
+    strategy: Strategy,
+    *,
+    run_name: str | None = None,
+    tags: Mapping[str, str],
+    params: Mapping[str, Any],
+) -> Iterator[RunReference]:
+    """Opens an MLflow run and writes down, before anything trains, what will be trained on which rows.
+
+    Args:
+        config: The experiment.
+        entrypoint: The Trial.
+        data: The rows.
+        strategy: Where the ranks run.
+        run_name: In place of the config's name.
+        tags: Further tags.
+        params: What MLflow shows as parameters.
+
+    Raises:
+        TrackingError: If the store cannot be reached or refuses.
+    """
+    uri, read = resolve_tracking_uri(config.tracking.uri), data.described()
+    known = {
+        **goal_tags(config, entrypoint),
+        TABLE_TAG: read.location,
+        VERSION_TAG: str(read.version),
+        **_words_of(config),
+        **tags,
+    }
+    name = run_name or config.name
+    with tracked_run(uri, config.tracking.experiment, run_name=name, tags=known, params=dict(params)) as run:
+        log_table(run, read)
+        record_code(run, entrypoint)
+        log_config(run, config, strategy, read.version)
+        yield run
+
+
+def goal_tags(config: ExperimentConfig, entrypoint: EntryPoint) -> dict[str, str]:
+    """Gives the tags by which runs are compared: what was trained, and the metric that decides."""
+    return {ENTRYPOINT_TAG: entrypoint.name, METRIC_TAG: f"{config.goal.metric}:{config.goal.mode}"}
+
+
+def _words_of(config: ExperimentConfig) -> dict[str, str]:
+    """Gives what the experiment says for readers, as tags: the description where MLflow shows it."""
+    words = {DESCRIPTION_TAG: config.description, LABELS_TAG: ", ".join(config.labels)}
+    return {name: text[:TAG_LIMIT] for name, text in words.items() if text}

@@ -1,0 +1,114 @@
+"""Compares the results of two runs to the bit: metric by metric, weight by weight; and the environments they are of."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from ...tracking.runs import CHECKPOINT_ARTIFACT, as_tracking_errors, open_client
+from ..checkpoints.checkpoint import Checkpoint, open_checkpoint
+
+if TYPE_CHECKING:
+    import numpy as np
+    from mlflow import MlflowClient
+
+_WEIGHTS = "model.weights.h5"
+# Of what differs everywhere, the first lines say enough.
+_MOST_LINES = 10
+
+
+def differences(tracking_uri: str, first: str, second: str) -> list[str]:
+    """Says where the results of two runs differ; nothing where they are equal to the bit.
+
+    Compared are the histories of the metrics that the model measures, and weights and optimizer of the checkpoints.
+
+    Args:
+        tracking_uri: Store of both.
+        first: A finished run.
+        second: Another.
+
+    Raises:
+        TrackingError: If the store does not answer.
+        CheckpointError: If a checkpoint is damaged.
+    """
+    client = open_client(tracking_uri)
+    with as_tracking_errors(tracking_uri, f"read runs {first} and {second}"), TemporaryDirectory() as folder:
+        checkpoints = [_checkpoint(client, run, Path(folder, run)) for run in (first, second)]
+        names = sorted(set().union(*(kept.metadata["metrics"] for kept in checkpoints)))
+        metrics = [line for name in names for line in _in_metric(client, name, first, second)]
+        weights = [_weights(kept) for kept in checkpoints]
+    return _shortened(metrics) + _shortened(_in_weights(*weights))
+
+
+def _checkpoint(client: MlflowClient, run_id: str, folder: Path) -> Checkpoint:
+    folder.mkdir()
+    return open_checkpoint(client.download_artifacts(run_id, CHECKPOINT_ARTIFACT, str(folder)))
+
+
+def _in_metric(client: MlflowClient, name: str, first: str, second: str) -> list[str]:
+    one, other = (
+        {point.step: point.value for point in client.get_metric_history(run, name)} for run in (first, second)
+    )
+    return [
+        f"{name} at {step}: {one.get(step)} and {other.get(step)}"
+        for step in sorted(one.keys() | other.keys())
+        if repr(one.get(step)) != repr(other.get(step))  # NaN is equal to NaN here
+    ]
+
+
+def _in_weights(one: Mapping[str, np.ndarray[Any, Any]], other: Mapping[str, np.ndarray[Any, Any]]) -> list[str]:
+    import numpy as np
+
+    lines = []
+    for name in sorted(one.keys() | other.keys()):
+        mine, theirs = one.get(name), other.get(name)
+        if mine is None or theirs is None:
+            lines.append(f"weight {name} is in one of the checkpoints only")
+        elif mine.shape != theirs.shape or mine.dtype != theirs.dtype:
+            lines.append(f"weight {name}: {mine.dtype} {mine.shape} and {theirs.dtype} {theirs.shape}")
+        elif mine.tobytes() != theirs.tobytes():
+            largest = np.max(np.abs(mine.astype("float64") - theirs.astype("float64")))
+            lines.append(f"weight {name}: by {largest:.3g} at the most")
+    return lines
+
+
+def _weights(checkpoint: Checkpoint) -> dict[str, np.ndarray[Any, Any]]:
+    """Reads weights and optimizer of a checkpoint by name; builds no model."""
+    import h5py
+
+    found: dict[str, np.ndarray[Any, Any]] = {}
+
+    def take(name: str, entry: object) -> None:
+        if isinstance(entry, h5py.Dataset):
+            found[name] = entry[()]
+
+    with zipfile.ZipFile(checkpoint.model_path) as archive, h5py.File(io.BytesIO(archive.read(_WEIGHTS))) as file:
+        file.visititems(take)
+    return found
+
+
+def _shortened(lines: list[str]) -> list[str]:
+    return lines if len(lines) <= _MOST_LINES else [*lines[:_MOST_LINES], f"and {len(lines) - _MOST_LINES} more"]
+
+
+def changed_packages(recorded: list[str], installed: list[str]) -> list[str]:
+    """Says which packages an environment has in another version than a record of it, or not any more.
+
+    Args:
+        recorded: Lines of `pip freeze`, then.
+        installed: Lines of `pip freeze`, now.
+    """
+    then, now = ({_name_of(line): line for line in lines if line.strip()} for lines in (recorded, installed))
+    return [
+        f"{line} then, {now.get(name, 'not installed')} now"
+        for name, line in sorted(then.items())
+        if now.get(name) != line
+    ]
+
+
+def _name_of(line: str) -> str:
+    return line.partition("==")[0].partition(" @ ")[0].strip().lower()

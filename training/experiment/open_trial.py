@@ -1,0 +1,172 @@
+"""An open trial: its MLflow run, its folder and its launcher, ready to train segments and to be finished."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...errors import CheckpointError, TrackingError
+from ...etl.pins import pins
+from ...tracking.run_records import RunRecord
+from ...tracking.run_writer import RunWriter
+from ...tracking.runs import (
+    CHECKPOINT_ARTIFACT,
+    DIGEST_TAG,
+    RunReference,
+    resolve_tracking_uri,
+    resumed_run,
+    steps_of,
+)
+from ..checkpoints.checkpoint import Checkpoint, last_checkpoint, open_checkpoint
+from ..record.mlflow_model import mlflow_model_of
+from ..record.run_files import log_run_files
+from ..runner.placement.conversation import Controls
+from ..runner.runner import HorovodRunner
+from ..segments.job import TrainingJob
+from ..segments.segment import SegmentOutcome
+from ..trials.entrypoint import EntryPoint
+from .begun_run import begun_run
+from .run_folder import run_folder
+from .starts import Start
+from .trial_driver import run_segment
+from .trial_plan import TrialPlan
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True)
+class OpenTrial:
+    """A trial whose run, folder and launcher are there.
+
+    Attributes:
+        plan: What it trains.
+        run: Its MLflow run.
+        folder: Where its checkpoints are.
+        writer: Writes into the run.
+        job: What every rank is told.
+        runner: Where ranks run.
+    """
+
+    plan: TrialPlan
+    run: RunReference
+    folder: Path
+    writer: RunWriter
+    job: TrainingJob
+    runner: HorovodRunner
+
+    def last_checkpoint(self) -> Checkpoint | None:
+        """Gives the place where the trial goes on; None before its first checkpoint."""
+        return last_checkpoint(self.folder)
+
+    def train(
+        self, start: Checkpoint | None = None, until: int | None = None, controls: Controls | None = None
+    ) -> SegmentOutcome:
+        """Trains a segment; see `trial_driver.run_segment`."""
+        restarts = self.plan.config.max_restarts
+        return run_segment(self.runner, self.job, start=start, until=until, max_restarts=restarts, controls=controls)
+
+    def finish(self, outcome: SegmentOutcome) -> Checkpoint:
+        """Writes the checkpoint and the model that the trial is remembered by into its run.
+
+        Raises:
+            CheckpointError: If the checkpoint is not the one that rank 0 has written.
+            TrackingError: If the store did not take it; names the checkpoint.
+        """
+        checkpoint = checkpoint_of(outcome, self.run)
+        by_epochs = self.job.schedule().counts_epochs
+        best = outcome.best_epoch if by_epochs else None
+        log_run_files(self.writer, self.job.task, self.folder, best, "epoch" if by_epochs else "step")
+        record_outcome(self.writer, outcome, checkpoint, self.plan.entrypoint)
+        return checkpoint
+
+
+@contextlib.contextmanager
+def open_trial(
+    plan: TrialPlan,
+    *,
+    run_name: str | None = None,
+    tags: Mapping[str, str] | None = None,
+    resumes: str | None = None,
+    driver_log_verbosity: str = "log_callback_only",
+    spark: SparkSession | None = None,
+) -> Iterator[OpenTrial]:
+    """Opens a trial, and ends its run: FINISHED, or FAILED when the body raises.
+
+    Args:
+        plan: What it trains.
+        run_name: In place of the config's name.
+        tags: Further tags of a run that begins.
+        resumes: Id of the run that goes on; None begins a run.
+        driver_log_verbosity: As for `train`.
+        spark: The session for ranks on executors; None takes the active one, or starts one.
+
+    Raises:
+        InvalidArgumentError: If the run that goes on has finished, or is running.
+        ConfigurationError: If the run that `continue_from` names is of another training.
+        ModelNotFoundError: If there is no model as `warm_start` names it.
+        TrackingError: If the store cannot be reached or refuses.
+        CheckpointError: If its folder cannot be written.
+    """
+    start = Start.of(plan, resumes)
+    tags = {**start.tags, **(tags or {})}
+    plan = replace(plan, config=start.pinned(plan.config))
+    if resumes is None:
+        opened = begun_run(
+            plan.config, plan.entrypoint, plan.data, plan.strategy, run_name=run_name, tags=tags, params=plan.params
+        )
+    else:
+        opened = resumed_run(resolve_tracking_uri(plan.config.tracking.uri), resumes)
+    with opened as run:
+        recorded = [] if resumes is None else steps_of(run, plan.config.goal.metric)
+        feed = plan.data.training
+        # VACUUM stays off the version while it is read, and after that as long as the run that read it matters.
+        in_use = pins.tracking(feed.location, feed.version, run.run_id, storage_options=feed.plan.storage_options)
+        with run_folder(plan.root, run) as folder, in_use, RunWriter(run, folder, recorded) as writer:
+            with start.laid_into(folder, writer) as weights:
+                job = replace(plan.job(run, folder), warm_start=weights)
+                runner = plan.strategy.runner(
+                    plan.config.resources,
+                    f"train {plan.data.described().name}",
+                    spark,
+                    driver_log_verbosity=driver_log_verbosity,
+                )
+                yield OpenTrial(plan, run, folder, writer, job, runner)
+
+
+def checkpoint_of(outcome: SegmentOutcome, run: RunReference) -> Checkpoint:
+    """Opens the best checkpoint that rank 0 has written, or the last one where the config keeps no best one.
+
+    Raises:
+        CheckpointError: If something has changed it since.
+    """
+    if not outcome.checkpoint:
+        return open_checkpoint(outcome.last)
+    found = open_checkpoint(outcome.checkpoint)
+    if found.digest != outcome.digest:
+        raise CheckpointError(
+            f"{found.path} has digest {found.digest}, rank 0 of run {run.run_id} wrote {outcome.digest}: something "
+            "has changed it since"
+        )
+    return found
+
+
+def record_outcome(writer: RunWriter, outcome: SegmentOutcome, checkpoint: Checkpoint, entry: EntryPoint) -> None:
+    """Writes what a run is remembered by; the digest comes last, so that it marks a whole copy.
+
+    Raises:
+        TrackingError: If the store did not take it; names the checkpoint.
+    """
+    best = {f"best_{name}": value for name, value in outcome.metrics.items()}
+    writer.log(RunRecord(best, outcome.best_epoch))
+    writer.log_folder(checkpoint.path, CHECKPOINT_ARTIFACT)
+    try:
+        with mlflow_model_of(checkpoint, entry) as model:
+            writer.log_model(model, outcome.best_epoch)
+            writer.set_tags({DIGEST_TAG: checkpoint.digest})
+            writer.finish()
+    except TrackingError as error:
+        raise TrackingError(f"{error}. The training has ended; its best checkpoint is {checkpoint.path}") from error

@@ -1,0 +1,148 @@
+"""Trains a run again from its record alone (config, code, table version) and compares the results."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from ...errors import InvalidArgumentError
+from ...tracking.run_listing import get_run, open_existing_store
+from ...tracking.runs import ENTRYPOINT_TAG, ORIGIN_TAG, as_tracking_errors
+from ..record.code_record import CODE_ARTIFACT, ENVIRONMENT_ARTIFACT, code_of, installed_packages
+from ..trials.entrypoint import EntryPoint
+from .comparison import changed_packages, differences
+from .config_record import read_config
+from .run_trial import TrainResult, run_trial
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from pyspark.sql import SparkSession
+
+_PACKAGE = "lakelens"
+# Imports the recorded module from the recorded folder, which Python searches first.
+_LOADER = "reproduced.py"
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """What training a run again has shown.
+
+    Attributes:
+        origin: The run that was trained again.
+        result: The new training.
+        differences: Where its metrics and weights differ from the origin's; nothing where all bits are equal.
+        environment: What differs in code and packages from those of the origin.
+    """
+
+    origin: str
+    result: TrainResult
+    differences: list[str]
+    environment: list[str]
+
+    @property
+    def equal(self) -> bool:
+        """Whether all metrics and weights are equal to the bit."""
+        return not self.differences
+
+
+def reproduce(
+    run_id: str,
+    *,
+    tracking_uri: str | None = None,
+    checkpoint_dir: str | Path | None = None,
+    driver_log_verbosity: str = "log_callback_only",
+    spark: SparkSession | None = None,
+) -> Reproduction:
+    """Trains a finished run again, in a new run that names its origin, and compares the results to the bit.
+
+    Config, table version and the code of the entry point are those of the run's record; the packages are those that are
+    installed, and what has changed in them is said. Equal results can be expected on CPU, with deterministic operations
+    and one thread for each rank, and the same number of ranks.
+
+    Args:
+        run_id: A finished run.
+        tracking_uri: As for `train`.
+        checkpoint_dir: In place of the run's.
+        driver_log_verbosity: As for `train`.
+        spark: As for `train`.
+
+    Raises:
+        InvalidArgumentError: If the run has not finished, or its code is not recorded.
+        LakelensError: As `train`.
+    """
+    uri, client = open_existing_store(tracking_uri)
+    with as_tracking_errors(uri, f"read run {run_id}"):
+        origin = get_run(client, run_id)
+    run_id = origin.info.run_id
+    if origin.info.status != "FINISHED":
+        raise InvalidArgumentError(
+            f"run {run_id} is {origin.info.status}; only a finished run has a result to compare with. "
+            f"lakelens train --resume {run_id} goes on with one that failed or was interrupted"
+        )
+    config, np = read_config(uri, run_id)
+    tracking = config.tracking.model_copy(update={"uri": uri, "register_as": None})
+    storage = config.checkpoint_storage
+    if checkpoint_dir is not None:
+        storage = storage.model_copy(update={"path": str(checkpoint_dir)})
+    with _recorded_entrypoint(client, run_id, origin.data.tags.get(ENTRYPOINT_TAG, config.entrypoint)) as entry:
+        environment = _changes(client, run_id, entry)
+        result = run_trial(
+            config.model_copy(update={"tracking": tracking, "checkpoint_storage": storage}),
+            entrypoint=entry,
+            np=np,
+            run_name=f"{origin.info.run_name}, again",
+            tags={ORIGIN_TAG: run_id},
+            driver_log_verbosity=driver_log_verbosity,
+            spark=spark,
+        )
+    return Reproduction(run_id, result, differences(uri, run_id, result.run_id), environment)
+
+
+@contextlib.contextmanager
+def _recorded_entrypoint(client: MlflowClient, run_id: str, name: str) -> Iterator[EntryPoint]:
+    """Puts the recorded code into a folder and gives the entry point there, under its own name."""
+    target, _, class_name = name.rpartition(":")
+    if target.split(".")[0] == _PACKAGE:
+        yield EntryPoint.parse(name)
+        return
+    with TemporaryDirectory(prefix="lakelens-reproduce-") as folder:
+        code = _download(client, run_id, CODE_ARTIFACT, Path(folder))
+        if code is None:
+            raise InvalidArgumentError(
+                f"run {run_id} has no recorded code: {name} was defined in a notebook or a console. Put the class into "
+                "a file and train that"
+            )
+        if target.endswith(".py"):
+            path = code / Path(target).name
+        else:
+            path = code / _LOADER
+            path.write_text(f"from {target} import {class_name}\n", encoding="utf-8")
+        yield replace(EntryPoint.parse(f"{path}:{class_name}"), name=name)
+
+
+def _changes(client: MlflowClient, run_id: str, entry: EntryPoint) -> list[str]:
+    """Says what differs from the record in lakelens' own code and in the packages."""
+    changes: list[str] = []
+    with TemporaryDirectory(prefix="lakelens-environment-") as folder:
+        if entry.source is None and (code := _download(client, run_id, CODE_ARTIFACT, Path(folder))) is not None:
+            changes += [
+                f"{entry.target} has changed since"
+                for path, content in code_of(entry).items()
+                if not (code / path).is_file() or (code / path).read_bytes() != content
+            ]
+        environment = _download(client, run_id, ENVIRONMENT_ARTIFACT, Path(folder))
+        listed = environment / "requirements.txt" if environment is not None else None
+        if listed is not None and listed.is_file():
+            changes += changed_packages(listed.read_text(encoding="utf-8").splitlines(), installed_packages())
+    return changes
+
+
+def _download(client: MlflowClient, run_id: str, artifact: str, folder: Path) -> Path | None:
+    """Fetches a folder of artifacts; None if the run has none."""
+    if not client.list_artifacts(run_id, artifact):
+        return None
+    return Path(client.download_artifacts(run_id, artifact, str(folder)))

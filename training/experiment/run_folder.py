@@ -1,0 +1,55 @@
+"""The folder of a run's checkpoints, which the driver and rank 0 share."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from ...errors import CheckpointError, InvalidArgumentError
+from ...locations import absolute_path, has_scheme
+from ...tracking.runs import RunReference
+from ..checkpoints.checkpoint import sweep
+from ..segments.checks import PROBE_FILE
+
+DEFAULT_CHECKPOINT_DIR = "lakelens-checkpoints"
+
+
+def checkpoint_root(checkpoint_dir: str | Path | None) -> Path:
+    """Gives the folder that holds the folders of runs.
+
+    Raises:
+        InvalidArgumentError: If it is no folder of a file system.
+    """
+    place = absolute_path(checkpoint_dir if checkpoint_dir is not None else Path(DEFAULT_CHECKPOINT_DIR))
+    if place.startswith("dbfs:"):
+        raise InvalidArgumentError(f"checkpoint_dir is {place}; give its mount: /dbfs{place.removeprefix('dbfs:')}")
+    if has_scheme(place):
+        raise InvalidArgumentError(
+            f"checkpoint_dir is {place!r}; it must be a folder that the driver and rank 0 both mount (NFS, /dbfs, "
+            "/Volumes); the run's artifacts may lie in an object store"
+        )
+    return Path(place)
+
+
+@contextlib.contextmanager
+def run_folder(root: Path, run: RunReference) -> Iterator[Path]:
+    """Makes the run's own checkpoint folder; a job that fails leaves whole checkpoints there, and nothing else.
+
+    Raises:
+        CheckpointError: If it cannot be written.
+    """
+    folder = root / run.run_id
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / PROBE_FILE).write_text(run.run_id, encoding="utf-8")
+    except OSError as error:
+        raise CheckpointError(f"checkpoint_dir {root} cannot be written ({error}); give another folder") from error
+    try:
+        yield folder
+    finally:
+        # Every rank has ended by now, so whatever is half-written stays so.
+        (folder / PROBE_FILE).unlink(missing_ok=True)
+        sweep(folder)
+        with contextlib.suppress(OSError):  # not empty: it holds checkpoints
+            folder.rmdir()

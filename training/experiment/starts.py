@@ -1,0 +1,194 @@
+"""What a new run begins with: the whole state of a finished run (`continue_from`), or another model's weights."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...errors import CheckpointError, ConfigurationError
+from ...tracking.run_records import RunRecord
+from ...tracking.run_writer import RunWriter
+from ...tracking.runs import (
+    ENTRYPOINT_TAG,
+    TABLE_TAG,
+    VERSION_TAG,
+    as_tracking_errors,
+    open_client,
+    resolve_tracking_uri,
+)
+from ..checkpoints.checkpoint import Checkpoint, copy_checkpoint, last_checkpoint, list_checkpoints
+from ..checkpoints.references import ModelRef, resolve_model
+from ..configuration.experiment import ExperimentConfig
+from ..segments.training_state import TrainingState
+from .config_record import read_recorded
+from .run_folder import checkpoint_root
+
+if TYPE_CHECKING:
+    from mlflow.entities import Run
+
+    from .trial_plan import TrialPlan
+
+CONTINUED_TAG = "lakelens.continued_from"
+WARM_START_TAG = "lakelens.warm_start"
+WARM_START_DIGEST_TAG = "lakelens.warm_start_digest"
+_WARM_START_FOLDER = "warm-start"
+# What must stay as it was where a training goes on with its whole state.
+_KEPT = ("hyperparameters", "optimizations", "reproducibility")
+_KEPT_OF_DATA = ("train_split", "validation_split", "filters", "columns", "image_size", "class_names")
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a new run begins with; neither is a model's own beginning.
+
+    Attributes:
+        finished: A run that it continues.
+        model: A model whose weights it takes.
+    """
+
+    finished: FinishedRun | None = None
+    model: ModelRef | None = None
+
+    @classmethod
+    def of(cls, plan: TrialPlan, resumes: str | None = None) -> Start:
+        """Finds what a config's `continue_from` or `warm_start` names.
+
+        Args:
+            plan: What the new run trains.
+            resumes: Id of the run that goes on; it has begun already, unless it has no checkpoint yet.
+
+        Raises:
+            ConfigurationError: If the run has not finished, or the new one is no longer training of the same.
+            ModelNotFoundError: If there is no such model.
+            CheckpointError: If checkpoints are gone, damaged or changed.
+            TrackingError: If the store has no such run.
+        """
+        config = plan.config
+        if resumes is not None and last_checkpoint(plan.root / resumes) is not None:
+            return cls()
+        if config.continue_from is not None:
+            return cls(finished=FinishedRun.of(plan))
+        if config.warm_start is not None:
+            return cls(model=resolve_model(config.warm_start, resolve_tracking_uri(config.tracking.uri)))
+        return cls()
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """What the run says of its beginning."""
+        if self.finished is not None:
+            return {CONTINUED_TAG: self.finished.run_id}
+        if self.model is not None:
+            return {WARM_START_TAG: self.model.uri, WARM_START_DIGEST_TAG: self.model.digest}
+        return {}
+
+    def pinned(self, config: ExperimentConfig) -> ExperimentConfig:
+        """Gives a config whose `warm_start` stays the same model where an alias is moved: its run."""
+        if self.model is None or self.model.run_id is None or not self.model.uri.startswith("models:"):
+            return config
+        return config.model_copy(update={"warm_start": f"runs:/{self.model.run_id}"})
+
+    @contextlib.contextmanager
+    def laid_into(self, folder: Path, writer: RunWriter) -> Iterator[Path | None]:
+        """Copies it to where rank 0 reads it; weights stay there for the length of the block.
+
+        Args:
+            folder: The run's own checkpoint folder, which driver and rank 0 share.
+            writer: Writes into the run.
+
+        Returns:
+            The checkpoint whose weights the model takes; None for none.
+        """
+        if self.finished is not None:
+            self.finished.move_into(folder, writer)
+        place = folder / _WARM_START_FOLDER
+        try:
+            yield copy_checkpoint(self.model.checkpoint, place).path if self.model is not None else None
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A run that is trained further.
+
+    Attributes:
+        run_id: Its id.
+        tracking_uri: Its store.
+        checkpoints: What is kept of it, the last one at the end.
+    """
+
+    run_id: str
+    tracking_uri: str
+    checkpoints: list[Checkpoint]
+
+    @classmethod
+    def of(cls, plan: TrialPlan) -> FinishedRun:
+        """Finds the run that a plan's config names as `continue_from`; raises as `Start.of`."""
+        config, read = plan.config, plan.data.described()
+        run_id, uri = str(config.continue_from), resolve_tracking_uri(config.tracking.uri)
+        reads = {ENTRYPOINT_TAG: plan.entrypoint.name, TABLE_TAG: read.location, VERSION_TAG: str(read.version)}
+        with as_tracking_errors(uri, f"read run {run_id}"):
+            run = open_client(uri).get_run(run_id)
+        if run.info.status != "FINISHED":
+            raise ConfigurationError(
+                f"continue_from: run {run_id} is {run.info.status}; a finished run is trained further, and "
+                f"`lakelens train --resume {run_id}` goes on with one that failed or was interrupted"
+            )
+        recorded = read_recorded(uri, run_id)["config"]
+        _require_the_same(run_id, _differences(run, ExperimentConfig.read(recorded), config, reads))
+        storage = recorded.get("checkpoint_storage", {})
+        folder = checkpoint_root(storage.get("path")) / run_id
+        last = last_checkpoint(folder)
+        if last is None:
+            raise CheckpointError(
+                f"continue_from: {folder} holds no checkpoint of run {run_id}, which wrote them there; put them back, "
+                f"or take its best weights as warm_start: runs:/{run_id}"
+            )
+        state = TrainingState.of(last)
+        if state.stopped:
+            raise ConfigurationError(
+                f"continue_from: run {run_id} was stopped after {state.step} steps, by early_stopping or a callback, "
+                f"as a longer training would have been; take its weights as warm_start: runs:/{run_id}"
+            )
+        if plan.lengths.steps <= state.step:
+            raise ConfigurationError(
+                f"continue_from: searcher.max_length ({config.searcher.max_length}) is {plan.lengths.steps} steps and "
+                f"run {run_id} has trained {state.step}; give a larger one"
+            )
+        return cls(run_id, uri, [*(c for c in list_checkpoints(folder) if c.digest != last.digest), last])
+
+    def move_into(self, folder: Path, writer: RunWriter) -> None:
+        """Copies its checkpoints to a new run's folder, and its metrics into the new run."""
+        for checkpoint in self.checkpoints:
+            copy_checkpoint(checkpoint, folder)
+        with as_tracking_errors(self.tracking_uri, f"read the metrics of run {self.run_id}"):
+            client = open_client(self.tracking_uri)
+            for name in client.get_run(self.run_id).data.metrics:
+                if name.startswith(("best_", "system/")):
+                    continue
+                for point in client.get_metric_history(self.run_id, name):
+                    writer.log(RunRecord({name: point.value}, point.step, time_ms=point.timestamp))
+
+
+def _differences(run: Run, old: ExperimentConfig, new: ExperimentConfig, reads: Mapping[str, str]) -> Iterator[Any]:
+    """Yields key, old value and new value of what a training that goes on must keep and this one changes."""
+    keys = {ENTRYPOINT_TAG: "entrypoint", TABLE_TAG: "data.table", VERSION_TAG: "data.version"}
+    for tag, key in keys.items():
+        yield key, run.data.tags.get(tag), reads[tag]
+    for key in _KEPT_OF_DATA:
+        yield f"data.{key}", getattr(old.data, key), getattr(new.data, key)
+    for key in _KEPT:
+        yield key, getattr(old, key), getattr(new, key)
+
+
+def _require_the_same(run_id: str, values: Iterator[Any]) -> None:
+    for key, old, new in values:
+        if old != new:
+            raise ConfigurationError(
+                f"continue_from: {key} is {new} and was {old} in run {run_id}, whose training goes on with its whole "
+                f"state; leave the key as it was, or take its weights alone as warm_start: runs:/{run_id}"
+            )

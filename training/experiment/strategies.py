@@ -1,0 +1,162 @@
+"""Where the ranks of a trial run: the experiment's strategy, or the one that `auto` chooses, and why."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ...errors import ConfigurationError
+from ..configuration.experiment import ExperimentConfig, Resources
+from ..runner.placement.gpus import list_driver_gpus
+from ..runner.runner import KERAS_MODULES, HorovodRunner
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+logger = logging.getLogger(__name__)
+
+_ALONE = "one slot"
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """How a trial is spread over slots.
+
+    Attributes:
+        name: `single`, `mirrored`, `horovod_local` or `horovod_cluster`.
+        np: Ranks as HorovodRunner counts them: negative as processes here, positive as Spark tasks, 0 for every slot.
+        replicas: Devices of each process that share its batches.
+        use_gpu: As for HorovodRunner.
+        env: Environment variables of the ranks, besides the experiment's.
+    """
+
+    name: str
+    np: int
+    replicas: int = 1
+    use_gpu: bool | None = None
+    env: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, config: ExperimentConfig, spark: SparkSession | None = None, np: int | None = None) -> Strategy:
+        """Gives the strategy of an experiment, and says on stderr which one `auto` has chosen, and why.
+
+        Args:
+            config: The experiment.
+            spark: A session that was given; without one the active session counts.
+            np: Ranks in place of the config's `slots_per_trial`.
+
+        Raises:
+            ConfigurationError: If this machine has not the GPUs, or the batch cannot be shared equally.
+        """
+        resources = config.resources
+        if np is not None and resources.strategy != "mirrored":
+            return cls(_name_of(np), np, use_gpu=resources.use_gpu)
+        name: str = resources.strategy
+        slots = resources.slots_per_trial
+        if name == "auto":
+            name, why = chosen(config, spark)
+            if slots > 1:
+                _say(f"is {name}, because of {why}")
+        if name == "mirrored" and slots > 1:
+            return _mirrored(config)
+        np = slots if name == "horovod_cluster" else -slots
+        return cls(name, np, use_gpu=resources.use_gpu)
+
+    def runner(
+        self,
+        resources: Resources,
+        name: str,
+        spark: SparkSession | None,
+        *,
+        environment: Mapping[str, str] | None = None,
+        driver_log_verbosity: str = "log_callback_only",
+    ) -> HorovodRunner:
+        """Makes the launcher of the ranks.
+
+        Args:
+            resources: The experiment's.
+            name: As for HorovodRunner.
+            spark: The session for ranks on executors; None takes the active one, or starts one.
+            environment: Further variables of the ranks; the experiment's own win.
+            driver_log_verbosity: As for HorovodRunner.
+        """
+        return HorovodRunner(
+            np=self.np,
+            driver_log_verbosity=driver_log_verbosity,
+            stall_timeout_s=resources.stall_timeout_s,
+            slots_wait_s=resources.slots_wait_s,
+            use_gpu=self.use_gpu,
+            env={**self.env, **(environment or {}), **resources.env},
+            driver_port=resources.driver_port or 0,
+            preload=KERAS_MODULES,
+            name=name,
+            spark=spark,
+        )
+
+
+def chosen(config: ExperimentConfig, spark: SparkSession | None) -> tuple[str, str]:
+    """Chooses where a trial runs; gives the strategy's name and the reason.
+
+    Args:
+        config: The experiment.
+        spark: A session that was given; without one the active session counts.
+    """
+    slots = config.resources.slots_per_trial
+    if slots == 1:
+        return "single", _ALONE
+    there = _cluster_slots(spark, config.resources)
+    if there >= slots:
+        return "horovod_cluster", f"{there} slots of the Spark session's executors"
+    gpus = len(list_driver_gpus()) if config.resources.use_gpu is not False else 0
+    if gpus >= slots and config.optimizations.aggregation_frequency == 1:
+        return "mirrored", f"{gpus} GPUs of this machine"
+    lacking = f"a Spark session with {there} slots" if there else "no Spark session with executors"
+    return "horovod_local", f"{slots} slots, {lacking} and {gpus} GPUs here"
+
+
+def _name_of(np: int) -> str:
+    return "horovod_cluster" if np >= 0 else "single" if np == -1 else "horovod_local"
+
+
+def _cluster_slots(spark: SparkSession | None, resources: Resources) -> int:
+    """Counts the slots of the session's executors; 0 without a session, for a local one and for Spark Connect's."""
+    session = spark
+    if session is None and "pyspark" in sys.modules:
+        from ...spark.session import running_session
+
+        session = running_session()
+    if session is None or "connect" in type(session).__module__ or session.sparkContext.master.startswith("local["):
+        return 0
+    from ..runner.spark.slots import total_slots
+
+    return total_slots(session, resources.slots_wait_s, enough=resources.slots_per_trial, notice=_say)
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"lakelens: strategy auto {text}\n")
+
+
+def _mirrored(config: ExperimentConfig) -> Strategy:
+    resources = config.resources
+    slots = resources.slots_per_trial
+    if config.global_batch_size % slots:
+        raise ConfigurationError(
+            f"hyperparameters.global_batch_size {config.global_batch_size} cannot be shared equally by {slots} "
+            f"devices, as strategy mirrored does; make it a multiple of {slots}, or choose horovod_local"
+        )
+    gpus = list_driver_gpus() if resources.use_gpu is not False else []
+    if gpus or resources.use_gpu:
+        if len(gpus) < slots:
+            raise ConfigurationError(
+                f"strategy mirrored uses the GPUs of this machine: it has {len(gpus)}, and resources.slots_per_trial "
+                f"is {slots}; horovod_cluster uses the slots of executors, use_gpu: false this machine's CPU"
+            )
+        shown = {"CUDA_VISIBLE_DEVICES": ",".join(gpus[:slots]), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    else:
+        logger.warning("strategy mirrored: no GPU here; %d logical CPU devices share the cores", slots)
+        shown = {"CUDA_VISIBLE_DEVICES": "-1"}
+    # The launcher deals one GPU to a rank; this rank is shown all of them.
+    return Strategy("mirrored", -1, slots, use_gpu=False, env=shown)

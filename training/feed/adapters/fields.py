@@ -1,0 +1,160 @@
+"""The columns of a feed as Petastorm describes them: which are meant, and each one's NumPy type and shape."""
+
+from __future__ import annotations
+
+import json
+import re
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ....errors import InvalidArgumentError
+from ....options import closest
+from .petastorm_parts import NGram, Unischema, UnischemaField, transform_schema
+
+if TYPE_CHECKING:
+    from ..feed import DeltaFeed
+
+# Delta type -> the type that Petastorm gives such a column.
+_TYPES: dict[str, Any] = {
+    "byte": np.int8,
+    "short": np.int16,
+    "integer": np.int32,
+    "long": np.int64,
+    "float": np.float32,
+    "double": np.float64,
+    "boolean": np.bool_,
+    "string": np.str_,
+    "binary": np.bytes_,
+    "date": np.datetime64,
+    "timestamp": np.datetime64,
+    "timestamp_ntz": np.datetime64,
+}
+# Stands for a type that no tensor has: a transform may read such a column, and has to replace it or take it away.
+_NESTED = np.object_
+# PyTorch has no tensors of these.
+_NOT_IN_TORCH = (np.str_, np.bytes_, np.datetime64)
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Names the nearest of some names in parentheses; empty where none is near."""
+    near = closest(name, known)
+    return f" (did you mean {near!r}?)" if near else ""
+
+
+def chosen_columns(feed: DeltaFeed, columns: Sequence[Any] | None) -> list[str]:
+    """Finds the columns that are meant by names, by regular expressions or by fields of a Unischema.
+
+    Args:
+        feed: The feed.
+        columns: As Petastorm's `schema_fields`; None is all columns that have a tensor form, and warns of the others.
+
+    Returns:
+        Names in the order of the table.
+
+    Raises:
+        InvalidArgumentError: If one is not in the table, or it is an NGram.
+    """
+    known = feed.plan.schema
+    if columns is None:
+        flat = [name for name in known if _field(name, known[name]).numpy_dtype is not _NESTED]
+        if len(flat) < len(known):
+            left_out = ", ".join(name for name in known if name not in flat)
+            warnings.warn(
+                f"{feed.location}: columns without a tensor form are left out: {left_out}; name the columns to read "
+                "with columns=[...]",
+                stacklevel=2,
+            )
+        return flat
+    if isinstance(columns, NGram):
+        raise InvalidArgumentError(
+            "columns=NGram(...): rows come in shuffled order, so that there are no windows of neighbouring rows; give "
+            "names of columns, and build the windows as rows of the table"
+        )
+    if isinstance(columns, str):
+        raise InvalidArgumentError(f"columns={columns!r}: give a list of names, such as columns=[{columns!r}]")
+    wanted: set[str] = set()
+    for column in columns:
+        name = str(getattr(column, "name", column))
+        found = [name] if name in known else [other for other in known if _matches(name, other)]
+        if not found:
+            raise InvalidArgumentError(
+                f"columns: {feed.location} has no column {name!r}{nearest(name, known)}; it has {', '.join(known)}"
+            )
+        wanted.update(found)
+    if not wanted:
+        raise InvalidArgumentError(f"columns=[]: name at least one column of {feed.location}: {', '.join(known)}")
+    return [name for name in known if name in wanted]
+
+
+def schema_of(feed: DeltaFeed, columns: Sequence[str], transform: Any) -> tuple[Any, Any]:
+    """Describes the columns before and after a transform.
+
+    Args:
+        feed: The feed.
+        columns: Names of the columns.
+        transform: A TransformSpec, or None.
+
+    Returns:
+        Two of Petastorm's Unischemas.
+
+    Raises:
+        InvalidArgumentError: If the transform selects or removes a column that is not there, or one that comes out has
+            no tensor form.
+    """
+    stored = Unischema("feed", [_field(name, feed.plan.schema[name]) for name in columns])
+    given = stored
+    if transform is not None:
+        edited = [field[0] for field in transform.edit_fields]
+        for part in ("removed_fields", "selected_fields"):
+            for name in getattr(transform, part) or ():
+                if name not in columns and name not in edited:
+                    raise InvalidArgumentError(
+                        f"transform_spec: {part} names {name!r}, which is none of the columns"
+                        f"{nearest(name, [*columns, *edited])}: {', '.join(columns)}"
+                    )
+        given = transform_schema(stored, transform)
+    for name, field in given.fields.items():
+        if field.numpy_dtype is _NESTED:
+            raise InvalidArgumentError(
+                f"column {name!r} of {feed.location} is {feed.plan.schema[name]}, which has no tensor form; leave it "
+                "out of columns, or make numbers of it with a transform_spec"
+            )
+    if not given.fields:
+        raise InvalidArgumentError("transform_spec: no column is left after it")
+    return stored, given
+
+
+def require_torch_types(schema: Any) -> None:
+    """Checks that PyTorch has tensors for all fields.
+
+    Raises:
+        InvalidArgumentError: If not; names the fields and the ways out.
+    """
+    refused = [name for name, field in schema.fields.items() if field.numpy_dtype in _NOT_IN_TORCH]
+    if refused:
+        raise InvalidArgumentError(
+            f"PyTorch has no tensors of text, bytes, decimals and times: {', '.join(refused)}; leave them out with "
+            "columns=[...], or make numbers of them with a transform_spec, such as lakelens.decode_images(height, "
+            "width) of images"
+        )
+
+
+def _matches(pattern: str, name: str) -> bool:
+    try:
+        return re.fullmatch(pattern, name) is not None
+    except re.error:
+        return False
+
+
+def _field(name: str, declared: str) -> Any:
+    if declared.startswith("{"):
+        nested = json.loads(declared)
+        element = nested.get("elementType") if nested["type"] == "array" else None
+        kind = _TYPES.get(element, _NESTED) if isinstance(element, str) else _NESTED
+        return UnischemaField(name, kind, () if kind is _NESTED else (None,), None, True)
+    # Petastorm's TensorFlow adapter fails on an array of Decimals.
+    kind = np.str_ if declared.startswith("decimal") else _TYPES.get(declared, _NESTED)
+    return UnischemaField(name, kind, (), None, True)

@@ -1,0 +1,285 @@
+"""The feed behind the contract of Petastorm's Reader: an iterator of named tuples of arrays, a shard of every epoch."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import warnings
+from collections import deque
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ....errors import FeedError, InvalidArgumentError, NotSupportedError
+from ..buffers import BatchBuffers
+from ..columns import Columns, column_array
+from ..image_rows import image_columns_of, images_of
+from ..plan.epoch_order import RankBatches
+from ..plan.position import Start
+from ..rank_batches import RowBatch
+from ..tf_pipeline import Pass, remembered
+from .fields import chosen_columns, schema_of
+from .transforms import ImageDecoding, apply_transform
+
+if TYPE_CHECKING:
+    from ..feed import DeltaFeed
+    from ..read_options import ReaderOutput
+
+# Without a batch size, so many bytes of a shard's rows come at a time: enough to hide what an item costs in Python.
+_ITEM_BYTES = 16 << 20
+_MOST_ROWS = 1024
+# How launchers tell a process the number of processes: Horovod's, and torchrun's, which TorchDistributor uses.
+_WORLD_SIZES = ("HOROVOD_SIZE", "WORLD_SIZE")
+
+
+class FeedReader:
+    """One shard of a feed's epochs; `DeltaFeed.petastorm_reader` makes it and describes the arguments.
+
+    Safe to iterate in one thread and to stop in another. It reads from the first `next` on.
+
+    Attributes:
+        schema: Petastorm's Unischema of what comes out.
+        ngram: None.
+        batched_output: True: every item holds many rows.
+        num_epochs: Epochs until the data ends; None never ends.
+        last_row_consumed: Whether the data has ended; `reset` goes on with the epochs that follow.
+        stopped: Whether `stop` was called.
+    """
+
+    ngram = None
+    batched_output = True
+    is_batched_reader = True
+
+    def __init__(self, feed: DeltaFeed, shard: int, shards: int, output: ReaderOutput) -> None:
+        self._feed = feed
+        self._output = output
+        self._transform = output.transform_spec
+        columns = chosen_columns(feed, output.columns)
+        self._stored, self.schema = schema_of(feed, columns, self._transform)
+        self._decoding = self._transform if isinstance(self._transform, ImageDecoding) else None
+        read = list(columns)
+        if self._decoding is not None:
+            if self._decoding.image_column not in columns:
+                raise InvalidArgumentError(
+                    f"decode_images: column {self._decoding.image_column!r} is none of the columns {', '.join(columns)}"
+                )
+            read = list(dict.fromkeys([*read, *image_columns_of(feed, self._decoding.image_column)]))
+        self._read = read
+        rows = output.batch_size or self._rows_of_an_item()
+        self.batches = RankBatches(feed.rows, rows * shards, shard, shards)
+        self._item_rows = rows
+        _require_rows(feed, self.batches, output)
+        shape = (rows, *self._decoding.shape) if self._decoding is not None else (0,)
+        self._buffers = BatchBuffers(shape, "uint8")
+        self.num_epochs = output.epochs
+        self._epoch = 0
+        self.last_row_consumed = False
+        self.stopped = False
+        self._failed = False
+        self._given = {"items": 0, "rows": 0}
+        self._ahead: deque[Future[Columns]] = deque()
+        self._items: Iterator[Columns] | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def bytes_held(self) -> int:
+        """Bytes of items that are in memory at once: being made, waiting, and in use."""
+        return (self._output.threads + 2) * self._item_rows * self._row_bytes()
+
+    @property
+    def diagnostics(self) -> dict[str, int]:
+        """What was given so far, and how many items are on their way."""
+        return {"output_queue_size": len(self._ahead), **self._given}
+
+    def __iter__(self) -> FeedReader:
+        return self
+
+    def __next__(self) -> Any:
+        with self._lock:
+            if self.stopped or self._failed:
+                why = "was stopped" if self.stopped else "has failed before"
+                raise FeedError(f"the reader of {self._feed.location} {why}; make a new one with petastorm_reader")
+            if self._items is None:
+                self._items = remembered(self._through(Start(self._epoch)))
+            try:
+                item = next(self._items)
+            except StopIteration:
+                self.last_row_consumed = True
+                raise
+            except BaseException:
+                self._failed = True  # the next call would find the end of the data
+                raise
+            self._given["items"] += 1
+            self._given["rows"] += len(next(iter(item.values())))
+            return self.schema.make_namedtuple(**item)
+
+    next = __next__
+
+    def reset(self) -> None:
+        """Goes on with the epochs that follow, once the data has ended.
+
+        Raises:
+            NotSupportedError: If it has not.
+        """
+        with self._lock:
+            if not self.last_row_consumed or self.num_epochs is None:
+                raise NotSupportedError(
+                    "reset: the data has not ended; a reader is reset after its last row, make a new one instead"
+                )
+            self._epoch += self.num_epochs
+            self._items = None
+            self.last_row_consumed = False
+
+    def stop(self) -> None:
+        """Ends the reading; `join` waits for it."""
+        self.stopped = True
+
+    def join(self) -> None:
+        """Waits until an item that is being made is done, and ends the threads."""
+        self.stopped = True
+        with self._lock:
+            if self._items is not None:
+                self._items.close()  # type: ignore[attr-defined]
+                self._items = None
+
+    def __enter__(self) -> FeedReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        self.join()
+
+    def _through(self, start: Start) -> Iterator[Columns]:
+        """Yields the items of `num_epochs` epochs, the next ones being made in threads meanwhile."""
+        passed = Pass(self.batches, start, self.num_epochs, self._output)
+        with passed.open(self._feed, self._read) as reader:
+            pool = ThreadPoolExecutor(self._output.threads, thread_name_prefix="lakelens-transform")
+
+            def submit(batch: RowBatch) -> Future[Columns]:
+                return pool.submit(self._item, batch)
+
+            try:
+                # Not a loop, whose variable would keep the last batch while the next one is waited for.
+                for made in map(submit, itertools.compress(reader, self._wanted())):
+                    self._ahead.append(made)
+                    if len(self._ahead) > self._output.threads:
+                        yield self._ahead.popleft().result()
+                while self._ahead:
+                    yield self._ahead.popleft().result()
+            finally:
+                pool.shutdown(wait=True, cancel_futures=True)
+                self._ahead.clear()
+
+    def _wanted(self) -> Iterator[bool]:
+        """Tells of each batch of an epoch, over and over, whether it is given: the last one may be no whole one."""
+        steps = self.batches.steps()
+        is_whole = self.batches.rows % self.batches.batch_size == 0
+        has_rows = len(self.batches.real_rows(steps - 1)) > 0
+        last = has_rows and (is_whole or not self._output.drop_last)
+        return itertools.cycle([*itertools.repeat(True, steps - 1), last])
+
+    def _item(self, padded: RowBatch) -> Columns:
+        """Makes the columns of some rows; padding is left out."""
+        count = padded.real
+        batch = RowBatch(padded.groups[:count], padded.rows[:count], padded.weights[:count], count)
+        fill = self._output.fill or {}
+        decoding = self._decoding
+        decoded = decoding.image_column if decoding is not None else None
+        columns = {
+            name: self._column(batch, name, field, fill)
+            for name, field in self._stored.fields.items()
+            if name != decoded
+        }
+        if decoding is not None:
+            pixels = self._buffers.take()[:count]
+            origins = batch.origins()
+            decoding.decode(
+                images_of(self._feed, batch, decoding.image_column, self._read),
+                pixels,
+                lambda row: self._feed.describe_row(*origins[row].tolist()),
+            )
+            columns[decoding.image_column] = pixels
+        elif self._transform is not None:
+            columns = apply_transform(self._transform, columns, self.schema)
+        return columns
+
+    def _column(self, batch: RowBatch, name: str, field: Any, fill: Mapping[str, Any]) -> Any:
+        array = column_array(self._feed, batch, name, fill)
+        if field.numpy_dtype is np.str_ and not field.shape:
+            return array.astype(np.str_)
+        if not field.shape:
+            return array
+        lengths = {len(value) for value in array}
+        if len(lengths) > 1:
+            raise InvalidArgumentError(
+                f"column {name!r} of {self._feed.location} holds arrays of lengths {min(lengths)} to {max(lengths)}; a "
+                "tensor has one length: leave the column out, or pad it in the table"
+            )
+        try:
+            return np.array(array.tolist(), dtype=field.numpy_dtype)
+        except (TypeError, ValueError) as error:
+            raise InvalidArgumentError(
+                f"column {name!r} of {self._feed.location} holds arrays with a null ({error}); leave the column out"
+            ) from error
+
+    def _row_bytes(self) -> int:
+        """Bytes of a row, on average: as it is stored, and its arrays of known shape."""
+        shaped = sum(
+            int(np.prod(field.shape)) * np.dtype(field.numpy_dtype).itemsize
+            for field in self.schema.fields.values()
+            if field.shape and None not in field.shape
+        )
+        return max(1, self._feed.plan.row_bytes + shaped)
+
+    def _rows_of_an_item(self) -> int:
+        return min(_MOST_ROWS, max(1, _ITEM_BYTES // self._row_bytes()))
+
+
+def shard_of(cur_shard: int | None, shard_count: int | None) -> tuple[int, int]:
+    """Checks a shard and the number of shards; neither means all rows.
+
+    Raises:
+        InvalidArgumentError: If only one is given, or they do not fit.
+    """
+    if cur_shard is None and shard_count is None:
+        sizes = {name: os.environ.get(name) for name in _WORLD_SIZES}
+        running = [f"{name}={size}" for name, size in sizes.items() if size and size != "1"]
+        if running:
+            warnings.warn(
+                f"{running[0]}, and no cur_shard and shard_count are given: every process reads all rows; give "
+                "cur_shard its rank and shard_count the number of processes",
+                stacklevel=3,
+            )
+        return 0, 1
+    if cur_shard is None or shard_count is None:
+        raise InvalidArgumentError(f"cur_shard={cur_shard}, shard_count={shard_count}: give both or neither")
+    whole = all(isinstance(value, (int, np.integer)) for value in (cur_shard, shard_count))
+    if not whole or not 0 <= cur_shard < shard_count:
+        raise InvalidArgumentError(
+            f"cur_shard={cur_shard!r}, shard_count={shard_count!r}: shards are whole numbers from 0 to shard_count - 1"
+        )
+    return int(cur_shard), int(shard_count)
+
+
+def _require_rows(feed: DeltaFeed, batches: RankBatches, output: ReaderOutput) -> None:
+    """Checks that every shard has a row, and, where incomplete batches are dropped, a batch.
+
+    Raises:
+        InvalidArgumentError: If not.
+    """
+    if batches.size > feed.rows:
+        raise InvalidArgumentError(
+            f"shard_count={batches.size}: {feed.location}@{feed.version} has {feed.rows} rows for it, so that some "
+            "shards would be empty; give fewer shards"
+        )
+    if output.drop_last and batches.batch_size > feed.rows:
+        raise InvalidArgumentError(
+            f"drop_last=True: batch_size={batches.local_rows} on {batches.size} shards is more than the {feed.rows} "
+            f"rows of {feed.location}@{feed.version}, so that no batch is left; give a smaller batch_size"
+        )

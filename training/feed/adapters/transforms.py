@@ -1,0 +1,136 @@
+"""What happens to rows between the table and the reader's named tuples: a user's TransformSpec, or decoded images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ....errors import BadRowError, ImageError, InvalidArgumentError
+from ....etl.images.stored_image import CHANNELS, PixelDecoder, StoredImage
+from ....etl.model import schema
+from .fields import nearest
+from .petastorm_parts import TransformSpec
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ..columns import Columns
+
+
+class ImageDecoding(TransformSpec):  # type: ignore[misc]
+    """A TransformSpec that decodes a column of stored images; `lakelens.decode_images` makes it.
+
+    The feed's reader decodes straight into the batch. Anything else that takes a TransformSpec calls `func` on frames.
+
+    Args:
+        height: Height in pixels of every image that comes out.
+        width: Width in pixels.
+        image_column: Name of the column.
+    """
+
+    def __init__(self, height: int, width: int, image_column: str) -> None:
+        super().__init__(self._on_frame, edit_fields=[(image_column, np.uint8, (height, width, CHANNELS), False)])
+        self.shape = (height, width, CHANNELS)
+        self.image_column = image_column
+        self._decoder = PixelDecoder()
+
+    def decode(
+        self, images: Sequence[StoredImage], pixels: npt.NDArray[np.uint8], describe: Callable[[int], str]
+    ) -> None:
+        """Decodes images into `pixels`: uint8 [rows, height, width, 3].
+
+        Args:
+            images: What each row stores.
+            pixels: Where the images go.
+            describe: Names a row in the error.
+
+        Raises:
+            BadRowError: If an image does not decode.
+        """
+        for row, image in enumerate(images):
+            try:
+                self._decoder.decode(image, pixels[row])
+            except ImageError as error:
+                raise BadRowError(
+                    f"{describe(row)} does not decode to {self.shape[0]} x {self.shape[1]} pixels: {error}; repair the "
+                    "row, or leave it out with filters"
+                ) from error
+
+    def _on_frame(self, frame: pd.DataFrame) -> pd.DataFrame:
+        forms, heights, widths = (
+            frame[name] if name in frame else [None] * len(frame)
+            for name in (schema.FORMAT, schema.HEIGHT, schema.WIDTH)
+        )
+        images = list(map(StoredImage, frame[self.image_column], forms, heights, widths))
+        pixels = np.empty((len(images), *self.shape), dtype=np.uint8)
+        self.decode(images, pixels, lambda row: f"row {row} of the frame")
+        return frame.assign(**{self.image_column: list(pixels)})
+
+
+def apply_transform(spec: Any, columns: Columns, given: Any) -> Columns:
+    """Applies a TransformSpec to some rows.
+
+    Args:
+        spec: The TransformSpec; its function takes a pandas frame and gives one.
+        columns: The columns before it.
+        given: Unischema of the columns after it.
+
+    Returns:
+        The columns after it, of the declared types and shapes.
+
+    Raises:
+        InvalidArgumentError: If the function asks for a column that is not there, or gives something else than it
+            declares.
+    """
+    import pandas as pd
+
+    frame = pd.DataFrame({name: list(array) if array.ndim > 1 else array for name, array in columns.items()})
+    if spec.func is None:
+        frame = frame[list(given.fields)]
+    else:
+        try:
+            frame = spec.func(frame)
+        except KeyError as error:
+            name = error.args[0] if error.args else None
+            if not isinstance(name, str) or name in columns:
+                raise
+            raise InvalidArgumentError(
+                f"transform_spec: its function asks for column {name!r}{nearest(name, columns)}; the columns are "
+                f"{', '.join(columns)}"
+            ) from error
+    if not isinstance(frame, pd.DataFrame):
+        raise InvalidArgumentError(
+            f"transform_spec: its function gave {type(frame).__name__}; it is called with a pandas DataFrame of many "
+            "rows, as by make_batch_reader, and has to give one"
+        )
+    left = set(frame.columns) - set(spec.removed_fields)
+    if left != set(given.fields):
+        raise InvalidArgumentError(
+            f"transform_spec: its function gave the columns {', '.join(sorted(map(str, left)))}, declared are "
+            f"{', '.join(sorted(given.fields))}; name changed columns in edit_fields and others in removed_fields or "
+            "selected_fields"
+        )
+    return {name: _array(name, frame[name], field) for name, field in given.fields.items()}
+
+
+def _array(name: str, values: pd.Series[Any], field: Any) -> npt.NDArray[Any]:
+    if not field.shape:
+        array: npt.NDArray[Any] = values.to_numpy()
+        if array.dtype.kind in "biuf":
+            array = array.astype(field.numpy_dtype, copy=False)
+        return array.astype(np.str_) if field.numpy_dtype is np.str_ else array
+    found = [np.asarray(value) for value in values]
+    for value in found:
+        fits = len(value.shape) == len(field.shape) and all(
+            expected in (None, side) for expected, side in zip(field.shape, value.shape, strict=True)
+        )
+        if not fits or value.shape != found[0].shape:
+            raise InvalidArgumentError(
+                f"column {name!r}: a row has shape {list(value.shape)}, expected is {list(field.shape)}, the same for "
+                "all rows; make them equal in the transform_spec"
+            )
+    stacked: npt.NDArray[Any] = np.stack(found).astype(field.numpy_dtype, copy=False)
+    return stacked

@@ -1,0 +1,112 @@
+"""The files that people judge a finished run by: learning curves, confusion matrix, metrics by class, TensorBoard."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...errors import MissingDependencyError
+from ...tracking.run_writer import RunWriter
+from ..segments.evaluation import EVALUATION_FILE, read_counts
+from ..tasks.task import Task
+from .run_plots import draw_confusion_matrix, draw_learning_curves
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+logger = logging.getLogger(__name__)
+
+VALIDATION_ARTIFACT, TENSORBOARD_ARTIFACT, CURVES_FILE = "validation", "tensorboard", "learning_curves.png"
+# What a run records beside the metrics of its model.
+_NO_CURVES = ("best_", "system/", "epoch_seconds", "images_per_second", "feed_wait_share")
+
+History = Mapping[str, Sequence[tuple[int, float, int]]]
+
+
+def log_run_files(writer: RunWriter, task: Task, folder: Path, best_epoch: int | None, counted: str) -> None:
+    """Has the files written into the run, once its metrics are there.
+
+    Without matplotlib the pictures are left out, with a warning.
+
+    Args:
+        writer: Of the run.
+        task: What the labels are.
+        folder: The run's folder, with what rank 0 has counted in validation.
+        best_epoch: The epoch whose checkpoint is kept; None for none.
+        counted: What metrics are recorded by: `epoch` or `step`.
+    """
+    writer.log_files(validation_files(task, folder))
+    writer.at_end(lambda client, run_id: _log_history(client, run_id, best_epoch, counted))
+    writer.at_end(lambda _client, _run_id: (folder / EVALUATION_FILE).unlink(missing_ok=True))
+
+
+def validation_files(task: Task, folder: Path) -> dict[str, bytes]:
+    """Makes what a task evaluates a model by: contents by path; none where nothing was counted."""
+    counts = read_counts(folder)
+    if not counts:
+        return {}
+    evaluation = task.evaluate(counts)
+    files = {f"{VALIDATION_ARTIFACT}/{name}": text.encode() for name, text in evaluation.tables.items()}
+    if evaluation.confusion is not None:
+        try:
+            picture = draw_confusion_matrix(evaluation.confusion, task.class_names)
+            files[f"{VALIDATION_ARTIFACT}/confusion_matrix.png"] = picture
+        except MissingDependencyError as error:
+            logger.warning("the run gets no picture of its confusion matrix: %s", error)
+    return files
+
+
+def _log_history(client: MlflowClient, run_id: str, best_epoch: int | None, counted: str) -> None:
+    names = [name for name in client.get_run(run_id).data.metrics if not name.startswith(_NO_CURVES)]
+    history = {
+        name: [(point.step, point.value, point.timestamp) for point in client.get_metric_history(run_id, name)]
+        for name in sorted(names)
+    }
+    if not history:
+        return
+    with tempfile.TemporaryDirectory(prefix="lakelens-curves-") as place:
+        curves = {name: [(step, value) for step, value, _ in points] for name, points in history.items()}
+        try:
+            Path(place, CURVES_FILE).write_bytes(draw_learning_curves(curves, best_epoch, counted))
+        except MissingDependencyError as error:
+            logger.warning("the run gets no picture of its learning curves: %s", error)
+        write_tensorboard_events(Path(place, TENSORBOARD_ARTIFACT), history)
+        client.log_artifacts(run_id, place)
+
+
+def write_tensorboard_events(folder: Path, history: History) -> None:
+    """Writes metrics as Keras' TensorBoard callback does: runs `train` and `validation`, names `epoch_<metric>`.
+
+    Args:
+        folder: Where TensorBoard looks for runs.
+        history: For each metric its steps, values and times in milliseconds since 1970; `val_x` goes with `x`.
+    """
+    try:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        # Its EventFileWriter would import TensorFlow.
+        from tensorboard.summary.writer.record_writer import RecordWriter
+    except ImportError as error:
+        logger.warning("the run gets no files for TensorBoard: %s", error)
+        return
+    for run, of_validation in {"train": False, "validation": True}.items():
+        points = [
+            (step, name.removeprefix("val_"), value, time_ms / 1000)
+            for name, values in history.items()
+            if name.startswith("val_") == of_validation
+            for step, value, time_ms in values
+        ]
+        if not points:
+            continue
+        (folder / run).mkdir(parents=True)
+        began = min(time_s for *_, time_s in points)
+        with (folder / run / f"events.out.tfevents.{began:.0f}.lakelens").open("wb") as file:
+            records = RecordWriter(file)
+            records.write(Event(wall_time=began, file_version="brain.Event:2").SerializeToString())
+            for step, name, value, time_s in sorted(points):
+                summary = Summary(value=[Summary.Value(tag=f"epoch_{name}", simple_value=value)])
+                records.write(Event(wall_time=time_s, step=step, summary=summary).SerializeToString())

@@ -1,0 +1,61 @@
+"""How the end of a rank is described, and which errors only follow from that of another rank; pure."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+# What another rank's failure looks like from the ranks that waited for it: Horovod's and Gloo's own words.
+_CONSEQUENCE_TYPES = frozenset({"HorovodInternalError"})
+_CONSEQUENCE_WORDS = (
+    "Horovod has been shut down",
+    "[gloo/transport/",
+    "/gloo/transport/",
+    "gloo/rendezvous/",
+    "Wait timeout after",
+    "Connection closed by peer",
+    "HTTP request failed.",
+)
+
+
+def is_consequence(type_name: str, message: str) -> bool:
+    """Returns whether an exception only says that some other rank went away."""
+    return type_name in _CONSEQUENCE_TYPES or any(words in message for words in _CONSEQUENCE_WORDS)
+
+
+def signal_name(number: int) -> str:
+    """Returns the name of a signal, such as SIGKILL."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def describe_raised(raised: dict[str, Any]) -> str:
+    """Says what a rank raised, and what to do about memory that was refused."""
+    text = f"raised {raised.get('type')}: {raised.get('message')}"
+    if str(raised.get("type")).rpartition(".")[2] in _REFUSED_MEMORY:
+        return f"{text.rstrip(': ')} (out of memory: use smaller batches, or give each rank more memory)"
+    return text
+
+
+# Python's, and TensorFlow's of a GPU or of its own allocator.
+_REFUSED_MEMORY = frozenset({"MemoryError", "_ArrayMemoryError", "ResourceExhaustedError"})
+
+
+def describe_end(end: dict[str, Any]) -> str:
+    """Says how a process ended that neither returned nor raised."""
+    peak = f"; its memory peaked at {end['peak_bytes'] / 2**20:.0f} MiB" if end.get("peak_bytes") else ""
+    if end.get("out_of_memory"):
+        return (
+            f"was killed by the kernel: out of memory{peak}; give each rank more memory, use smaller batches, or fewer "
+            f"ranks per host"
+        )
+    if end.get("signal"):
+        name = signal_name(end["signal"])
+        cause = " (kill -9, or the kernel when out of memory)" if name == "SIGKILL" else ""
+        return f"was ended by {name}{cause}{peak}"
+    code = end.get("exit_code")
+    if code == 0:
+        return "ended its process with exit code 0 before the training function had returned"
+    return f"ended with exit code {code} without an exception"

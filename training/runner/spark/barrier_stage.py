@@ -1,0 +1,122 @@
+"""The Spark job of one barrier stage, run by a thread of the driver."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ..placement.job import Job
+from .barrier_task import TaskPlan, task_function
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True)
+class StageEnd:
+    """The Spark job has ended.
+
+    Attributes:
+        chunks: What the tasks returned; None if it failed.
+        error: Why it failed.
+    """
+
+    chunks: list[bytes] | None
+    error: Exception | None
+
+
+class BarrierStage:
+    """One barrier stage of a job; starts nothing until `start`.
+
+    Args:
+        spark: The session.
+        job: The job.
+        on_end: Called in the stage's thread when the Spark job has ended.
+    """
+
+    def __init__(self, spark: SparkSession, job: Job, on_end: Callable[[StageEnd], None]) -> None:
+        self._spark, self._job, self._on_end = spark, job, on_end
+        self._tag = f"lakelens-{secrets.token_hex(8)}"
+        self._payload = spark.sparkContext.broadcast(job.payload)
+        self._thread: threading.Thread | None = None
+
+    @property
+    def is_started(self) -> bool:
+        """Whether `start` was called."""
+        return self._thread is not None
+
+    def start(self, address: str, port: int, *, want_lines: bool) -> None:
+        """Starts the stage, whose tasks connect to the driver at an address and port.
+
+        Args:
+            address: The address.
+            port: The port.
+            want_lines: Whether the tasks send every line that their ranks write.
+        """
+        from pyspark import InheritableThread
+
+        import lakelens
+
+        context, job, tag = self._spark.sparkContext, self._job, self._tag
+        plan = TaskPlan(
+            job=replace(job, payload=b""),
+            address=address,
+            port=port,
+            want_lines=want_lines,
+            version=lakelens.__version__,
+        )
+        body = task_function(plan, self._payload)
+
+        def run_stage() -> None:
+            chunks, error = None, None
+            try:
+                context.addJobTag(tag)
+                if context.getLocalProperty("spark.jobGroup.id") is None:
+                    context.setJobGroup(tag, f"lakelens: {job.name}, {job.size} ranks", interruptOnCancel=True)
+                else:
+                    context.setJobDescription(f"lakelens: {job.name}, {job.size} ranks")
+                chunks = context.parallelize(range(job.size), job.size).barrier().mapPartitions(body).collect()
+            except Exception as problem:  # noqa: BLE001 - told to the waiting thread, whatever it is
+                error = problem
+            self._on_end(StageEnd(chunks, error))
+
+        # The caller's scheduler pool and job group hold for this thread too: cancelling the caller's group cancels the
+        # job.
+        self._thread = InheritableThread(target=run_stage, name=f"lakelens-{job.name}", daemon=True)
+        self._thread.start()
+
+    def has_slots(self) -> bool:
+        """Returns whether the stage has its slots; a first task then still waits for its Python to start."""
+        tracker = self._spark.sparkContext._jsc.sc().statusTracker()
+        for job_id in tracker.getJobIdsForTag(self._tag):
+            info = self._spark.sparkContext.statusTracker().getJobInfo(job_id)
+            for stage_id in info.stageIds if info else []:
+                stage = self._spark.sparkContext.statusTracker().getStageInfo(stage_id)
+                if stage is not None and stage.numActiveTasks > 0:
+                    return True
+        return False
+
+    def other_jobs(self) -> str:
+        """Says how many other Spark jobs the session runs."""
+        tracker = self._spark.sparkContext.statusTracker()
+        count = max(0, len(tracker.getActiveJobsIds()) - 1)
+        return f"{count} other Spark jobs are running" if count else "no other Spark job of this session is running"
+
+    def cancel(self) -> None:
+        """Cancels the Spark job."""
+        with contextlib.suppress(Exception):
+            self._spark.sparkContext.cancelJobsWithTag(self._tag)
+
+    def release(self) -> None:
+        """Frees the broadcast function."""
+        with contextlib.suppress(Exception):
+            self._payload.destroy()
+
+    def join(self, timeout_s: float) -> None:
+        """Waits for the stage's thread."""
+        if self._thread is not None and self._thread.ident is not None:
+            self._thread.join(timeout=timeout_s)

@@ -1,0 +1,71 @@
+"""What a task counts on the validation rows of all ranks once a training has ended, of the checkpoint that it leaves.
+
+Rank 0 writes it into the folder of the run, where the driver reads it.
+"""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...errors import TrialError
+from ...stores.data_files import write_bytes
+from .. import distributed as world
+from ..checkpoints.keras_files import load_weights
+from ..checkpoints.manifests import MODEL_FILE
+from ..rank.process_context import log_to_driver
+
+if TYPE_CHECKING:
+    from ..tasks.task import Counts
+    from .prepared_rank import PreparedRank
+
+
+EVALUATION_FILE = "evaluation.npz"
+
+
+def read_counts(folder: Path) -> Counts:
+    """Reads what rank 0 has written into a folder; nothing where it has not."""
+    import numpy as np
+
+    path = folder / EVALUATION_FILE
+    if not path.exists():
+        return {}
+    with np.load(path, allow_pickle=False) as counts:
+        return dict(counts)
+
+
+def evaluate(prepared: PreparedRank, checkpoint: str) -> None:
+    """Counts over all ranks, in one more pass over the validation rows; every rank calls it.
+
+    Nothing is written without validation, or where model and labels do not fit the task.
+
+    Args:
+        prepared: The rank; its model gets the checkpoint's weights.
+        checkpoint: Folder of the checkpoint, on rank 0; "" for the weights as they are.
+    """
+    import numpy as np
+
+    validation, model, task = prepared.validation, prepared.model, prepared.job.task
+    if validation is None:
+        return
+    if prepared.rank == 0 and checkpoint:
+        load_weights(model, Path(checkpoint, MODEL_FILE))
+    world.broadcast_variables(list(model.weights), 0)
+    described = world.broadcast_object(prepared.described, 0, name="lakelens.described")
+    failure, counts = None, task.no_counts()
+    try:
+        counts = validation.count(model, task, described)
+    except TrialError as error:
+        failure = str(error)
+    failures = [found for found in world.allgather_object(failure, name="lakelens.counted") if found is not None]
+    if failures:
+        if prepared.rank == 0:
+            log_to_driver(f"the model is not evaluated by class: {failures[0]}")
+        return
+    names = list(counts)
+    sums = world.grouped_allreduce([counts[name] for name in names], name="lakelens.counts", op=world.Sum)
+    if prepared.rank == 0:
+        content = io.BytesIO()
+        np.savez(content, **{name: total.numpy() for name, total in zip(names, sums, strict=True)})
+        write_bytes(str(prepared.job.folder / EVALUATION_FILE), content.getvalue(), None)

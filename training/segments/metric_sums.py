@@ -1,0 +1,139 @@
+"""Metrics over ranks from the summed state of Keras' metrics: as if one process had seen the rows of all ranks.
+
+The mean of the ranks' values is another number for every metric that is no mean over rows, such as precision or AUC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from ...errors import TrialError
+from .. import distributed as world
+from ..trials.metrics import Goal, RankMetrics, mean_over_ranks
+
+_ONE_RANK = "only_first_replica"
+
+
+def check_metrics(model: keras.Model) -> None:
+    """Checks that the metrics of a built model can be combined over ranks; every rank finds the same.
+
+    Raises:
+        TrialError: If one keeps its state outside Keras' variables, or in one that says that it cannot be combined.
+    """
+    for metric in leaf_metrics(model):
+        if not metric.variables:
+            raise TrialError(
+                f"metric {metric.name!r} ({type(metric).__name__}) keeps no state in variables, so it cannot be "
+                "measured over several ranks; make its state with add_variable, or train on one rank"
+            )
+        for variable in metric.variables:
+            if _aggregation(variable) == "none":
+                raise TrialError(
+                    f"metric {metric.name!r} ({type(metric).__name__}) keeps {variable.name!r} with aggregation 'none' "
+                    "and cannot be measured over several ranks; make it with aggregation 'sum', or train on one rank"
+                )
+
+
+def check_goal(model: keras.Model, goal: Goal, *, validates: bool) -> None:
+    """Checks that a built model has the metric that decides; a step of the user's own may return others.
+
+    Args:
+        model: The model.
+        goal: What decides.
+        validates: Whether there are rows to validate on.
+
+    Raises:
+        MissingMetricError: If it has not.
+    """
+    steps = ("train_step", "test_step", "compute_metrics")
+    if any(getattr(type(model), step) is not getattr(keras.Model, step) for step in steps):
+        return
+    names = [metric.name for metric in leaf_metrics(model)]
+    asked = goal.metric.removeprefix("val_")
+    # A metric of several values, or of a model with several outputs, has these in its names.
+    if any(asked == name or asked.startswith(f"{name}_") or asked.endswith(f"_{name}") for name in names):
+        return
+    goal.value_in(dict.fromkeys([*names, *(f"val_{name}" for name in names if validates)], 0.0))
+
+
+def leaf_metrics(model: keras.Model) -> list[keras.metrics.Metric]:
+    """Lists a model's metrics, those that were given to `compile` one by one."""
+    found: list[keras.metrics.Metric] = []
+    for metric in model.metrics:
+        found += getattr(metric, "metrics", [metric])
+    return found
+
+
+def metrics_over_ranks(model: keras.Model, logs: Mapping[str, Any], rows: float) -> dict[str, float]:
+    """Gives the values of a model's metrics over the rows of all ranks; every rank calls it and gets the same.
+
+    The state of each metric is summed over ranks as its variables say (Keras' `aggregation`, which is `sum` unless a
+    metric sets it), and is this rank's again afterwards. Values that a `train_step` or `test_step` of the user's own
+    returns, and that are not the values of the model's metrics, are averaged over ranks by rows.
+
+    Args:
+        model: The model.
+        logs: This rank's values; empty on a rank that has measured nothing.
+        rows: Rows that this rank has measured them on.
+    """
+    values = plain(logs)
+    if world.size() == 1:
+        return values
+    variables = model.metrics_variables
+    shapes = [tuple(variable.shape) for variable in variables]
+    names = set(plain(model.get_metrics_result())) if _all_built(model) else set()
+    gathered = world.allgather_object((values, rows, shapes, names), name="lakelens.metrics")
+    logged = {name for others, *_ in gathered for name in others}
+    alike = all(other == shapes for _, _, other, _ in gathered) and all(names == logged for *_, names in gathered)
+    if not alike:
+        return mean_over_ranks(RankMetrics(count, others) for others, count, *_ in gathered)
+    with _summed(variables, len(gathered)):
+        return plain(model.get_metrics_result())
+
+
+def plain(logs: Mapping[str, Any]) -> dict[str, float]:
+    """Gives values as numbers; one that is an array becomes `name_0`, `name_1`, ..."""
+    found: dict[str, float] = {}
+    for name, value in logs.items():
+        array = np.asarray(value, np.float64)
+        if array.ndim == 0:
+            found[name] = float(array)
+        else:
+            found |= {f"{name}_{number}": float(each) for number, each in enumerate(array.ravel())}
+    return found
+
+
+@contextmanager
+def _summed(variables: Sequence[keras.Variable], ranks: int) -> Iterator[None]:
+    """Puts the state over all ranks into variables for the time of the block."""
+    mine = [np.asarray(variable) for variable in variables]
+    kinds = [_aggregation(variable) for variable in variables]
+    if mine:
+        # Sums in float64 are exact for counts and do not depend on the order of the ranks for all but the last digits
+        # of float32. A rank that does not count adds zero.
+        parts = [
+            np.zeros_like(value, np.float64) if kind == _ONE_RANK and world.rank() > 0 else value.astype(np.float64)
+            for kind, value in zip(kinds, mine, strict=True)
+        ]
+        sums = world.grouped_allreduce([tf.constant(part) for part in parts], name="lakelens.sums", op=world.Sum)
+        for variable, kind, total in zip(variables, kinds, sums, strict=True):
+            variable.assign(tf.cast(total / ranks if kind == "mean" else total, variable.dtype))
+    try:
+        yield
+    finally:
+        for variable, value in zip(variables, mine, strict=True):
+            variable.assign(value)
+
+
+def _aggregation(variable: keras.Variable) -> str:
+    return str(getattr(variable, "aggregation", "sum"))
+
+
+def _all_built(model: keras.Model) -> bool:
+    return all(getattr(metric, "built", True) for metric in model.metrics)

@@ -1,0 +1,123 @@
+"""A rank that trains segments of one trial after another, as the driver hands them out: TensorFlow is imported once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from ..checkpoints.checkpoint import Checkpoint
+from ..rank import process_context
+from .job import TrainingJob
+from .segment import SegmentOutcome, train_segment
+
+_ASK_AGAIN_S = 0.1
+# What differs from trial to trial; feeds, classes, seed and rules are those of the job that the rank was started with.
+_VALUES = ("hyperparameters", "batch_size", "epochs", "steps", "validation_period", "checkpoint_period")
+
+
+def segment_request(job: TrainingJob, start: Checkpoint | None) -> dict[str, Any]:
+    """Describes a segment in JSON values, for a rank that serves.
+
+    Args:
+        job: What is trained.
+        start: Where to go on; None is the training's start.
+    """
+    return {
+        **{name: getattr(job, name) for name in _VALUES},
+        "validations": sorted(job.validations),
+        "folder": str(job.folder),
+        "run_id": job.run.run_id,
+        "start": None if start is None else str(start.path),
+        "warm_start": None if job.warm_start is None else str(job.warm_start),
+    }
+
+
+def requested(request: Mapping[str, Any], job: TrainingJob) -> tuple[TrainingJob, Checkpoint | None]:
+    """Reads what `segment_request` gave.
+
+    Args:
+        request: It.
+        job: The job that the rank was started with.
+    """
+    start, weights = request["start"], request["warm_start"]
+    asked = replace(
+        job,
+        **{name: request[name] for name in _VALUES},
+        validations=frozenset(request["validations"]),
+        folder=Path(request["folder"]),
+        run=replace(job.run, run_id=request["run_id"]),
+        warm_start=None if weights is None else Path(weights),
+    )
+    return asked, None if start is None else Checkpoint(Path(start), "", {})
+
+
+def serve_segments(job: TrainingJob) -> int:
+    """Trains segments on this rank until the driver has none left.
+
+    Rank 0 asks the driver `{"next": outcome}`, with the outcome of the last segment or None; the answer is
+    `{"segment": request}`, `{"wait": True}` to ask again, or `{}` to end. Before each segment but the first the process
+    is put back to the state of a fresh one, so that a trial gives the same numbers in both.
+
+    Args:
+        job: A job of the same experiment.
+
+    Returns:
+        The number of segments.
+    """
+    from .. import distributed as world
+
+    world.init()
+    fresh = FreshState()
+    served = 0
+    outcome: dict[str, Any] | None = None
+    while True:
+        answer = _next(outcome) if world.rank() == 0 else None
+        answer = world.broadcast_object(answer, 0, name="lakelens.next")
+        if "segment" not in answer:
+            return served
+        if served:
+            fresh.restore()
+        outcome = asdict(_trained(*requested(answer["segment"], job)))
+        served += 1
+
+
+def _next(outcome: dict[str, Any] | None) -> dict[str, Any]:
+    answer = process_context.ask({"next": outcome})
+    while "wait" in answer:
+        time.sleep(_ASK_AGAIN_S)
+        answer = process_context.ask({"next": None})
+    return answer
+
+
+def _trained(job: TrainingJob, start: Checkpoint | None) -> SegmentOutcome:
+    # In a frame of its own, so that model and feed are gone before the next segment.
+    return train_segment(job, start)
+
+
+class FreshState:
+    """Keras' and TensorFlow's global settings as this process has them before its first training."""
+
+    def __init__(self) -> None:
+        import keras
+        import tensorflow as tf
+
+        self._dtype_policy = keras.config.dtype_policy()
+        self._floatx = keras.config.floatx()
+        self._epsilon = keras.config.epsilon()
+        self._image_data_format = keras.config.image_data_format()
+        self._eager = tf.config.functions_run_eagerly()
+
+    def restore(self) -> None:
+        """Removes what a training has left: graphs, names and seeds of layers, settings; its memory is freed."""
+        import keras
+        import tensorflow as tf
+
+        keras.utils.clear_session(free_memory=True)
+        keras.config.set_floatx(self._floatx)
+        keras.config.set_epsilon(self._epsilon)
+        keras.config.set_image_data_format(self._image_data_format)
+        keras.config.set_dtype_policy(self._dtype_policy)
+        tf.config.run_functions_eagerly(self._eager)

@@ -1,0 +1,98 @@
+"""One class per image."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ...errors import TrialError
+from .class_metrics import class_metrics, confusion_csv, per_class_csv
+from .task import Evaluation, Task
+
+if TYPE_CHECKING:
+    import keras
+
+    from .task import Counts
+
+LOGITS, PROBABILITIES = "logits", "probabilities"
+# Under which a description of a model's output says which of both it gives.
+VALUES_KEY = "values"
+_CONFUSION = "confusion"
+
+
+class Classification(Task):
+    """Labels are class numbers int32 [rows]; models give a value per class, or of two classes the second's alone."""
+
+    name: ClassVar[str] = "classification"
+    prediction_ddl: ClassVar[str] = (
+        "prediction INT, predicted_name STRING, probability FLOAT, probabilities ARRAY<FLOAT>, error STRING"
+    )
+
+    def check_output(self, model: keras.Model, output: Any) -> None:
+        """Checks that a model gives a value per class; see `Task.check_output`."""
+        classes = len(self.class_names)
+        if not isinstance(output, tuple) or not output or output[-1] is None or output[-1] == classes:
+            return
+        if output[-1] == 1 and classes == 2 and "categorical" not in _loss_name(model):
+            return  # the second class's probability
+        raise TrialError(
+            f"the model gives {output[-1]} values per image, the table has {classes} classes; build it for "
+            "context.num_classes, or of two classes for one value with binary_crossentropy"
+        )
+
+    def describe_output(self, model: keras.Model, image_shape: tuple[int, int, int]) -> dict[str, Any]:
+        """Says whether a model gives logits or probabilities; see `Task.describe_output`."""
+        from .model_values import gives_logits
+
+        logits = gives_logits(model, image_shape)
+        return {} if logits is None else {VALUES_KEY: LOGITS if logits else PROBABILITIES}
+
+    def no_counts(self) -> Counts:
+        """Gives a confusion matrix without rows."""
+        classes = len(self.class_names)
+        return {_CONFUSION: np.zeros((classes, classes), np.int64)}
+
+    def count(self, outputs: Any, labels: Any, described: Mapping[str, Any]) -> Counts:
+        """Counts the pairs of true and predicted class of a batch; see `Task.count`."""
+        classes = len(self.class_names)
+        values, given = np.asarray(outputs, np.float32), np.asarray(labels)
+        if values.ndim != 2 or values.shape[1] not in (1, classes):
+            raise TrialError(f"the model gives {values.shape}; a confusion matrix needs [rows, {classes}]")
+        if values.shape[1] == 1:
+            predicted = (values[:, 0] > (0.0 if described.get(VALUES_KEY) == LOGITS else 0.5)).astype(np.int64)
+        else:
+            predicted = values.argmax(axis=1)
+        true = given.argmax(axis=1) if given.ndim == 2 and given.shape[1] == classes else given.reshape(-1)
+        if true.shape != predicted.shape or not ((true >= 0) & (true < classes)).all():
+            raise TrialError(
+                f"the labels have shape {given.shape}; a confusion matrix needs a class number from 0 to {classes - 1} "
+                "per row"
+            )
+        pairs = np.bincount(true.astype(np.int64) * classes + predicted, minlength=classes * classes)
+        return {_CONFUSION: pairs.reshape(classes, classes).astype(np.int64)}
+
+    def evaluate(self, counts: Mapping[str, npt.NDArray[np.int64]]) -> Evaluation:
+        """Derives confusion matrix, precision, recall and F1 of each class; see `Task.evaluate`."""
+        confusion = counts[_CONFUSION]
+        per_class = per_class_csv(class_metrics(confusion, self.class_names))
+        tables = {"per_class.csv": per_class, "confusion.csv": confusion_csv(confusion, self.class_names)}
+        return Evaluation(tables, confusion)
+
+    def explain(self, text: str) -> str | None:
+        """Names a label that the model has no class for; see `Task.explain`."""
+        label = re.search(r"label value of (-?\d+) which is outside the valid range of \[0, (\d+)\)", text)
+        if label is None:
+            return None
+        return (
+            f"has a row with label {label[1]}, the model gives classes 0 to {int(label[2]) - 1}; correct the row's "
+            "label, or pass class_names that name every label"
+        )
+
+
+def _loss_name(model: keras.Model) -> str:
+    loss = model.loss
+    return loss if isinstance(loss, str) else str(getattr(loss, "name", None) or getattr(loss, "__name__", ""))

@@ -1,0 +1,185 @@
+"""Transfer learning: a backbone of keras.applications under a new head, then fine-tuning of its last layers."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import keras
+
+from ...errors import InvalidHyperparameters, TrialError
+from ...options import closest
+from .keras_trial import KerasTrial
+
+if TYPE_CHECKING:
+    from .context import TrialContext
+
+_NO_WEIGHTS, _IMAGENET = "none", "imagenet"
+
+
+class Transfer(KerasTrial):
+    """A backbone with frozen weights, an average over its last feature map, and one dense layer that is trained.
+
+    Hyperparameters: `backbone`, any model of keras.applications by name ("MobileNetV2"); its own `preprocess_input` is
+    part of the model. `weights` to begin with: "imagenet", which rank 0 downloads; the path of a file that
+    `save_weights` of that backbone has written, which rank 0 reads; or "none". `learning_rate` (0.001); `dropout` (0.2)
+    before the dense layer. `flip` (true), `shift` (0.06), `rotation` (0.03) and `zoom` (0.1): how images vary at random
+    while training, as parts of their side, of a full turn and of their size.
+
+    With `fine_tune_layers` above 0, so many of the backbone's last layers are trained too from epoch
+    `fine_tune_after` (1) on, and the learning rate is multiplied by `fine_tune_rate` (0.1) there. Batch normalisation
+    in the backbone keeps its statistics.
+    """
+
+    def __init__(self, context: TrialContext) -> None:
+        super().__init__(context)
+        self._thawed: list[keras.layers.Layer] = []
+
+    def build_model(self) -> keras.Model:
+        """Builds backbone and head for the job's image size and classes."""
+        hparam, seed = self.context.get_hparam, self.context.seed
+        inputs = keras.Input((*self.context.image_size, 3))
+        backbone, preprocess = self._backbone(hparam("backbone", "MobileNetV2"))
+        images = inputs
+        for layer in augmentation(
+            flip=hparam("flip", True),
+            shift=hparam("shift", 0.06),
+            rotation=hparam("rotation", 0.03),
+            zoom=hparam("zoom", 0.1),
+            seed=seed,
+        ):
+            images = layer(images)
+        features = backbone(preprocess(images), training=False)
+        features = keras.layers.GlobalAveragePooling2D()(features)
+        features = keras.layers.Dropout(hparam("dropout", 0.2), seed=seed)(features)
+        outputs = keras.layers.Dense(self.context.num_classes, "softmax", dtype="float32")(features)
+        model = keras.Model(inputs, outputs, name="transfer")
+        self._thaw(backbone)
+        model.compile(
+            optimizer=keras.optimizers.Adam(hparam("learning_rate", 0.001)),
+            loss="sparse_categorical_crossentropy",
+            weighted_metrics=["accuracy"],
+        )
+        return model
+
+    def keras_callbacks(self) -> list[keras.callbacks.Callback]:
+        """Lets fine-tuning begin at its epoch."""
+        after, rate = self.context.get_hparam("fine_tune_after", 1), self.context.get_hparam("fine_tune_rate", 0.1)
+        if not self._thawed:
+            return []
+        if after < 0 or rate <= 0:
+            raise InvalidHyperparameters(
+                f"fine_tune_after is {after} and fine_tune_rate is {rate}; give an epoch from 0 on and a factor above 0"
+            )
+        return [FineTuning(self._thawed, after, rate)]
+
+    def _thaw(self, backbone: keras.Model) -> None:
+        """Freezes the backbone but for the layers to be fine-tuned: the optimizer is made for these from the start."""
+        count = self.context.get_hparam("fine_tune_layers", 0)
+        layers = [layer for layer in backbone.layers if layer.weights and not _is_normalisation(layer)]
+        if not 0 <= count <= len(layers):
+            raise InvalidHyperparameters(
+                f"fine_tune_layers is {count}; {backbone.name} has {len(layers)} layers with weights to train"
+            )
+        for layer in backbone.layers:
+            layer.trainable = False
+        self._thawed = layers[len(layers) - count :]
+        for layer in self._thawed:
+            layer.trainable = True
+
+    def _backbone(self, name: str) -> tuple[keras.Model, Callable[[Any], Any]]:
+        """Builds a backbone; gives it, and its preprocessing of pixels from 0 to 255."""
+        build = getattr(keras.applications, name, None)
+        if not callable(build):
+            known = [key for key in dir(keras.applications) if callable(getattr(keras.applications, key))]
+            near = closest(name, known)
+            hint = f"did you mean {near!r}?" if near else f"it has: {', '.join(known)}"
+            raise InvalidHyperparameters(f"keras.applications has no backbone {name!r}; {hint}")
+        height, width = self.context.image_size
+        weights = self._weights()
+        try:
+            backbone = build(include_top=False, weights=weights, input_shape=(height, width, 3))
+        except ValueError as error:
+            raise InvalidHyperparameters(
+                f"{name} of images of {height} x {width} pixels with weights {weights!r}: {error}"
+            ) from error
+        except Exception as error:
+            if weights != _IMAGENET:
+                raise
+            raise TrialError(
+                f"the imagenet weights of {name} could not be downloaded ({error}); give weights: a path, or none"
+            ) from error
+        return backbone, importlib.import_module(build.__module__).preprocess_input
+
+    def _weights(self) -> str | None:
+        """Gives what the backbone loads on this rank; the others get rank 0's weights before the first step."""
+        given = self.context.get_hparam("weights", _IMAGENET)
+        if given == _NO_WEIGHTS or self.context.rank > 0:
+            return None
+        if given != _IMAGENET and not Path(given).expanduser().is_file():
+            raise TrialError(
+                f"hyperparameter weights is {given!r}, and there is no such file; give {_IMAGENET!r}, {_NO_WEIGHTS!r} "
+                "or the path of a backbone's weights"
+            )
+        return given if given == _IMAGENET else str(Path(given).expanduser())
+
+
+class FineTuning(keras.callbacks.Callback):
+    """Trains some layers from an epoch on only, at a lower learning rate.
+
+    The optimizer knows the layers from the start, so that its state is that of one training however often it goes on
+    from a checkpoint.
+
+    Args:
+        layers: The layers.
+        after: Epochs before.
+        rate: Factor on the learning rate from then on.
+    """
+
+    def __init__(self, layers: list[keras.layers.Layer], after: int, rate: float) -> None:
+        super().__init__()
+        self._layers, self._after, self._rate = layers, after, rate
+        self.epoch = 0  # a checkpoint keeps it
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
+        """Lowers the learning rate where fine-tuning begins."""
+        self.epoch = epoch
+        if epoch == self._after:
+            optimizer = self.model.optimizer
+            optimizer.learning_rate = float(optimizer.learning_rate.numpy()) * self._rate
+
+    def on_train_batch_begin(self, batch: int, logs: dict[str, float] | None = None) -> None:
+        """Freezes or thaws the layers, where they are not so yet."""
+        thawed = self.epoch >= self._after
+        if self._layers[0].trainable == thawed:
+            return
+        for layer in self._layers:
+            layer.trainable = thawed
+        self.model.make_train_function(force=True)
+
+
+def augmentation(*, flip: bool, shift: float, rotation: float, zoom: float, seed: int) -> list[keras.layers.Layer]:
+    """Gives layers that vary images at random while training.
+
+    Args:
+        flip: Whether to mirror half of the images left to right.
+        shift: Largest shift, as a part of the side.
+        rotation: Largest rotation, as a part of a full turn.
+        zoom: Largest change of size, as a part of it.
+        seed: Of the noise.
+    """
+    layers = keras.layers
+    made: list[keras.layers.Layer] = [layers.RandomFlip("horizontal", seed=seed)] if flip else []
+    if shift > 0:
+        made.append(layers.RandomTranslation(shift, shift, fill_mode="nearest", seed=seed + 1))
+    if rotation > 0:
+        made.append(layers.RandomRotation(rotation, fill_mode="nearest", seed=seed + 2))
+    if zoom > 0:
+        made.append(layers.RandomZoom(zoom, fill_mode="nearest", seed=seed + 3))
+    return made
+
+
+def _is_normalisation(layer: keras.layers.Layer) -> bool:
+    return isinstance(layer, keras.layers.BatchNormalization)
