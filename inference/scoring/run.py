@@ -161,6 +161,8 @@ class ScoringRun:
         try:
             with bounded_arrow_batches(self.spark, limit):
                 counts = _counts(predicted.persist())
+            if counts[0] == 0:  # shares are cut by the hash of the path: of few rows, none may fall into one
+                return _Added(state, 0, 0, is_overtaken=False)
             return self._append(predicted, counts, state)
         finally:
             predicted.unpersist()

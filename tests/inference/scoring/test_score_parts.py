@@ -64,6 +64,15 @@ def test_a_scoring_that_ends_between_its_parts_keeps_them_and_the_next_does_what
     assert [one["split"] for one in rows] == ["test" if number < 4 else "train" for number in range(ROWS)]
 
 
+def test_shares_of_a_file_that_hold_no_row_end_nothing_and_repeat_nothing(spark, checkpoint, tmp_path):
+    shares, names = 12, (row(number)[0] for number in range(1000))
+    candidates = spark.createDataFrame([(name,) for name in names], "path string")
+    together = candidates.where(f"pmod(xxhash64(path), {shares}) = 3").limit(shares).collect()
+    write_table(tmp_path / "table", [(one["path"], *row(0)[1:]) for one in together])
+    result = score(spark, checkpoint.path, tmp_path / "table", None, tmp_path / "predictions", rows_per_commit=1)
+    assert (result.scored, result.commits) == (shares, 1)
+
+
 @pytest.mark.long  # Spark tries a task four times, and each starts a worker
 def test_a_model_that_fails_on_the_way_fails_the_scoring_and_no_row(spark, table, tmp_path):
     model, custom = watched_model(tmp_path)

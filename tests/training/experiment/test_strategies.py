@@ -21,6 +21,8 @@ from lakelens.training.experiment.train import train
 BATCH, STEPS, EPOCHS = 16, 6, 2  # of 90 rows; the last batch is padded
 
 COUNTING = """
+    import threading
+
     import keras
     import tensorflow as tf
     from pathlib import Path
@@ -30,7 +32,7 @@ COUNTING = """
         '''No batch normalization, dropout or augmentation; counts the rows that it is given.'''
 
         def build_model(self):
-            self.drawn = 0
+            self.drawn, self.lock = 0, threading.Lock()
             self.folder = Path(self.context.get_hparam("folder"))
             model = keras.Sequential([
                 keras.Input((*self.context.image_size, 3)),
@@ -46,8 +48,9 @@ COUNTING = """
 
         def preprocess(self, images, labels):
             def count(images):
-                self.drawn += len(images)
-                (self.folder / f"drawn-by-{self.context.rank}").write_text(str(self.drawn))
+                with self.lock:  # tf.data maps several batches at once
+                    self.drawn += len(images)
+                    (self.folder / f"drawn-by-{self.context.rank}").write_text(str(self.drawn))
                 return images
             counted = tf.numpy_function(count, [images], tf.float32)
             counted.set_shape(images.shape)
