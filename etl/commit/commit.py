@@ -8,12 +8,13 @@ before it is committed. `open_transaction` therefore drives Delta's own transact
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from ...errors import LakelensError, TableConflictError
+from ...errors import InvalidArgumentError, LakelensError, TableConflictError
 from ...locations import absolute, has_scheme, is_table_name
 from ..files.driver_limits import MOST_ROWS, TooMuchError
 from ..log.opening import log_of, open_log
@@ -28,12 +29,19 @@ from .transaction import APPLICATION_ID, Batch, Committed, Transaction
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+# Set to `public`, lets Delta's public writers commit where its own classes could.
+ENGINE_VARIABLE, PUBLIC = "LAKELENS_COMMIT_ENGINE", "public"
+
 _KEY = "path_in_one_form"
 
 
 def open_transaction(spark: SparkSession, path: str) -> Transaction:
-    """Opens a transaction on the Delta table at `path`, at its latest version."""
-    if _has_delta_classes(spark):
+    """Opens a transaction on the Delta table at `path`, at its latest version.
+
+    Raises:
+        InvalidArgumentError: If the environment names an engine that does not exist.
+    """
+    if _drives_delta(spark):
         return _DeltaTransaction(spark, path)
     return PublicTransaction(spark, path)
 
@@ -47,7 +55,7 @@ def create_image_table(spark: SparkSession, location: str, batch: Batch) -> Comm
     Raises:
         TableConflictError: If the table is there already: another writer has made it meanwhile.
     """
-    if not is_table_name(location) and _has_delta_classes(spark):
+    if not is_table_name(location) and _drives_delta(spark):
         transaction = _DeltaTransaction(spark, location)
         if transaction.version >= 0:
             raise TableConflictError(f"another writer has made {location} meanwhile, and is at {transaction.version}")
@@ -258,6 +266,14 @@ def _row_count(statistics: list[str | None]) -> int | None:
 def _number_of_rows(file: Any) -> int | None:
     """Counts the rows of a data file; None where its log entry does not tell how many of them are left."""
     return None if file.deletionVector() is not None else _row_count([file.stats()])
+
+
+def _drives_delta(spark: SparkSession) -> bool:
+    """Whether Delta's own transaction commits, rather than its public writers."""
+    engine = os.environ.get(ENGINE_VARIABLE, "")
+    if engine not in ("", PUBLIC):
+        raise InvalidArgumentError(f"{ENGINE_VARIABLE} = {engine!r} in the environment: set {PUBLIC!r}, or unset it")
+    return not engine and _has_delta_classes(spark)
 
 
 def _has_delta_classes(spark: SparkSession) -> bool:

@@ -74,6 +74,8 @@ class PublicTransaction:
         # An append would not conflict with a RESTORE or DELETE that has changed what the plan was made for.
         self._require_latest(self.version)
         with conflicts_named(f"{self.path}@{self.version}"):
+            if batch.rows.isEmpty() and not self._holds(batch.stale):
+                return Committed(None, 0)  # Delta would make a version of it
             known = self._properties
             changed = {name: value for name, value in batch.properties.items() if known.get(name) != value}
             if changed:
@@ -94,6 +96,13 @@ class PublicTransaction:
         raise TableConflictError(
             f"{self.path}: another ingest committed between version {self.version} and this one; run the ingest again"
         )
+
+    def _holds(self, stale: DataFrame | None) -> bool:
+        """Whether any row has one of these paths."""
+        if stale is None:
+            return False
+        rows = read_table(self._spark, self.path, self.version)
+        return not rows.select(column_in_one_form(schema.PATH).alias(schema.PATH)).join(stale, schema.PATH).isEmpty()
 
     def _require_latest(self, expected: int) -> None:
         latest = self._latest()

@@ -155,13 +155,14 @@ def test_new_and_changed_files_only_are_read_again(story):
     grown = story["grown"]
     assert (grown.rows_in, grown.stored, grown.quarantined, grown.skipped) == (27, 6, 0, 21)
     assert grown.changed == 2
-    rows = rows_by_name(story["table"], 1)
+    rows = rows_by_name(story["table"], grown.version)
     assert {name for name, row in rows.items() if row.batch_id == grown.batch_id} == {
         *("001.ak47/001_0000.jpg", "001.ak47/001_0004.jpg"),
         *(f"dog/{number}.jpg" for number in range(4)),
     }
 
 
+@pytest.mark.usefixtures("one_commit")
 def test_one_ingest_is_one_commit_is_one_version(story):
     table = story["table"]
     assert [story[step].version for step in STEPS] == [0, 0, 1, 1, 2]
@@ -169,31 +170,39 @@ def test_one_ingest_is_one_commit_is_one_version(story):
     # New rows, the replaced row and the new class's number are in the one commit.
     kinds = [next(iter(entry)) for entry in log_entries(table, 1)]
     assert {"commitInfo", "metaData", "add", "remove", "txn"} <= set(kinds)
-    commit = next(entry["commitInfo"] for entry in log_entries(table, 1) if "commitInfo" in entry)
-    note = json.loads(commit["userMetadata"])
-    assert note["batch_id"] == story["grown"].batch_id
 
 
-def test_version_0_reads_version_0s_rows_after_version_1_and_after_a_delete(story, spark, tmp_path):
+def test_the_commits_of_ingests_follow_each_other_and_name_their_batches(story):
+    first, again, grown, bad, mended = (story[step].version for step in STEPS)
+    assert (again, bad) == (first, grown)
+    assert first == 0 < grown < mended == story["table"].version
+    for step in ("first", "grown", "mended"):
+        entries = log_entries(story["table"], story[step].version)
+        commit = next(entry["commitInfo"] for entry in entries if "commitInfo" in entry)
+        assert json.loads(commit["userMetadata"])["batch_id"] == story[step].batch_id
+        assert {"add", "txn"} <= {next(iter(entry)) for entry in entries}
+
+
+def test_version_0_reads_version_0s_rows_after_later_versions_and_after_a_delete(story, spark, tmp_path):
     table = story["table"]
     before = {row.path: row.content_hash for row in stored_rows(table.location, 0)}
     assert len(before) == 20
     assert table.class_counts(0) == {"ak47": 12, "cat": 8}
-    assert table.class_counts(1) == {"ak47": 12, "cat": 8, "dog": 4}
+    assert table.class_counts(story["grown"].version) == {"ak47": 12, "cat": 8, "dog": 4}
     shutil.copytree(table.location, tmp_path / "copy")
     DeltaTable(tmp_path / "copy").delete("label_name = 'cat'")
     copy = ImageTable(spark, tmp_path / "copy")
-    assert (copy.version, copy.class_counts()["cat"]) == (3, 0)
+    assert (copy.version, copy.class_counts()["cat"]) == (table.version + 1, 0)
     rows = copy.read(0).select("path", "content_hash").collect()
     assert len(rows) == 20
     assert {row.path: row.content_hash for row in rows} == before
 
 
 def test_label_numbers_only_grow(story):
-    table = story["table"]
+    table, grown = story["table"], story["grown"].version
     assert table.labels(0) == {"ak47": 0, "cat": 1}
-    assert table.labels(1) == {"ak47": 0, "cat": 1, "dog": 2}
-    pairs = {(row.label_name, row.label) for row in stored_rows(table.location, 1)}
+    assert table.labels(grown) == {"ak47": 0, "cat": 1, "dog": 2}
+    pairs = {(row.label_name, row.label) for row in stored_rows(table.location, grown)}
     assert pairs == {("ak47", 0), ("cat", 1), ("dog", 2)}
 
 
@@ -207,14 +216,15 @@ def test_bad_files_are_in_quarantine_until_they_are_mended(story):
     }
     assert rows["text.jpg"].error
     assert rows["text.jpg"].source_length == len("this is not an image")
-    assert "cat/half.jpg" not in rows_by_name(story["table"], 1)
-    assert "cat/half.jpg" in rows_by_name(story["table"], 2)
+    assert "cat/half.jpg" not in rows_by_name(story["table"], story["grown"].version)
+    assert "cat/half.jpg" in rows_by_name(story["table"], story["mended"].version)
 
 
 def test_of_one_ingest_a_mended_file_leaves_the_quarantine_and_one_that_turns_bad_enters_it(story):
     there = [Path(file.path).name for file in story["table"].quarantine().files]
     assert ("3.jpg" in there, "broken.jpg" in there) == (True, False)
-    names = [{"dog/3.jpg", "dog/broken.jpg"} & rows_by_name(story["table"], version).keys() for version in (1, 2)]
+    versions = (story[step].version for step in ("grown", "mended"))
+    names = [{"dog/3.jpg", "dog/broken.jpg"} & rows_by_name(story["table"], version).keys() for version in versions]
     assert names == [{"dog/3.jpg"}, {"dog/broken.jpg"}]
 
 
@@ -233,7 +243,8 @@ def test_a_row_holds_its_source(story):
 
 def test_splits_follow_content_so_that_duplicates_never_straddle_and_old_rows_never_move(story):
     location = story["table"].location
-    old, new = ({row.path: row for row in stored_rows(location, version)} for version in (0, 1))
+    versions = (0, story["grown"].version)
+    old, new = ({row.path: row for row in stored_rows(location, version)} for version in versions)
     for path, row in new.items():
         assert row.split == split_of(row.content_hash, SPLITS, 0)
         if path in old and old[path].content_hash == row.content_hash:
@@ -267,9 +278,10 @@ def test_the_recipe_of_a_table_is_fixed(story):
 
 def test_a_batch_of_bad_files_only_makes_no_version(story):
     bad, mended = story["bad"], story["mended"]
-    assert (bad.version, bad.rows_in, bad.stored, bad.quarantined, bad.committed) == (1, 29, 0, 2, False)
+    assert (bad.rows_in, bad.stored, bad.quarantined, bad.committed) == (29, 0, 2, False)
+    assert bad.version == story["grown"].version
     assert bad.reasons == {"not_an_image": 2}
-    assert (mended.version, mended.stored, mended.quarantined) == (2, 3, 1)
+    assert (mended.stored, mended.quarantined, mended.version) == (3, 1, bad.version + 1)
 
 
 def test_a_class_is_new_once_a_commit_has_given_it_a_number(story):
@@ -289,7 +301,8 @@ def test_a_file_that_was_touched_is_read_once_and_then_known_by_its_new_time(sto
 
 def test_a_touched_files_content_is_the_first_word_all_the_same(story):
     assert (story["mended"].changed, story["mended"].skipped) == (4, 25)
-    contents = [rows_by_name(story["table"], version)["001.ak47/001_0004.jpg"].content_hash for version in (0, 1, 2)]
+    versions = (story[step].version for step in ("first", "grown", "mended"))
+    contents = [rows_by_name(story["table"], version)["001.ak47/001_0004.jpg"].content_hash for version in versions]
     before = hashlib.sha256(story["before"]).hexdigest()
     assert [content == before for content in contents] == [True, False, True]
 
@@ -459,7 +472,7 @@ def test_two_tables_by_name_live_in_the_catalog(spark, tmp_path):
         assert table.ingest(source, size=SIZE).stored == 1
         write_image(source / "dog" / "1.jpg", seed=1)
         result = table.ingest(source)
-        assert (result.version, result.stored, result.skipped) == (1, 1, 2)
+        assert (result.version, result.stored, result.skipped) == (table.version, 1, 2)
         assert table.class_counts() == {"cat": 1, "dog": 1}
         assert spark.catalog.tableExists("etl_names.images_quarantine")
         assert not Path("etl_names.images_quarantine").exists()
