@@ -89,6 +89,8 @@ class ImageTable(TableVersions):
                     images once more, at a fraction of their size.
                 allow_loss: Whether the ingest may take more than half of the stored rows out of the table, or all rows
                     of a class of 20 or more.
+                retry_quarantine: Whether to read files again that are in quarantine and unchanged: after a limit was
+                    raised or a decoder was installed. Files whose rows were deleted stay out.
 
         Raises:
             IngestLossError: If it would, and may not; nothing was committed.
