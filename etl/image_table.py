@@ -253,15 +253,16 @@ class ImageTable(TableVersions):
         *,
         near_duplicates: bool = True,
         samples_per_class: int | None = None,
+        compare: Version = None,
     ) -> ProfileResult:
-        """Writes a page about one version: classes, sizes, samples, boxes, near-duplicates, quarantine.
+        """Writes a page about one version: classes, sizes, brightness, samples, boxes, near-duplicates, quarantine.
 
         Args:
             version: Number, timestamp, pin's name, or None for the latest.
-            output: Folder for `profile.html` and its PNG files; `<table>-v<version>-profile` in the working directory
-                when None.
+            output: Folder for `profile.html` and its PNG files; a new one in the system's temporary folder when None.
             near_duplicates: Whether to look for them, which decodes every image.
             samples_per_class: Pictures of each class, 0-12; None chooses by the number of classes.
+            compare: Another version, to say what has come and gone since; None compares with none.
 
         Raises:
             NotAnImageTableError: If the table has no column `image`.
@@ -277,6 +278,7 @@ class ImageTable(TableVersions):
             output,
             near_duplicates=near_duplicates,
             samples_per_class=samples_per_class,
+            compare=compare,
             quarantine=self._quarantine_path(path),
             storage_options=self._options,
         )

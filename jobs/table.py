@@ -71,11 +71,13 @@ def _add_views(add: _Add) -> None:
         action="store_true",
         help="skip the search for near-duplicates, which decodes every image",
     )
+    profile.add_argument("--compare", default=None, metavar="VERSION", help="say what has changed since this version")
     profile.add_argument(
+        "--out",
         "--output",
         type=Path,
         default=None,
-        help="folder for profile.html and its PNG files; <table>-v<version>-profile by default",
+        help="folder for profile.html and its PNG files; a new one in the temporary folder by default",
     )
 
 
@@ -320,12 +322,14 @@ def _profile(args: argparse.Namespace) -> dict[str, Any]:
     result = profile(
         args.table,
         _version(args.version),
-        args.output,
+        args.out,
         near_duplicates=not args.no_near_duplicates,
         samples_per_class=args.samples,
+        compare=_version(args.compare),
     )
     for finding in result.findings:
         print(f"{finding.level}: {finding.text}")
+    print(f"page: {result.page}")
     return {"version": result.profile.version, "page": str(result.page), "plots": [str(p) for p in result.plots]}
 
 
