@@ -197,16 +197,13 @@ def _run_trials(
     resources = plan.config.resources
     display = display_for()
     display.say(f"search {parent.run_id}: {place.described}; events in {journal_folder(plan.root, parent.run_id)}")
-    with (
-        contextlib.closing(display),
-        share_of(
-            place.name,
-            place.capacity,
-            size=plan.slots_per_trial,
-            priority=resources.priority,
-            most=resources.max_slots,
-        ) as share,
-    ):
+    with share_of(
+        place.name,
+        place.capacity,
+        size=plan.slots_per_trial,
+        priority=resources.priority,
+        most=resources.max_slots,
+    ) as share:
         search = SearchRun(plan, state, runs, share, inbox, display, place.environment, place.spark)
         try:
             search.run()
