@@ -231,7 +231,7 @@ def _samples_of_each(classes: int) -> int:
 
 def _own_folder(snapshot: Snapshot) -> Path:
     """Makes a folder that has nothing of the user's in it or beside it."""
-    return Path(tempfile.mkdtemp(prefix=f"{Path(snapshot.location).name}-v{snapshot.version}-profile-"))
+    return Path(tempfile.mkdtemp(prefix=f"{Path(snapshot.location).name[:100]}-v{snapshot.version}-profile-"))
 
 
 def _check_folder(folder: Path) -> None:

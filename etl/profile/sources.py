@@ -30,6 +30,8 @@ def source_sizes(scan: Scan, storage_options: Mapping[str, str] | None = None) -
     A file that has another length than the row says is another one by now, and is passed over.
     """
     rows = sorted(np.argsort(scan.contents, kind="stable")[:_MOST_FILES].tolist())
+    if not rows or not all(map(_is_of_a_disk, paths_of(scan, rows[:1], storage_options))):
+        return None
     paths = paths_of(scan, rows, storage_options)
     lengths = scan.source_bytes[rows] if len(paths) == len(rows) else []
     with ThreadPoolExecutor(_READERS, thread_name_prefix="lakelens-sources") as pool:
@@ -49,6 +51,13 @@ def _summary(looked_for: int, sizes: Sequence[tuple[int, int]]) -> SourceSizes:
         heights=histogram(heights),
         aspects=histogram_of(counts_between(aspects, ASPECT_BINS, ASPECT_RANGE), ASPECT_RANGE),
     )
+
+
+def _is_of_a_disk(path: str) -> bool:
+    try:
+        return local_form(absolute_path(path)) is not None
+    except InvalidArgumentError:
+        return False
 
 
 def _size_of(path: str, length: np.float32) -> tuple[int, int] | None:
