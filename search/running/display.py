@@ -100,6 +100,7 @@ class NotebookDisplay:
     def __init__(self) -> None:
         display = importlib.import_module("IPython.display").display
         self._said: list[str] = []
+        self._lines: list[str] = []
         self._handle: Any = display(_plain("search"), raw=True, display_id=True)
         self._due = 0.0
 
@@ -107,12 +108,17 @@ class NotebookDisplay:
         """Shows a line above the state, the last ten of them."""
         if not detail:
             self._said = [*self._said, text][-10:]
+            self._update()
 
     def show(self, lines: list[str], *, last: bool = False) -> None:
         """Shows the lines."""
         if last or time.monotonic() >= self._due:
             self._due = time.monotonic() + 2 * _DRAW_EVERY_S
-            self._handle.update(_plain("\n".join([*self._said, "", *lines])), raw=True)
+            self._lines = lines
+            self._update()
+
+    def _update(self) -> None:
+        self._handle.update(_plain("\n".join([*self._said, "", *self._lines])), raw=True)
 
 
 def _plain(text: str) -> dict[str, str]:
