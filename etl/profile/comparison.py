@@ -39,7 +39,7 @@ def compare_with(
     return Comparison(
         version=before.version,
         timestamp=before.timestamp,
-        rows=before.rows,
+        rows=sum(counts.values()),
         classes={name: (counts.get(name, 0), after.get(name, 0)) for name in names},
         added=sum(changed.added.values()),
         removed=sum(changed.removed.values()),

@@ -33,9 +33,10 @@ def source_sizes(scan: Scan, storage_options: Mapping[str, str] | None = None) -
     if not rows or not all(map(_is_of_a_disk, paths_of(scan, rows[:1], storage_options))):
         return None
     paths = paths_of(scan, rows, storage_options)
-    lengths = scan.source_bytes[rows] if len(paths) == len(rows) else []
+    if len(paths) < len(rows):  # of data files without that column nobody can tell whose path is whose
+        return None
     with ThreadPoolExecutor(_READERS, thread_name_prefix="lakelens-sources") as pool:
-        found = [size for size in pool.map(_size_of, paths, lengths) if size is not None]
+        found = [size for size in pool.map(_size_of, paths, scan.source_bytes[rows]) if size is not None]
     return _summary(len(rows), found) if found else None
 
 
