@@ -1,6 +1,7 @@
 """Searches: epochs until a target is reached, and decisions per second.
 
     python -m benchmarks.search [--seeds 30] [--slots 1] [--trials 10000] [--networks 200] [--repeats 5] [--json]
+    python -m benchmarks.search --real-trials 60 [--real-slots 2] [--real-seconds 20] [--json]
 
 Two synthetic trainings (`learning_curves`) of 81 epochs, whose target is the loss that four whole trials in a thousand
 reach; and a real one, `digits`: that many small networks on scanned digits, each trained once before any search, whose
@@ -18,6 +19,10 @@ mean over the brackets.
 
 A decision is one validation and what the searcher answers, in a search of that many trials with one bracket; its time
 is that of the processor.
+
+With `--real-trials` a real search runs instead: so many trainings of so many seconds each on real slots. What counts is
+the share of the slots' time, from the search's first event to the end of its last trial, that passes between
+`build_model` and the last step (`search_slots`).
 """
 
 from __future__ import annotations
@@ -33,7 +38,7 @@ from importlib import metadata
 from typing import Any
 
 from . import learning_curves as curves
-from .harness import Aim, Report, interleave, parser, positive, rounded, tell
+from .harness import Aim, Report, above_zero, interleave, parser, positive, rounded, scratch, tell
 
 _DIVISOR = 3
 _TARGET_SHARE, _TARGET_SHARE_OF_DIGITS = 0.004, 0.02
@@ -46,6 +51,7 @@ _METHODS: dict[str, dict[str, Any]] = {
     "aggressive, stop_once": {"mode": "aggressive", "stop_once": True},
 }
 _DECISIONS_AT_LEAST = 10_000
+_SLOT_USE_AT_LEAST = 0.85
 
 # What a free slot does next: epochs to train, and what happens then, which says whether the target has been reached.
 Work = tuple[int, Callable[[], bool]]
@@ -222,6 +228,20 @@ def run(arguments: Any) -> Report:
     return report
 
 
+def run_real(arguments: Any) -> Report:
+    """Measures the slot use of a real search."""
+    from .search_slots import measure
+
+    settings = {"trials": arguments.real_trials, "slots": arguments.real_slots, "seconds": arguments.real_seconds}
+    report = Report("search, slots", settings)
+    with scratch(None) as (_, folder):
+        found = measure(folder, arguments.real_trials, arguments.real_slots, arguments.real_seconds)
+    for name, value in found.items():
+        report.add(f"real search: {name}", name, [value])
+    report.aims.append(Aim("share of slot time in trials", found["share"], at_least=_SLOT_USE_AT_LEAST))
+    return report
+
+
 def _decisions(report: Report, trials: int, repeats: int) -> None:
     measures = {
         f"{name}, {slots} at one time": lambda _, stop=stop, slots=slots: decisions_per_second(trials, stop, slots)
@@ -256,8 +276,11 @@ def main(argv: list[str] | None = None) -> int:
     flags.add_argument("--slots", type=positive, default=1, help="how many trials run at the same time")
     flags.add_argument("--trials", type=positive, default=10_000, help="trials of the search whose decisions are timed")
     flags.add_argument("--networks", type=int, default=200, help="networks trained on the digits; 0 leaves them out")
+    flags.add_argument("--real-trials", type=positive, help="run a real search of so many trials instead")
+    flags.add_argument("--real-slots", type=positive, default=2, help="slots of the real search")
+    flags.add_argument("--real-seconds", type=above_zero, default=20.0, help="seconds of each of its trials")
     arguments = flags.parse_args(argv)
-    run(arguments).show(arguments.json)
+    (run(arguments) if arguments.real_trials is None else run_real(arguments)).show(arguments.json)
     return 0
 
 

@@ -89,6 +89,8 @@ class ImageTable(TableVersions):
                     images once more, at a fraction of their size.
                 allow_loss: Whether the ingest may take more than half of the stored rows out of the table, or all rows
                     of a class of 20 or more.
+                retry_quarantine: Whether to read files again that are in quarantine and unchanged: after a limit was
+                    raised or a decoder was installed. Files whose rows were deleted stay out.
 
         Raises:
             IngestLossError: If it would, and may not; nothing was committed.
@@ -251,15 +253,16 @@ class ImageTable(TableVersions):
         *,
         near_duplicates: bool = True,
         samples_per_class: int | None = None,
+        compare: Version = None,
     ) -> ProfileResult:
-        """Writes a page about one version: classes, sizes, samples, boxes, near-duplicates, quarantine.
+        """Writes a page about one version: classes, sizes, brightness, samples, boxes, near-duplicates, quarantine.
 
         Args:
             version: Number, timestamp, pin's name, or None for the latest.
-            output: Folder for `profile.html` and its PNG files; `<table>-v<version>-profile` in the working directory
-                when None.
+            output: Folder for `profile.html` and its PNG files; a new one in the system's temporary folder when None.
             near_duplicates: Whether to look for them, which decodes every image.
             samples_per_class: Pictures of each class, 0-12; None chooses by the number of classes.
+            compare: Another version, to say what has come and gone since; None compares with none.
 
         Raises:
             NotAnImageTableError: If the table has no column `image`.
@@ -275,6 +278,7 @@ class ImageTable(TableVersions):
             output,
             near_duplicates=near_duplicates,
             samples_per_class=samples_per_class,
+            compare=compare,
             quarantine=self._quarantine_path(path),
             storage_options=self._options,
         )

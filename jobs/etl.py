@@ -56,6 +56,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="allow an ingest to remove more than half of the rows, or all rows of a class of 20 or more",
     )
+    parser.add_argument(
+        "--retry-quarantine",
+        action="store_true",
+        help="read unchanged files in quarantine again, after a limit was raised or a decoder was installed",
+    )
     stream = parser.add_argument_group("stream", "The source is a landing folder: ingest what is there now, then stop.")
     stream.add_argument("--stream", action="store_true", help="ingest in batches, one version each")
     stream.add_argument("--max-files", type=int, default=None, help="most files per batch; 10,000 by default")
@@ -143,6 +148,7 @@ def _request(args: argparse.Namespace) -> IngestRequest:
         batch_id=args.batch_id,
         near_duplicates=args.near_duplicates,
         allow_loss=args.allow_loss,
+        retry_quarantine=args.retry_quarantine,
     )
 
 

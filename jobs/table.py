@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import re
 import sys
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,17 +20,18 @@ if TYPE_CHECKING:
     from lakelens.etl.image_table import ImageTable
 
 _Work = Callable[[argparse.Namespace], dict[str, Any]]
-_Add = Callable[[str, str, _Work], argparse.ArgumentParser]
+_Add = Callable[..., argparse.ArgumentParser]
 
 DESCRIPTION = "Show, compare, pin, restore, clean and edit the versions of an image table."
+_OTHER_VACUUMS = "The VACUUM of Spark and that of Databricks do not know pins and runs: clean the table with this one."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the actions and their flags."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
 
-    def add(name: str, text: str, work: _Work) -> argparse.ArgumentParser:
-        action = actions.add_parser(name, help=text, description=text)
+    def add(name: str, text: str, work: _Work, more: str = "") -> argparse.ArgumentParser:
+        action = actions.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}. {more}")
         action.add_argument("table", help="path or URI of the table")
         action.set_defaults(work=work)
         return action
@@ -68,25 +71,35 @@ def _add_views(add: _Add) -> None:
         action="store_true",
         help="skip the search for near-duplicates, which decodes every image",
     )
+    profile.add_argument("--compare", default=None, metavar="VERSION", help="say what has changed since this version")
     profile.add_argument(
+        "--out",
         "--output",
         type=Path,
         default=None,
-        help="folder for profile.html and its PNG files; <table>-v<version>-profile by default",
+        help="folder for profile.html and its PNG files; a new one in the temporary folder by default",
     )
 
 
 def _add_protection(add: _Add) -> None:
-    add("pins", "list the pins and the runs that protect versions", _pins)
-    pin = add("pin", "give a version a name that protects its files", _pin)
+    add("pins", "list the pins and the runs that protect versions", _pins, _OTHER_VACUUMS)
+    add("tracked", "list what protects which version from `vacuum` since when", _tracked, _OTHER_VACUUMS)
+    pin = add("pin", "give a version a name that protects its files", _pin, _OTHER_VACUUMS)
     pin.add_argument("name", help="the pin's name")
     pin.add_argument("--version", default=None, help="number or timestamp; the latest by default")
     pin.add_argument("--replace", action="store_true", help="move an existing pin of that name")
     unpin = add("unpin", "remove a pin", _unpin)
     unpin.add_argument("name", help="the pin's name")
     untrack = add("untrack", "remove the protection of versions that a run has read", _untrack)
-    untrack.add_argument("run_id", help="the run's id, as `pins` shows it")
-    vacuum = add("vacuum", "remove data files that no version within the retention needs", _vacuum)
+    untrack.add_argument("run_id", nargs="?", default=None, help="the run's id, as `tracked` shows it")
+    untrack.add_argument(
+        "--older-than",
+        type=_age,
+        default=None,
+        metavar="AGE",
+        help="all runs that began longer ago and are over: a number with d or h, such as 90d",
+    )
+    vacuum = add("vacuum", "remove data files that no version within the retention needs", _vacuum, _OTHER_VACUUMS)
     vacuum.add_argument(
         "--set-retention", type=int, default=None, metavar="HOURS", help="retention to use instead of the table's own"
     )
@@ -184,6 +197,17 @@ def _pins(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def _tracked(args: argparse.Namespace) -> dict[str, Any]:
+    from lakelens.etl.log.opening import place_of
+    from lakelens.etl.versions.protection import protections
+
+    found = protections(place_of(args.table))
+    for one in found:
+        since = "" if one.since is None else one.since.isoformat(" ", "seconds").replace("+00:00", "Z")
+        print(f"{one.version:>6}  {since:<20}  {one.by}")
+    return {"protected": [dataclasses.asdict(one) for one in found]}
+
+
 def _pin(args: argparse.Namespace) -> dict[str, Any]:
     from lakelens.etl.versions.protection import pin_version
 
@@ -200,10 +224,11 @@ def _unpin(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _untrack(args: argparse.Namespace) -> dict[str, Any]:
-    from lakelens.etl.log.opening import place_of
-    from lakelens.etl.pins import pins
+    from lakelens.etl.image_table import ImageTable
 
-    return {"run": args.run_id, "versions": pins.untrack(place_of(args.table), args.run_id)}
+    count = ImageTable(None, args.table).untrack(args.run_id, older_than=args.older_than)
+    print(f"{count} version{'s' if count != 1 else ''} untracked")
+    return {"run": args.run_id, "versions": count}
 
 
 def _restore(args: argparse.Namespace) -> dict[str, Any]:
@@ -297,13 +322,22 @@ def _profile(args: argparse.Namespace) -> dict[str, Any]:
     result = profile(
         args.table,
         _version(args.version),
-        args.output,
+        args.out,
         near_duplicates=not args.no_near_duplicates,
         samples_per_class=args.samples,
+        compare=_version(args.compare),
     )
     for finding in result.findings:
         print(f"{finding.level}: {finding.text}")
+    print(f"page: {result.page}")
     return {"version": result.profile.version, "page": str(result.page), "plots": [str(p) for p in result.plots]}
+
+
+def _age(text: str) -> timedelta:
+    match = re.fullmatch(r"([1-9][0-9]{0,5})([dh])", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no age: give a number with d or h, such as 90d or 12h")
+    return timedelta(**{"days" if match[2] == "d" else "hours": int(match[1])})
 
 
 def _version(text: str | None) -> int | str | None:

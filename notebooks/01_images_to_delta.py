@@ -114,7 +114,8 @@ plt.show()
 
 # MAGIC %md
 # MAGIC ## Versions are there to stay
-# MAGIC A pin gives a version a name, and protects its files from VACUUM.
+# MAGIC A pin gives a version a name, and protects its files from `table.vacuum`.
+# MAGIC The VACUUM of Spark and that of Databricks do not know pins.
 
 # COMMAND ----------
 

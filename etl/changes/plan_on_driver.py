@@ -102,7 +102,13 @@ class DriverPlanning(NamedTuple):
 
 
 def plan_on_driver(
-    spark: SparkSession, location: str, version: int | None, source: Source, aliases: Mapping[str, str]
+    spark: SparkSession,
+    location: str,
+    version: int | None,
+    source: Source,
+    aliases: Mapping[str, str],
+    *,
+    retry_quarantine: bool = False,
 ) -> DriverPlanning | None:
     """Lists and plans an ingest of class folders; None where Spark has to, or says better what is wrong.
 
@@ -112,6 +118,7 @@ def plan_on_driver(
         version: Its version that the plan is for; None when it is to be created.
         source: Where the images come from.
         aliases: Class names by the old names of renamed classes.
+        retry_quarantine: Whether to read unchanged files that are in quarantine again.
     """
     if source.is_frame or source.layout not in FOLDER_LAYOUTS:
         return None
@@ -124,12 +131,15 @@ def plan_on_driver(
         if aliases:
             listed = [file._replace(label_name=aliases.get(file.label_name or "", file.label_name)) for file in listed]
         listing = Listing(source.name, None, local_uri(os.fsencode(root)))
-        return DriverPlanning(listing, plan_files(spark, listing, listed_table(listed), sides), sides.columns)
+        plan = plan_files(spark, listing, listed_table(listed), sides, retry_quarantine=retry_quarantine)
+        return DriverPlanning(listing, plan, sides.columns)
     except TooMuchError:
         return None
 
 
-def plan_listing(spark: SparkSession, location: str, version: int | None, listing: Listing) -> DriverPlanning | None:
+def plan_listing(
+    spark: SparkSession, location: str, version: int | None, listing: Listing, *, retry_quarantine: bool = False
+) -> DriverPlanning | None:
     """Plans an ingest of what Spark has listed, if that is little; None where Spark has to plan.
 
     Args:
@@ -137,6 +147,7 @@ def plan_listing(spark: SparkSession, location: str, version: int | None, listin
         location: The table.
         version: Its version that the plan is for; None when it is to be created.
         listing: The source, whose files Spark keeps.
+        retry_quarantine: Whether to read unchanged files that are in quarantine again.
     """
     if listing.files is None:
         return None
@@ -147,7 +158,8 @@ def plan_listing(spark: SparkSession, location: str, version: int | None, listin
         rows = listing.files.selectExpr(*_LISTED, "boxes.label_name").collect()
         listed = unique_by_path(listed_table([row[:-1] for row in rows]))
         classes_of = {row[0]: row[-1] for row in rows if row[-1]}
-        return DriverPlanning(listing, plan_files(spark, listing, listed, sides, classes_of), sides.columns)
+        plan = plan_files(spark, listing, listed, sides, classes_of, retry_quarantine=retry_quarantine)
+        return DriverPlanning(listing, plan, sides.columns)
     except TooMuchError:
         return None
 
@@ -174,13 +186,16 @@ def plan_files(
     listed: pa.Table,
     sides: Sides,
     classes_of: Mapping[str, Sequence[str]] | None = None,
+    *,
+    retry_quarantine: bool = False,
 ) -> DriverPlan:
     """Plans what was listed against what is known.
 
     Raises:
         TooMuchError: If Spark should do it.
     """
-    decided = decide_all(listed, sides.stored, sides.bad, sides.again, listing.root)
+    known = sides.stored, sides.bad, sides.again
+    decided = decide_all(listed, *known, listing.root, retry_quarantine=retry_quarantine)
     is_shown = pc.or_(pc.not_equal(decided.column(STATUS), KNOWN), decided.column(IN_QUARANTINE))
     shown = decided.filter(is_shown)  # without what is passed over, whose status is null
     path_bytes = pc.sum(pc.binary_length(shown.column(schema.PATH))).as_py() or 0
@@ -191,7 +206,15 @@ def plan_files(
     return DriverPlan(spark, shown, counted, listing.files, classes_of)
 
 
-def decide_all(listed: pa.Table, stored: pa.Table, bad: pa.Table, again: pa.Table, root: str | None) -> pa.Table:
+def decide_all(
+    listed: pa.Table,
+    stored: pa.Table,
+    bad: pa.Table,
+    again: pa.Table,
+    root: str | None,
+    *,
+    retry_quarantine: bool = False,
+) -> pa.Table:
     """Decides about all files of a source, and about known ones that its folder no longer holds.
 
     Args:
@@ -200,6 +223,7 @@ def decide_all(listed: pa.Table, stored: pa.Table, bad: pa.Table, again: pa.Tabl
         bad: Rows of its quarantine, `path` and `BAD`.
         again: Rows of its stamps, `path` and `AGAIN`.
         root: The folder's URI, or None.
+        retry_quarantine: Whether to read unchanged files that are in quarantine again.
 
     Returns:
         One row per path, with the columns of `listed` and `DECIDED`.
@@ -212,7 +236,8 @@ def decide_all(listed: pa.Table, stored: pa.Table, bad: pa.Table, again: pa.Tabl
     rows = pa.concat_tables([listed, _LISTED_SCHEMA.empty_table().take(pa.nulls(more, pa.int64()))])
     seen = Side(np.arange(len(paths)) < listed.num_rows, rows.set_column(0, schema.PATH, paths))
     in_table, in_quarantine, seen_again = (Side.of_rows(side, paths) for side in (stored, bad, again))
-    decided = decide(paths, seen, in_table, in_quarantine, seen_again, root)
+    known = in_table, in_quarantine, seen_again
+    decided = decide(paths, seen, *known, root, retry_quarantine=retry_quarantine)
     for name in seen.columns.column_names[::-1]:
         decided = decided.add_column(0, name, seen[name])
     unseen = listed.filter(pc.is_in(listed.column(IGNORED), value_set=pa.array(NOT_LOOKED_INTO)))

@@ -63,7 +63,16 @@ class Side:
         return cls(_mask(place.is_valid()), rows.take(place))
 
 
-def decide(paths: pa.Array, listed: Side, stored: Side, bad: Side, again: Side, root: str | None) -> pa.Table:
+def decide(
+    paths: pa.Array,
+    listed: Side,
+    stored: Side,
+    bad: Side,
+    again: Side,
+    root: str | None,
+    *,
+    retry_quarantine: bool = False,
+) -> pa.Table:
     """Decides about each path; the sides have one row per path, in the same order.
 
     Args:
@@ -73,6 +82,7 @@ def decide(paths: pa.Array, listed: Side, stored: Side, bad: Side, again: Side, 
         bad: Rows of its quarantine, with the columns `BAD`.
         again: Further stamps of stored or deleted files, with the columns `AGAIN`.
         root: The source folder, below which a known path that is not listed is gone; None for another source.
+        retry_quarantine: Whether files in quarantine are read again although they are unchanged; deleted ones are not.
 
     Returns:
         The columns `DECIDED` (see `Plan.files`), and `counts`: whether the path is listed or gone at all.
@@ -91,6 +101,7 @@ def decide(paths: pa.Array, listed: Side, stored: Side, bad: Side, again: Side, 
         bad.here & ~stored.here & ~is_deleted & _has_stamp_of(listed, bad) & _same(listed[annotation], bad[annotation])
     )
     as_bad &= _mask(bad["reason"].is_valid()) & ~_mask(pc.is_in(bad["reason"], value_set=pa.array(RETRIED_REASONS)))
+    as_bad &= not retry_quarantine
 
     is_known = stored.here | bad.here
     is_gone = ~listed.here & is_known & ~is_deleted & (root is not None)

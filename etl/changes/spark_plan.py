@@ -109,6 +109,7 @@ def make_plan(
     stamps: DataFrame | None = None,
     *,
     verify_content: bool = False,
+    retry_quarantine: bool = False,
 ) -> SparkPlan:
     """Compares a listing with what is known, by path, size and time of change.
 
@@ -118,8 +119,10 @@ def make_plan(
         quarantined: The quarantine, or None.
         stamps: Further sizes and times of known contents, rows of `reseen_files.COLUMNS`, or None.
         verify_content: Whether to read every known file and compare its content, for sources whose times lie.
+        retry_quarantine: Whether to read unchanged files that are in quarantine again.
     """
-    plan = _counted(_decided(listing, stored, quarantined, stamps))
+    rule = functools.partial(_decide, root=listing.root, retry_quarantine=retry_quarantine)
+    plan = _counted(_decided(listing, stored, quarantined, stamps, rule))
     if plan.counts[GONE] and any(plan.ignored[reason] for reason in NOT_LOOKED_INTO):
         unseen = plan.files.where(plan.files[IGNORED].isin(*NOT_LOOKED_INTO)).select(schema.PATH).collect()
         folders = frozenset(row[0] for row in unseen)
@@ -167,7 +170,11 @@ def _compared_by_content(files: DataFrame, listing: Listing, statuses: Sequence[
 
 
 def _decided(
-    listing: Listing, stored: DataFrame | None, quarantined: DataFrame | None, stamps: DataFrame | None
+    listing: Listing,
+    stored: DataFrame | None,
+    quarantined: DataFrame | None,
+    stamps: DataFrame | None,
+    rule: Callable[[pa.Table], pa.Table],
 ) -> DataFrame:
     """Brings all that is known of a path into one row, with one shuffle however many sides there are, and decides."""
     from pyspark.sql import functions as F
@@ -181,14 +188,13 @@ def _decided(
     union = functools.reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), sides)
     paths = union.groupBy(schema.PATH).agg(*[F.max(side).alias(side) for side in _SIDES])
     ddl = ", ".join([*(f"`{field.name}` {field.dataType.simpleString()}" for field in paths.schema[:2]), DECIDED_DDL])
-    rule = functools.partial(_decide, root=listing.root)
     return _mapped(paths, rule, ddl).select(schema.PATH, "listed.*", *DECIDED)
 
 
-def _decide(rows: pa.Table, root: str | None) -> pa.Table:
+def _decide(rows: pa.Table, root: str | None, *, retry_quarantine: bool) -> pa.Table:
     paths = rows.column(schema.PATH).combine_chunks()
     listed, stored, bad, again = (Side.of_structs(rows.column(name).combine_chunks()) for name in _SIDES)
-    decided = decide(paths, listed, stored, bad, again, root)
+    decided = decide(paths, listed, stored, bad, again, root, retry_quarantine=retry_quarantine)
     for name in decided.column_names:
         rows = rows.append_column(name, decided.column(name))
     return rows.filter(rows.column(COUNTS)).select([schema.PATH, "listed", *DECIDED])

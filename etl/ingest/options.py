@@ -43,6 +43,7 @@ class IngestOptions(RecipeOptions, total=False):
     batch_id: str | None
     near_duplicates: bool
     allow_loss: bool
+    retry_quarantine: bool
 
 
 def request_of(source: str | Path | DataFrame, layout: str, options: Mapping[str, Any]) -> IngestRequest:

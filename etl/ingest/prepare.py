@@ -161,7 +161,9 @@ def _plan(
     """Lists the source and plans: on the driver if that is done soon, else by Spark."""
     version = None if transaction is None else transaction.version
     if request.verify != CONTENT:
-        planned = plan_on_driver(spark, location, version, request.source, aliases)
+        planned = plan_on_driver(
+            spark, location, version, request.source, aliases, retry_quarantine=request.retry_quarantine
+        )
         if planned is not None:
             return planned
     listing = list_source(spark, request.source).renamed(aliases).kept()
@@ -176,7 +178,7 @@ def _plan_listed(
     spark: SparkSession, location: str, version: int | None, request: IngestRequest, listing: Listing
 ) -> tuple[Listing, Plan, TableColumns | None]:
     if request.verify != CONTENT:
-        planned = plan_listing(spark, location, version, listing)
+        planned = plan_listing(spark, location, version, listing, retry_quarantine=request.retry_quarantine)
         if planned is not None:
             return planned
     quarantine, stamps = Quarantine(spark, location), Stamps(spark, location)
@@ -186,6 +188,7 @@ def _plan_listed(
         quarantine.read() if quarantine.exists() else None,
         stamps.read() if stamps.exists() else None,
         verify_content=request.verify == CONTENT,
+        retry_quarantine=request.retry_quarantine,
     )
     return listing, plan, None
 

@@ -36,6 +36,7 @@ class IngestRequest:
         near_duplicates: Whether to look for images that came in and look like one of another split; decodes the whole
             table once more, at an eighth of its size.
         allow_loss: Whether it may take most stored rows out of the table, or all of a class.
+        retry_quarantine: Whether to read unchanged files that are in quarantine again.
     """
 
     source: Source
@@ -47,6 +48,7 @@ class IngestRequest:
     batch_id: str | None = None
     near_duplicates: bool = False
     allow_loss: bool = False
+    retry_quarantine: bool = False
 
     def check(self) -> None:
         """Checks everything that can be checked without looking at the source or the table.
@@ -76,7 +78,7 @@ class IngestResult(ReadableResult):
         stored: Files that became rows in this ingest, new and changed ones.
         quarantined: Files that this ingest read and found bad.
         skipped: Files that were known, as stored or as bad, and unchanged.
-        changed: How many of those read were known with other content, or another annotation.
+        changed: How many of those read were known with other content, another annotation, or as bad and read again.
         gone: Known files below the source folder that it no longer holds.
         removed: How many of those were taken out of the table.
         ignored: Things in the source that are no image files, by reason; not part of `rows_in`.

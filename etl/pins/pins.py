@@ -1,39 +1,51 @@
 """Pins and tracked versions: small JSON files in the table's own folder, which no VACUUM and no version touches.
 
 A pin is a name for a version. A tracked version is one that a run has trained on or scored. Both protect the version's
-files from `ImageTable.vacuum`, wherever the table is: on a disk or in an object store.
+files from `ImageTable.vacuum`, wherever the table is: on a disk or in an object store. The VACUUM of Spark and that of
+Databricks do not know them.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
+import functools
 import logging
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 from typing import Any
 
 from ...errors import InvalidArgumentError, MissingDependencyError, StoreError, TableError, VersionNotFoundError
-from ...locations import absolute
-from ...stores.data_files import local_form, names_in, read_bytes, remove_file, write_bytes
+from ...stores.data_files import remove_file
+from ...tracking.deleted_runs import deleted_runs
+from ...tracking.runs import without_password
+from .notes import (
+    PINS,
+    TRACKED,
+    Note,
+    Options,
+    folder_of,
+    now,
+    read_all,
+    records_in,
+    remove_all,
+    since_of,
+    time_of,
+    write_record,
+)
 from .processes import is_running, this_process
 from .table_lock import table_lock
 
 logger = logging.getLogger(__name__)
 
-_FOLDER = "_lakelens"
-_PINS, _TRACKED = "pins", "tracked"
-
-Options = Mapping[str, str] | None
 _NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_.-]{0,99}\Z")
-_RECORD = re.compile(r"^[^.].*\.json\Z")
 _RESERVED = ("latest",)
 # A process of another machine is taken for dead when it has not renewed its note for so long.
 _SILENT = timedelta(days=1)
 _RENEW_S = 600.0
+# Runs that an error names.
+_NAMED = 10
 
 
 def pin(location: str, name: str, version: int, *, replace: bool = False, storage_options: Options = None) -> None:
@@ -55,7 +67,7 @@ def pin(location: str, name: str, version: int, *, replace: bool = False, storag
         raise InvalidArgumentError(
             f"pin {name!r} of {location} already names version {known}; unpin it first, or choose another name"
         )
-    _write(location, _PINS, name, {"name": name, "version": version, "created": _now()}, storage_options)
+    write_record(location, PINS, name, {"name": name, "version": version, "created": now()}, storage_options)
 
 
 def unpin(location: str, name: str, storage_options: Options = None) -> None:
@@ -70,12 +82,18 @@ def unpin(location: str, name: str, storage_options: Options = None) -> None:
         names = ", ".join(sorted(known)) or "none"
         raise VersionNotFoundError(f"{location} has no pin {name!r}; its pins: {names}")
     with writing_to(location), contextlib.suppress(FileNotFoundError):
-        remove_file(f"{_folder(location)}/{_PINS}/{name}.json", storage_options)
+        remove_file(f"{folder_of(location)}/{PINS}/{name}.json", storage_options)
 
 
 def pins(location: str, storage_options: Options = None) -> dict[str, int]:
     """Versions by the names that pin them."""
-    return {record["name"]: int(record["version"]) for record in _read_all(location, _PINS, storage_options).values()}
+    return {note.name: note.version for note in pin_notes(location, storage_options)}
+
+
+def pin_notes(location: str, storage_options: Options = None) -> list[Note]:
+    """The pins with their times."""
+    records = read_all(location, PINS, storage_options).values()
+    return [Note(int(record["version"]), record["name"], since_of(record)) for record in records]
 
 
 def version_of_pin(location: str, name: str, storage_options: Options = None) -> int | None:
@@ -86,7 +104,14 @@ def version_of_pin(location: str, name: str, storage_options: Options = None) ->
 
 
 def track(
-    location: str, version: int, run_id: str, storage_options: Options = None, *, while_running: bool = False
+    location: str,
+    version: int,
+    run_id: str,
+    storage_options: Options = None,
+    *,
+    while_running: bool = False,
+    tracking_uri: str | None = None,
+    since: datetime | None = None,
 ) -> None:
     """Notes that a run has read a version.
 
@@ -97,47 +122,90 @@ def track(
         storage_options: Access to an object store.
         while_running: The note counts as long as this process lives only. Where other machines look at it, it counts
             until a day after it was written last.
+        tracking_uri: MLflow store of the run; the note counts until the run is deleted there.
+        since: When the run began; now by default.
     """
     name = re.sub(r"[^A-Za-z0-9_.-]", "_", f"{version}-{run_id}")
     with no_vacuum(location, storage_options) as require:
-        record = {"version": version, "run_id": run_id, "created": _now()}
+        written = now()
+        began = written if since is None else since.isoformat(timespec="seconds")
+        record: dict[str, Any] = {"version": version, "run_id": run_id, "created": began, "renewed": written}
+        if tracking_uri is not None:
+            record["tracking_uri"] = without_password(tracking_uri)
         if while_running:
             record["process"] = this_process()
-        _write(location, _TRACKED, name, record, storage_options)
+        write_record(location, TRACKED, name, record, storage_options)
         require()
 
 
 def untrack(location: str, run_id: str, storage_options: Options = None) -> int:
-    """Forgets every version that a run has read; returns how many there were."""
-    forgotten = 0
-    for file, record in _read_all(location, _TRACKED, storage_options).items():
-        if record["run_id"] == run_id:
-            with contextlib.suppress(FileNotFoundError):  # taken away between listing and removing
-                remove_file(file, storage_options)
-                forgotten += 1
+    """Forgets every version that a run has read; returns how many there were.
+
+    Raises:
+        VersionNotFoundError: If no version is tracked for it.
+    """
+    records = read_all(location, TRACKED, storage_options)
+    with writing_to(location):
+        mine = [file for file, record in records.items() if record["run_id"] == run_id]
+        forgotten = remove_all(mine, storage_options)
+    if not forgotten:
+        known = sorted({str(record["run_id"]) for record in records.values()})
+        names = ", ".join(known[:_NAMED]) + (f" and {len(known) - _NAMED} more" if len(known) > _NAMED else "")
+        raise VersionNotFoundError(f"{location}: no version is tracked for run {run_id!r}; its runs: {names or 'none'}")
     return forgotten
 
 
+def untrack_older(location: str, age: timedelta, storage_options: Options = None) -> int:
+    """Forgets the versions that runs have read which began longer ago and are over; returns how many there were.
+
+    Raises:
+        InvalidArgumentError: If `age` is no length of time.
+    """
+    if not isinstance(age, timedelta) or age <= timedelta(0):
+        raise InvalidArgumentError(f"older_than = {age!r}: give a timedelta above 0, as in timedelta(days=90)")
+    before = datetime.now(timezone.utc) - age
+    records = read_all(location, TRACKED, storage_options).items()
+    over = [(file, since_of(record)) for file, record in records if "process" not in record or _is_over(record)]
+    old = [file for file, since in over if since is not None and since < before]
+    with writing_to(location):
+        return remove_all(old, storage_options)
+
+
 def tracked(location: str, storage_options: Options = None) -> dict[int, list[str]]:
-    """Run ids by the version that they have read; notes of processes that have ended are removed."""
+    """Run ids by the version that they have read; notes that protect nothing any more are removed."""
     runs: dict[int, list[str]] = {}
-    for file, record in _read_all(location, _TRACKED, storage_options).items():
-        if _is_over(record):
-            with contextlib.suppress(OSError):  # who may not write here reads the others' notes all the same
-                remove_file(file, storage_options)
-            continue
-        runs.setdefault(int(record["version"]), []).append(str(record["run_id"]))
+    for note in tracked_notes(location, storage_options):
+        runs.setdefault(note.version, []).append(note.name)
     return runs
+
+
+def tracked_notes(location: str, storage_options: Options = None) -> list[Note]:
+    """The runs that protect versions, with the times at which they began.
+
+    Removes the notes of processes that have ended without finishing, and of runs that MLflow has deleted.
+    """
+    records = read_all(location, TRACKED, storage_options)
+    over = {file for file, record in records.items() if _is_over(record)}
+    over |= _of_deleted_runs({file: record for file, record in records.items() if file not in over})
+    with contextlib.suppress(OSError):  # who may not write here reads the others' notes all the same
+        remove_all(over, storage_options)
+    kept = [record for file, record in records.items() if file not in over]
+    return [Note(int(record["version"]), str(record["run_id"]), since_of(record)) for record in kept]
 
 
 @contextlib.contextmanager
 def tracking(
-    location: str, version: int, run_id: str, *, kept_as: str | None = None, storage_options: Options = None
+    location: str,
+    version: int,
+    run_id: str,
+    *,
+    kept_as: str | None = None,
+    tracking_uri: str | None = None,
+    storage_options: Options = None,
 ) -> Iterator[Callable[[], None]]:
-    """Tracks a version while a run reads it and after that; no longer if the body raises.
+    """Tracks a version while a run reads it and after that; no longer if the body raises or this process is killed.
 
-    A table that can only be read here is read all the same, with a warning. With `kept_as`, the version is also tracked
-    no longer if this process is killed before the body has ended.
+    A table that can only be read here is read all the same, with a warning.
 
     Args:
         location: The table's path or URI.
@@ -145,16 +213,19 @@ def tracking(
         run_id: The run.
         kept_as: Name to track the version under once the run has succeeded; its own by default. A version that is
             tracked under it already is left as it is.
+        tracking_uri: MLflow store of the run, if it is one of MLflow.
         storage_options: Access to an object store.
 
     Yields:
-        A function to be called now and then by runs with `kept_as` that may take days, from a machine that the one
-            which runs VACUUM cannot see.
+        A function to be called now and then by runs that may take days, from a machine that the one which runs VACUUM
+            cannot see.
     """
+    since = datetime.now(timezone.utc)
+    note = functools.partial(track, location, version, storage_options=storage_options, tracking_uri=tracking_uri)
     try:
         kept = kept_as is not None and _is_tracked(location, version, kept_as, storage_options)
         if not kept:
-            track(location, version, run_id, storage_options, while_running=kept_as is not None)
+            note(run_id, while_running=True, since=since)
     except (OSError, MissingDependencyError, InvalidArgumentError) as error:  # the last where the store is none we know
         logger.warning(
             "%s cannot be written (%s), so VACUUM may remove files of version %d while they are read; its owner can "
@@ -171,21 +242,47 @@ def tracking(
 
     def renew() -> None:
         nonlocal written
-        if kept_as is not None and time.monotonic() - written >= _RENEW_S:
+        if time.monotonic() - written >= _RENEW_S:
             written = time.monotonic()
             with contextlib.suppress(OSError, TableError):  # the next call tries again, long before the note is over
-                track(location, version, run_id, storage_options, while_running=True)
+                note(run_id, while_running=True, since=since)
 
     try:
         yield renew
     except BaseException:
         with contextlib.suppress(OSError, TableError):  # the body's error is what matters
-            untrack(location, run_id, storage_options)
+            _forget(location, version, run_id, storage_options)
         raise
-    if kept_as is not None:
-        with contextlib.suppress(OSError, TableError):  # the version is tracked already, if under another name
-            track(location, version, kept_as, storage_options)
-            untrack(location, run_id, storage_options)
+    try:
+        note(kept_as or run_id, since=since)
+        if kept_as is not None:
+            _forget(location, version, run_id, storage_options)
+    except (OSError, TableError) as error:  # the version is tracked until this process ends
+        logger.warning(
+            "%s cannot be written any more (%s), so VACUUM may remove files of version %d; pin it to keep them",
+            location,
+            error,
+            version,
+        )
+
+
+def _forget(location: str, version: int, run_id: str, storage_options: Options) -> None:
+    records = read_all(location, TRACKED, storage_options).items()
+    mine = [file for file, record in records if record["run_id"] == run_id and int(record["version"]) == version]
+    remove_all(mine, storage_options)
+
+
+def _of_deleted_runs(records: Mapping[str, Mapping[str, Any]]) -> set[str]:
+    """Returns the files whose run MLflow has deleted; those of runs at work are not asked about."""
+    runs_of: dict[str, dict[str, str]] = {}
+    for file, record in records.items():
+        if "tracking_uri" in record and "process" not in record:
+            runs_of.setdefault(str(record["tracking_uri"]), {})[file] = str(record["run_id"])
+    over: set[str] = set()
+    for uri, run_of in runs_of.items():
+        deleted = deleted_runs(uri, set(run_of.values()))
+        over.update(file for file, run in run_of.items() if run in deleted)
+    return over
 
 
 def _is_over(record: Mapping[str, Any]) -> bool:
@@ -196,14 +293,12 @@ def _is_over(record: Mapping[str, Any]) -> bool:
     running = is_running(process)
     if running is not None:
         return not running
-    try:
-        return datetime.now(timezone.utc) - datetime.fromisoformat(str(record.get("created"))) > _SILENT
-    except (ValueError, TypeError):  # a time that lakelens did not write
-        return False
+    written = time_of(record.get("renewed", record.get("created")))
+    return written is not None and datetime.now(timezone.utc) - written > _SILENT
 
 
 def _is_tracked(location: str, version: int, run_id: str, storage_options: Options) -> bool:
-    records = _records(location, _TRACKED, storage_options).values()
+    records = records_in(location, TRACKED, storage_options).values()
     return any(record["version"] == version and record["run_id"] == run_id for record in records)
 
 
@@ -214,7 +309,7 @@ def no_new_pins(location: str, storage_options: Options = None) -> Iterator[Call
     Yields:
         A function that raises `TableConflictError` once they could change again; to be called before each removal.
     """
-    with table_lock(_folder(location), "vacuum", storage_options) as require:
+    with table_lock(folder_of(location), "vacuum", storage_options) as require:
         yield require
 
 
@@ -225,14 +320,14 @@ def no_vacuum(location: str, storage_options: Options = None) -> Iterator[Callab
     Yields:
         A function that raises `TableConflictError` if one could have begun; to be called at the end.
     """
-    with table_lock(_folder(location), "read", storage_options) as require:
+    with table_lock(folder_of(location), "read", storage_options) as require:
         yield require
 
 
 @contextlib.contextmanager
 def no_other_pin(location: str, storage_options: Options = None) -> Iterator[Callable[[], None]]:
     """As `no_vacuum`, and keeps others from giving a name at the same time."""
-    with table_lock(_folder(location), "pin", storage_options) as require:
+    with table_lock(folder_of(location), "pin", storage_options) as require:
         yield require
 
 
@@ -247,10 +342,6 @@ def check_pin_name(name: str) -> None:
             f"{name!r} is not a pin's name: letters, digits, _ . and -, starting with a letter or _, at most 100, "
             "and not 'latest'"
         )
-
-
-def _folder(location: str) -> str:
-    return f"{absolute(location).rstrip('/')}/{_FOLDER}"
 
 
 @contextlib.contextmanager
@@ -271,53 +362,3 @@ def writing_to(location: str) -> Iterator[None]:
             f"{location} cannot be written: {error.strerror or error}{where}; its owner can give you the right to, or "
             "copy the table"
         ) from error
-
-
-def _write(location: str, kind: str, name: str, record: dict[str, Any], storage_options: Options) -> None:
-    folder = f"{_folder(location)}/{kind}"
-    local = local_form(folder)
-    if local is not None:  # the table's own folder is there, or the table is gone
-        Path(local).parent.mkdir(exist_ok=True)
-        Path(local).mkdir(exist_ok=True)
-    write_bytes(f"{folder}/{name}.json", json.dumps(record).encode(), storage_options)
-
-
-def _read_all(location: str, kind: str, storage_options: Options) -> dict[str, dict[str, Any]]:
-    """Reads the records of a kind, by their files.
-
-    Raises:
-        TableError: If one is damaged, or the store does not give them: what they protect cannot be told then.
-    """
-    try:
-        return _records(location, kind, storage_options)
-    except OSError as error:
-        raise TableError(
-            f"{_folder(location)}/{kind} cannot be read ({error}), so that nobody can tell which versions are "
-            "protected; give access to it, in storage_options or the environment"
-        ) from error
-
-
-def _records(location: str, kind: str, storage_options: Options) -> dict[str, dict[str, Any]]:
-    folder = f"{_folder(location)}/{kind}"
-    records = {}
-    for name in sorted(name for name in names_in(folder, storage_options) if _RECORD.match(name)):
-        with contextlib.suppress(FileNotFoundError):  # taken away between listing and reading
-            file = f"{folder}/{name}"
-            records[file] = _record_of(file, kind, read_bytes(file, storage_options))
-    return records
-
-
-def _record_of(file: str, kind: str, content: bytes) -> dict[str, Any]:
-    try:
-        record = json.loads(content)
-        int(record["version"]), record["name" if kind == _PINS else "run_id"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise TableError(
-            f"{file} is not the pin or tracked version that lakelens wrote ({error!r}); what it protects cannot be "
-            "told. Delete the file, and pin the version again"
-        ) from error
-    return dict(record)
-
-
-def _now() -> str:
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")

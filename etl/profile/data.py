@@ -11,6 +11,8 @@ from datetime import datetime
 RELATIVE_SIDE_BINS = 25
 ASPECT_BINS = 24
 ASPECT_RANGE = (-3.0, 3.0)
+# Bins of the brightness of an image, from 0 (black) to 1 (white).
+BRIGHTNESS_BINS = 25
 # COCO's areas of small and medium objects, in pixels of the image.
 SMALL_AREA, MEDIUM_AREA = 32**2, 96**2
 MOST_BOXES_SHOWN = 30
@@ -54,6 +56,71 @@ class Histogram:
 
 
 @dataclass(frozen=True)
+class SourceSizes:
+    """Sizes of the source files, upright, as they are when the profile is made.
+
+    Attributes:
+        files: Files that were read.
+        looked_for: Files that were chosen; the others are on no disk of this machine, or have changed since.
+        width_range: Smallest and largest width in pixels.
+        height_range: Smallest and largest height.
+        widths: Histogram of the widths.
+        heights: The same of the heights.
+        aspects: Histogram of log2(width / height).
+    """
+
+    files: int
+    looked_for: int
+    width_range: tuple[int, int]
+    height_range: tuple[int, int]
+    widths: Histogram | None
+    heights: Histogram | None
+    aspects: Histogram
+
+
+@dataclass(frozen=True)
+class Brightness:
+    """How bright the stored images are: the mean grey of each, padding included, from 0 (black) to 1 (white).
+
+    Attributes:
+        mean: Mean over the images of each split.
+        shares: By split, the share of its images between the edges.
+        edges: Edges of `BRIGHTNESS_BINS` bins.
+    """
+
+    mean: Mapping[str, float]
+    shares: Mapping[str, tuple[float, ...]]
+    edges: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How the version differs from another one.
+
+    Attributes:
+        version: The other version, which counts as the one before.
+        timestamp: When that was committed.
+        rows: Its rows.
+        classes: Rows by class in the other version and in this one; `(no class)` stands for images without one.
+        added: Images that only this version has.
+        removed: Images that only the other one has.
+        content: Images of other content.
+        label: Images of another class.
+        split: Images in another split.
+    """
+
+    version: int
+    timestamp: datetime | None
+    rows: int
+    classes: Mapping[str, tuple[int, int]]
+    added: int
+    removed: int
+    content: int
+    label: int
+    split: int
+
+
+@dataclass(frozen=True)
 class ImageSizes:
     """Sizes of the stored images.
 
@@ -67,6 +134,8 @@ class ImageSizes:
         modes: Images by Pillow's mode, of those that were opened.
         stored_kilobytes: Histogram of stored bytes / 1000.
         source_kilobytes: The same of the source files; None when unknown.
+        source: Sizes of the source files; None where none can be read.
+        brightness: How bright the images are; None where they were not decoded.
     """
 
     common: tuple[tuple[tuple[int, int], int], ...]
@@ -78,6 +147,8 @@ class ImageSizes:
     modes: Mapping[str, int]
     stored_kilobytes: Histogram | None
     source_kilobytes: Histogram | None
+    source: SourceSizes | None = None
+    brightness: Brightness | None = None
 
 
 @dataclass(frozen=True)
@@ -197,6 +268,7 @@ class TableProfile:
         conflict_count: How many there are.
         quarantine: The quarantine, or None when the table has none.
         recipe: How the images were stored, as the table's properties say.
+        comparison: How it differs from another version; None where that was not asked for.
     """
 
     location: str
@@ -216,6 +288,7 @@ class TableProfile:
     conflict_count: int = 0
     quarantine: QuarantineSummary | None = None
     recipe: Mapping[str, object] = field(default_factory=dict)
+    comparison: Comparison | None = None
 
     @functools.cached_property
     def named_classes(self) -> tuple[ClassRows, ...]:

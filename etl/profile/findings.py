@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .data import ClassRows, NearDuplicates, QuarantineSummary, TableProfile
+from .data import ClassRows, Comparison, NearDuplicates, QuarantineSummary, TableProfile
 
 WARNING = "warning"
 NOTE = "note"
@@ -38,6 +38,7 @@ def find_findings(profile: TableProfile) -> list[Finding]:
         *_of_conflicts(profile),
         *_of_quarantine(profile.quarantine, profile.rows),
         *_of_boxes(profile),
+        *_of_comparison(profile),
     ]
     order = (WARNING, NOTE, GOOD)
     return sorted(findings, key=lambda finding: order.index(finding.level))
@@ -133,7 +134,9 @@ def _of_quarantine(quarantine: QuarantineSummary | None, rows: int) -> list[Find
     share = quarantine.total / max(quarantine.total + rows, 1)
     level = WARNING if share > _QUARANTINED_SHARE else NOTE
     main = max(quarantine.reasons, key=lambda reason: quarantine.reasons[reason])
-    text = f"{quarantine.total:,} files ({share:.1%} of all) are in quarantine, most of them for {main}."
+    verb = "is" if quarantine.total == 1 else "are"
+    why = f"reason {main}" if len(quarantine.reasons) == 1 else f"most of them for {main}"
+    text = f"{counted(quarantine.total, 'file')} ({share:.1%} of all) {verb} in quarantine, {why}."
     return [Finding(level, text)]
 
 
@@ -151,8 +154,48 @@ def _of_boxes(profile: TableProfile) -> list[Finding]:
     return findings
 
 
+def _of_comparison(profile: TableProfile) -> list[Finding]:
+    found = profile.comparison
+    if found is None:
+        return []
+    findings = [Finding(NOTE, f"Since version {found.version}: {changes_of(found)}")]
+    lost = [name for name, (before, after) in found.classes.items() if before and not after]
+    if lost:
+        text = f"{counted(len(lost), 'class')} of version {found.version} without any image now: {_listed(lost)}."
+        findings.append(Finding(WARNING, text))
+    new = [name for name, (before, after) in found.classes.items() if after and not before]
+    if new:
+        text = f"{counted(len(new), 'class')} new since version {found.version}: {_listed(new)}."
+        findings.append(Finding(NOTE, text))
+    return findings
+
+
+def changes_of(found: Comparison) -> str:
+    """Says in one sentence how many images came, went and changed."""
+    parts = [
+        f"{counted(found.added, 'image')} added",
+        f"{found.removed:,} removed",
+        f"{found.content:,} with other content",
+        f"{found.label:,} of another class",
+        f"{found.split:,} in another split",
+    ]
+    return ", ".join(parts) + "."
+
+
+def noun_of(count: int, noun: str) -> str:
+    """The noun in the number that a count asks for."""
+    if count == 1:
+        return noun
+    return f"{noun}es" if noun.endswith(("s", "x")) else f"{noun}s"
+
+
+def counted(count: int, noun: str) -> str:
+    """A count with its noun: `1 file`, `2,000 files`."""
+    return f"{count:,} {noun_of(count, noun)}"
+
+
 def _images(count: int) -> str:
-    return "1 image" if count == 1 else f"{count:,} images"
+    return counted(count, "image")
 
 
 def _name(entry: ClassRows) -> str:
@@ -160,11 +203,13 @@ def _name(entry: ClassRows) -> str:
 
 
 def _count(entries: list[ClassRows], noun: str) -> str:
-    plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
-    return f"1 {noun}" if len(entries) == 1 else f"{len(entries)} {plural}"
+    return counted(len(entries), noun)
 
 
 def _names(entries: list[ClassRows]) -> str:
-    names = [_name(entry)[:60] for entry in entries[:_NAMES_LISTED]]
-    more = len(entries) - len(names)
-    return ", ".join(names) + (f" and {more} more" if more else "")
+    return _listed([_name(entry) for entry in entries])
+
+
+def _listed(names: list[str]) -> str:
+    more = len(names) - _NAMES_LISTED
+    return ", ".join(names[:_NAMES_LISTED]) + (f" and {more} more" if more > 0 else "")

@@ -14,12 +14,13 @@ import numpy.typing as npt
 from PIL import Image, ImageDraw
 
 from ...errors import ImageError
+from ..images.codec import Decoded
 from ..images.perceptual_hash import Hashes, Nearest, find_nearest, perceptual_hash
 from ..images.stored_image import StoredImage, decode_image
 from ..log.data_files import open_parquet
 from ..model import schema
 from .boxes import holds_boxes
-from .data import MOST_SAMPLES, Conflict, NearDuplicates, Sample
+from .data import BRIGHTNESS_BINS, MOST_SAMPLES, Brightness, Conflict, NearDuplicates, Sample
 from .scan import RowGroup, Scan, for_each_group
 
 _HASHED, _PLAIN, _UNREADABLE = 0, 1, 2
@@ -49,12 +50,14 @@ class Looks:
         states: uint8 [rows]: hashed, of nearly one colour, or unreadable.
         stored_bytes: float32 [rows].
         modes: Images by Pillow's mode.
+        brightness: float32 [rows], mean grey from 0 to 1; NaN where an image is unreadable.
     """
 
     hashes: Hashes
     states: npt.NDArray[np.uint8]
     stored_bytes: npt.NDArray[np.float32]
     modes: Counter[str]
+    brightness: npt.NDArray[np.float32]
 
 
 class RowPair(NamedTuple):
@@ -74,8 +77,24 @@ def hash_of_row(row: Mapping[str, Any]) -> tuple[tuple[int, int] | None, str]:
     Raises:
         ImageError: If it does not decode.
     """
-    decoded = decode_image(StoredImage.of_row(row), target_size=_HASHED_SIDE)
+    decoded = _decoded(row)
     return perceptual_hash(decoded.image), decoded.mode
+
+
+def _decoded(row: Mapping[str, Any]) -> Decoded:
+    return decode_image(StoredImage.of_row(row), target_size=_HASHED_SIDE)
+
+
+def brightness_of(scan: Scan, looks: Looks) -> Brightness | None:
+    """Counts how bright the images of each split are; None where no image could be decoded."""
+    edges = np.linspace(0, 1, BRIGHTNESS_BINS + 1)
+    mean, shares = {}, {}
+    for code, split in enumerate(scan.splits):
+        values = looks.brightness[(scan.split_codes == code) & np.isfinite(looks.brightness)]
+        if values.size:
+            mean[split] = float(values.mean())
+            shares[split] = tuple((np.histogram(values, edges)[0] / values.size).tolist())
+    return Brightness(mean, shares, tuple(edges.tolist())) if mean else None
 
 
 def look_at_images(scan: Scan, storage_options: Mapping[str, str] | None = None) -> Looks:
@@ -85,6 +104,7 @@ def look_at_images(scan: Scan, storage_options: Mapping[str, str] | None = None)
         np.full(scan.rows, _UNREADABLE, np.uint8),
         np.zeros(scan.rows, np.float32),
         Counter(),
+        np.full(scan.rows, np.nan, np.float32),
     )
 
     def look_at(group: RowGroup) -> Counter[str]:
@@ -211,7 +231,7 @@ def find_conflicts(
         names = sorted(str(scan.names[code]) for code in codes)
         # One of each class first: thousands of copies in one class would hide the file that is in another.
         rows = [*order[start:end][firsts], *np.delete(order[start:end], firsts)][:_CONFLICT_PATHS]
-        paths = _paths_of(scan, [int(row) for row in rows], storage_options)
+        paths = paths_of(scan, [int(row) for row in rows], storage_options)
         conflicts.append(Conflict(tuple(names), tuple(sorted(paths))))
     return conflicts, len(found)
 
@@ -219,10 +239,12 @@ def find_conflicts(
 def _look_at_row(looks: Looks, row: int, values: Mapping[str, Any], modes: Counter[str]) -> None:
     looks.stored_bytes[row] = len(values.get(schema.IMAGE) or b"")
     try:
-        found, mode = hash_of_row(values)
+        decoded = _decoded(values)
     except ImageError:  # the row is unreadable and counted
         return
-    modes[mode] += 1
+    found = perceptual_hash(decoded.image)
+    modes[decoded.mode] += 1
+    looks.brightness[row] = np.asarray(decoded.image.convert("L")).mean() / 255
     looks.states[row] = _PLAIN if found is None else _HASHED
     if found is not None:
         looks.hashes[row] = found
@@ -300,7 +322,8 @@ def _draw_boxes(image: Image.Image, boxes: Sequence[Mapping[str, Any] | None], f
             draw.rectangle(corners, outline=_BOX_COLOUR, width=max(1, round(max(image.size) / 100)))
 
 
-def _paths_of(scan: Scan, rows: Sequence[int], storage_options: Mapping[str, str] | None) -> list[str]:
+def paths_of(scan: Scan, rows: Sequence[int], storage_options: Mapping[str, str] | None) -> list[str]:
+    """Reads the paths of rows, which are in ascending order; none of data files that have no such column."""
     paths: list[str] = []
     for group, offsets in scan.find(rows).items():
         with open_parquet(scan.snapshot, group.file, storage_options) as parquet:

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 from ... import html_page
-from .data import ClassRows, NearDuplicates, Sample, TableProfile
-from .findings import find_findings
+from .data import Brightness, ClassRows, NearDuplicates, Sample, SourceSizes, TableProfile
+from .findings import changes_of, counted, find_findings, noun_of
 from .plots import colours_of
 
 _SIGNS = {"warning": "▲", "note": "●", "good": "✓"}
@@ -23,6 +23,7 @@ def render_page(profile: TableProfile, plots: Mapping[str, bytes]) -> str:
     """
     sections = [
         ("look", "Look at first", _findings(profile)),
+        ("comparison", "Compared", _comparison(profile, plots)),
         ("classes", "Classes", _classes(profile, plots)),
         ("splits", "Splits", _splits(profile, plots)),
         ("images", "Images", _images(profile, plots)),
@@ -47,14 +48,15 @@ def _where(profile: TableProfile) -> str:
 
 
 def _facts(profile: TableProfile) -> dict[str, str]:
+    filled = len([entry for entry in profile.named_classes if entry.total or entry.total_boxes])
     facts = {
-        "images": f"{profile.rows:,}",
-        "classes": f"{len([c for c in profile.named_classes if c.total or c.total_boxes]):,}",
-        "splits": f"{len(profile.splits):,}",
-        "in 1 file" if profile.files == 1 else f"in {profile.files:,} files": _bytes(profile.stored_bytes),
+        noun_of(profile.rows, "image"): f"{profile.rows:,}",
+        noun_of(filled, "class"): f"{filled:,}",
+        noun_of(len(profile.splits), "split"): f"{len(profile.splits):,}",
+        f"in {counted(profile.files, 'file')}": _bytes(profile.stored_bytes),
     }
     if profile.boxes is not None:
-        facts["boxes"] = f"{profile.boxes.total:,}"
+        facts[noun_of(profile.boxes.total, "box")] = f"{profile.boxes.total:,}"
     if profile.quarantine is not None:
         facts["in quarantine"] = f"{profile.quarantine.total:,}"
     return facts
@@ -132,10 +134,7 @@ def _images(profile: TableProfile, plots: Mapping[str, bytes]) -> str:
         (width, height), _ = sizes.common[0]
         size = f"all {width} x {height} pixels"
     elif sizes.distinct:
-        size = (
-            f"{sizes.distinct:,} sizes, {sizes.widths[0]:,} to {sizes.widths[1]:,} pixels wide and "
-            f"{sizes.heights[0]:,} to {sizes.heights[1]:,} high"
-        )
+        size = f"{sizes.distinct:,} sizes, {_range(*sizes.widths)} pixels wide and {_range(*sizes.heights)} high"
     else:
         size = "not recorded"
     if 0 < sizes.known < profile.rows:
@@ -145,11 +144,57 @@ def _images(profile: TableProfile, plots: Mapping[str, bytes]) -> str:
         ("stored as", _shares(sizes.formats)),
         ("modes", _shares(sizes.modes) or "not looked at"),
     ]
+    facts += [("source files", _source(sizes.source)), ("brightness", _brightness(sizes.brightness))]
     facts += (
         [("recipe", ", ".join(f"{key} {value}" for key, value in profile.recipe.items()))] if profile.recipe else []
     )
     listed = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in facts if value)
-    return f"<dl>{listed}</dl>" + _plot(plots, "image_sizes", "Sizes of images and files")
+    return (
+        f"<dl>{listed}</dl>"
+        + _plot(plots, "image_sizes", "Sizes of images and files")
+        + _plot(plots, "source_sizes", "Widths, heights and aspect ratios of the source files")
+        + _plot(plots, "brightness", "Brightness of the images of each split")
+    )
+
+
+def _source(source: SourceSizes | None) -> str:
+    if source is None:
+        return "not looked at: no disk of this machine has them as they were"
+    (narrow, wide), (low, high) = source.width_range, source.height_range
+    text = f"{_range(narrow, wide)} pixels wide and {_range(low, high)} high"
+    if source.files < source.looked_for:
+        return f"{text}, of {source.files:,} that could be read among {source.looked_for:,}"
+    return f"{text}, of {counted(source.files, 'file')}"
+
+
+def _brightness(brightness: Brightness | None) -> str:
+    if brightness is None:
+        return "not looked at"
+    means = ", ".join(f"{split} {mean:.2f}" for split, mean in brightness.mean.items())
+    return f"{means} in the mean, from 0 (black) to 1 (white)"
+
+
+def _range(least: int, most: int) -> str:
+    return f"{least:,}" if least == most else f"{least:,} to {most:,}"
+
+
+def _comparison(profile: TableProfile, plots: Mapping[str, bytes]) -> str:
+    found = profile.comparison
+    if found is None:
+        return ""
+    when = "" if found.timestamp is None else f" of {found.timestamp:%Y-%m-%d %H:%M} UTC"
+    sentence = (
+        f"Version {found.version}{when} has {counted(found.rows, 'image')}, version {profile.version} "
+        f"{counted(profile.rows, 'image')}. {changes_of(found)}"
+    )
+    rows = [
+        (name, f"{before:,}", f"{after:,}", f"{after - before:+,}")
+        for name, (before, after) in found.classes.items()
+        if before != after
+    ]
+    head = [("class", True), (f"version {found.version}", False), (f"version {profile.version}", False), ("", False)]
+    table = html_page.table_tag(head, rows) if rows else "<p>Every class has as many images as it had.</p>"
+    return f"<p>{escape(sentence)}</p>{_plot(plots, 'comparison', 'Classes of other sizes, by version')}{table}"
 
 
 def _boxes(profile: TableProfile, plots: Mapping[str, bytes]) -> str:
@@ -157,7 +202,7 @@ def _boxes(profile: TableProfile, plots: Mapping[str, bytes]) -> str:
     if boxes is None:
         return ""
     parts = [
-        f"{boxes.total:,} boxes in {boxes.images:,} images",
+        f"{counted(boxes.total, 'box')} in {counted(boxes.images, 'image')}",
         f"{boxes.small / boxes.total:.0%} small, {boxes.medium / boxes.total:.0%} medium, "
         f"{boxes.large / boxes.total:.0%} large (32² and 96² pixels of the stored image)",
     ]
@@ -202,7 +247,7 @@ def _duplicates(profile: TableProfile, plots: Mapping[str, bytes]) -> str:
 def _near(profile: TableProfile, duplicates: NearDuplicates, plots: Mapping[str, bytes]) -> str:
     plain = f"; {duplicates.plain:,} of nearly one colour were left out" if duplicates.plain else ""
     text = (
-        f"{duplicates.compared:,} images compared by a perceptual hash: two look alike when at most "
+        f"{counted(duplicates.compared, 'image')} compared by a perceptual hash: two look alike when at most "
         f"{duplicates.max_distance} of its 128 bits differ{plain}. A model that is tested on what it was trained on "
         "looks better than it is. Look at the pairs before you act: drawings of a few strokes are near without being "
         "copies."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,13 +18,24 @@ from ..images.perceptual_hash import DEFAULT_MAX_DISTANCE
 from ..log.snapshot import Snapshot, open_snapshot
 from ..quarantine.listing import iterate_quarantine
 from ..quarantine.table import quarantine_location
+from .comparison import compare_with
 from .data import MOST_SAMPLES, ClassRows, NearDuplicates, QuarantineSummary, Sample, TableProfile
 from .findings import Finding, find_findings
-from .images import Looks, choose_samples, fetch_samples, find_conflicts, find_duplicates, look_at_images
+from .images import (
+    Looks,
+    brightness_of,
+    choose_samples,
+    fetch_samples,
+    find_conflicts,
+    find_duplicates,
+    look_at_images,
+)
+from .names import find_font
 from .page import render_page
-from .plots import PLOTS, draw_plots, find_font
+from .plots import PLOTS, draw_plots
 from .scan import Scan, check_positive, class_rows, image_sizes, recipe_of, scan_rows
 from .sheet import draw_sheet
+from .sources import source_sizes
 
 # A page of this many small pictures stays below 5 MB.
 _PICTURES = 900
@@ -61,6 +73,7 @@ def profile(
     near_duplicates: bool = True,
     max_distance: int = DEFAULT_MAX_DISTANCE,
     samples_per_class: int | None = None,
+    compare: int | str | datetime | None = None,
     quarantine: str | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> ProfileResult:
@@ -69,17 +82,18 @@ def profile(
     Args:
         location: Path or URI of an image table.
         version: Number, timestamp, pin's name, or None for the latest.
-        output: Folder for `profile.html` and the PNG files; `<table>-v<version>-profile` in the working directory when
-            None. Files of an earlier profile there are overwritten, and plots that this one has no data for removed.
+        output: Folder for `profile.html` and the PNG files; a new one in the system's temporary folder when None. Files
+            of an earlier profile there are overwritten, and plots that this one has no data for removed.
         near_duplicates: Whether to look for them, which decodes every image.
         max_distance: Bits of the 128 of a perceptual hash by which images that look alike may differ, 0-15.
         samples_per_class: Pictures of each class, 0-12; None chooses by the number of classes.
+        compare: Another version, to say what has come and gone since; None compares with none.
         quarantine: Place of the table's quarantine; beside the table when None.
         storage_options: Access to an object store.
 
     Raises:
         NotADeltaTableError: If there is no table at `location`.
-        VersionNotFoundError: If it has no such version.
+        VersionNotFoundError: If it has no such version, or none to compare with.
         NotAnImageTableError: If it has no column `image`.
         InvalidArgumentError: If a number is out of its range, or `output` cannot be a folder.
         MissingDependencyError: If matplotlib is not installed.
@@ -88,20 +102,23 @@ def profile(
     if samples_per_class is not None and samples_per_class > MOST_SAMPLES:
         raise InvalidArgumentError(f"samples_per_class = {samples_per_class!r} must be {MOST_SAMPLES} at most")
     snapshot = open_snapshot(location, version, storage_options)
-    folder = Path(output) if output is not None else Path(f"{Path(snapshot.location).name}-v{snapshot.version}-profile")
     # Before the images are read, which may take hours.
-    _check_folder(folder)
+    _check_folder(Path(tempfile.gettempdir() if output is None else output))
     find_font()
+    if compare is not None:
+        open_snapshot(location, compare, storage_options)
     gathered = gather_profile(
         snapshot,
         near_duplicates=near_duplicates,
         max_distance=max_distance,
         samples_per_class=samples_per_class,
+        compare=compare,
         quarantine=quarantine,
         storage_options=storage_options,
     )
     plots = draw_plots(gathered)
     pictures = {_SHEET: draw_sheet(gathered)} if gathered.samples else {}
+    folder = Path(output) if output is not None else _own_folder(snapshot)
     folder.mkdir(parents=True, exist_ok=True)
     page = folder / "profile.html"
     if page.exists():
@@ -121,13 +138,16 @@ def gather_profile(
     near_duplicates: bool = True,
     max_distance: int = DEFAULT_MAX_DISTANCE,
     samples_per_class: int | None = None,
+    compare: int | str | datetime | None = None,
     quarantine: str | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> TableProfile:
     """Reads what a profile says, in memory of about 60 bytes a row and one row group a thread."""
     scan = scan_rows(snapshot, storage_options)
     classes = class_rows(scan)
+    compared = None if compare is None else compare_with(snapshot, compare, classes, storage_options)
     looks = look_at_images(scan, storage_options) if near_duplicates else None
+    sizes = image_sizes(scan, looks.modes if looks else {}, looks.stored_bytes if looks else np.empty(0, np.float32))
     conflicts, conflict_count = find_conflicts(scan, _CONFLICTS, storage_options)
     shown = _classes_to_show(classes)
     per_class = samples_per_class if samples_per_class is not None else _samples_of_each(len(shown))
@@ -141,7 +161,11 @@ def gather_profile(
         files=len(snapshot.files),
         splits=tuple(scan.splits),
         classes=classes,
-        sizes=image_sizes(scan, looks.modes if looks else {}, looks.stored_bytes if looks else np.empty(0, np.float32)),
+        sizes=replace(
+            sizes,
+            source=source_sizes(scan, storage_options),
+            brightness=None if looks is None else brightness_of(scan, looks),
+        ),
         boxes=scan.boxes.summary(),
         samples=samples,
         hidden_classes=len([entry for entry in classes if entry.total or entry.total_boxes]) - len(shown),
@@ -150,6 +174,7 @@ def gather_profile(
         conflict_count=conflict_count,
         quarantine=read_quarantine(quarantine or quarantine_location(snapshot.location), storage_options),
         recipe=recipe_of(snapshot.configuration),
+        comparison=compared,
     )
 
 
@@ -202,6 +227,11 @@ def _classes_to_show(classes: Sequence[ClassRows]) -> list[str | None]:
 
 def _samples_of_each(classes: int) -> int:
     return max(2, min(MOST_SAMPLES, _PICTURES // max(classes, 1), 6 if classes > _FEW_CLASSES else MOST_SAMPLES))
+
+
+def _own_folder(snapshot: Snapshot) -> Path:
+    """Makes a folder that has nothing of the user's in it or beside it."""
+    return Path(tempfile.mkdtemp(prefix=f"{Path(snapshot.location).name[:100]}-v{snapshot.version}-profile-"))
 
 
 def _check_folder(folder: Path) -> None:

@@ -172,7 +172,7 @@ def class_rows(scan: Scan) -> tuple[ClassRows, ...]:
 
 
 def image_sizes(scan: Scan, modes: Mapping[str, int], stored_bytes: npt.NDArray[np.float32]) -> ImageSizes:
-    """Summarises sizes, formats and bytes."""
+    """Summarises sizes, formats and bytes, as far as the small columns tell them."""
     sizes = scan.sizes or Counter({(0, 0): 0})
     return ImageSizes(
         common=tuple(scan.sizes.most_common(_COMMON_SIZES)),
@@ -182,8 +182,8 @@ def image_sizes(scan: Scan, modes: Mapping[str, int], stored_bytes: npt.NDArray[
         heights=(min(height for _, height in sizes), max(height for _, height in sizes)),
         formats=dict(scan.formats.most_common()),
         modes=dict(Counter(modes).most_common()),
-        stored_kilobytes=_histogram(stored_bytes / 1000),
-        source_kilobytes=_histogram(scan.source_bytes / 1000),
+        stored_kilobytes=histogram(stored_bytes / 1000),
+        source_kilobytes=histogram(scan.source_bytes / 1000),
     )
 
 
@@ -296,7 +296,7 @@ def _rank_of_split(name: str) -> int:
     return _FIRST_SPLITS.index(name) if name in _FIRST_SPLITS else len(_FIRST_SPLITS)
 
 
-def _histogram(values: npt.NDArray[np.float32]) -> Histogram | None:
+def histogram(values: npt.NDArray[np.float32]) -> Histogram | None:
     """A histogram up to the 99.5th percentile, finer for more values; what is beyond is in the last bin."""
     finite = values[np.isfinite(values)]
     if finite.size == 0:

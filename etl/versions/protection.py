@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -11,14 +12,40 @@ from ..log.snapshot import open_snapshot
 from ..pins import pins
 
 
+@dataclass(frozen=True)
+class Protection:
+    """What keeps `vacuum` off the files of a version.
+
+    Attributes:
+        version: Its number.
+        by: `pin <name>` or `run <id>`.
+        since: When the pin was set, or the run began; None where its file does not tell.
+    """
+
+    version: int
+    by: str
+    since: datetime | None
+
+
+def protections(location: str, storage_options: Mapping[str, str] | None = None) -> list[Protection]:
+    """Lists what protects which version since when: by version, pins first.
+
+    A run whose process ended without finishing it protects nothing, nor does one that MLflow has deleted.
+    """
+    notes = {
+        "pin": pins.pin_notes(location, storage_options),
+        "run": pins.tracked_notes(location, storage_options),
+    }
+    found = [Protection(note.version, f"{kind} {note.name}", note.since) for kind in notes for note in notes[kind]]
+    return sorted(found, key=lambda one: (one.version, one.by))
+
+
 def protected_versions(location: str, storage_options: Mapping[str, str] | None = None) -> dict[int, tuple[str, ...]]:
     """Names what protects each version: `pin <name>` and `run <id>`."""
     reasons: dict[int, list[str]] = {}
-    for name, version in sorted(pins.pins(location, storage_options).items()):
-        reasons.setdefault(version, []).append(f"pin {name}")
-    for version, runs in sorted(pins.tracked(location, storage_options).items()):
-        reasons.setdefault(version, []).extend(f"run {run}" for run in runs)
-    return {version: tuple(reasons[version]) for version in sorted(reasons)}
+    for one in protections(location, storage_options):
+        reasons.setdefault(one.version, []).append(one.by)
+    return {version: tuple(by) for version, by in reasons.items()}
 
 
 def pin_version(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...errors import NotADeltaTableError, SessionError
+from ...errors import InvalidArgumentError, NotADeltaTableError, SessionError
 from ...locations import absolute, is_table_name
 from ...spark.session import require_delta
 from ..log.opening import place_of
@@ -20,7 +20,7 @@ from ..spark.catalog import is_delta_table, path_of
 from .changes import VersionDiff, changes, diff
 from .classes import class_counts
 from .history import VersionInfo, history
-from .protection import pin_version
+from .protection import Protection, pin_version, protections
 from .vacuum import VacuumResult, vacuum
 
 if TYPE_CHECKING:
@@ -118,6 +118,8 @@ class TableVersions:
     def pin(self, name: str, version: Version = None, *, replace: bool = False) -> int:
         """Names a version, which protects its files from `vacuum`; returns its number.
 
+        The VACUUM of Spark and that of Databricks do not know pins.
+
         Args:
             name: Letters, digits, `_`, `.` and `-`, starting with a letter or `_`.
             version: Number, timestamp, another pin's name, or None for the latest.
@@ -133,9 +135,30 @@ class TableVersions:
         """Removes a pin."""
         pin_files.unpin(self._place(), name, self._options)
 
-    def untrack(self, run_id: str) -> int:
-        """Removes the protection of versions that a run has read; returns how many there were."""
-        return pin_files.untrack(self._place(), run_id, self._options)
+    def tracked(self) -> list[Protection]:
+        """Lists the pins and runs that protect versions from `vacuum`, each with its version and the time it began.
+
+        Runs protect what they have trained on or scored. A run whose process ended without finishing it protects
+        nothing, nor does one that MLflow has deleted; both are forgotten.
+        """
+        return protections(self._place(), self._options)
+
+    def untrack(self, run_id: str | None = None, *, older_than: timedelta | None = None) -> int:
+        """Removes the protection of versions that runs have read; returns how many there were.
+
+        Args:
+            run_id: A run.
+            older_than: In its place: all runs that began longer ago and are over.
+
+        Raises:
+            VersionNotFoundError: If no version is tracked for that run.
+            InvalidArgumentError: If both or neither are given, or `older_than` is not above 0.
+        """
+        if (run_id is None) == (older_than is None):
+            raise InvalidArgumentError(f"run_id={run_id!r}, older_than={older_than!r}: give one of them")
+        if older_than is not None:
+            return pin_files.untrack_older(self._place(), older_than, self._options)
+        return pin_files.untrack(self._place(), str(run_id), self._options)
 
     def pins(self) -> dict[str, int]:
         """The pins: versions by name."""
@@ -177,6 +200,8 @@ class TableVersions:
         allow_short_retention: bool = False,
     ) -> VacuumResult:
         """Removes files that no version within the retention needs, and none of a pinned or used version.
+
+        The VACUUM of Spark and that of Databricks know neither pins nor runs.
 
         Args:
             retention_hours: Age in hours from which removed files go; None takes the table's own (168 by default).

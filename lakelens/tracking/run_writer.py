@@ -42,12 +42,20 @@ class RunWriter:
         run: The run.
         folder: Where the job's records come in (`run_records`).
         recorded: Steps whose metrics the run has already, from before it was resumed; records of these are passed over.
+        alive: Is called every few seconds meanwhile.
     """
 
-    def __init__(self, run: RunReference, folder: Path, recorded: Collection[int] = ()) -> None:
+    def __init__(
+        self,
+        run: RunReference,
+        folder: Path,
+        recorded: Collection[int] = (),
+        alive: Callable[[], None] = lambda: None,
+    ) -> None:
         self._run = run
         self._recorded = frozenset(recorded)
         self._folder = folder
+        self._alive = alive
         self._seen = 0
         self._tasks: deque[Callable[[MlflowClient], None]] = deque()
         self._last: list[Callable[[MlflowClient], None]] = []
@@ -129,6 +137,7 @@ class RunWriter:
 
     def _work(self) -> None:
         while not self._over.wait(_POLL_S if self._error is None else _RETRY_S):
+            self._alive()
             self._try()
 
     def _try(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Mapping
 from typing import Any, Protocol, TextIO
@@ -26,11 +27,13 @@ class Display(Protocol):
     def say(self, text: str, *, detail: bool = False) -> None:
         """Shows a line; details are what ranks say of themselves."""
 
-    def show(self, lines: list[str]) -> None:
-        """Shows the state: a line for each running trial, and the summary last."""
+    def show(self, lines: list[str], *, last: bool = False) -> None:
+        """Shows the state: a line for each running trial, and the summary last.
 
-    def close(self) -> None:
-        """Leaves what is shown."""
+        Args:
+            lines: They.
+            last: Shows them now, for they stay.
+        """
 
 
 class LogDisplay:
@@ -45,14 +48,11 @@ class LogDisplay:
         self._stream.write(text + "\n")
         self._stream.flush()
 
-    def show(self, lines: list[str]) -> None:
+    def show(self, lines: list[str], *, last: bool = False) -> None:
         """Prints the summary when it is due."""
-        if time.monotonic() >= self._due:
+        if last or time.monotonic() >= self._due:
             self._due = time.monotonic() + _LOG_EVERY_S
             self.say(lines[-1])
-
-    def close(self) -> None:
-        """Does nothing."""
 
 
 class TerminalDisplay:
@@ -68,16 +68,13 @@ class TerminalDisplay:
         if not detail:
             self._draw([text], then=self._drawn)
 
-    def show(self, lines: list[str]) -> None:
-        """Draws the lines again."""
-        if time.monotonic() >= self._due:
+    def show(self, lines: list[str], *, last: bool = False) -> None:
+        """Draws the lines again, as many as the terminal has room for."""
+        if last or time.monotonic() >= self._due:
             self._due = time.monotonic() + _DRAW_EVERY_S
-            width = shutil.get_terminal_size().columns - 1
-            self._draw([], then=[line[:width] for line in lines])
-
-    def close(self) -> None:
-        """Leaves the last lines."""
-        self._drawn = []
+            self._draw([], then=_fitting(lines, *shutil.get_terminal_size()))
+            if last:
+                self._drawn = []
 
     def _draw(self, above: list[str], then: list[str]) -> None:
         up = f"\x1b[{len(self._drawn)}F" if self._drawn else ""
@@ -86,12 +83,24 @@ class TerminalDisplay:
         self._drawn = list(then)
 
 
+def _fitting(lines: list[str], columns: int, rows: int) -> list[str]:
+    """Makes lines that a terminal shows as they are: the cursor finds its way back over those it still has alone."""
+    width = max(2, columns - 1)
+    summary = textwrap.wrap(lines[-1], width)
+    trials = [line if len(line) <= width else f"{line[: width - 1]}…" for line in lines[:-1]]
+    room = max(1, rows - 1 - len(summary))
+    if len(trials) > room:
+        trials = [*trials[: room - 1], f"... and {len(trials) - room + 1} more"]
+    return [*trials, *summary]
+
+
 class NotebookDisplay:
     """One output of a notebook's cell that is written again and again."""
 
     def __init__(self) -> None:
         display = importlib.import_module("IPython.display").display
         self._said: list[str] = []
+        self._lines: list[str] = []
         self._handle: Any = display(_plain("search"), raw=True, display_id=True)
         self._due = 0.0
 
@@ -99,15 +108,17 @@ class NotebookDisplay:
         """Shows a line above the state, the last ten of them."""
         if not detail:
             self._said = [*self._said, text][-10:]
+            self._update()
 
-    def show(self, lines: list[str]) -> None:
+    def show(self, lines: list[str], *, last: bool = False) -> None:
         """Shows the lines."""
-        if time.monotonic() >= self._due:
+        if last or time.monotonic() >= self._due:
             self._due = time.monotonic() + 2 * _DRAW_EVERY_S
-            self._handle.update(_plain("\n".join([*self._said, "", *lines])), raw=True)
+            self._lines = lines
+            self._update()
 
-    def close(self) -> None:
-        """Does nothing: the output stays."""
+    def _update(self) -> None:
+        self._handle.update(_plain("\n".join([*self._said, "", *self._lines])), raw=True)
 
 
 def _plain(text: str) -> dict[str, str]:
@@ -158,15 +169,20 @@ def _line(trial: TrialState, searcher: Searcher, metric: str) -> str:
 def _summary(state: SearchState, metric: str, seconds: float, done_before: float) -> str:
     progress, best = state.searcher.progress, state.best()
     text = (
-        f"search {progress:.0%}: {state.count(*ENDED)} trials done, {state.count(RUNNING)} running, "
+        f"search {progress:.0%}: {length_text(state.count(*ENDED), 'trials')} done, {state.count(RUNNING)} running, "
         f"{state.count(PAUSED)} paused, {state.count(WAITING)} waiting"
     )
-    if best is not None and best.best is not None:
-        text += f"; best {metric} {best.best.metric:.4g}: trial {best.number}, {described(best.hyperparameters)}"
     gained = progress - done_before
     if gained > 0 and progress < 1:
         text += f"; about {_duration(seconds * (1 - progress) / gained)} left"
+    if best is not None and best.best is not None:
+        text += f"; best {metric} {best.best.metric:.4g}: trial {best.number}, {described(best.hyperparameters)}"
     return text
+
+
+def length_text(length: float, unit: str) -> str:
+    """Writes a length with its unit."""
+    return f"{length:g} {unit.removesuffix('s') if length == 1 else unit}"
 
 
 def described(hyperparameters: Mapping[str, Any]) -> str:

@@ -146,13 +146,19 @@ def _run(
     feed, folder = plan.data.training, journal_folder(plan.root, parent.run_id)
     with contextlib.ExitStack() as stack:
         journal = stack.enter_context(contextlib.closing(Journal(folder)))
-        stack.enter_context(
+        alive = stack.enter_context(
             # VACUUM stays off the version while trials read it, and after that as long as the search matters.
-            pins.tracking(feed.location, feed.version, parent.run_id, storage_options=feed.plan.storage_options)
+            pins.tracking(
+                feed.location,
+                feed.version,
+                parent.run_id,
+                tracking_uri=parent.tracking_uri,
+                storage_options=feed.plan.storage_options,
+            )
         )
         state = SearchState(plan.searcher(), plan.config.goal, journal)
         children = ChildRuns(parent)
-        writer = stack.enter_context(RunWriter(parent, folder.parent))
+        writer = stack.enter_context(RunWriter(parent, folder.parent, alive=alive))
         if resumes:
             _replay(state, folder, parent.run_id)
         else:
@@ -191,16 +197,13 @@ def _run_trials(
     resources = plan.config.resources
     display = display_for()
     display.say(f"search {parent.run_id}: {place.described}; events in {journal_folder(plan.root, parent.run_id)}")
-    with (
-        contextlib.closing(display),
-        share_of(
-            place.name,
-            place.capacity,
-            size=plan.slots_per_trial,
-            priority=resources.priority,
-            most=resources.max_slots,
-        ) as share,
-    ):
+    with share_of(
+        place.name,
+        place.capacity,
+        size=plan.slots_per_trial,
+        priority=resources.priority,
+        most=resources.max_slots,
+    ) as share:
         search = SearchRun(plan, state, runs, share, inbox, display, place.environment, place.spark)
         try:
             search.run()

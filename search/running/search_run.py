@@ -83,6 +83,8 @@ class SearchRun:
         except BaseException:
             self._end_processes()
             raise
+        finally:
+            self._show(last=True)
         if self.error is not None:
             raise self.error
 
@@ -102,9 +104,14 @@ class SearchRun:
         self._close_ended()
         self._take_command()
         with self.state.changed:
-            seconds = time.monotonic() - self._started
-            self._display.show(lines_of(self.state, self.plan.config.goal.metric, seconds, self._done_before))
+            self._show()
             self.state.changed.wait(_POLL_S)
+
+    def _show(self, *, last: bool = False) -> None:
+        with self.state.changed:
+            seconds = time.monotonic() - self._started
+            lines = lines_of(self.state, self.plan.config.goal.metric, seconds, self._done_before)
+            self._display.show(lines, last=last)
 
     def _stops(self) -> bool:
         return self.ending is not None or self._held_up or self.error is not None

@@ -24,6 +24,7 @@ from ...errors import (
 from ...training.runner.placement.conversation import Controls
 from ...training.segments.segment import SegmentOutcome
 from ...training.segments.serve import segment_request, serve_segments
+from .display import length_text
 from .plan import SearchPlan
 from .state import SearchState
 from .trial_runs import OpenSegment, TrialRuns
@@ -136,6 +137,9 @@ class SlotProcess(threading.Thread):
         segment = self.current
         if segment is None or "progress" in question:
             return {}
+        if "ended" in question:
+            # The trial that is the best in the end is the best one so far when it ends.
+            return {"count": self._host.state.best() is segment.trial}
         answer = segment.decisions.answer(question)
         if "validation" not in question:
             return answer
@@ -192,7 +196,7 @@ class SlotProcess(threading.Thread):
         if outcome.failure is None:
             length = segment.planned.length(outcome.step)
             state.ended_segment(trial, length, by_itself=outcome.reason == "stopped")
-            self._host.say(f"trial {trial.number}: {trial.state} at {length:g} {segment.planned.unit}")
+            self._host.say(f"trial {trial.number}: {trial.state} at {length_text(length, segment.planned.unit)}")
         else:
             name, message = outcome.failure
             kind = getattr(errors, name, LakelensError)

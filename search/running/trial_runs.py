@@ -190,7 +190,7 @@ class TrialRuns:
     def _job(self, planned: PlannedTrial, run: RunReference, folder: Path) -> TrainingJob:
         job = planned.plan.job(run, folder)
         rungs = frozenset(planned.steps(length) for length in self._lengths)
-        return replace(job, validations=rungs, retention=while_running(job.retention))
+        return replace(job, validations=rungs, retention=while_running(job.retention), asks_to_count=True)
 
     def _run_of(self, trial: TrialState, planned: PlannedTrial) -> RunReference:
         if trial.number not in self._runs:

@@ -10,7 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks import learning_curves as curves
-from benchmarks import search
+from benchmarks import search, search_slots
 
 pytestmark = pytest.mark.unit
 
@@ -43,3 +43,14 @@ def test_both_curves_end_alike_and_only_one_crosses() -> None:
     assert curves.loss("alike", best, 1) < curves.loss("alike", fast, 1)
     assert curves.loss("crossing", best, 1) > curves.loss("crossing", fast, 1)
     assert curves.measured("alike", best, 3) == curves.measured("alike", dict(reversed(best.items())), 3)
+
+
+def test_slot_time_between_build_and_last_step_is_busy_and_the_rest_is_not() -> None:
+    marks = [("build", 10), ("step", 12), ("step", 15), ("build", 17), ("build", 20), ("step", 26)]
+    assert search_slots.busy_seconds([{"what": what, "time": time} for what, time in marks]) == 5 + 6
+    events = [
+        {"event": "started", "time": 1.0},
+        {"event": "completed", "trial": 0, "time": 9.0},
+        {"event": "finished", "time": 99.0},
+    ]
+    assert search_slots.slot_seconds(events) == 8

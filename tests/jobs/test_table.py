@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,29 @@ def test_a_run_that_is_forgotten_protects_nothing(table: str, capsys: pytest.Cap
     assert run(capsys, *now)[0] == 0
 
 
+def test_tracked_lists_what_protects_which_version_since_when(table: str, capsys: pytest.CaptureFixture[str]) -> None:
+    began = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
+    track(table, 1, "run/7", since=began)
+    track(table, 0, "run/8")
+    assert main(["table", "pin", table, "golden", "--version", "0"]) == 0
+    capsys.readouterr()
+    assert main(["table", "tracked", table]) == 0
+    *lines, last = capsys.readouterr().out.splitlines()
+    assert lines[-1] == "     1  2026-01-02 03:04:05Z  run run/7"
+    found = json.loads(last)["protected"]
+    assert [(one["version"], one["by"]) for one in found] == [(0, "pin golden"), (0, "run run/8"), (1, "run run/7")]
+    assert all(datetime.fromisoformat(one["since"]).tzinfo for one in found)
+    assert run(capsys, "untrack", table, "--older-than", "30d")[1]["versions"] == 1
+    assert [one["by"] for one in run(capsys, "tracked", table)[1]["protected"]] == ["pin golden", "run run/8"]
+
+
+@pytest.mark.parametrize("action", ["pin", "pins", "tracked", "vacuum"])
+def test_help_says_that_other_vacuums_do_not_know_pins(action: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["table", action, "--help"])
+    assert "that of Databricks do not know pins" in " ".join(capsys.readouterr().out.split())
+
+
 def test_the_quarantine_is_listed_and_filtered(table: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, "quarantine", table)[1]["count"] == 0
     rows = {"path": ["x", "y"], "reason": ["empty", "timeout"], "error": ["e", "f"], "batch_id": ["1", "2"]}
@@ -117,6 +141,9 @@ SHORT = ["--set-retention", "5"]
         (["diff", "{table}", "0", "9"], NEVER, "versions 0 to 1"),
         (["pin", "{table}", "golden", "--version", "9"], NEVER, "versions 0 to 1"),
         (["unpin", "{table}", "golden"], NEVER, "its pins: none"),
+        (["untrack", "{table}", "r1"], NEVER, "its runs: none"),
+        (["untrack", "{table}"], "InvalidArgumentError", "give one of them"),
+        (["untrack", "{table}", "r1", "--older-than", "1d"], "InvalidArgumentError", "give one of them"),
         (["counts", "{gone}", "--version", "0"], GONE, "all their files: 1"),
         (["diff", "{gone}", "0"], GONE, "all their files: 1"),
         (["pin", "{gone}", "golden", "--version", "0"], GONE, "all their files: 1"),

@@ -17,7 +17,7 @@ from ..trials.metrics import Goal
 from .lengths import Length
 from .problems import configuration_error
 from .searcher import SINGLE, Searcher
-from .space import DEFAULT_BATCH_SIZE, GLOBAL_BATCH_SIZE, Hyperparameters, constants
+from .space import DEFAULT_BATCH_SIZE, GLOBAL_BATCH_SIZE, Hyperparameters, Space, constants
 from .yaml_file import Document, read_yaml, with_overrides
 
 
@@ -326,7 +326,13 @@ def require_single(config: ExperimentConfig, name: str) -> None:
         ConfigurationError: If its searcher runs many; names the command that does.
     """
     if config.searcher.name != SINGLE:
+        spaces = [".".join(path) for path, leaf in Space.read(config.hyperparameters).leaves() if leaf.type != "const"]
+        overrides = [
+            f"searcher.name={SINGLE}",
+            *(f"searcher.{key}=null" for key in config.searcher.keys_of_a_search()),
+            *(f"hyperparameters.{space}=VALUE" for space in spaces),
+        ]
         raise ConfigurationError(
             f"{name}: searcher.name is {config.searcher.name}, which runs many trainings: lakelens search {name}. "
-            f"For one training: --set searcher.name={SINGLE}"
+            f"For one training: {' '.join(f'--set {override}' for override in overrides)}"
         )

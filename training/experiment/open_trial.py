@@ -124,8 +124,14 @@ def open_trial(
         recorded = [] if resumes is None else steps_of(run, plan.config.goal.metric)
         feed = plan.data.training
         # VACUUM stays off the version while it is read, and after that as long as the run that read it matters.
-        in_use = pins.tracking(feed.location, feed.version, run.run_id, storage_options=feed.plan.storage_options)
-        with run_folder(plan.root, run) as folder, in_use, RunWriter(run, folder, recorded) as writer:
+        in_use = pins.tracking(
+            feed.location,
+            feed.version,
+            run.run_id,
+            tracking_uri=run.tracking_uri,
+            storage_options=feed.plan.storage_options,
+        )
+        with run_folder(plan.root, run) as folder, in_use as alive, RunWriter(run, folder, recorded, alive) as writer:
             with start.laid_into(folder, writer) as weights:
                 job = replace(plan.job(run, folder), warm_start=weights)
                 runner = plan.strategy.runner(

@@ -49,6 +49,9 @@ class TrainingJob:
         restore_best: Whether to put the best weights back into the model when training ends.
         warm_start: A checkpoint whose weights the training begins with; rank 0 reads it.
         reports_progress: Whether rank 0 tells the driver, about once a second, which step it has reached.
+        asks_to_count: Whether rank 0 asks the driver, when training has ended, if the task's counts are wanted: the
+            confusion matrix takes one more pass over the validation rows, and a search shows that of its best trial
+            alone. Without it they are always made.
         imports: What ranks import first; the launcher looks for these names and lets ranks begin with them.
     """
 
@@ -78,6 +81,7 @@ class TrainingJob:
     restore_best: bool = False
     warm_start: Path | None = None
     reports_progress: bool = False
+    asks_to_count: bool = False
     imports: tuple[str, ...] = field(default=("lakelens.training.distributed",))
 
     @property

@@ -145,7 +145,7 @@ def _train(
         found = _best(job, progress) | {"last": str(loop.last.path) if loop.last is not None else ""}
         log_to_driver(_summary(job, progress, reason, epochs))
     ended = reason == "stopped" or (reason == "completed" and loop.step == job.schedule().length)
-    if ended:
+    if ended and _counts_wanted(prepared):
         evaluate(prepared, found.get("checkpoint") or found.get("last", ""))
     return SegmentOutcome(
         reason=reason,
@@ -156,6 +156,17 @@ def _train(
         ranks=prepared.size,
         **found,
     )
+
+
+def _counts_wanted(prepared: PreparedRank) -> bool:
+    """Tells whether the driver wants what the task counts; yes where it is not asked or does not say."""
+    from .. import distributed as world
+    from ..rank import process_context
+
+    if not prepared.job.asks_to_count:
+        return True
+    answer = process_context.ask({"ended": True}) if prepared.rank == 0 else None
+    return bool(world.broadcast_object(answer, 0, name="lakelens.counts_wanted").get("count", True))
 
 
 def _best(job: TrainingJob, progress: Progress) -> dict[str, str]:

@@ -19,6 +19,7 @@ import pytest
 from delta_rows import delta_rows
 from etl_pictures import write_image
 
+import lakelens
 from lakelens import ImageTable
 from lakelens.etl.changes import plan_on_driver
 from lakelens.etl.changes.ingest_plan import IN_QUARANTINE, STATUS, STORED_CLASS, STORED_HASH, TOUCHED
@@ -317,6 +318,28 @@ def test_of_several_rows_of_one_path_the_largest_counts():
     ]
     once = rows.slice(0, 2)
     assert unique_by_path(once) is once
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("planner", ["driver", "spark"])
+def test_files_in_quarantine_are_read_again_on_request_whoever_plans_it(spark, tmp_path, monkeypatch, planner):
+    source = tmp_path / "source" / "cat"
+    for name, side in (("small", 8), ("large", 64)):
+        write_image(source / f"{name}.png", width=side, height=side)
+    (source / "text.png").write_text("this is not an image")
+    write_image(source / "deleted.png", seed=3, width=16)
+    if planner == "spark":
+        monkeypatch.setattr(preparing, "plan_on_driver", no_driver_plan)
+        monkeypatch.setattr(preparing, "plan_listing", no_driver_plan)
+    table = ImageTable(spark, tmp_path / "table")
+    first = table.ingest(source.parent, size=8, limits=lakelens.Limits(max_pixels=3000))
+    assert (first.stored, first.reasons) == (2, {"too_many_pixels": 1, "not_an_image": 1})
+    table.delete("path LIKE '%deleted.png'")
+    assert table.ingest(source.parent).skipped == 4
+    again = table.ingest(source.parent, retry_quarantine=True)
+    assert (again.stored, again.skipped, again.reasons) == (1, 2, {"not_an_image": 1})
+    assert sorted(Path(file.path).name for file in table.quarantine().files) == ["deleted.png", "text.png"]
+    assert sorted(Path(row["path"]).name for row in delta_rows(table.location)) == ["large.png", "small.png"]
 
 
 @pytest.mark.unit

@@ -24,7 +24,8 @@ from lakelens.errors import (
     VersionNotFoundError,
     VersionProtectedError,
 )
-from lakelens.etl.pins import pins
+from lakelens.etl.pins import notes, pins
+from lakelens.tracking.runs import open_client, tracked_run
 
 pytestmark = pytest.mark.system
 
@@ -122,6 +123,50 @@ def test_tracked_versions_know_their_runs(table):
     assert table.tracked() == {1: ["b", "run/a"], 2: ["b"]}
     assert table.untrack("b") == 2
     assert table.tracked() == {1: ["run/a"]}
+    with pytest.raises(VersionNotFoundError, match=r"run 'b'; its runs: run/a"):
+        table.untrack("b")
+
+
+def test_runs_that_began_long_ago_are_forgotten_together_unless_they_are_at_work(tmp_path):
+    table = Table(str(tmp_path))
+    now = datetime.now(timezone.utc)
+    for name, age in (("old", timedelta(days=91)), ("young", timedelta(days=89))):
+        pins.track(table.location, 0, name, since=now - age)
+    pins.track(table.location, 1, "at work", since=now - timedelta(days=200), while_running=True)
+    assert [note.name for note in pins.tracked_notes(table.location) if note.since and note.since < now] == [
+        "old",
+        "young",
+        "at work",
+    ]
+    assert pins.untrack_older(table.location, timedelta(days=90)) == 1
+    assert table.tracked() == {0: ["young"], 1: ["at work"]}
+    with pytest.raises(InvalidArgumentError, match="above 0"):
+        pins.untrack_older(table.location, timedelta(0))
+
+
+def test_a_run_that_mlflow_has_deleted_protects_nothing(tmp_path, caplog):
+    table, store = Table(str(tmp_path)), f"sqlite:///{tmp_path}/mlflow.db"
+    runs = []
+    for _ in range(2):
+        with (
+            tracked_run(store, "pins") as run,
+            pins.tracking(table.location, 0, run.run_id, tracking_uri=store),
+        ):
+            assert run.run_id in table.tracked()[0]
+        runs.append(run.run_id)
+    pins.track(table.location, 1, "of another store", tracking_uri=store)
+    pins.track(table.location, 2, "out of reach", tracking_uri=f"sqlite:///{tmp_path}/another/mlflow.db")
+    assert table.tracked() == {0: sorted(runs), 1: ["of another store"], 2: ["out of reach"]}
+    assert "another/mlflow.db" in caplog.text
+    assert not (tmp_path / "another").exists()
+    open_client(store).delete_run(runs[0])
+    assert table.tracked() == {0: [runs[1]], 1: ["of another store"], 2: ["out of reach"]}
+
+
+def test_a_note_holds_no_password_of_a_store(tmp_path, monkeypatch):
+    pins.track(str(tmp_path), 0, "run", tracking_uri="postgresql://me:secret@host/mlflow")
+    (file,) = (tmp_path / "_lakelens" / "tracked").glob("*.json")
+    assert json.loads(file.read_text())["tracking_uri"] == "postgresql://me:***@host/mlflow"
 
 
 def test_a_version_is_tracked_while_it_is_read_and_after_that_unless_reading_failed(table):
@@ -137,11 +182,12 @@ def test_a_version_is_tracked_while_it_is_read_and_after_that_unless_reading_fai
     assert table.tracked() == {0: ["run"], 2: ["model"]}
 
 
-def test_the_note_of_a_scoring_goes_with_its_process(tmp_path):
+@pytest.mark.parametrize("kept_as", [None, "model"])
+def test_the_note_of_a_run_that_never_finished_goes_with_its_process(tmp_path, kept_as):
     table = Table(str(tmp_path))
 
     def read_until_killed(sender):
-        with table.tracking(0, "call", kept_as="model"):
+        with table.tracking(0, "call", kept_as=kept_as):
             sender.send(None)
             signal.pause()
 
@@ -155,20 +201,26 @@ def test_the_note_of_a_scoring_goes_with_its_process(tmp_path):
         reader.kill()
     reader.join()
     assert table.tracked() == {}
-    with table.tracking(1, "another", kept_as="model"):
+    with table.tracking(1, "another", kept_as=kept_as):
         assert table.tracked() == {1: ["another"]}
 
 
-def test_the_note_of_a_process_of_another_machine_goes_after_a_day_without_renewal(tmp_path):
+@pytest.mark.parametrize("kept_as", [None, "model"])
+def test_the_note_of_a_process_of_another_machine_goes_after_a_day_without_renewal(tmp_path, monkeypatch, kept_as):
     table = Table(str(tmp_path))
-    with table.tracking(0, "call", kept_as="model"):
+    monkeypatch.setattr(pins, "_RENEW_S", 0.0)
+    with table.tracking(0, "call", kept_as=kept_as) as renew:
         (file,) = (tmp_path / "_lakelens" / "tracked").glob("*.json")
         record = json.loads(file.read_text())
         record["process"]["machine"] = "another"
         file.write_text(json.dumps(record))
         assert table.tracked() == {0: ["call"]}
         long_ago = datetime.now(timezone.utc) - timedelta(hours=25)
-        file.write_text(json.dumps(record | {"created": long_ago.isoformat()}))
+        old = {"created": long_ago.isoformat(), "renewed": long_ago.isoformat()}
+        file.write_text(json.dumps(record | old))
+        renew()
+        assert table.tracked() == {0: ["call"]}
+        file.write_text(json.dumps(record | old))
         assert table.tracked() == {}
 
 
@@ -231,7 +283,7 @@ def test_the_error_of_a_reader_is_told_where_its_note_cannot_be_taken_back(table
 
     def read() -> None:
         with table.tracking(0, "run"):
-            monkeypatch.setattr(pins, "remove_file", refuse)
+            monkeypatch.setattr(notes, "remove_file", refuse)
             raise ValueError("diverged")
 
     with pytest.raises(ValueError, match="diverged"):

@@ -32,8 +32,9 @@ from lakelens.etl.model import schema
 from lakelens.etl.profile import plots as profile_plots
 from lakelens.etl.profile.data import ClassRows
 from lakelens.etl.profile.findings import GOOD, WARNING, find_findings
+from lakelens.etl.profile.names import readable, readable_names
 from lakelens.etl.profile.page import render_page
-from lakelens.etl.profile.plots import draw_plots, readable
+from lakelens.etl.profile.plots import draw_plots
 from lakelens.etl.profile.profile import gather_profile, profile, read_quarantine
 from lakelens.etl.profile.scan import for_each_group, scan_rows
 from lakelens.etl.versions.classes import NO_CLASS, class_counts
@@ -162,7 +163,7 @@ def test_the_findings_say_what_to_look_at(two):
     assert "1 class without any images in validation: dog" in warnings
     assert "1 image that cannot be decoded" in warnings
     assert "1 image in several classes" in warnings
-    assert "5 files (6.7% of all) are in quarantine, most of them for truncated" in warnings
+    assert "5 files (6.7% of all) are in quarantine, reason truncated." in warnings
     assert [level for level, _ in found] == sorted((level for level, _ in found), key=("warning", "note", "good").index)
 
 
@@ -254,6 +255,96 @@ def test_long_names_that_begin_alike_differ_in_a_plot():
     assert readable("a" * 28) == "a" * 28
 
 
+@pytest.mark.parametrize(
+    ("names", "shown"),
+    [
+        (["n01440764 tench, Tinca tinca", "n01443537 goldfish, Carassius"], ["n01440764…", "n01443537…"]),
+        (["vehicles/on land/model 1", "vehicles/on land/model 2", "cat"], ["…nd/model 1", "…nd/model 2", "cat"]),
+        (["a common start 1 a common end", "a common start 2 a common end"], ["…1 a commo…", "…2 a commo…"]),
+        (["short", "names"], ["short", "names"]),
+    ],
+)
+def test_names_are_elided_at_the_end_that_does_not_differ(names, shown):
+    assert readable_names(names, 11) == shown
+
+
+def test_a_file_alone_is_told_in_the_singular(tmp_path):
+    location = write_table(tmp_path / "t", [image_row("a", jpeg(picture(1)), split="train")])
+    write_quarantine(location, {"not_an_image": 1})
+    found = gathered(location)
+    assert "1 file (50.0% of all) is in quarantine, reason not_an_image." in texts(find_findings(found))
+    page = render_page(found, {})
+    for one in ("<b>1</b><span>image</span>", "<b>1</b><span>class</span>", "<b>1</b><span>split</span>"):
+        assert one in page
+    write_quarantine(location, {"empty": 2})
+    assert "3 files (75.0% of all) are in quarantine, most of them for empty." in texts(
+        find_findings(gathered(location))
+    )
+
+
+def test_the_sizes_of_the_source_files_that_are_there_are_shown(tmp_path):
+    rows = []
+    for number, size in enumerate([(40, 20), (20, 40), (30, 30), (10, 10), (50, 50)]):
+        file = tmp_path / f"{number}.jpg"
+        exif = Image.Exif()
+        exif[0x0112] = 6 if number == 0 else 1  # the first is shown turned
+        picture(number, size).save(file, exif=exif)
+        row = image_row("a", jpeg(picture(number)), number, split="train")
+        row |= {schema.PATH: file.as_uri(), schema.SOURCE_LENGTH: file.stat().st_size}
+        rows.append(row)
+    location = write_table(tmp_path / "t", rows)
+    with (tmp_path / "3.jpg").open("ab") as changed:
+        changed.write(b"more")
+    (tmp_path / "4.jpg").unlink()
+    found = gathered(location, near_duplicates=False)
+    source = found.sizes.source
+    assert (source.files, source.looked_for) == (3, 5)
+    assert (source.width_range, source.height_range) == ((20, 30), (30, 40))
+    assert [count for count in source.aspects.counts if count] == [2, 1]
+    assert "20 to 30 pixels wide and 30 to 40 high, of 3 that could be read among 5" in render_page(found, {})
+    assert "source_sizes" in draw_plots(found)
+
+
+def test_brightness_is_that_of_each_split(tmp_path):
+    rows = [
+        image_row("a", jpeg(Image.new("RGB", (96, 96), (grey,) * 3)), grey, split=split)
+        for grey, split in ((0, "train"), (0, "train"), (255, "test"))
+    ]
+    brightness = gathered(write_table(tmp_path / "t", rows)).sizes.brightness
+    assert {split: round(mean, 2) for split, mean in brightness.mean.items()} == {"train": 0, "test": 1}
+    assert (brightness.shares["train"][0], brightness.shares["test"][-1]) == (1, 1)
+
+
+def test_a_version_is_compared_with_another_one(tmp_path):
+    location = write_table(tmp_path / "t", [image_row("cat", jpeg(picture(i)), i, split="train") for i in range(3)])
+    write_table(location, [image_row("dog", jpeg(picture(9 + i)), i, split="train") for i in range(2)])
+    DeltaTable(str(location)).delete("path = 'file:///images/cat/00001.jpg'")
+    result = profile(location, output=tmp_path / "out", near_duplicates=False, compare=0)
+    compared = result.profile.comparison
+    assert (compared.version, compared.rows, compared.added, compared.removed, compared.content) == (0, 3, 2, 1, 0)
+    assert compared.classes == {"cat": (3, 2), "dog": (0, 2)}
+    assert "Since version 0: 2 images added, 1 removed, 0 with other content" in " ".join(texts(result.findings))
+    assert "1 class new since version 0: dog." in texts(result.findings)
+    assert {"comparison"} <= {path.stem for path in result.plots}
+    assert 'id="comparison"' in result.page.read_text(encoding="utf-8")
+    back = gather_profile(open_snapshot(location, 0), near_duplicates=False, compare=2)
+    assert "1 class of version 2 without any image now: dog." in texts(find_findings(back))
+    with pytest.raises(VersionNotFoundError):
+        profile(location, output=tmp_path / "none", compare=7)
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_profile_without_a_place_is_beside_nothing_of_the_users(two, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    before, temporary = sorted(tmp_path.iterdir()), tmp_path / "temporary"
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    temporary.mkdir()
+    result = profile(two, near_duplicates=False)
+    assert result.page.parent.parent == temporary
+    assert result.page.parent.name.startswith("two-v0-profile-")
+    assert sorted(path for path in tmp_path.iterdir() if path != temporary) == before
+
+
 def test_boxes_are_counted_by_class_split_and_size(tmp_path):
     rows = [
         image_row(
@@ -335,7 +426,7 @@ def test_images_whose_size_is_not_recorded_have_none(tmp_path):
         row[schema.WIDTH] = row[schema.HEIGHT] = None
     found = gathered(write_table(tmp_path / "some", rows), near_duplicates=False)
     assert (found.sizes.distinct, found.sizes.known, found.sizes.widths) == (16, 16, (94, 109))
-    assert "16 sizes, 94 to 109 pixels wide and 80 to 80 high; not recorded of 4" in render_page(found, {})
+    assert "16 sizes, 94 to 109 pixels wide and 80 high; not recorded of 4" in render_page(found, {})
     found = gathered(write_table(tmp_path / "none", rows[:4]), near_duplicates=False)
     assert (found.sizes.distinct, found.sizes.common) == (0, ())
     assert "<dt>size</dt><dd>not recorded</dd>" in render_page(found, {})

@@ -45,8 +45,8 @@ def test_each_running_trial_has_a_line_and_the_search_a_summary(state):
     state.ended_segment(first, 4)
     (summary,) = lines_of(state, "val_loss", 90.0, 0.0)
     assert summary == (
-        "search 50%: 1 trials done, 0 running, 0 paused, 1 waiting; "
-        "best val_loss 0.25: trial 0, optimizer.rate=0.5; about 2 min left"
+        "search 50%: 1 trial done, 0 running, 0 paused, 1 waiting; about 2 min left; "
+        "best val_loss 0.25: trial 0, optimizer.rate=0.5"
     )
 
 
@@ -63,3 +63,29 @@ def test_a_log_has_plain_lines_and_a_terminal_draws_its_last_lines_again():
     shown.say("trial 0: epoch 1/4", detail=True)
     shown.say("trial 0: paused")
     assert terminal.getvalue() == ("\x1b[Ja trial\nthe summary\n\x1b[2F\x1b[Jtrial 0: paused\na trial\nthe summary\n")
+
+
+@pytest.mark.unit
+def test_what_is_shown_last_stays_however_soon_it_comes():
+    log, terminal = io.StringIO(), io.StringIO()
+    for shown in (LogDisplay(log), TerminalDisplay(terminal)):
+        shown.show(["a trial", "begins"])
+        shown.show(["ended"], last=True)
+        shown.say("the search has finished")
+    assert log.getvalue() == "ended\nthe search has finished\n"
+    assert terminal.getvalue() == "\x1b[Ja trial\nbegins\n\x1b[2F\x1b[Jended\n\x1b[Jthe search has finished\n"
+
+
+@pytest.mark.unit
+def test_a_terminal_gets_no_more_lines_than_it_has_and_none_that_it_would_wrap(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "20")
+    monkeypatch.setenv("LINES", "6")
+    terminal = io.StringIO()
+    TerminalDisplay(terminal).show([*(f"trial {number} of very many" for number in range(9)), "a summary of two lines"])
+    assert terminal.getvalue().removeprefix("\x1b[J").splitlines() == [
+        "trial 0 of very ma…",
+        "trial 1 of very ma…",
+        "... and 7 more",
+        "a summary of two",
+        "lines",
+    ]

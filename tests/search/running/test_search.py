@@ -18,6 +18,7 @@ from lakelens.tracking.runs import open_client
 from lakelens.training.checkpoints.checkpoint import open_checkpoint
 from lakelens.training.experiment.config_record import read_config
 from lakelens.training.experiment.train import train
+from lakelens.training.segments.evaluation import read_counts
 
 
 def events_of(keys: dict[str, Any], run_id: str) -> list[dict[str, Any]]:
@@ -39,7 +40,7 @@ def test_an_experiment_file_is_searched_and_its_runs_lie_below_one(keys, tmp_pat
     found = json.loads(said.out.splitlines()[-1])
     assert found["trials"] == {"completed": 1, "invalid": 1}
     assert found["hyperparameters"]["act"] == "train"
-    assert "trial 0: completed at 1 epochs" in said.err
+    assert "trial 0: completed at 1 epoch\n" in said.err
     client = open_client(keys["tracking"]["uri"])
     parent = client.get_run(found["run_id"])
     assert (parent.info.status, parent.info.run_name) == ("FINISHED", "tiny")
@@ -58,6 +59,30 @@ def test_an_experiment_file_is_searched_and_its_runs_lie_below_one(keys, tmp_pat
     assert main(["search", "--resume", found["run_id"], "--tracking-uri", keys["tracking"]["uri"]]) == 2
     assert main(["search", "--pause", found["run_id"], "--tracking-uri", keys["tracking"]["uri"]]) == 2
     assert "no process runs the search" in capsys.readouterr().err
+
+
+@pytest.mark.tensorflow
+@pytest.mark.long
+def test_the_trials_that_were_the_best_when_they_ended_are_counted_by_class_and_no_others(keys):
+    rates = [0.01, 1e-7, 0.03, 1e-6]
+    keys["hyperparameters"]["learning_rate"] = {"type": "categorical", "vals": rates}
+    keys["searcher"] = {"name": "grid", "metric": "val_loss", "max_length": {"epochs": 2}}
+    keys["resources"] = {"max_slots": 1}
+    result = run(keys)
+    best, wanted = float("inf"), set()
+    for event in events_of(keys, result.run_id):
+        if event["event"] == "validated" and event["metric"] < best:
+            best, leader = event["metric"], event["trial"]
+        if event["event"] == "completed" and event["trial"] == leader:
+            wanted.add(leader)
+    run_ids, folder = result.trials()["run_id"], Path(keys["checkpoint_storage"]["path"])
+    assert {trial for trial in range(4) if read_counts(folder / run_ids[trial])} == wanted
+    assert result.best_trial in wanted
+    assert len(wanted) < 4
+    client = open_client(result.tracking_uri)
+    assert "validation/confusion_matrix.png" in {
+        file.path for file in client.list_artifacts(result.run_id, "validation")
+    }
 
 
 @dataclass(frozen=True)

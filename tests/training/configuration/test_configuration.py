@@ -238,6 +238,27 @@ def test_a_search_is_not_a_single_training() -> None:
 
 
 @pytest.mark.parametrize(
+    "searcher",
+    [
+        "{name: random, max_trials: 3}",
+        "{name: grid, max_concurrent_trials: 2}",
+        "{name: adaptive_asha, max_trials: 9, divisor: 3, mode: aggressive, stop_once: true}",
+    ],
+)
+def test_what_makes_one_training_of_a_search_is_named_and_works(tmp_path: Path, searcher: str) -> None:
+    space = "{type: log, minval: -4, maxval: -1}"
+    text = f"data: {{table: t}}\nhyperparameters: {{optimizer: {{rate: {space}}}, units: 8}}\nsearcher: {searcher}\n"
+    file = write(tmp_path, text)
+    with pytest.raises(ConfigurationError) as told:
+        require_single(ExperimentConfig.read(file), "experiment.yaml")
+    _, *overrides = str(told.value).rpartition("For one training: ")[2].split("--set ")
+    assert "hyperparameters.optimizer.rate=VALUE" in overrides
+    single = ExperimentConfig.read(file, [override.strip().replace("VALUE", "0.1") for override in overrides])
+    require_single(single, "experiment.yaml")
+    assert single.hyperparameters["optimizer"]["rate"] == 0.1
+
+
+@pytest.mark.parametrize(
     ("length", "steps"), [({"epochs": 2}, 20), ({"batches": 7}, 7), ({"records": 65}, 3), ({"records": 64}, 2)]
 )
 def test_lengths_become_steps(length: dict[str, int], steps: int) -> None:
