@@ -54,7 +54,7 @@ def run_segment(
     """
     controls = controls or Controls()
     restarts = 0
-    with pausing(lambda: controls.tell({"pause": True})), trial_progress(runner.name or "train") as bar:
+    with pausing(controls.pause), trial_progress(runner.name or "train") as bar:
         job = replace(job, reports_progress=bar is not None)
         while True:
             decisions = Decisions(job.rules, _progress_at(start), records_in(job.folder, job.goal))
