@@ -23,7 +23,6 @@ from lakelens.errors import InvalidArgumentError
 from lakelens.jobs.command import main_of
 from lakelens.jobs.demo.images import DemoImages, deliver, link_own, require_folder, write_digits
 from lakelens.jobs.demo.report import class_table
-from lakelens.progress import spark_progress
 from lakelens.spark.java import SHORT_LIVED
 
 if TYPE_CHECKING:
@@ -238,8 +237,7 @@ class Demo:
 
     def _ingest(self, table: ImageTable, images: DemoImages, key: str, title: str) -> IngestResult:
         with self.story.step(key, title):
-            with spark_progress(self.session, "ingest"):
-                result = table.ingest(images.source, layout="class_folders", size=self.args.size, splits=SPLITS)
+            result = table.ingest(images.source, layout="class_folders", size=self.args.size, splits=SPLITS)
             print(
                 f"{result.rows_in} files in = {result.stored} stored + {result.quarantined} quarantined "
                 f"+ {result.skipped} known and unchanged"
@@ -266,16 +264,15 @@ class Demo:
 
         with self.story.step("score", f"Score both models on the same images: split test of version {version}"):
             for model in models:
-                with spark_progress(self.session, "score"):
-                    scored = score(
-                        self.session,
-                        f"runs:/{model.run_id}",
-                        table.location,
-                        version,
-                        self.predictions,
-                        split="test",
-                        tracking_uri=self.tracking_uri,
-                    )
+                scored = score(
+                    self.session,
+                    f"runs:/{model.run_id}",
+                    table.location,
+                    self.predictions,
+                    version,
+                    split="test",
+                    tracking_uri=self.tracking_uri,
+                )
                 print(f"model of version {model.version}: {scored.scored} rows scored, {scored.errors} errors")
 
     def _show(

@@ -67,8 +67,8 @@ def start_jvm(settings: Mapping[str, Any]) -> JvmOutput | None:
     """Starts the JVM that pyspark would start, for pyspark to use; does nothing where it has one already.
 
     It leads a session of its own: a signal that a terminal or a scheduler sends to all processes of a command reaches
-    this process alone, which ends the JVM in order. Whatever interrupts this call ends the JVM, too. pyspark would remove
-    the folder in which the JVM announces its port, and the JVM would then stay for ever.
+    this process alone, which ends the JVM in order. Whatever interrupts this call ends the JVM, too. pyspark would
+    remove the folder in which the JVM announces its port, and the JVM would then stay for ever.
 
     Args:
         settings: Spark's settings.
