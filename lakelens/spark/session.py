@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import shutil
 import signal
 import sys
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, TypeAlias, Union, overload
 
 from ..errors import InvalidArgumentError, MissingDependencyError, SessionError
@@ -190,11 +191,11 @@ def _started(builder: SparkSession.Builder, master: str) -> SparkSession:
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
-    handler = signal.getsignal(signal.SIGINT)
     output = None
     try:
         output = start_jvm(builder._options)
-        spark = builder.getOrCreate()
+        with _handler_kept():
+            spark = builder.getOrCreate()
     except (PySparkException, Py4JJavaError) as error:
         if output is not None:
             output.show()
@@ -203,12 +204,25 @@ def _started(builder: SparkSession.Builder, master: str) -> SparkSession:
             f"Spark does not start on master {master!r} with the settings that it was given ({why}); what it said of "
             "them is on stderr. Correct the master or the setting"
         ) from error
-    if handler != signal.default_int_handler and threading.current_thread() is threading.main_thread():
-        # pyspark has put its own in place, which waits for the running job before it cancels it.
-        signal.signal(signal.SIGINT, handler)
     if output is not None:
         output.pass_on()
     return spark
+
+
+@contextlib.contextmanager
+def _handler_kept() -> Iterator[None]:
+    """Keeps a program's own handler of SIGINT: pyspark's waits for the running job before it cancels it."""
+    if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
+        yield
+        return
+    from pyspark import context
+
+    used = context.signal
+    context.signal = SimpleNamespace(SIGINT=signal.SIGINT, signal=lambda *_: None)
+    try:
+        yield
+    finally:
+        context.signal = used
 
 
 def _submitted() -> SparkConf:
