@@ -91,7 +91,7 @@ def start_jvm(settings: Mapping[str, Any]) -> JvmOutput | None:
     launch = _Launch(conf, 2 if output is None else output.write)
     try:
         launch.start()
-        launch.join()
+        launch.ended.wait()
         if launch.error is not None:
             if output is not None:
                 output.show()
@@ -110,6 +110,7 @@ class _Launch(threading.Thread):
     """Runs pyspark's launcher in a thread, where no signal handler cuts it short.
 
     Attributes:
+        ended: Set once the launcher has returned or raised.
         gateway: The connection to the JVM.
         error: What the launcher raised.
     """
@@ -118,6 +119,8 @@ class _Launch(threading.Thread):
         super().__init__(name="lakelens-jvm-launch", daemon=True)
         self._conf, self._stream = conf, stream
         self._processes: list[subprocess.Popen[bytes]] = []
+        # A join that a signal interrupts takes a thread for ended that is not (CPython before 3.13).
+        self.ended = threading.Event()
         self.gateway: Any = None
         self.error: BaseException | None = None
 
@@ -141,15 +144,16 @@ class _Launch(threading.Thread):
             self.error = error
         finally:
             java_gateway.Popen = original
+            self.ended.set()
 
     def end(self) -> None:
         """Kills what was launched."""
-        while self.is_alive() and not self._processes:
+        deadline = time.monotonic() + _GRACE_S  # the interrupt may have come before the thread began
+        while not (self._processes or self.ended.is_set()) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
         for process in self._processes:
             kill_group(process)
-        if self.is_alive():
-            self.join()
+        self.ended.wait(_GRACE_S)
 
 
 def kill_group(process: subprocess.Popen[bytes]) -> None:
