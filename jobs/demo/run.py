@@ -24,6 +24,7 @@ from lakelens.jobs.command import main_of
 from lakelens.jobs.demo.images import DemoImages, deliver, link_own, require_folder, write_digits
 from lakelens.jobs.demo.report import class_table
 from lakelens.spark.java import SHORT_LIVED
+from lakelens.spark.jvm import VERBOSE_VARIABLE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -379,12 +380,15 @@ def _output_of_children_to(log: Path) -> Iterator[None]:
     sys.stdout.flush()
     sys.stderr.flush()
     kept = os.dup(1), os.dup(2)
+    verbose = os.environ.get(VERBOSE_VARIABLE, "")
+    os.environ[VERBOSE_VARIABLE] = "1"  # else the JVM's words would come to this process
     with log.open("ab") as file:
         try:
             os.dup2(file.fileno(), 1)
             os.dup2(file.fileno(), 2)
             yield
         finally:
+            os.environ[VERBOSE_VARIABLE] = verbose
             os.dup2(kept[0], 1)
             os.dup2(kept[1], 2)
             os.close(kept[0])
