@@ -142,7 +142,7 @@ def test_an_ingest_ends_by_a_signal_at_any_moment(tmp_path: Path) -> None:
     assert run_until(tmp_path, [*ingest()[:2], "first", *ingest()[3:]]).code == 0
     usual_s = time.monotonic() - started
     draws = random.Random(0)  # noqa: S311  moments, no secrets
-    for _ in range(8):
+    for _ in range(6):
         number = draws.choice(list(CODES))
         ended = run_until(tmp_path, ingest(), after(draws.uniform(0.3, usual_s)), number, draws.random() < 0.5)
         if ended.was_sent and ended.code != 0:
@@ -162,7 +162,7 @@ def test_a_training_ends_by_a_signal_at_any_moment(tmp_path: Path) -> None:
     assert run_until(tmp_path, train).code == 0
     usual_s = time.monotonic() - started
     draws = random.Random(1)  # noqa: S311  moments, no secrets
-    for _ in range(6):
+    for _ in range(4):
         number = draws.choice(list(CODES))
         ended = run_until(tmp_path, train, after(draws.uniform(0.3, usual_s)), number, draws.random() < 0.5)
         if ended.was_sent and ended.code != 0:
