@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..errors import InvalidArgumentError, ModelNotFoundError
 from ..etl.log.snapshot import open_snapshot
@@ -15,13 +14,11 @@ from ..etl.spark.catalog import path_of
 from ..etl.versions.changes import diff
 from ..etl.versions.classes import class_counts
 from ..locations import absolute, table_and_version
+from ..spark.session import SessionSource, opened
 from ..tracking.runs import as_tracking_errors, open_client, resolve_tracking_uri
 from .evaluation.evaluate import DEFAULT_SPLIT, evaluate
 from .evaluation.result import EvaluationResult
 from .model.registry import PROMOTION_TAG_PREFIX, list_versions, register, set_alias, version_behind
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 # Metrics of an evaluation of which less is better.
 _LESS_IS_BETTER = frozenset({"ece"})
@@ -65,7 +62,7 @@ def promote(
     name: str,
     alias: str = "champion",
     *,
-    spark: SparkSession | None = None,
+    spark: SessionSource | None = None,
     if_better: str | None = None,
     on: str | Path | None = None,
     split: str | None = DEFAULT_SPLIT,
@@ -82,7 +79,7 @@ def promote(
         candidate: Any reference to a model of a run.
         name: Registered model; made when it is not there.
         alias: The alias.
-        spark: The session; only needed with `if_better`.
+        spark: The session, or a function that opens one; only needed with `if_better`.
         if_better: Metric of an evaluation by which the candidate must be better, such as `accuracy` or `ece`; None
             promotes without a comparison.
         on: `table@version` that both are evaluated on.
@@ -179,7 +176,7 @@ def training_due(
     max_drift: float = 0.1,
     tracking_uri: str | None = None,
     storage_options: Mapping[str, str] | None = None,
-    spark: SparkSession | None = None,
+    spark: SessionSource | None = None,
 ) -> Due:
     """Tells whether a table has changed enough since the newest version of a registered model was trained on it.
 
@@ -200,7 +197,7 @@ def training_due(
     """
     location, version = table_and_version(table)
     if spark is not None:
-        location = path_of(spark, absolute(location))
+        location = path_of(opened(spark), absolute(location))
     number = int(version) if version is not None and version.isdecimal() else version
     now = open_snapshot(location, number, storage_options)
     trained_on = _newest_training(name, now.location, tracking_uri)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from lakelens import __version__
-from lakelens.jobs.command import JobParser, add_result_argument, execute
+from lakelens.jobs.command import JobParser, Run, add_common_arguments, run_command
 
 # Each module has DESCRIPTION, add_arguments(parser) and run(args).
 COMMANDS = (
@@ -37,7 +37,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser = JobParser(
         prog="lakelens",
         description="From a folder of images to a scored Delta table on Spark.",
-        epilog="The last line on stdout is one JSON object. Exit code: 0 done, 1 failed, 2 usage or configuration.",
+        epilog="The last line on stdout is one JSON object. Exit code: 0 done, 1 failed, 2 usage or configuration, "
+        "130 Ctrl-C, 143 SIGTERM.",
     )
     parser.add_argument("--version", action="version", version=f"lakelens {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="{" + ",".join(COMMANDS) + "}")
@@ -45,7 +46,7 @@ def build_parser() -> argparse.ArgumentParser:
         module = importlib.import_module(f"lakelens.jobs.{_MODULES.get(name, name)}")
         command = commands.add_parser(name, help=module.DESCRIPTION, description=module.DESCRIPTION)
         module.add_arguments(command)
-        add_result_argument(command)
+        add_common_arguments(command)
         command.set_defaults(run=module.run)
     return parser
 
@@ -54,10 +55,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line.
 
     Returns:
-        0 done, 1 failed, 2 usage or configuration.
+        0 done, 1 failed, 2 usage or configuration, 130 after Ctrl-C, 143 after SIGTERM.
     """
-    args = build_parser().parse_args(argv)
-    return execute(args.run, args)
+
+    def parsed() -> tuple[Run, argparse.Namespace]:
+        args = build_parser().parse_args(argv)
+        return args.run, args
+
+    return run_command(parsed, ends_process=argv is None)
 
 
 if __name__ == "__main__":

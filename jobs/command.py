@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import io
 import json
 import math
@@ -10,16 +11,16 @@ import os
 import select
 import signal
 import sys
-import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 from lakelens.errors import LakelensError, UsageError
+from lakelens.jobs.interrupts import Interrupts, Terminated, signal_of
 from lakelens.jobs.task_values import set_task_values
+from lakelens.spark.jvm import VERBOSE_VARIABLE, is_verbose
 
 EXIT_DONE, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
 
@@ -27,15 +28,20 @@ AddArguments = Callable[[argparse.ArgumentParser], None]
 Run = Callable[[argparse.Namespace], dict[str, Any]]
 
 
-class Terminated(KeyboardInterrupt):
-    """Raised in the job's main thread when it is sent SIGTERM, as by a scheduler that stops it."""
-
-
 class JobParser(argparse.ArgumentParser):
     """A parser for which wrong flags are an error like any other: words on stderr, a JSON object on stdout, 2."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"formatter_class": JobHelp, **options})
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Parses; what a subcommand does not know is its own error, and not that of the parser above it."""
+        known, others = super().parse_known_args(args, namespace)
+        if others:
+            self.error(f"unrecognized arguments: {' '.join(others)}")
+        return known, others
 
     def error(self, message: str) -> NoReturn:
         """Ends the process."""
@@ -66,17 +72,30 @@ def main_of(description: str, add_arguments: AddArguments, run: Run, argv: Seque
     Returns:
         The exit code.
     """
-    parser = JobParser(description=description)
-    add_arguments(parser)
-    add_result_argument(parser)
-    return execute(run, parser.parse_args(argv))
+
+    def parsed() -> tuple[Run, argparse.Namespace]:
+        parser = JobParser(description=description)
+        add_arguments(parser)
+        add_common_arguments(parser)
+        return run, parser.parse_args(argv)
+
+    return run_command(parsed, ends_process=argv is None)
 
 
 def execute(run: Run, args: argparse.Namespace) -> int:
-    """Runs a parsed job, prints its result as the last stdout line, and turns errors into exit codes.
+    """Runs a parsed job; see `run_command`."""
+    return run_command(lambda: (run, args))
+
+
+def run_command(parse: Callable[[], tuple[Run, argparse.Namespace]], *, ends_process: bool = False) -> int:
+    """Runs a job, prints its result as the last stdout line, and turns errors and signals into exit codes.
 
     Errors of lakelens are one message on stderr; anything else keeps its traceback, because it is a defect or the
     cluster's. Either way the last stdout line is a JSON object, so that a caller can always parse it.
+
+    Args:
+        parse: Gives the job and its flags.
+        ends_process: Whether nothing follows but the end of this process, so that its handlers of signals may stay.
 
     Returns:
         0 when the job is done, 1 when it failed, 2 when its input or configuration has to change; 130 after Ctrl-C, 143
@@ -87,8 +106,11 @@ def execute(run: Run, args: argparse.Namespace) -> int:
         # A class or file may have a name that the terminal's encoding lacks.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        with _termination_raised():
-            return _executed(run, args)
+        with Interrupts() as interrupts:
+            code = _executed(parse, interrupts)
+            if ends_process:
+                interrupts.leave()
+            return code
     except BrokenPipeError:
         if not _stdout_is_gone():
             raise
@@ -97,22 +119,21 @@ def execute(run: Run, args: argparse.Namespace) -> int:
         return 128 + signal.SIGPIPE
 
 
-def _executed(run: Run, args: argparse.Namespace) -> int:
-    report = partial(report_result, result_file=getattr(args, "result_file", None))
+def _executed(parse: Callable[[], tuple[Run, argparse.Namespace]], interrupts: Interrupts) -> int:
+    report = report_result
     try:
+        run, args = parse()
+        report = partial(report_result, result_file=getattr(args, "result_file", None))
+        _be_quiet(getattr(args, "verbose", False))
         result = run(args)
-    except UsageError as error:
-        return _failed(error, EXIT_USAGE, report)
-    except LakelensError as error:
-        return _failed(error, EXIT_FAILED, report)
-    except KeyboardInterrupt as interrupt:
-        number = signal.SIGTERM if isinstance(interrupt, Terminated) else signal.SIGINT
-        print(str(interrupt) or "interrupted", file=sys.stderr)
-        message = str(interrupt) or f"interrupted by {number.name}"
-        report({"error": type(interrupt).__name__, "message": message})
-        return 128 + number
-    except Exception as error:
-        if isinstance(error, BrokenPipeError) and _stdout_is_gone():
+        interrupts.hold()
+    except BaseException as error:
+        interrupts.hold()
+        if interrupts.number is not None or isinstance(error, KeyboardInterrupt):
+            return _interrupted(error, interrupts, report)
+        if isinstance(error, LakelensError):
+            return _failed(error, EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED, report)
+        if not isinstance(error, Exception) or (isinstance(error, BrokenPipeError) and _stdout_is_gone()):
             raise
         traceback.print_exc()
         return _failed(error, EXIT_FAILED, report)
@@ -123,24 +144,25 @@ def _executed(run: Run, args: argparse.Namespace) -> int:
         raise
     except (LakelensError, OSError) as error:  # the work is done, but who waits for the file does not hear of it
         return _failed(error, EXIT_FAILED, print_json)
-    return exit_code
+    return exit_code if interrupts.number is None else 128 + interrupts.number
 
 
-@contextmanager
-def _termination_raised() -> Iterator[None]:
-    """Lets SIGTERM unwind the job as Ctrl-C does, so that what it has started and half written goes with it."""
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
-        yield
-        return
+def _interrupted(error: BaseException, interrupts: Interrupts, report: Callable[[dict[str, Any]], None]) -> int:
+    """Says in a line that a signal has ended the command, whatever error it has led to."""
+    number = signal.Signals(signal_of(error, interrupts.number))
+    if not isinstance(error, KeyboardInterrupt):
+        error = Terminated() if number == signal.SIGTERM else KeyboardInterrupt()
+    interrupts.say(str(error) or "interrupted")
+    report({"error": type(error).__name__, "message": str(error) or f"interrupted by {number.name}"})
+    return 128 + number
 
-    def terminate(*_: object) -> NoReturn:
-        raise Terminated
 
-    signal.signal(signal.SIGTERM, terminate)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+def _be_quiet(verbose: bool) -> None:
+    """Keeps TensorFlow's words about its start off stderr, or says everything if asked to; ranks inherit it."""
+    if verbose:
+        os.environ[VERBOSE_VARIABLE] = "1"
+    elif not is_verbose():
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 
 def _stdout_is_gone() -> bool:
@@ -203,17 +225,23 @@ def report_result(result: dict[str, Any], result_file: str | None = None) -> Non
     print_json(result)
 
 
-def add_result_argument(parser: argparse.ArgumentParser) -> None:
-    """Adds `--result-file` to a command, and to each of its actions."""
+def add_common_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds `--result-file` and `--verbose` to a command, and to each of its actions."""
     for action in list(parser._actions):
         if isinstance(action, argparse._SubParsersAction):
             for sub in action.choices.values():
-                add_result_argument(sub)
+                add_common_arguments(sub)
     parser.add_argument(
         "--result-file",
         default=argparse.SUPPRESS,  # an action's own default does not undo what was given before its name
         metavar="PATH|URI",
         help="write the JSON object of the last stdout line here too",
+    )
+    parser.add_argument(
+        "--verbose",
+        action="store_true",
+        default=argparse.SUPPRESS,
+        help="show what Spark, Ivy and TensorFlow say while they start",
     )
 
 
@@ -226,14 +254,31 @@ def add_session_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def session_of(args: argparse.Namespace, app_name: str) -> Any:
-    """Opens the Spark session that `add_session_arguments` describes."""
+def session_of(args: argparse.Namespace, app_name: str) -> Callable[[], Any]:
+    """Checks the flags of `add_session_arguments`; gives what opens the session, for when all else is checked too.
+
+    Raises:
+        InvalidArgumentError: If a `--conf` is no Spark setting.
+    """
+    from lakelens.spark.session import check_settings
+
+    settings = key_values(args.conf, "--conf")
+    check_settings(settings)
+    return functools.cache(partial(_open_session, args.master, app_name, settings))
+
+
+def _open_session(master: str | None, app_name: str, settings: dict[str, str]) -> Any:
     from lakelens.spark.session import spark_session
 
-    session = spark_session(args.master, app_name=app_name, **key_values(args.conf, "--conf"))
+    session = spark_session(master, app_name=app_name, **settings)
     if session.sparkContext.master.startswith("local"):
         session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+def sees_the_files_of_executors(args: argparse.Namespace) -> bool:
+    """Tells whether Spark is going to run in this process's own JVM, and so on this machine's files."""
+    return "PYSPARK_GATEWAY_PORT" not in os.environ and (args.master or "local").startswith("local")
 
 
 def key_values(pairs: Sequence[str], flag: str) -> dict[str, str]:

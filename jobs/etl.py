@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import sys
 from typing import TYPE_CHECKING, Any
 
-from lakelens.errors import InvalidArgumentError
-from lakelens.jobs.command import add_session_arguments, key_values, main_of, session_of
+from lakelens.errors import EmptySourceError, InvalidArgumentError
+from lakelens.jobs.command import (
+    add_session_arguments,
+    key_values,
+    main_of,
+    sees_the_files_of_executors,
+    session_of,
+)
 
 if TYPE_CHECKING:
     from lakelens.etl.ingest.label_changes import ClassChanges
@@ -100,6 +107,7 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Runs the ingest, the stream or the dry run, and returns version and counts."""
     from lakelens.etl.image_table import ImageTable
+    from lakelens.etl.ingest.checks import check_without_spark
     from lakelens.etl.ingest.label_changes import ClassChanges
     from lakelens.etl.ingest.landing import ingest_available
     from lakelens.etl.ingest.run import ingest, preview
@@ -108,7 +116,11 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     request.check()
     if args.max_files is not None and not args.stream:
         raise InvalidArgumentError(f"--max-files {args.max_files} is for --stream alone; add that, or leave it out")
-    spark = session_of(args, f"lakelens etl {args.table}")
+    open_session = session_of(args, f"lakelens etl {args.table}")
+    if sees_the_files_of_executors(args):
+        with contextlib.suppress(*([EmptySourceError] if args.stream else [])):
+            check_without_spark(args.table, request)
+    spark = open_session()
     location = ImageTable(spark, args.table).location
     if args.dry_run:
         found = preview(spark, location, request, _PATHS_SHOWN)

@@ -36,22 +36,19 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     """Runs the evaluation and returns its numbers."""
     from lakelens.inference.evaluation.evaluate import evaluate
     from lakelens.jobs.run_lines import evaluation_lines
-    from lakelens.progress import spark_progress
 
-    spark = session_of(args, f"lakelens evaluate {args.table}")
-    with spark_progress(spark, "evaluate"):
-        result = evaluate(
-            spark,
-            args.model,
-            args.table,
-            split=None if args.all_splits else args.split,
-            compare=args.compare,
-            slices=args.slices,
-            predictions=args.predictions,
-            output=args.output,
-            record=not args.no_record,
-            tracking_uri=args.tracking_uri,
-        )
+    result = evaluate(
+        session_of(args, f"lakelens evaluate {args.table}"),
+        args.model,
+        args.table,
+        split=None if args.all_splits else args.split,
+        compare=args.compare,
+        slices=args.slices,
+        predictions=args.predictions,
+        output=args.output,
+        record=not args.no_record,
+        tracking_uri=args.tracking_uri,
+    )
     print("\n".join(evaluation_lines(result)))
     return result.as_facts()
 

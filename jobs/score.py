@@ -34,21 +34,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Runs the scoring and returns version and counts."""
     from lakelens.inference.scoring.score import score
-    from lakelens.progress import spark_progress
 
-    spark = session_of(args, f"lakelens score {args.table}")
-    with spark_progress(spark, "score"):
-        result = score(
-            spark,
-            args.model,
-            args.table,
-            version_value(args.version),
-            args.predictions,
-            split=args.split,
-            strict=args.strict,
-            rows_per_commit=args.rows_per_commit,
-            tracking_uri=args.tracking_uri,
-        )
+    result = score(
+        session_of(args, f"lakelens score {args.table}"),
+        args.model,
+        args.table,
+        args.predictions,
+        version_value(args.version),
+        split=args.split,
+        strict=args.strict,
+        rows_per_commit=args.rows_per_commit,
+        tracking_uri=args.tracking_uri,
+    )
     return {"table": args.table, "predictions": args.predictions, **dataclasses.asdict(result)}
 
 

@@ -235,7 +235,7 @@ def _restore(args: argparse.Namespace) -> dict[str, Any]:
     from lakelens.etl.versions.restore import restore
     from lakelens.locations import absolute
 
-    spark = session_of(args, f"lakelens table restore {args.table}")
+    spark = _session_of(args, "restore", args.version)
     result = restore(spark, absolute(args.table), version_value(args.version))
     for word in ("added", "removed", "changed"):
         _print_counts(word, getattr(result, word))
@@ -246,7 +246,7 @@ def _repair(args: argparse.Namespace) -> dict[str, Any]:
     from lakelens.etl.versions.repair import repair
     from lakelens.locations import absolute
 
-    spark = session_of(args, f"lakelens table repair {args.table}")
+    spark = _session_of(args, "repair")
     location = absolute(args.table)
     plan = repair(spark, location, dry_run=True)
     for line in (*plan.findings, *plan.changes):
@@ -273,9 +273,18 @@ def _rename_class(args: argparse.Namespace) -> dict[str, Any]:
 def _edited(args: argparse.Namespace, action: str, work: Callable[[ImageTable], Any]) -> dict[str, Any]:
     from lakelens.etl.image_table import ImageTable
 
-    result = work(ImageTable(session_of(args, f"lakelens table {action} {args.table}"), args.table))
+    result = work(ImageTable(_session_of(args, action), args.table))
     print(result)
     return dataclasses.asdict(result)
+
+
+def _session_of(args: argparse.Namespace, action: str, version: str | None = None) -> Any:
+    """Opens a session once the table and the version are known to be there."""
+    from lakelens.etl.log.snapshot import check_version
+
+    open_session = session_of(args, f"lakelens table {action} {args.table}")
+    check_version(args.table, _version(version))
+    return open_session()
 
 
 def _quarantine(args: argparse.Namespace) -> dict[str, Any]:

@@ -14,6 +14,8 @@ from lakelens.locations import absolute, is_table_name
 
 DESCRIPTION = "Train a model on one pinned version of an image table."
 
+# No split is called so: the command line's word for Python's None.
+_NONE = "none"
 COLUMN_ROLES = ("image", "label", "split", "format", "boxes")
 # What goes beside an experiment file, and beside --resume; all else is a key of the experiment.
 _BESIDE_A_FILE = frozenset({"table", "set", "dry_run", "master", "conf"})
@@ -48,8 +50,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch-size", type=int, default=64, help="images per step over all ranks")
     parser.add_argument("--hparam", action="append", default=[], metavar="NAME=VALUE", help="a hyperparameter; several")
     parser.add_argument("--seed", type=int, default=0, help="seed of weights and order")
+    parser.add_argument("--metric", default=None, help="what decides; val_loss, or loss without validation, if absent")
+    parser.add_argument("--mode", default=None, help="min or max; known for the usual metrics")
+    parser.add_argument("--patience", type=int, default=None, help="stop after so many epochs without improvement")
     parser.add_argument("--tracking-uri", default=None, help="MLflow tracking URI; MLFLOW_TRACKING_URI when absent")
     parser.add_argument("--experiment", default="lakelens", help="MLflow experiment")
+    parser.add_argument("--run-name", default=None, help="name of the MLflow run")
     parser.add_argument("--checkpoint-dir", default=None, help="folder that every rank can write")
     _add_data_arguments(parser)
     _add_rank_arguments(parser)
@@ -58,6 +64,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_data_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("data")
+    group.add_argument("--train-split", default="train", help=f"split to train on; {_NONE} is the whole table")
+    group.add_argument("--validation-split", default="validation", help=f"split to validate on; {_NONE} for none")
+    group.add_argument(
+        "--image-size", default=None, metavar="SIDE|HEIGHTxWIDTH", help="pixels that images are resized to, as 224"
+    )
+    group.add_argument(
+        "--class-name",
+        action="append",
+        default=[],
+        dest="class_names",
+        metavar="NAME",
+        help="name of label 0, 1, ... in this order, for a table that does not know them; several",
+    )
+    group.add_argument(
+        "--storage-option",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="access to an object store, under delta-rs' names; several",
+    )
     group.add_argument(
         "--filter", action="append", default=[], metavar="COLUMN=VALUE", help="rows to keep, in both splits; several"
     )
@@ -118,6 +144,15 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         seed=args.seed,
         tracking_uri=args.tracking_uri,
         experiment_name=args.experiment,
+        metric=args.metric,
+        mode=args.mode,
+        patience=args.patience,
+        run_name=args.run_name,
+        train_split=_split(args.train_split),
+        validation_split=_split(args.validation_split),
+        image_size=None if args.image_size is None else image_size(args.image_size),
+        class_names=args.class_names or None,
+        storage_options=key_values(args.storage_option, "--storage-option"),
         filters=named_values(args.filter, "--filter") or None,
         materialize=args.materialize,
         max_restarts=args.max_restarts,
@@ -185,6 +220,22 @@ def column_names(pairs: Sequence[str]) -> dict[str, Any]:
         if role not in COLUMN_ROLES:
             raise InvalidArgumentError(f"--column {role}={names[role]}: roles are {', '.join(COLUMN_ROLES)}")
     return {f"{role}_column": name for role, name in names.items()}
+
+
+def _split(name: str) -> str | None:
+    return None if name == _NONE else name
+
+
+def image_size(text: str) -> list[int]:
+    """Reads `--image-size`: one side, or height and width.
+
+    Raises:
+        InvalidArgumentError: If it is neither.
+    """
+    sides = text.lower().split("x")
+    if len(sides) > 2 or not all(side.isascii() and side.isdecimal() for side in sides):
+        raise InvalidArgumentError(f"--image-size {text}: give one side or HEIGHTxWIDTH, in pixels, as 224 or 240x320")
+    return [int(side) for side in sides]
 
 
 def named_values(pairs: Sequence[str], flag: str) -> dict[str, Any]:

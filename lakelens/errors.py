@@ -5,6 +5,7 @@ A message names the path or key, the value, the rule that it breaks and the way 
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from typing import Any
 
@@ -249,7 +250,15 @@ class TrackingError(LakelensError):
 
 
 class TrainingPaused(KeyboardInterrupt):
-    """Raised when a training was interrupted and has paused with a checkpoint; a second interrupt ends it at once."""
+    """Raised when a training was interrupted and has paused with a checkpoint; a second interrupt ends it at once.
+
+    Attributes:
+        signal_number: The signal that has interrupted it; SIGINT where another process has asked for the pause.
+    """
+
+    def __init__(self, message: str = "", *, signal_number: int = signal.SIGINT) -> None:
+        super().__init__(message)
+        self.signal_number = signal_number
 
 
 class TrainingKilled(KeyboardInterrupt):

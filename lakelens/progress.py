@@ -1,30 +1,34 @@
-"""Progress bars: on the driver only, silent when the output is neither a terminal nor a notebook."""
+"""How far a work on images has come, on the driver: a bar in terminals and notebooks, in logs a line every 30 s."""
 
 from __future__ import annotations
 
 import importlib.util
 import sys
+import tempfile
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
+from .image_counts import ImageCount
+
 if TYPE_CHECKING:
     from typing import TextIO
 
-    from pyspark.sql import SparkSession
-
 _POLL_S = 0.5
 _JOIN_S = 5.0
+_LINE_EVERY_S = 30.0
 
 
-class TrialBar:
-    """The bar of a trial: epoch, step, images per second, metric.
+class ImageBar:
+    """A bar, in a terminal or a notebook: images, rate, time left.
 
     Args:
-        name: What is trained, shown left of the bar.
+        name: What is under way, shown left of the bar.
         file: Where it is drawn; None is stderr, or a notebook's widget.
     """
 
@@ -33,23 +37,17 @@ class TrialBar:
         self._bar: tqdm[Any] = _bar_class()(desc=name, unit=" images", unit_scale=True, dynamic_ncols=True, file=file)
 
     def reached(self, place: str, images: int, total: int) -> None:
-        """Moves the bar.
-
-        Args:
-            place: Epoch and step, for people.
-            images: Images so far.
-            total: Images in all.
-        """
+        """Moves the bar."""
         if self._bar.total != total:
             # What an earlier start has trained says nothing about this one's speed.
             self._bar.reset(total)
             self._bar.initial = self._bar.n = images
-        self._bar.set_description(f"{self._name}: {place}", refresh=False)
+        self._bar.set_description(f"{self._name}: {place}" if place else self._name, refresh=False)
         self._bar.update(images - self._bar.n)
 
-    def measured(self, metric: str, value: float) -> None:
-        """Shows the latest value of the metric that decides."""
-        self._bar.set_postfix({metric: f"{value:.4g}"})
+    def measured(self, name: str, value: float) -> None:
+        """Shows a number right of the bar."""
+        self._bar.set_postfix({name: _number(value)})
 
     def write(self, text: str) -> None:
         """Prints a line above the bar."""
@@ -60,21 +58,60 @@ class TrialBar:
         self._bar.close()
 
 
-@contextmanager
-def trial_progress(name: str) -> Iterator[TrialBar | None]:
-    """Returns a bar for a trial; None where nobody would see it move.
+class ImageLines:
+    """A line every half minute, for logs: images, rate, time left.
 
     Args:
-        name: What is trained.
+        name: What is under way.
+        file: Where it is written; None is stderr.
+        every_s: Seconds between two lines.
     """
-    if not (sys.stderr.isatty() or in_notebook()):
-        yield None
-        return
-    bar = TrialBar(name)
+
+    def __init__(self, name: str, file: TextIO | None = None, every_s: float = _LINE_EVERY_S) -> None:
+        self._name, self._file, self._every_s = name, file, every_s
+        self._began = self._wrote = time.monotonic()
+        self._first: int | None = None
+        self._numbers: dict[str, str] = {}
+
+    def reached(self, place: str, images: int, total: int) -> None:
+        """Writes a line when it is due."""
+        now = time.monotonic()
+        if self._first is None or images < self._first:
+            self._began, self._first = now, images
+        if now - self._wrote < self._every_s:
+            return
+        self._wrote = now
+        rate = (images - self._first) / max(now - self._began, 1e-9)
+        left = f", {tqdm.format_interval((total - images) / rate)} left" if rate else ""
+        where = f" ({place})" if place else ""
+        numbers = "".join(f", {name} {value}" for name, value in self._numbers.items())
+        text = f"{self._name}: {images:,} of {total:,} images{where}, {rate:,.1f} images/s{left}{numbers}"
+        print(text, file=self._file or sys.stderr, flush=True)
+
+    def measured(self, name: str, value: float) -> None:
+        """Shows a number at the end of the next lines."""
+        self._numbers[name] = _number(value)
+
+    def close(self) -> None:
+        """Does nothing."""
+
+
+def _number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+
+
+@contextmanager
+def shown_progress(name: str) -> Iterator[ImageBar | ImageLines]:
+    """Opens a bar in a terminal or a notebook; elsewhere what writes a line every half minute.
+
+    Args:
+        name: What is under way.
+    """
+    shown = ImageBar(name) if sys.stderr.isatty() or in_notebook() else ImageLines(name)
     try:
-        yield bar
+        yield shown
     finally:
-        bar.close()
+        shown.close()
 
 
 def _bar_class() -> type[tqdm[Any]]:
@@ -95,33 +132,42 @@ def in_notebook() -> bool:
 
 
 @contextmanager
-def spark_progress(spark: SparkSession, description: str) -> Iterator[None]:
-    """Shows on stderr how many tasks of the running Spark stages are done, while the body runs.
+def image_progress(name: str, total: int, counted: Callable[[], tuple[int, int]] | None = None) -> Iterator[str | None]:
+    """Shows how many images are done, and how many of them are bad, while the body runs.
 
     Args:
-        spark: The session whose stages are watched, those of other threads included.
-        description: What is under way, shown left of the bar.
+        name: What is under way.
+        total: Images in all; 0 shows nothing.
+        counted: Gives images done and bad ones, where tasks cannot write the file.
+
+    Yields:
+        The file that tasks count in, with `image_counter`.
     """
-    if not sys.stderr.isatty():
-        yield
+    if not total:
+        yield None
         return
-    done = threading.Event()
-    bar = tqdm(desc=description, unit="task", file=sys.stderr, leave=False)
-    watcher = threading.Thread(target=_watch, args=(spark, bar, done), name="lakelens-progress", daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        done.set()
-        watcher.join(_JOIN_S)
-        bar.close()
+    over = threading.Event()
+    with tempfile.TemporaryDirectory(prefix="lakelens-progress-") as folder, shown_progress(name) as shown:
+        file = Path(folder) / "images"
+        file.touch(mode=0o600)
+        count = ImageCount(file)
 
+        def show() -> None:
+            found = [count.read(), *([counted()] if counted is not None else [])]
+            done, bad = (min(total, max(values)) for values in zip(*found, strict=True))
+            shown.reached("", done, total)
+            if bad:
+                shown.measured("bad", bad)
 
-def _watch(spark: SparkSession, bar: tqdm[None], done: threading.Event) -> None:
-    tracker = spark.sparkContext.statusTracker()
-    while not done.wait(_POLL_S):
-        stages = [info for stage in tracker.getActiveStageIds() if (info := tracker.getStageInfo(stage)) is not None]
-        if stages:
-            bar.total = sum(stage.numTasks for stage in stages)
-            bar.n = sum(stage.numCompletedTasks for stage in stages)
-        bar.refresh()
+        def watch() -> None:
+            while not over.wait(_POLL_S):
+                show()
+
+        watcher = threading.Thread(target=watch, name="lakelens-progress", daemon=True)
+        watcher.start()
+        try:
+            yield str(file)
+        finally:
+            over.set()
+            watcher.join(_JOIN_S)
+        show()

@@ -110,8 +110,8 @@ scored = lakelens.score(
     spark,
     f"search:{result.run_id}",
     table.location,
-    version,
     folder / "tables" / "search-predictions",
+    version,
     split="test",
     tracking_uri=store,
 )

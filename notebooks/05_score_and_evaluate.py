@@ -58,8 +58,8 @@ display(
 # COMMAND ----------
 
 predictions = str(folder / "tables" / "predictions")
-first = lakelens.score(spark, model, table.location, version, predictions, tracking_uri=store)
-again = lakelens.score(spark, model, table.location, version, predictions, tracking_uri=store)
+first = lakelens.score(spark, model, table.location, predictions, version, tracking_uri=store)
+again = lakelens.score(spark, model, table.location, predictions, version, tracking_uri=store)
 print(f"first: {first.scored} scored, {first.errors} errors; again: {again.scored} scored, {again.skipped} skipped")
 assert again.scored == 0
 display(spark.read.format("delta").load(predictions).drop("probabilities", "content_hash").limit(5))

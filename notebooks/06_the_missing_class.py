@@ -60,7 +60,7 @@ new = trained_on(version_1)
 # COMMAND ----------
 
 predictions = str(folder / "tables" / "predictions")
-lakelens.score(spark, f"runs:/{old.run_id}", table.location, version_1, predictions, split="test", tracking_uri=store)
+lakelens.score(spark, f"runs:/{old.run_id}", table.location, predictions, version_1, split="test", tracking_uri=store)
 wrong = (
     spark.read.format("delta")
     .load(predictions)

@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ...errors import EmptySourceError, InvalidArgumentError, TableConflictError
-from ...progress import spark_progress
 from ..files.driver_limits import TooMuchError
 from ..log.table_columns import TableColumns, columns_of
 from .class_rows import class_rows
@@ -89,8 +88,8 @@ def _batches(prepared: Prepared, max_files: int) -> Iterator[IngestResult]:
             if transaction is None or transaction.version != version:
                 raise TableConflictError(f"{prepared.location}: another writer committed between two batches")
             part = replace(prepared, transaction=transaction)
-        with spark_progress(prepared.spark, f"ingest {prepared.request.source.name}, batch {number + 1}"):
-            result, _ = run_prepared(part.with_plan(plan))
+        name = f"ingest {prepared.request.source.name}, batch {number + 1}"
+        result, _ = run_prepared(part.with_plan(plan), name)
         version = result.version
         yield result
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...errors import EmptySourceError, NotADeltaTableError
-from ...locations import absolute, is_table_name
+from ...locations import is_table_name
 from ..changes.ingest_plan import GONE, Plan
 from ..changes.plan_on_driver import plan_listing, plan_on_driver
 from ..changes.spark_plan import make_plan
@@ -27,6 +26,7 @@ from ..sources.listing import Listing
 from ..sources.sources import list_source
 from ..spark.catalog import is_delta_table, path_of, read_table
 from ..spark.writing_session import writing_session
+from .checks import check_place
 from .loss import LossGuard
 from .results import CONTENT, DELETE, IngestRequest
 
@@ -204,13 +204,7 @@ def open_table(spark: SparkSession, location: str) -> Transaction | None:
     if is_table_name(location):
         _check_schema(spark, location)
         return None
-    path = Path(absolute(location))
-    is_taken = "://" not in location and path.exists() and (not path.is_dir() or any(path.iterdir()))
-    # A log without a version is what a first ingest leaves that died before its commit; its files are in nobody's way.
-    if is_taken and not (path / "_delta_log").is_dir():
-        raise NotADeltaTableError(
-            f"{location} exists and is no Delta table; ingest into a path that does not exist yet, or an image table"
-        )
+    check_place(location)
     return None
 
 

@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from ...errors import ImageError
+from ...image_counts import image_counter
 from ..annotations.boxes import Box, PlacedBoxes, place_boxes
 from ..annotations.record import QUARANTINED, REASONS, Annotation, annotation_of, limit_classes
 from ..changes.ingest_plan import STORED_CLASS
@@ -52,6 +53,7 @@ class BatchTask:
         problems: Collects reasons of repaired and dropped boxes by path.
         outcome: Collects what `stored_rows` did with the files.
         refused: Collects sources that cannot be stored: values of their quarantine rows by path.
+        count_file: Where `stored_rows` counts what it has done, as `lakelens.progress` reads it.
     """
 
     recipe: Recipe
@@ -63,22 +65,25 @@ class BatchTask:
     problems: Accumulator[dict[str, list[str]]] | None = None
     outcome: Accumulator[Outcome] | None = None
     refused: Accumulator[dict[str, tuple[Any, ...]]] | None = None
+    count_file: str | None = None
 
     def stored_rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yields the rows of the sources that can be stored; the others are added to `refused`."""
         from .tally import Outcome
 
         packer, outcome = _Packer(schema.image_arrow_schema()), Outcome()
-        for annotation, row, result in self._results(batches):
-            placed = self._place(annotation, result) if isinstance(result, StoredImage) else result
-            if isinstance(result, StoredImage) and isinstance(placed, PlacedBoxes):
-                self._tell_problems(annotation, placed)
-                outcome.stored[annotation.label_name or NO_CLASS] += 1
-                yield from packer.add(self._stored_row(annotation, row, result, placed), len(result.image))
-            elif isinstance(placed, ImageError):
-                self._tell_refused(row, placed)
-                if row.get(STORED_CLASS) is not None:
-                    outcome.lost[row[STORED_CLASS], placed.reason] += 1
+        with image_counter(self.count_file) as count:
+            for annotation, row, result in self._results(batches):
+                placed = self._place(annotation, result) if isinstance(result, StoredImage) else result
+                if isinstance(result, StoredImage) and isinstance(placed, PlacedBoxes):
+                    self._tell_problems(annotation, placed)
+                    outcome.stored[annotation.label_name or NO_CLASS] += 1
+                    yield from packer.add(self._stored_row(annotation, row, result, placed), len(result.image))
+                elif isinstance(placed, ImageError):
+                    self._tell_refused(row, placed)
+                    if row.get(STORED_CLASS) is not None:
+                        outcome.lost[row[STORED_CLASS], placed.reason] += 1
+                count(isinstance(placed, PlacedBoxes))
         yield from packer.flush()
         if self.outcome is not None:
             self.outcome.add(outcome)

@@ -11,10 +11,10 @@ import uuid
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...errors import QuarantineConflictError, TableConflictError
-from ...progress import spark_progress
+from ...progress import image_progress
 from ..changes.ingest_plan import CHANGED, GONE, KNOWN, NEW, STATUS, WORK
 from ..commit.commit import create_image_table
 from ..commit.transaction import Batch, Committed, user_name
@@ -38,7 +38,10 @@ from .row_task import BatchTask
 from .task_sizes import deal_work
 
 if TYPE_CHECKING:
+    from pyspark.accumulators import Accumulator
     from pyspark.sql import DataFrame, SparkSession
+
+    from .tally import Outcome
 
 __all__ = ["IngestPreview", "IngestRequest", "IngestResult", "ingest", "preview"]
 
@@ -60,10 +63,7 @@ def ingest(spark: SparkSession, location: str, request: IngestRequest) -> Ingest
     conflict: TableConflictError | None = None
     for _ in range(_ATTEMPTS):
         try:
-            with (
-                prepare(spark, location, request) as prepared,
-                spark_progress(spark, f"ingest {request.source.name}"),
-            ):
+            with prepare(spark, location, request) as prepared:
                 result, added = run_prepared(prepared)
                 changes = _class_changes(prepared, result, added)
         except TableConflictError as error:
@@ -134,8 +134,12 @@ def _class_changes(prepared: Prepared, result: IngestResult, added: DataFrame | 
     return ClassChanges(vanished, renamed, *(rows.conflicts([result.batch_id]) if result.committed else ()))
 
 
-def run_prepared(prepared: Prepared) -> tuple[IngestResult, DataFrame | None]:
+def run_prepared(prepared: Prepared, name: str | None = None) -> tuple[IngestResult, DataFrame | None]:
     """Reads, writes and commits what was planned, on top of the version that it was planned for.
+
+    Args:
+        prepared: The ingest.
+        name: What its progress is called; the source's name if absent.
 
     Returns:
         What was done, and the rows that were added, where that is known and nothing else was done to the table.
@@ -145,7 +149,7 @@ def run_prepared(prepared: Prepared) -> tuple[IngestResult, DataFrame | None]:
         SourceNotFoundError: If a file that Spark reads was removed meanwhile; nothing was committed.
     """
     try:
-        return _Ingest(prepared).run()
+        return _Ingest(prepared, name or f"ingest {prepared.request.source.name}").run()
     except Exception as error:
         gone = None if prepared.listing.read_contents is None else gone_while_read(error, prepared.location)
         if gone is None:
@@ -153,12 +157,19 @@ def run_prepared(prepared: Prepared) -> tuple[IngestResult, DataFrame | None]:
         raise gone from error
 
 
+def _counted(outcome: Accumulator[Outcome], refused: Accumulator[dict[str, Any]]) -> tuple[int, int]:
+    """Counts the files of the tasks that have ended: those that are done, and the bad ones among them."""
+    bad = len(refused.value)
+    return outcome.value.stored.total() + bad, bad
+
+
 class _Ingest:
     """The steps of one ingest after its plan."""
 
-    def __init__(self, prepared: Prepared) -> None:
+    def __init__(self, prepared: Prepared, name: str) -> None:
         from .tally import open_outcome
 
+        self._name = name
         self._prepared = prepared
         self._spark = prepared.spark
         self._plan = prepared.plan
@@ -185,10 +196,13 @@ class _Ingest:
             outcome=self._outcome,
             refused=refused,
         )
+        counted = functools.partial(_counted, self._outcome, refused)
         if self._removes:
             prepared.guard.add({(name, FILE_GONE): rows for name, rows in plan.gone_by_class.items()})
         stale = self._stale_rows()
-        committed = self._write(task, stale) if plan.work or stale is not None else Committed(None, 0)
+        with image_progress(self._name, plan.work, counted) as count_file:
+            task = replace(task, count_file=count_file)
+            committed = self._write(task, stale) if plan.work or stale is not None else Committed(None, 0)
         version = prepared.version if committed.version is None else committed.version
         has_bad = committed.rows is None or committed.rows < plan.work
         bad = find_bad_files(prepared, task, committed, refused.value) if has_bad else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import UnsupportedTableFeatureError
-from ...locations import absolute, has_scheme
+from ...locations import absolute, has_scheme, is_table_name
 from .commit_times import commit_time
 from .opening import as_version, location_of, log_of, open_log, unsupported
 
@@ -214,6 +214,20 @@ def identify(
     with _opened(location, version, storage_options) as (identity, table):
         sizes = table.get_add_actions(flatten=True).column("size_bytes").to_pylist()
         return replace(identity, stored_bytes=sum(sizes))
+
+
+def check_version(
+    location: str | Path,
+    version: int | str | datetime | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> None:
+    """Checks that there is a table and a version, where that can be known without Spark: not of names of the catalog.
+
+    Arguments and errors are those of `open_snapshot`.
+    """
+    if not is_table_name(absolute(location)):
+        with suppress(UnsupportedTableFeatureError):  # Spark reads what delta-rs does not
+            identify(location, version, storage_options)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import InvalidArgumentError
 from ...etl.images.stored_image import StoredImage
 from ...etl.spark.catalog import read_table
+from ...progress import image_progress
 from ..model.arrow_batches import PREDICTION_DDL
 from ..model.references import ModelRef
 from ..model.shipping import prediction_task, ship
@@ -46,10 +47,11 @@ def predicted_now(
         row_groups=None,
     )
     ddl = ", ".join([PASSED_DDL, *(f"{_SLICE.format(i)} STRING" for i in range(len(slices))), PREDICTION_DDL])
-    rows = _ranked(images.mapInArrow(prediction_task(shipped), ddl), len(slices)).persist()
-    try:
+    with image_progress(f"evaluate {source.name}", source.rows or 0) as count_file:
+        rows = _ranked(images.mapInArrow(prediction_task(shipped, count_file), ddl), len(slices)).persist()
         with bounded_arrow_batches(spark, arrow_rows(batch_bytes, source.mean_row_bytes)):
             rows.count()
+    try:
         yield rows
     finally:
         rows.unpersist()

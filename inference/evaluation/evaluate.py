@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import InvalidArgumentError, LakelensError, PredictionsSchemaError
-from ...etl.log.snapshot import open_snapshot
+from ...etl.log.snapshot import check_version, open_snapshot
 from ...etl.model import schema
 from ...etl.versions.classes import class_counts
 from ...locations import table_and_version
-from ...spark.session import require_delta
+from ...spark.session import SessionSource, opened, require_delta
 from ..model.failures import typed_failures
 from ..model.predictor import DEFAULT_BATCH_BYTES, check_batch_bytes
 from ..model.references import ModelRef, resolve_model
@@ -29,7 +29,7 @@ from .record import PAGE, file_name, record_evaluation, write_files
 from .result import EvaluationResult, Shown
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 DEFAULT_SPLIT = "test"
 _WORST_SHOWN = 24
@@ -38,7 +38,7 @@ _TRAIN_SPLIT = "train"
 
 
 def evaluate(
-    spark: SparkSession,
+    spark: SessionSource,
     model: str | Path,
     table: str | Path,
     version: int | str | datetime | None = None,
@@ -64,7 +64,7 @@ def evaluate(
     in `output` and in the run that trained the model.
 
     Args:
-        spark: A session with Delta.
+        spark: A session with Delta; or a function that opens one, which is called once models and table are found.
         model: `runs:/<run id>`, `models:/<name>@<alias>`, `experiment:<id>` or a checkpoint's path (`resolve_model`).
         table: The image table: path, URI or catalog name; `table@version` names the version too.
         version: Number, timestamp, pin's name, or None or "latest".
@@ -92,16 +92,18 @@ def evaluate(
         TrackingError: If the store does not take the result.
     """
     check_batch_bytes(batch_bytes)
-    require_delta(spark)
     named, said = table_and_version(table)
     if version is not None and said is not None:
         raise InvalidArgumentError(f"table={str(table)!r} names a version, and version={version!r} does too; give one")
     columns = SourceColumns(path_column, image_column, label_column)
     wanted = version if said is None else int(said) if said.isdecimal() else said
+    asked = [resolve_model(one, tracking_uri) for one in (model, compare) if one is not None]
+    check_version(named, wanted, storage_options)
+    spark = opened(spark)
+    require_delta(spark)
     source = open_scored_table(spark, named, wanted, split, columns=columns, storage_options=storage_options)
     work = _Evaluating(source, tuple(slices), predictions, tracking_uri, batch_bytes, custom_objects)
     with ExitStack() as stack, typed_failures(source.name):
-        asked = [resolve_model(one, tracking_uri) for one in (model, compare) if one is not None]
         answered = [(one, stack.enter_context(work.answers(one))) for one in asked]
         result, files = work.report(answered[0], answered[1] if compare is not None else None)
     if output is not None:
@@ -136,8 +138,8 @@ class _Evaluating:
             source.spark,
             model.uri,
             source.location,
-            source.version,
             self.predictions,
+            source.version,
             split=source.split,
             tracking_uri=self.tracking_uri,
             batch_bytes=self.batch_bytes,

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import CheckpointError
+from ...image_counts import image_counter
 from ...training.checkpoints.checkpoint import open_checkpoint
 from ...training.rank import lazy_imports
 from .arrow_batches import predict_arrow
@@ -99,11 +100,22 @@ def ship(
     return ShippedModel(name, model.digest, batch_bytes, custom, _digest_of(custom))
 
 
-def prediction_task(shipped: ShippedModel) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Makes the function that predicts in Spark tasks, for `mapInArrow`."""
+def prediction_task(
+    shipped: ShippedModel, count_file: str | None = None
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Makes the function that predicts in Spark tasks, for `mapInArrow`.
+
+    Args:
+        shipped: The model.
+        count_file: Where it counts images, as `lakelens.progress` reads it.
+    """
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from predict_arrow(shipped.predictor(), batches)
+        with image_counter(count_file) as count:
+            for predicted in predict_arrow(shipped.predictor(), batches):
+                for error in predicted.column("error"):
+                    count(not error.is_valid)
+                yield predicted
 
     return run
 

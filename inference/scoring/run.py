@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import TableConflictError
 from ...etl.spark.conflicts import conflicts_named
+from ...progress import image_progress
 from ..model.arrow_batches import PREDICTION_DDL
 from ..model.references import ModelRef
 from ..model.shipping import prediction_task, ship
@@ -80,6 +81,7 @@ class ScoringRun:
         source = self.source
         self._mark = mark_of(self.model.digest, source.location, source.table_id, source.version)
         self.batch_id = new_batch_id(self._mark)
+        self._count_file: str | None = None
 
     def until_done(self) -> Tally:
         """Adds parts until each row of the version and split is in the predictions."""
@@ -91,7 +93,7 @@ class ScoringRun:
             with split_work(self.source, self.results, state, self.model.digest, retry=retry) as work:
                 self.tally.version, self.tally.total = state.version, work.total_rows
                 retry = retry and work.retried_rows > 0
-                if not retry and self._add_all(work, state):
+                if not retry and self._add_all_shown(work, state):
                     return self.tally
             if retry:
                 # Once a call, or two jobs would try each other's rows again for ever. Another job that is faster at it
@@ -115,6 +117,15 @@ class ScoringRun:
             return False
         self.tally.version, self.tally.total = state.version, rows
         return True
+
+    def _add_all_shown(self, work: Work, state: PredictionsState) -> bool:
+        before, errors = self.tally.scored, self.tally.errors
+
+        def counted() -> tuple[int, int]:
+            return self.tally.scored - before, self.tally.errors - errors
+
+        with image_progress(f"score {self.source.name}", work.todo_rows, counted) as self._count_file:
+            return self._add_all(work, state)
 
     def _add_all(self, work: Work, state: PredictionsState) -> bool:
         """Adds what is to be done, part by part; False as soon as another job has added rows, too."""
@@ -219,7 +230,9 @@ class ScoringRun:
             slots=self.spark.sparkContext.defaultParallelism,
             row_groups=self.source.row_groups(pieces),
         )
-        return images.mapInArrow(prediction_task(shipped), f"{PASSED_DDL}, {PREDICTION_DDL}").withColumns(
+        return images.mapInArrow(
+            prediction_task(shipped, self._count_file), f"{PASSED_DDL}, {PREDICTION_DDL}"
+        ).withColumns(
             {
                 "model_uri": functions.lit(self.model.uri),
                 "scored_at": functions.lit(datetime.now(timezone.utc)),

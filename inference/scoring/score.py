@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, ParamSpec, TypeVar
 
 from ...errors import InvalidArgumentError, NotAnImageTableError
+from ...etl.log.snapshot import check_version
 from ...etl.model.labels import labels_of
 from ...locations import absolute
 from ...options import named_options
 from ...results import ReadableResult
-from ...spark.session import require_delta
+from ...spark.session import SessionSource, opened, require_delta
 from ...tracking.scorings import Scoring, record_scoring
 from ..model.failures import typed_failures
 from ..model.predictor import DEFAULT_BATCH_BYTES, check_batch_bytes
@@ -26,8 +29,33 @@ from .predictions import PredictionsTable
 from .run import ScoringRun
 from .source import ScoredTable, SourceColumns, open_scored_table
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+_Parameters = ParamSpec("_Parameters")
+_Value = TypeVar("_Value")
+
+
+def _earlier_order(function: Callable[_Parameters, _Value]) -> Callable[_Parameters, _Value]:
+    """Takes `score(spark, model, table, version, predictions)`, the order of earlier releases, with a warning."""
+
+    @functools.wraps(function)
+    def ordered(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Value:
+        named: dict[str, Any] = dict(zip(("version", "predictions"), args[3:], strict=False))
+        if not named or not ("predictions" in kwargs or _is_earlier(**named)):
+            return function(*args, **kwargs)
+        warnings.warn(
+            "score(spark, model, table, version, predictions) is the order of earlier releases; give predictions "
+            "before version, or both by name",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return function(*args[:3], **{**named, **kwargs})  # type: ignore[arg-type]
+
+    return ordered
+
+
+def _is_earlier(version: object, predictions: object = None) -> bool:
+    """Tells whether a fourth and a fifth argument are what they were in earlier releases."""
+    is_path = isinstance(predictions, Path) or (isinstance(predictions, str) and "/" in predictions)
+    return is_path or version is None or isinstance(version, (int, datetime))
 
 
 @dataclass(frozen=True, repr=False)
@@ -65,13 +93,14 @@ class ScoreResult(ReadableResult):
     commits: int = 0
 
 
+@_earlier_order
 @named_options
 def score(
-    spark: SparkSession,
+    spark: SessionSource,
     model: str | Path,
     table: str | Path,
-    version: int | str | datetime | None = None,
     predictions: str | Path | None = None,
+    version: int | str | datetime | None = None,
     *,
     split: str | None = None,
     strict: bool = False,
@@ -100,12 +129,13 @@ def score(
     row is to blame for fails the call.
 
     Args:
-        spark: A session with Delta.
+        spark: A session with Delta; or a function that opens one, which is called once model and table are found.
         model: `runs:/<run id>`, `models:/<name>@<alias>`, `experiment:<id>` or a checkpoint's path (`resolve_model`).
         table: The image table: path, URI or catalog name. Any Delta table with a path and an image will do; the columns
             `format`, `height`, `width`, `label`, `label_name`, `split` and `content_hash` are used if they are there.
-        version: Number, timestamp, pin's name, or None or "latest".
         predictions: The predictions table: path, URI or catalog name; made when it is missing.
+        version: Number, timestamp, pin's name, or None or "latest". Version and predictions in the other order, which
+            was that of earlier releases, still work and warn.
         split: Score only this split; None scores all rows.
         strict: Refuse a model whose class names, image size or table differ from this table's, instead of warning.
         rows_per_commit: Most rows of one part; None lets their number follow from the time that parts take.
@@ -130,9 +160,11 @@ def score(
     started = time.perf_counter()
     check_batch_bytes(batch_bytes)
     _check_rows_per_commit(rows_per_commit)
-    require_delta(spark)
-    target = _predictions_location(spark, predictions, table)
+    target = _predictions_location(predictions, table)
     reference = resolve_model(model, tracking_uri)
+    check_version(table, version, storage_options)
+    spark = opened(spark)
+    require_delta(spark)
     columns = SourceColumns(path_column, image_column, label_column)
     source = open_scored_table(spark, table, version, split, columns=columns, storage_options=storage_options)
     check_model(reference, source, strict)
@@ -194,7 +226,7 @@ def _check_rows_per_commit(rows: int | None) -> None:
         raise InvalidArgumentError(f"rows_per_commit={rows!r}: give a whole number above 0, or None")
 
 
-def _predictions_location(spark: SparkSession, predictions: str | Path | None, table: str | Path) -> str:
+def _predictions_location(predictions: str | Path | None, table: str | Path) -> str:
     if predictions is None:
         raise InvalidArgumentError(
             "predictions is missing: give the table that takes the predictions, by path, URI or catalog name"

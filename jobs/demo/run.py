@@ -23,8 +23,8 @@ from lakelens.errors import InvalidArgumentError
 from lakelens.jobs.command import main_of
 from lakelens.jobs.demo.images import DemoImages, deliver, link_own, require_folder, write_digits
 from lakelens.jobs.demo.report import class_table
-from lakelens.progress import spark_progress
 from lakelens.spark.java import SHORT_LIVED
+from lakelens.spark.jvm import VERBOSE_VARIABLE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -238,8 +238,7 @@ class Demo:
 
     def _ingest(self, table: ImageTable, images: DemoImages, key: str, title: str) -> IngestResult:
         with self.story.step(key, title):
-            with spark_progress(self.session, "ingest"):
-                result = table.ingest(images.source, layout="class_folders", size=self.args.size, splits=SPLITS)
+            result = table.ingest(images.source, layout="class_folders", size=self.args.size, splits=SPLITS)
             print(
                 f"{result.rows_in} files in = {result.stored} stored + {result.quarantined} quarantined "
                 f"+ {result.skipped} known and unchanged"
@@ -266,16 +265,15 @@ class Demo:
 
         with self.story.step("score", f"Score both models on the same images: split test of version {version}"):
             for model in models:
-                with spark_progress(self.session, "score"):
-                    scored = score(
-                        self.session,
-                        f"runs:/{model.run_id}",
-                        table.location,
-                        version,
-                        self.predictions,
-                        split="test",
-                        tracking_uri=self.tracking_uri,
-                    )
+                scored = score(
+                    self.session,
+                    f"runs:/{model.run_id}",
+                    table.location,
+                    self.predictions,
+                    version,
+                    split="test",
+                    tracking_uri=self.tracking_uri,
+                )
                 print(f"model of version {model.version}: {scored.scored} rows scored, {scored.errors} errors")
 
     def _show(
@@ -382,12 +380,15 @@ def _output_of_children_to(log: Path) -> Iterator[None]:
     sys.stdout.flush()
     sys.stderr.flush()
     kept = os.dup(1), os.dup(2)
+    verbose = os.environ.get(VERBOSE_VARIABLE, "")
+    os.environ[VERBOSE_VARIABLE] = "1"  # else the JVM's words would come to this process
     with log.open("ab") as file:
         try:
             os.dup2(file.fileno(), 1)
             os.dup2(file.fileno(), 2)
             yield
         finally:
+            os.environ[VERBOSE_VARIABLE] = verbose
             os.dup2(kept[0], 1)
             os.dup2(kept[1], 2)
             os.close(kept[0])

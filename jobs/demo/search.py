@@ -7,7 +7,6 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from lakelens.jobs.demo.run import SPLITS, Demo
-from lakelens.progress import spark_progress
 
 if TYPE_CHECKING:
     from lakelens.search import SearchResult
@@ -49,8 +48,7 @@ class SearchDemo(Demo):
         images = self._prepare_images()
         table = self._open_table()
         with self.story.step("ingest", "Ingest: version 0"):
-            with spark_progress(self.session, "ingest"):
-                result = table.ingest(images.source, layout="class_folders", size=SIZE, splits=SPLITS)
+            result = table.ingest(images.source, layout="class_folders", size=SIZE, splits=SPLITS)
             print(f"{result.stored} images stored")
         self.close()  # the cores are for the trials
         found = self._search(table.location)

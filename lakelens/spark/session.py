@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import shutil
+import signal
 import sys
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, TypeAlias, Union, overload
 
 from ..errors import InvalidArgumentError, MissingDependencyError, SessionError
 from .java import find_java
+from .jvm import own_jvm, start_jvm
 from .maven import delta_package, fetching
 from .shipping import ship_wheel
 
 if TYPE_CHECKING:
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
+
+# A session, or what opens one once all is checked that needs none.
+SessionSource: TypeAlias = Union["SparkSession", "Callable[[], SparkSession]"]
 
 _DELTA = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -47,13 +55,31 @@ def spark_session(master: str | None = None, *, app_name: str = "lakelens", **co
         MissingDependencyError: If pyspark, delta-spark or Java is missing, or JAVA_HOME names none that
             Spark starts on.
     """
+    check_settings(conf)
+    active = running_session()
+    return _start(master, app_name, conf) if active is None else _reuse(active, master)
+
+
+@overload
+def opened(spark: SessionSource) -> SparkSession: ...
+@overload
+def opened(spark: None) -> None: ...
+def opened(spark: SessionSource | None) -> SparkSession | None:
+    """Returns a session that was given, or the one that a function which was given opens."""
+    return spark() if callable(spark) else spark
+
+
+def check_settings(conf: Mapping[str, str]) -> None:
+    """Checks the keys of Spark settings.
+
+    Raises:
+        InvalidArgumentError: If one is not a Spark setting.
+    """
     wrong = [key for key in conf if not key.startswith("spark.")]
     if wrong:
         raise InvalidArgumentError(
             f'{wrong[0]!r} is not a Spark setting: keys start with "spark.", as in **{{"spark.executor.memory": "4g"}}'
         )
-    active = running_session()
-    return _start(master, app_name, conf) if active is None else _reuse(active, master)
 
 
 def running_session() -> SparkSession | None:
@@ -165,14 +191,38 @@ def _started(builder: SparkSession.Builder, master: str) -> SparkSession:
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
+    output = None
     try:
-        return builder.getOrCreate()
+        output = start_jvm(builder._options)
+        with _handler_kept():
+            spark = builder.getOrCreate()
     except (PySparkException, Py4JJavaError) as error:
+        if output is not None:
+            output.show()
         why = error.java_exception.toString() if isinstance(error, Py4JJavaError) else str(error)
         raise SessionError(
             f"Spark does not start on master {master!r} with the settings that it was given ({why}); what it said of "
             "them is on stderr. Correct the master or the setting"
         ) from error
+    if output is not None:
+        output.pass_on()
+    return spark
+
+
+@contextlib.contextmanager
+def _handler_kept() -> Iterator[None]:
+    """Keeps a program's own handler of SIGINT: pyspark's waits for the running job before it cancels it."""
+    if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
+        yield
+        return
+    from pyspark import context
+
+    used = context.signal
+    context.signal = SimpleNamespace(SIGINT=signal.SIGINT, signal=lambda *_: None)
+    try:
+        yield
+    finally:
+        context.signal = used
 
 
 def _submitted() -> SparkConf:
@@ -186,7 +236,9 @@ def _submitted() -> SparkConf:
 
 
 def _stop(spark: SparkSession, application_id: str, master: str) -> None:
-    spark.stop()
+    jvm = own_jvm()
+    if jvm is None or jvm.poll() is None:
+        spark.stop()
     if master.startswith("local-cluster"):
         # Such a cluster keeps each executor's logs and JARs below Spark's own folder, for ever.
         shutil.rmtree(_spark_home() / "work" / application_id, ignore_errors=True)

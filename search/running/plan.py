@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...errors import ConfigurationError
+from ...spark.session import SessionSource, opened
 from ...training.configuration.experiment import ExperimentConfig
 from ...training.configuration.lengths import Length
 from ...training.configuration.searcher import SINGLE, Searcher
@@ -21,9 +22,6 @@ from ..brackets import plan_brackets
 from ..create import create_searcher
 from ..searchers.base import Searcher as PureSearcher
 from ..settings import SearcherSettings, searcher_section
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True)
@@ -51,7 +49,7 @@ class SearchPlan:
         *,
         entrypoint: EntryPoint | None = None,
         np: int | None = None,
-        spark: SparkSession | None = None,
+        spark: SessionSource | None = None,
     ) -> SearchPlan:
         """Resolves a config: table, version, splits and ranks.
 
@@ -70,7 +68,7 @@ class SearchPlan:
         entry = entrypoint or EntryPoint.parse(config.entrypoint)
         root = checkpoint_root(config.checkpoint_storage.path)
         data = TrialData.open(config.data, config.reproducibility.experiment_seed, spark=spark)
-        return cls(config, entry, data, _strategy_of(config, np, spark), root)
+        return cls(config, entry, data, _strategy_of(config, np, opened(spark)), root)
 
     @property
     def ranks(self) -> int:
@@ -151,7 +149,7 @@ def _whole(value: float) -> float:
     return int(value) if value == int(value) else round(value, 6)
 
 
-def _strategy_of(config: ExperimentConfig, np: int | None, spark: SparkSession | None) -> Strategy:
+def _strategy_of(config: ExperimentConfig, np: int | None, spark: Any) -> Strategy:
     """Decides where trials run: with a session that has executors, there, also with one slot each."""
     resources = config.resources
     on_executors = spark is not None and not spark.sparkContext.master.startswith("local[")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import InvalidArgumentError, LakelensError, SearchFailedError, SearchPaused
 from ...etl.pins import pins
+from ...spark.session import SessionSource, opened
 from ...tracking.child_runs import ChildRuns
 from ...tracking.run_writer import RunWriter
 from ...tracking.runs import (
@@ -54,7 +55,7 @@ logger = logging.getLogger(__name__)
 
 def run(
     config: str | Path | Mapping[str, Any] | ExperimentConfig,
-    spark: SparkSession | None = None,
+    spark: SessionSource | None = None,
     *,
     entrypoint: type[Trial] | None = None,
 ) -> SearchResult:
@@ -62,7 +63,8 @@ def run(
 
     Args:
         config: The experiment: a YAML file, its keys as a dict, or a config.
-        spark: The session; one with executors runs the trials on them, each as a barrier job of its own.
+        spark: The session, or a function that opens it once all else is checked; one with executors runs the trials on
+            them, each as a barrier job of its own.
         entrypoint: In place of the config's, for a class that no file can name.
 
     Raises:
@@ -78,7 +80,7 @@ def run(
     plan = SearchPlan.of(experiment, entrypoint=entry, spark=spark)
     plan.searcher()  # a space that cannot be searched is found before a run begins
     with _begun_run(plan) as parent:
-        result = _run(plan, parent, started, spark, resumes=False)
+        result = _run(plan, parent, started, opened(spark), resumes=False)
     _register(plan, result)
     return result
 
@@ -87,7 +89,7 @@ def resume(
     run_id: str,
     *,
     tracking_uri: str | None = None,
-    spark: SparkSession | None = None,
+    spark: SessionSource | None = None,
     entrypoint: type[Trial] | None = None,
 ) -> SearchResult:
     """Goes on with a search that was interrupted, failed or was killed.
@@ -113,7 +115,7 @@ def resume(
     entry = None if entrypoint is None else EntryPoint.parse(entrypoint)
     plan = SearchPlan.of(config, entrypoint=entry, np=np, spark=spark)
     with resumed_run(uri, run_id) as parent:
-        result = _run(plan, parent, started, spark, resumes=True)
+        result = _run(plan, parent, started, opened(spark), resumes=True)
     _register(plan, result)
     return result
 
@@ -213,7 +215,8 @@ def _run_trials(
     if search.ending == "paused":
         raise SearchPaused(
             f"search {parent.run_id} was interrupted and has paused its trials; "
-            f"lakelens search --resume {parent.run_id} goes on"
+            f"lakelens search --resume {parent.run_id} goes on",
+            signal_number=search.signal_number,
         )
     if search.ending == "given up":
         state.give_up()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Literal
@@ -42,6 +43,7 @@ class SearchRun:
 
     Attributes:
         error: What has ended it.
+        signal_number: The signal that has interrupted it.
         ending: Why it ends before it is finished: an interrupt has paused it, or it was given up; None while neither.
     """
 
@@ -58,6 +60,7 @@ class SearchRun:
     ) -> None:
         self.plan, self.state, self.runs = plan, state, runs
         self.error: BaseException | None = None
+        self.signal_number: int = signal.SIGINT
         self.ending: Literal["paused", "given up"] | None = None
         self._share, self._inbox, self._display = share, inbox, display
         self._environment, self._spark = environment, spark
@@ -116,7 +119,8 @@ class SearchRun:
     def _stops(self) -> bool:
         return self.ending is not None or self._held_up or self.error is not None
 
-    def _interrupt(self) -> None:
+    def _interrupt(self, signal_number: int) -> None:
+        self.signal_number = signal_number
         self.ending = "paused"  # in a signal handler, where no lock may be waited for
 
     def _tell_pause(self) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from lakelens.errors import InvalidArgumentError, LakelensError
-from lakelens.jobs import train
+from lakelens.jobs import command
 from lakelens.jobs.cli import COMMANDS, build_parser, main
 from lakelens.jobs.command import execute, key_values, main_of, version_value
 from lakelens.jobs.etl import fractions
@@ -205,10 +205,10 @@ def test_a_flag_that_would_change_nothing_is_refused(
 def test_a_table_of_the_catalog_is_looked_up_in_the_session_that_was_asked_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def opened(args: argparse.Namespace, _: str) -> None:
-        raise LakelensError(f"a session on {args.master}")
+    def opened(master: str, *_: object) -> None:
+        raise LakelensError(f"a session on {master}")
 
-    monkeypatch.setattr(train, "session_of", opened)
+    monkeypatch.setattr(command, "_open_session", opened)
     assert main(["train", "photos.birds", "--np", "-1", "--master", "local[3]"]) == 1
     assert last_line(capsys)["message"] == "a session on local[3]"
 
@@ -228,8 +228,10 @@ def test_every_setting_of_a_training_has_a_flag(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr("lakelens.training.experiment.train.train", told)
     flags = "--column image=photo --filter n=[1,2] --filter s=a --env A=b=c --no-use-gpu --slots-wait-s 5"
-    more = "--stall-timeout-s 9 --driver-port 4711 --max-restarts 2 --materialize copies"
-    assert main(["train", "t", *flags.split(), *more.split()]) == 1
+    more = "--stall-timeout-s 9 --driver-port 4711 --max-restarts 2 --materialize copies --run-name third"
+    goal = "--metric val_accuracy --mode max --patience 3 --train-split a --validation-split none"
+    images = "--image-size 24x32 --class-name cat --class-name dog --storage-option region=eu"
+    assert main(["train", "t", *flags.split(), *more.split(), *goal.split(), *images.split()]) == 1
     expected = {
         "image_column": "photo",
         "filters": {"n": [1, 2], "s": "a"},
@@ -240,6 +242,15 @@ def test_every_setting_of_a_training_has_a_flag(monkeypatch: pytest.MonkeyPatch)
         "driver_port": 4711,
         "max_restarts": 2,
         "materialize": "copies",
+        "run_name": "third",
+        "metric": "val_accuracy",
+        "mode": "max",
+        "patience": 3,
+        "train_split": "a",
+        "validation_split": None,
+        "image_size": [24, 32],
+        "class_names": ["cat", "dog"],
+        "storage_options": {"region": "eu"},
     }
     assert {name: given[name] for name in expected} == expected
 

@@ -1,17 +1,24 @@
-"""Progress is shown to a person at a terminal, and to nobody else."""
+"""Progress counts images: a bar in a terminal, elsewhere a line now and then."""
 
 from __future__ import annotations
 
 import io
 import sys
+import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from lakelens.progress import spark_progress
+from lakelens import progress
+from lakelens.image_counts import ImageCount, image_counter
+from lakelens.progress import ImageLines, image_progress
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 
@@ -20,30 +27,90 @@ class Terminal(io.StringIO):
         return True
 
 
-def busy(spark: SparkSession) -> None:
-    spark.sparkContext.parallelize(range(6), 6).foreach(lambda _: time.sleep(0.5))
+@pytest.mark.unit
+def test_what_many_tasks_count_is_added_up(tmp_path: Path) -> None:
+    file = tmp_path / "images"
+    file.touch()
+    count = ImageCount(file)
+    with image_counter(str(file)) as one, image_counter(str(file)) as other:
+        one(True)
+        other(False)
+        assert count.read() == (2, 1)
+        one(True)
+    assert count.read() == (3, 1)
+    with image_counter(str(tmp_path / "of another machine")) as out_of_reach:
+        out_of_reach(True)
+    assert list(tmp_path.iterdir()) == [file]
 
 
-@pytest.mark.spark
-def test_a_terminal_shows_the_tasks_of_the_running_stage(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.unit
+def test_a_log_gets_a_line_with_count_rate_time_left_and_bad_ones() -> None:
+    file = io.StringIO()
+    lines = ImageLines("ingest birds", file, every_s=0.0)
+    lines.reached("", 0, 5000)
+    lines.measured("bad", 3)
+    lines.reached("", 1250, 5000)
+    shown = file.getvalue().splitlines()
+    assert shown[0] == "ingest birds: 0 of 5,000 images, 0.0 images/s"
+    assert shown[1].startswith("ingest birds: 1,250 of 5,000 images, ")
+    assert " images/s, " in shown[1]
+    assert shown[1].endswith(" left, bad 3")
+
+
+@pytest.mark.unit
+def test_a_short_work_says_nothing_in_a_log(capsys: pytest.CaptureFixture[str]) -> None:
+    with image_progress("ingest", 5, lambda: (2, 0)):
+        pass
+    with image_progress("ingest", 0):
+        pass
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.unit
+def test_what_the_driver_has_counted_shows_where_tasks_cannot_write(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
-    with spark_progress(spark, "ingest"):
-        busy(spark)
-    shown = terminal.getvalue()
-    assert "ingest" in shown
-    assert "/6" in shown
+    with image_progress("score", 8, lambda: (6, 2)):
+        pass
+    assert "6.00/8.00" in terminal.getvalue()
+    assert "bad=2" in terminal.getvalue()
 
 
 @pytest.mark.spark
-def test_nothing_is_written_where_there_is_no_terminal(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stderr", pipe := io.StringIO())
-    with spark_progress(spark, "ingest"):
-        busy(spark)
-    assert pipe.getvalue() == ""
+def test_a_terminal_shows_the_images_of_a_task_that_still_runs(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    monkeypatch.setattr(progress, "_POLL_S", 0.05)
+    seen, deadline = tmp_path / "seen", time.time() + 120
+
+    def look() -> None:
+        while "3.00/4.00" not in terminal.getvalue() and time.time() < deadline:
+            time.sleep(0.05)
+        assert "3.00/4.00" in terminal.getvalue()
+        seen.touch()
+
+    with image_progress("ingest", 4) as file:
+
+        def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            with image_counter(file) as count:
+                for batch in batches:
+                    for number in range(batch.num_rows):
+                        count(number != 1)
+                    while not seen.exists() and time.time() < deadline:
+                        time.sleep(0.05)
+                    yield batch
+
+        watcher = threading.Thread(target=look)
+        watcher.start()
+        assert spark.range(0, 3, 1, 1).mapInArrow(work, "id BIGINT").count() == 3
+        watcher.join()
+    assert seen.exists()
+    assert "ingest:  75%" in terminal.getvalue()
+    assert "bad=1" in terminal.getvalue()
 
 
-@pytest.mark.spark
-def test_an_error_in_the_body_ends_the_bar_and_is_raised(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.unit
+def test_an_error_in_the_body_ends_the_bar_and_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", Terminal())
-    with pytest.raises(RuntimeError, match="of the body"), spark_progress(spark, "ingest"):
+    with pytest.raises(RuntimeError, match="of the body"), image_progress("ingest", 3):
         raise RuntimeError("of the body")

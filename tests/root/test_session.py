@@ -41,7 +41,8 @@ def test_a_java_home_without_java_is_refused_before_spark_starts(tmp_path: Path)
 @pytest.mark.spark
 @pytest.mark.parametrize("master", ["foo", "local[x]"])
 def test_a_master_that_spark_does_not_know_is_named(master: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "lakelens.jobs.cli", "etl", str(tmp_path), "table", "--master", master]
+    (tmp_path / "photos" / "cat").mkdir(parents=True)
+    command = [sys.executable, "-m", "lakelens.jobs.cli", "etl", "photos", "table", "--master", master]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     found = json.loads(done.stdout.splitlines()[-1])
     assert (done.returncode, found["error"]) == (2, "SessionError")

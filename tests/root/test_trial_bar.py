@@ -15,14 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from lakelens.progress import TrialBar, trial_progress
+from lakelens.progress import ImageBar, ImageLines, shown_progress
 
 pytestmark = pytest.mark.unit
 
 
 def test_a_bar_shows_epoch_step_images_per_second_and_metric(capsys: pytest.CaptureFixture[str]) -> None:
     file = io.StringIO()
-    bar = TrialBar("train birds@3", file)
+    bar = ImageBar("train birds@3", file)
     bar.reached("epoch 2/4, step 7/24", 112, 384)
     bar.measured("val_loss", 0.123456)
     bar.write("epoch 1/4 in 1.0 s")
@@ -37,16 +37,16 @@ def test_a_bar_shows_epoch_step_images_per_second_and_metric(capsys: pytest.Capt
 
 def test_a_training_that_goes_back_to_a_checkpoint_takes_its_bar_along() -> None:
     file = io.StringIO()
-    bar = TrialBar("train", file)
+    bar = ImageBar("train", file)
     for images in (160, 64, 80):
         bar.reached("step", images, 384)
     bar.close()
     assert "80.0/384" in file.getvalue()
 
 
-def test_there_is_no_bar_where_stderr_is_no_terminal() -> None:
-    with trial_progress("train") as bar:
-        assert bar is None
+def test_there_are_lines_where_stderr_is_no_terminal() -> None:
+    with shown_progress("train") as shown:
+        assert isinstance(shown, ImageLines)
 
 
 def test_there_is_a_bar_in_a_terminal(tmp_path: Path) -> None:
@@ -54,9 +54,9 @@ def test_there_is_a_bar_in_a_terminal(tmp_path: Path) -> None:
     script.write_text(
         textwrap.dedent(
             """
-            from lakelens.progress import trial_progress
+            from lakelens.progress import shown_progress
 
-            with trial_progress("train") as bar:
+            with shown_progress("train") as bar:
                 bar.reached("step 1/2", 16, 32)
             """
         )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ...spark.session import SessionSource, opened
 from ..configuration.experiment import ExperimentConfig, require_single
 from ..feed.plan.epoch_order import lanes_of_rank
 from ..trials.entrypoint import EntryPoint
@@ -11,11 +12,8 @@ from .config_meaning import Lengths
 from .strategies import Strategy
 from .trial_data import TrialData
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
-
-def plan_of(config: ExperimentConfig, spark: SparkSession | None = None) -> dict[str, Any]:
+def plan_of(config: ExperimentConfig, spark: SessionSource | None = None) -> dict[str, Any]:
     """Resolves an experiment: table, version, splits, rows, ranks, steps and memory.
 
     Args:
@@ -34,7 +32,7 @@ def plan_of(config: ExperimentConfig, spark: SparkSession | None = None) -> dict
     feed, batch_size = data.training, config.global_batch_size
     steps_per_epoch = feed.steps_per_epoch(batch_size)
     lengths = Lengths.of(config, steps_per_epoch)
-    strategy = Strategy.of(config, spark)
+    strategy = Strategy.of(config, opened(spark))
     ranks = strategy.np
     lanes = len(lanes_of_rank(feed.plan.order.lanes, 0, abs(ranks)))
     height, width = data.image_size

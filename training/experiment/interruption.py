@@ -22,13 +22,13 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextlib.contextmanager
-def pausing(pause: Callable[[], None]) -> Iterator[None]:
+def pausing(pause: Callable[[int], None]) -> Iterator[None]:
     """Calls `pause` at the first SIGINT or SIGTERM in the body; the next one does what it would do without this.
 
     Outside the main thread, which alone may handle signals, and for signals that are ignored, nothing changes.
 
     Args:
-        pause: Called from a signal handler.
+        pause: Called from a signal handler, with the signal's number.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -42,8 +42,9 @@ def pausing(pause: Callable[[], None]) -> Iterator[None]:
 
     def handle(number: int, frame: FrameType | None) -> None:
         restore()
-        pause()
-        sys.stderr.write("lakelens: pausing after a checkpoint; interrupt again to end at once\n")
+        pause(number)
+        with contextlib.suppress(RuntimeError):  # the main thread may be writing there
+            sys.stderr.write("lakelens: pausing after a checkpoint; interrupt again to end at once\n")
 
     for number in _SIGNALS:
         handler = signal.getsignal(number)

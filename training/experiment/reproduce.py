@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from ...errors import InvalidArgumentError
+from ...spark.session import SessionSource
 from ...tracking.run_listing import get_run, open_existing_store
 from ...tracking.runs import ENTRYPOINT_TAG, ORIGIN_TAG, as_tracking_errors
 from ..record.code_record import CODE_ARTIFACT, ENVIRONMENT_ARTIFACT, code_of, installed_packages
@@ -20,7 +21,6 @@ from .run_trial import TrainResult, run_trial
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from pyspark.sql import SparkSession
 
 _PACKAGE = "lakelens"
 # Imports the recorded module from the recorded folder, which Python searches first.
@@ -55,7 +55,7 @@ def reproduce(
     tracking_uri: str | None = None,
     checkpoint_dir: str | Path | None = None,
     driver_log_verbosity: str = "log_callback_only",
-    spark: SparkSession | None = None,
+    spark: SessionSource | None = None,
 ) -> Reproduction:
     """Trains a finished run again, in a new run that names its origin, and compares the results to the bit.
 

@@ -7,10 +7,10 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 from ...errors import TrainingPaused
 from ...results import ReadableResult
+from ...spark.session import SessionSource, opened
 from ...tracking.logged_models import register_logged_model
 from ..configuration.experiment import ExperimentConfig
 from ..runner.placement.conversation import Controls
@@ -18,10 +18,6 @@ from ..trials.entrypoint import EntryPoint
 from .interruption import obeying_requests
 from .open_trial import open_trial
 from .trial_plan import TrialPlan
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +64,7 @@ def run_trial(
     run_name: str | None = None,
     tags: Mapping[str, str] | None = None,
     driver_log_verbosity: str = "log_callback_only",
-    spark: SparkSession | None = None,
+    spark: SessionSource | None = None,
     resumes: str | None = None,
 ) -> TrainResult:
     """Runs the one trial of an experiment: what `train`, `lakelens train` and an experiment file lead to.
@@ -81,7 +77,8 @@ def run_trial(
         run_name: In place of the config's name.
         tags: Further tags of a run that begins.
         driver_log_verbosity: As for `train`.
-        spark: The session for ranks on executors; None takes the active one, or starts one.
+        spark: The session for ranks on executors, or a function that opens it once all else is checked; None takes the
+            active one, or starts one.
         resumes: Id of the run that goes on, from its last checkpoint; None begins a run.
 
     Raises:
@@ -90,6 +87,7 @@ def run_trial(
     """
     started = time.perf_counter()
     plan = TrialPlan.of(config, entrypoint=entrypoint, version=version, np=np, spark=spark)
+    spark = opened(spark)
     with open_trial(
         plan, run_name=run_name, tags=tags, resumes=resumes, driver_log_verbosity=driver_log_verbosity, spark=spark
     ) as trial:
@@ -105,7 +103,8 @@ def run_trial(
         if outcome.reason == "paused":
             raise TrainingPaused(
                 f"run {run.run_id} was interrupted and has paused after step {outcome.step} of {plan.lengths.steps}; "
-                f"lakelens train --resume {run.run_id} goes on from {outcome.last}"
+                f"lakelens train --resume {run.run_id} goes on from {outcome.last}",
+                signal_number=controls.signal_number,
             )
         checkpoint = trial.finish(outcome)
     if config.tracking.register_as is not None:

@@ -6,11 +6,12 @@ import inspect
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...errors import InvalidArgumentError
 from ...locations import absolute, absolute_path
 from ...options import named_options
+from ...spark.session import SessionSource
 from ...tracking.runs import (
     resolve_tracking_uri,
 )
@@ -23,9 +24,6 @@ from .config_record import read_config
 from .run_folder import checkpoint_root
 from .run_trial import TrainResult, run_trial
 from .trial_data import image_sides
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 @named_options
@@ -65,7 +63,7 @@ def train(
     boxes_column: str = "annotations",
     materialize: str | Path | None = None,
     storage_options: Mapping[str, str] | None = None,
-    spark: SparkSession | None = None,
+    spark: SessionSource | None = None,
 ) -> TrainResult:
     """Trains a model on one version of a table and keeps the checkpoint of its best epoch.
 
@@ -111,7 +109,8 @@ def train(
         boxes_column: Name of the column of annotations; need not exist.
         materialize: Folder for a plain copy of a version that its Parquet files alone would get wrong.
         storage_options: Access to an object store.
-        spark: The session for np >= 0; None takes the active one, or starts one.
+        spark: The session for np >= 0, or a function that opens it once all else is checked; None takes the active one,
+            or starts one.
 
     Raises:
         UsageError: If the input or a setting must change first: no such table, version or entry point, a misspelt
@@ -191,7 +190,7 @@ def resume(
     *,
     tracking_uri: str | None = None,
     driver_log_verbosity: str = "log_callback_only",
-    spark: SparkSession | None = None,
+    spark: SessionSource | None = None,
 ) -> TrainResult:
     """Goes on with a training that failed or was interrupted, or whose driver died, from its last checkpoint.
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import EmptyFeedError, InvalidArgumentError, NotADeltaTableError, NotAnImageTableError
 from ...locations import absolute, is_table_name
+from ...spark.session import SessionSource, opened, spark_session
 from ...tracking.runs import TableVersion
 from ..feed.feed import DeltaFeed
 from ..feed.image_sizes import size_of_all_images
@@ -18,8 +19,6 @@ from ..tasks.classification import Classification
 from ..tasks.task import Task
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from ..configuration.experiment import Data
 
 
@@ -46,7 +45,7 @@ class TrialData:
         seed: int,
         *,
         version: int | str | datetime | None = None,
-        spark: SparkSession | None = None,
+        spark: SessionSource | None = None,
     ) -> TrialData:
         """Resolves the table, its version and its splits.
 
@@ -99,7 +98,7 @@ def _feed_options(data: Data) -> dict[str, Any]:
     }
 
 
-def location_of(table: str | Path, spark: SparkSession | None) -> str:
+def location_of(table: str | Path, spark: SessionSource | None) -> str:
     """Gives the table's path; a name of the catalog is looked up by Spark.
 
     Raises:
@@ -109,9 +108,8 @@ def location_of(table: str | Path, spark: SparkSession | None) -> str:
     if not is_table_name(place):
         return place
     from ...etl.spark.catalog import is_delta_table, path_of
-    from ...spark.session import spark_session
 
-    session = spark or spark_session()
+    session = opened(spark) or spark_session()
     if not is_delta_table(session, place):
         raise NotADeltaTableError(f"the catalog has no Delta table {place}; give schema.table, a path or a URI")
     return absolute(path_of(session, place))

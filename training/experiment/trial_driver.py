@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import RankFailedError
-from ...progress import TrialBar, trial_progress
+from ...progress import ImageBar, ImageLines, shown_progress
 from ..checkpoints.checkpoint import Checkpoint, last_checkpoint, sweep
 from ..runner.placement.conversation import Controls, OnQuestion
 from ..runner.runner import HorovodRunner
@@ -54,8 +54,8 @@ def run_segment(
     """
     controls = controls or Controls()
     restarts = 0
-    with pausing(lambda: controls.tell({"pause": True})), trial_progress(runner.name or "train") as bar:
-        job = replace(job, reports_progress=bar is not None)
+    with pausing(controls.pause), shown_progress(runner.name or "train") as bar:
+        job = replace(job, reports_progress=True)
         while True:
             decisions = Decisions(job.rules, _progress_at(start), records_in(job.folder, job.goal))
             try:
@@ -64,7 +64,7 @@ def run_segment(
                     {"job": job, "start": start, "until": until},
                     on_question=_answering(decisions, job, bar),
                     controls=controls,
-                    on_message=bar.write if bar is not None else None,
+                    on_message=bar.write if isinstance(bar, ImageBar) else None,
                 )
                 outcome.raise_failure()
                 return outcome
@@ -78,16 +78,15 @@ def run_segment(
                 logger.warning("%s Going on from %s (%d of %d restarts).", error.summary, place, restarts, max_restarts)
 
 
-def _answering(decisions: Decisions, job: TrainingJob, bar: TrialBar | None) -> OnQuestion:
+def _answering(decisions: Decisions, job: TrainingJob, bar: ImageBar | ImageLines) -> OnQuestion:
     def answer(_rank: int, question: dict[str, Any]) -> dict[str, Any]:
-        if bar is not None:
-            _show(question, job, bar)
+        _show(question, job, bar)
         return {} if "progress" in question else decisions.answer(question)
 
     return answer
 
 
-def _show(question: dict[str, Any], job: TrainingJob, bar: TrialBar) -> None:
+def _show(question: dict[str, Any], job: TrainingJob, bar: ImageBar | ImageLines) -> None:
     """Moves the bar to where the ranks are."""
     schedule, reached = job.schedule(), question.get("progress") or question.get("validation")
     if reached is None:

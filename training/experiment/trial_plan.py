@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from ...spark.session import SessionSource, opened
 from ...tracking.runs import RunReference
 from ..configuration.experiment import ExperimentConfig, require_single
 from ..segments.job import TrainingJob
@@ -16,9 +16,6 @@ from .config_meaning import Lengths, hyperparameters_of, retention_of
 from .run_folder import checkpoint_root
 from .strategies import Strategy
 from .trial_data import TrialData
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True)
@@ -49,7 +46,7 @@ class TrialPlan:
         entrypoint: EntryPoint | None = None,
         version: int | str | datetime | None = None,
         np: int | None = None,
-        spark: SparkSession | None = None,
+        spark: SessionSource | None = None,
     ) -> TrialPlan:
         """Resolves a config: table, version, splits, lengths and ranks.
 
@@ -69,7 +66,7 @@ class TrialPlan:
         root = checkpoint_root(config.checkpoint_storage.path)
         data = TrialData.open(config.data, config.reproducibility.experiment_seed, version=version, spark=spark)
         lengths = Lengths.of(config, data.training.steps_per_epoch(config.global_batch_size))
-        return cls(config, entry, data, lengths, Strategy.of(config, spark, np), root)
+        return cls(config, entry, data, lengths, Strategy.of(config, opened(spark), np), root)
 
     @property
     def ranks(self) -> int:

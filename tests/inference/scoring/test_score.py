@@ -45,13 +45,13 @@ def story(spark, checkpoint, tmp_path_factory):
     root = tmp_path_factory.mktemp("scored")
     table, predictions, copy = root / "images", root / "predictions", root / "copy"
     write_table(table, [given(number) for number in range(FIRST)])
-    told = {"first": score(spark, checkpoint.path, table, None, predictions)}
-    told["again"] = score(spark, checkpoint.path, table, 0, predictions)
+    told = {"first": score(spark, checkpoint.path, table, predictions)}
+    told["again"] = score(spark, checkpoint.path, table, predictions, 0)
     rows = [one for one in read(predictions) if one["path"] != given(LEFT_OUT)[0]]
     kinds = pa.schema(DeltaTable(str(predictions)).schema().to_arrow())
     write_deltalake(str(copy), pa.Table.from_pylist(rows, schema=kinds))
     write_table(table, [given(number) for number in range(FIRST, SECOND)])
-    told["second"] = score(spark, checkpoint.path, table, 1, copy)
+    told["second"] = score(spark, checkpoint.path, table, copy, 1)
     return {"table": table, "predictions": predictions, "copy": copy, **told}
 
 
@@ -121,9 +121,9 @@ def test_a_predictions_table_with_other_columns_is_refused_before_anything_runs(
     other, text = tmp_path / "other", pa.array(["a"])
     write_deltalake(str(other), pa.table({"path": text, "prediction": text}))
     with pytest.raises(PredictionsSchemaError, match="'content_hash'"):
-        score(spark, checkpoint.path, story["table"], None, other)
+        score(spark, checkpoint.path, story["table"], other)
     with pytest.raises(InvalidArgumentError, match="no such split; it has test"):
-        score(spark, checkpoint.path, story["table"], None, tmp_path / "predictions", split="tset")
+        score(spark, checkpoint.path, story["table"], tmp_path / "predictions", split="tset")
     assert not (tmp_path / "predictions").exists()
 
 

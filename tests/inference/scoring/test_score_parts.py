@@ -55,7 +55,7 @@ def test_a_scoring_that_ends_between_its_parts_keeps_them_and_the_next_does_what
         run.until_done()
     kept = read(predictions)
     assert 0 < len(kept) < ROWS
-    result = score(spark, checkpoint.path, table, None, predictions, rows_per_commit=PART)
+    result = score(spark, checkpoint.path, table, predictions, rows_per_commit=PART)
     assert (result.scored, result.skipped, result.errors) == (ROWS - len(kept), len(kept), 0)
     assert result.commits > 1
     rows = read(predictions)
@@ -94,7 +94,7 @@ def test_two_scorings_at_once_share_the_parts_and_add_each_row_once(spark, table
     predictions = tmp_path / "predictions"
 
     def one(_):
-        return score(spark, model.path, table, None, predictions, custom_objects=custom, rows_per_commit=3)
+        return score(spark, model.path, table, predictions, custom_objects=custom, rows_per_commit=3)
 
     with ThreadPoolExecutor(2) as pool:
         results = list(pool.map(one, range(2)))
@@ -122,12 +122,12 @@ def test_a_row_whose_error_may_have_passed_is_tried_again_and_no_other(spark, ta
 def test_a_scoring_with_nothing_to_do_starts_no_spark_job(spark, checkpoint, tmp_path):
     table, predictions = tmp_path / "images", tmp_path / "predictions"
     write_table(table, [row(0), row(1, data=b"no image"), row(2, split="train"), row(3, split="train")])
-    first = score(spark, checkpoint.path, table, None, predictions, rows_per_commit=2)
+    first = score(spark, checkpoint.path, table, predictions, rows_per_commit=2)
     assert (first.scored, first.errors) == (4, 1)
     context = spark.sparkContext
     context.setJobGroup("nothing to do", "")
     try:
-        again = score(spark, checkpoint.path, table, None, predictions)
+        again = score(spark, checkpoint.path, table, predictions)
         jobs = context.statusTracker().getJobIdsForGroup("nothing to do")
     finally:
         context.setLocalProperty("spark.jobGroup.id", None)
@@ -136,7 +136,7 @@ def test_a_scoring_with_nothing_to_do_starts_no_spark_job(spark, checkpoint, tmp
     # The same place, version and number of rows, and other images.
     table.rename(tmp_path / "moved")
     write_table(table, [row(number) for number in range(10, 14)])
-    assert score(spark, checkpoint.path, table, None, predictions).scored == 4
+    assert score(spark, checkpoint.path, table, predictions).scored == 4
 
 
 def test_the_pieces_of_a_version_are_its_rows(spark, table):
@@ -161,9 +161,9 @@ def test_a_model_of_other_classes_scores_with_one_warning_and_strict_refuses_it(
     write_table(place, [row(0)])
     set_properties(spark, str(place), {"lakelens.labels": json.dumps({"cat": 0, "dog": 1})})
     with pytest.raises(ModelMismatchError, match="0 is 'red' to the model and 'cat' in the table"):
-        score(spark, checkpoint.path, place, None, tmp_path / "predictions", strict=True)
+        score(spark, checkpoint.path, place, tmp_path / "predictions", strict=True)
     assert not (tmp_path / "predictions").exists()
-    assert score(spark, checkpoint.path, place, None, tmp_path / "predictions").scored == 1
+    assert score(spark, checkpoint.path, place, tmp_path / "predictions").scored == 1
     assert [one.message.count("may not fit") for one in caplog.records if one.name.startswith("lakelens")] == [1]
 
 

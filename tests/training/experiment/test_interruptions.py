@@ -297,7 +297,7 @@ def test_sigterm_pauses_and_the_training_goes_on_to_the_same_result(place, whole
         driver.reached()
         driver.interrupt(signal.SIGTERM)
         code, said = driver.end()
-    assert (code, said["error"]) == (130, "TrainingPaused")
+    assert (code, said["error"]) == (143, "TrainingPaused")
     run = driver.run_id()
     assert show_run(run, place.store).summary.state == "PAUSED"
     (driver.place / "until paused").unlink()

@@ -268,7 +268,7 @@ def test_a_store_that_is_not_there_is_not_made(tmp_path, capsys):
 def test_a_prediction_is_traced_to_its_origins_and_a_run_to_what_it_has_scored(run, spark, capsys):
     predictions = str(run.folder / "predictions")
     uri = f"runs:/{run.result.run_id}/model"
-    scored = score(spark, uri, run.result.table, 0, predictions, split="validation", tracking_uri=run.store)
+    scored = score(spark, uri, run.result.table, predictions, 0, split="validation", tracking_uri=run.store)
     path = "file:/squares/10000.jpg"
     code, _, found = command(capsys, "trace", predictions, path, "--tracking-uri", run.store)
     (trace,) = found["traces"]

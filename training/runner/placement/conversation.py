@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections import deque
 from collections.abc import Callable
@@ -15,11 +16,16 @@ OnQuestion = Callable[[int, dict[str, Any]], dict[str, Any]]
 
 
 class Controls:
-    """What the driver tells the ranks of a job. Every rank gets all of it, in order, at every start of the job."""
+    """What the driver tells the ranks of a job. Every rank gets all of it, in order, at every start of the job.
+
+    Attributes:
+        signal_number: The signal that has interrupted the job; SIGINT before.
+    """
 
     def __init__(self) -> None:
         self._told: list[bytes] = []
         self._ended = False
+        self.signal_number: int = signal.SIGINT
 
     def tell(self, body: dict[str, Any]) -> None:
         """Tells every rank, within a quarter of a second or as soon as it has joined.
@@ -33,6 +39,11 @@ class Controls:
             LaunchError: If it is no dict of JSON values, or too large.
         """
         self._told.append(said("what ranks are told", body))
+
+    def pause(self, signal_number: int) -> None:
+        """Tells every rank to pause after a checkpoint, as a signal handler does."""
+        self.signal_number = signal_number
+        self.tell({"pause": True})
 
     def end(self) -> None:
         """Ends the job at once, from any thread; whoever waits for it gets an error with the reason `cancelled`."""

@@ -1,0 +1,193 @@
+"""Spark's JVM: started in a session of its own, quiet while it starts, and never left behind by an interrupt."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+VERBOSE_VARIABLE = "LAKELENS_VERBOSE"
+
+_KEPT_LINES = 200
+_POLL_S = 0.05
+# Spark removes its temporary folders in this time, or the JVM is killed.
+_GRACE_S = 5.0
+
+
+def is_verbose() -> bool:
+    """Tells whether what Spark and TensorFlow say while they start is shown (`--verbose`)."""
+    return os.environ.get(VERBOSE_VARIABLE, "") not in ("", "0")
+
+
+class JvmOutput:
+    """What the JVM writes to stdout and stderr: kept while it starts, passed on to stderr from then on."""
+
+    def __init__(self) -> None:
+        self._read, self.write = os.pipe()
+        self._kept: deque[bytes] = deque(maxlen=_KEPT_LINES)
+        self._passes_on, self._is_open = False, True
+        threading.Thread(target=self._follow, name="lakelens-jvm-output", daemon=True).start()
+
+    def show(self) -> None:
+        """Writes what was kept to stderr."""
+        self._drain()
+        while self._kept:
+            os.write(2, self._kept.popleft())
+
+    def pass_on(self) -> None:
+        """Drops what was kept; what follows goes to stderr."""
+        self._drain()
+        self._kept.clear()
+        self._passes_on = True
+
+    def _drain(self) -> None:
+        while select.select([self._read], [], [], _POLL_S)[0] and self._is_open:
+            time.sleep(_POLL_S)
+
+    def _follow(self) -> None:
+        with os.fdopen(self._read, "rb", closefd=False) as lines:
+            for line in lines:
+                if self._passes_on:
+                    with contextlib.suppress(OSError):
+                        os.write(2, line)
+                else:
+                    self._kept.append(line)
+        self._is_open = False
+
+
+def start_jvm(settings: Mapping[str, Any]) -> JvmOutput | None:
+    """Starts the JVM that pyspark would start, for pyspark to use; does nothing where it has one already.
+
+    It leads a session of its own: a signal that a terminal or a scheduler sends to all processes of a command reaches
+    this process alone, which ends the JVM in order. Whatever interrupts this call ends the JVM, too. pyspark would
+    remove the folder in which the JVM announces its port, and the JVM would then stay for ever.
+
+    Args:
+        settings: Spark's settings.
+
+    Returns:
+        What the JVM says; None where it was not started here, or says it on stderr (`is_verbose`).
+
+    Raises:
+        pyspark.errors.PySparkException: If the JVM ends before it can be talked to.
+    """
+    from pyspark import SparkConf, SparkContext
+
+    is_remote = "SPARK_REMOTE" in os.environ or "spark.remote" in settings
+    if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ or is_remote:
+        return None
+    conf = SparkConf()
+    for name, value in settings.items():
+        conf.set(name, str(value))
+    output = None if is_verbose() else JvmOutput()
+    launch = _Launch(conf, 2 if output is None else output.write)
+    try:
+        launch.start()
+        launch.ended.wait()
+        if launch.error is not None:
+            if output is not None:
+                output.show()
+            raise launch.error
+        SparkContext._ensure_initialized(gateway=launch.gateway)
+    except BaseException:
+        launch.end()
+        raise
+    finally:
+        if output is not None:
+            os.close(output.write)
+    return output
+
+
+class _Launch(threading.Thread):
+    """Runs pyspark's launcher in a thread, where no signal handler cuts it short.
+
+    Attributes:
+        ended: Set once the launcher has returned or raised.
+        gateway: The connection to the JVM.
+        error: What the launcher raised.
+    """
+
+    def __init__(self, conf: Any, stream: int) -> None:
+        super().__init__(name="lakelens-jvm-launch", daemon=True)
+        self._conf, self._stream = conf, stream
+        self._processes: list[subprocess.Popen[bytes]] = []
+        # A join that a signal interrupts takes a thread for ended that is not (CPython before 3.13).
+        self.ended = threading.Event()
+        self.gateway: Any = None
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        """Launches."""
+        from pyspark import java_gateway
+
+        processes = self._processes
+
+        class Noted(subprocess.Popen):  # type: ignore[type-arg]
+            def __init__(self, *args: Any, **kwargs: Any) -> None:
+                super().__init__(*args, **kwargs)
+                processes.append(self)
+
+        streams = {"stdout": self._stream, "stderr": self._stream, "start_new_session": True}
+        original = java_gateway.Popen
+        java_gateway.Popen = Noted
+        try:
+            self.gateway = java_gateway.launch_gateway(self._conf, streams)
+        except BaseException as error:  # noqa: BLE001  raised where the launch is waited for
+            self.error = error
+        finally:
+            java_gateway.Popen = original
+            self.ended.set()
+
+    def end(self) -> None:
+        """Kills what was launched."""
+        deadline = time.monotonic() + _GRACE_S  # the interrupt may have come before the thread began
+        while not (self._processes or self.ended.is_set()) and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        for process in self._processes:
+            kill_group(process)
+        self.ended.wait(_GRACE_S)
+
+
+def kill_group(process: subprocess.Popen[bytes]) -> None:
+    """Kills the leader of a process group and all of the group."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def own_jvm() -> subprocess.Popen[bytes] | None:
+    """Returns the process of the JVM that this process has started; None where there is none, or spark-submit's."""
+    pyspark = sys.modules.get("pyspark")
+    context = getattr(pyspark, "SparkContext", None)
+    process: subprocess.Popen[bytes] | None = getattr(getattr(context, "_gateway", None), "proc", None)
+    return process
+
+
+def end_jvm() -> None:
+    """Ends the JVM that this process has started, or the Spark jobs of a JVM that somebody else has.
+
+    From any thread but one that waits for the JVM: pyspark has one connection per thread, and on that of a thread which
+    waits for the end of a job nothing can be said before.
+    """
+    jvm = own_jvm()
+    if jvm is not None:
+        jvm.terminate()
+        deadline = time.monotonic() + _GRACE_S
+        while jvm.poll() is None and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        if jvm.poll() is None:
+            kill_group(jvm)
+        return
+    context = getattr(sys.modules.get("pyspark"), "SparkContext", None)
+    active = getattr(context, "_active_spark_context", None)
+    if active is not None:
+        with contextlib.suppress(Exception):  # it ends by itself, or its jobs with this process
+            active.cancelAllJobs()

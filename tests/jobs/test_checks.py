@@ -1,0 +1,121 @@
+"""What can be found wrong without Spark is found before a JVM starts; a wrong flag shows the usage of its command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from lakelens.etl.images.recipe import RECIPE_PROPERTY, Recipe
+from lakelens.jobs.cli import main
+
+pytestmark = pytest.mark.unit
+
+EXPERIMENT = """
+entrypoint: lakelens.training.trials.small_cnn:SmallCnn
+data: {table: nosuch}
+hyperparameters: {global_batch_size: 16}
+searcher: {name: random, max_trials: 2, max_length: {epochs: 1}}
+resources: {strategy: horovod_cluster, slots_per_trial: 2}
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with images and tables, on a machine where no JVM can start."""
+    (tmp_path / "no java").mkdir()
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "no java"))
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "photos" / "cat").mkdir(parents=True)
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "today.txt").write_text("")
+    (tmp_path / "search.yaml").write_text(EXPERIMENT)
+    rows = pa.table({"path": ["a"], "image": [b""], "label": [0], "split": ["train"]})
+    write_deltalake("table", rows)
+    # delta-rs writes no property that it does not know.
+    log = tmp_path / "table" / "_delta_log" / f"{0:020}.json"
+    actions = [json.loads(line) for line in log.read_text().splitlines()]
+    for action in actions:
+        if "metaData" in action:
+            action["metaData"]["configuration"] = {RECIPE_PROPERTY: Recipe(size=64).as_property()}
+    log.write_text("\n".join(json.dumps(action) for action in actions))
+    return tmp_path
+
+
+def said(argv: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    assert main(argv) == 2
+    found: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("argv", "error", "words"),
+    [
+        (["etl", "nosuch", "t"], "SourceNotFoundError", "nosuch does not exist"),
+        (["etl", "nosuch", "t", "--stream"], "SourceNotFoundError", "nosuch does not exist"),
+        (["etl", "notes", "t"], "EmptySourceError", "no class folder"),
+        (["etl", "nosuch.csv", "t", "--layout", "manifest"], "SourceNotFoundError", "nosuch.csv does not exist"),
+        (
+            ["etl", "photos", "t", "--layout", "coco", "--annotations", "x.json"],
+            "SourceNotFoundError",
+            "x.json does not",
+        ),
+        (["etl", "photos", "notes"], "NotADeltaTableError", "notes exists and is no Delta table"),
+        (["etl", "photos", "table", "--size", "32"], "InvalidArgumentError", "size = 32"),
+        (["etl", "photos", "t", "--conf", "memory=1g"], "InvalidArgumentError", "'memory' is not a Spark setting"),
+        (["score", "nosuch", "table", "p"], "ModelNotFoundError", "nosuch"),
+        (["evaluate", "nosuch", "table"], "ModelNotFoundError", "nosuch"),
+        (["table", "restore", "nosuch", "1"], "NotADeltaTableError", "nosuch"),
+        (["table", "restore", "table", "9"], "VersionNotFoundError", "9"),
+        (["table", "repair", "nosuch"], "NotADeltaTableError", "nosuch"),
+        (["table", "optimize", "nosuch"], "NotADeltaTableError", "nosuch"),
+        (["table", "delete", "nosuch", "width > 1"], "NotADeltaTableError", "nosuch"),
+        (["table", "rename-class", "nosuch", "a", "b"], "NotADeltaTableError", "nosuch"),
+        (["train", "nosuch", "--np", "2"], "NotADeltaTableError", "nosuch"),
+        (["train", "table", "--np", "0", "--version", "9"], "VersionNotFoundError", "9"),
+        (["train", "table", "--np", "2", "--entrypoint", "nosuch:Trial"], "TrialError", "nosuch"),
+        (["train", "table", "--np", "2", "--image-size", "big"], "InvalidArgumentError", "--image-size big"),
+        (["search", "search.yaml"], "NotADeltaTableError", "nosuch"),
+    ],
+    ids=lambda value: " ".join(value[:3]) if isinstance(value, list) else None,
+)
+@pytest.mark.usefixtures("place")
+def test_it_is_found_where_no_jvm_can_start(
+    argv: list[str], error: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = said(argv, capsys)
+    assert found["error"] == error, found
+    assert words in found["message"]
+
+
+@pytest.mark.usefixtures("place")
+def test_what_is_right_comes_to_the_start_of_the_jvm(capsys: pytest.CaptureFixture[str]) -> None:
+    for argv in (["etl", "photos", "t"], ["etl", "notes", "t", "--stream"], ["table", "optimize", "table"]):
+        found = said(argv, capsys)
+        assert found["error"] == "MissingDependencyError", found
+        assert "holds no Java that runs" in found["message"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "usage"),
+    [
+        (["etl", "a", "b", "--sise", "3"], "usage: lakelens etl "),
+        (["table", "history", "t", "--newest", "3"], "usage: lakelens table history "),
+        (["train", "t", "--epochs", "many"], "usage: lakelens train "),
+        (["score", "m"], "usage: lakelens score "),
+    ],
+)
+def test_a_wrong_flag_shows_the_usage_of_its_command(
+    argv: list[str], usage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(argv)
+    assert stopped.value.code == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith(usage)
+    assert json.loads(captured.out)["message"].startswith(usage.removeprefix("usage: ").strip())

@@ -1,0 +1,173 @@
+"""A signal ends a command with one line and the shell's exit code, whatever it is doing; no process stays behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "etl"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "training"))
+
+from coloured_tables import coloured_table
+from etl_pictures import write_image
+from leftovers import Watch
+
+from lakelens.etl.log.snapshot import open_snapshot
+
+CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
+PATIENCE_S = 300.0
+IMAGES = 120
+
+
+@dataclass
+class Ended:
+    """How a command has ended.
+
+    Attributes:
+        code: Its exit code, as a shell gives it.
+        stdout: Its lines on stdout.
+        stderr: Its lines on stderr.
+        was_sent: Whether it got the signal.
+    """
+
+    code: int
+    stdout: list[str]
+    stderr: list[str]
+    was_sent: bool
+
+    @property
+    def result(self) -> dict[str, Any]:
+        (line,) = self.stdout
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+
+def run_until(
+    folder: Path,
+    argv: list[str],
+    moment: Callable[[Watch, float], bool] = lambda watch, seconds: False,
+    number: signal.Signals = signal.SIGINT,
+    to_group: bool = True,
+) -> Ended:
+    """Runs a command and sends it a signal, as a terminal does, at a moment."""
+    watch = Watch()
+    environment = {**os.environ, **watch.env, "PYTHONPATH": str(Path(__file__).parents[2])}
+    out, err = folder / "stdout", folder / "stderr"
+    with out.open("wb") as stdout, err.open("wb") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "lakelens.jobs.cli", *argv],
+            cwd=folder,
+            env=environment,
+            stdout=stdout,
+            stderr=stderr,
+            start_new_session=True,
+            # A shell's background jobs ignore it, and what they start does, too.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
+        started, was_sent = time.monotonic(), False
+        while process.poll() is None and not was_sent:
+            if moment(watch, time.monotonic() - started):
+                was_sent = True
+                (os.killpg if to_group else os.kill)(process.pid, number)
+            time.sleep(0.02)
+            assert time.monotonic() - started < PATIENCE_S
+        code = process.wait(PATIENCE_S)
+    deadline = time.monotonic() + 60
+    while watch.processes() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert watch.processes() == []
+    code = 128 - code if code < 0 else code
+    return Ended(code, out.read_text().splitlines(), err.read_text().splitlines(), was_sent)
+
+
+def java_runs(watch: Watch, _: float) -> bool:
+    return any("java" in process for process in watch.processes())
+
+
+def worker_runs(watch: Watch, _: float) -> bool:
+    return any("pyspark.daemon" in process for process in watch.processes())
+
+
+def after(seconds: float) -> Callable[[Watch, float], bool]:
+    return lambda _, passed: passed >= seconds
+
+
+def photographs(folder: Path) -> Path:
+    for number in range(IMAGES):
+        write_image(folder / "photos" / f"class{number % 3}" / f"{number}.jpg", seed=number, width=600, height=500)
+    return folder
+
+
+def ingest() -> list[str]:
+    conf = ["spark.ui.enabled=false", "spark.driver.memory=1g"]
+    return ["etl", "photos", "table", "--size", "64", "--master", "local[2]", *(f"--conf={one}" for one in conf)]
+
+
+def assert_ended_by(ended: Ended, number: signal.Signals) -> None:
+    assert ended.code == CODES[number], ended
+    assert len(ended.stderr) <= 1, ended.stderr
+    assert ended.result["error"] in ("KeyboardInterrupt", "Terminated", "TrainingPaused")
+
+
+@pytest.mark.spark
+def test_a_signal_ends_an_ingest_while_its_jvm_starts_and_while_it_reads_and_the_next_one_completes_it(
+    tmp_path: Path,
+) -> None:
+    photographs(tmp_path)
+    assert_ended_by(run_until(tmp_path, ingest(), java_runs, signal.SIGINT), signal.SIGINT)
+    assert_ended_by(run_until(tmp_path, ingest(), worker_runs, signal.SIGTERM), signal.SIGTERM)
+    done = run_until(tmp_path, ingest())
+    assert (done.code, done.stderr) == (0, [])
+    assert done.result["stored"] + done.result["skipped"] == IMAGES
+    assert open_snapshot(str(tmp_path / "table")).rows == IMAGES
+
+
+@pytest.mark.long
+@pytest.mark.spark
+@pytest.mark.timeout(1200)
+def test_an_ingest_ends_by_a_signal_at_any_moment(tmp_path: Path) -> None:
+    photographs(tmp_path)
+    started = time.monotonic()
+    assert run_until(tmp_path, [*ingest()[:2], "first", *ingest()[3:]]).code == 0
+    usual_s = time.monotonic() - started
+    draws = random.Random(0)  # noqa: S311  moments, no secrets
+    for _ in range(6):
+        number = draws.choice(list(CODES))
+        ended = run_until(tmp_path, ingest(), after(draws.uniform(0.3, usual_s)), number, draws.random() < 0.5)
+        if ended.was_sent and ended.code != 0:
+            assert ended.code == CODES[number], ended
+            assert len(ended.stderr) <= 1, ended.stderr
+    assert run_until(tmp_path, ingest()).code == 0
+    assert open_snapshot(str(tmp_path / "table")).rows == IMAGES
+
+
+@pytest.mark.long
+@pytest.mark.tensorflow
+@pytest.mark.timeout(1200)
+def test_a_training_ends_by_a_signal_at_any_moment(tmp_path: Path) -> None:
+    coloured_table(tmp_path / "squares")
+    train = ["train", "squares", "--epochs", "2", "--batch-size", "16", "--tracking-uri", "sqlite:///mlflow.db"]
+    started = time.monotonic()
+    assert run_until(tmp_path, train).code == 0
+    usual_s = time.monotonic() - started
+    draws = random.Random(1)  # noqa: S311  moments, no secrets
+    for _ in range(4):
+        number = draws.choice(list(CODES))
+        ended = run_until(tmp_path, train, after(draws.uniform(0.3, usual_s)), number, draws.random() < 0.5)
+        if ended.was_sent and ended.code != 0:
+            assert ended.code == CODES[number], ended
+            assert not any("Traceback" in line for line in ended.stderr), ended.stderr
+            if ended.result["error"] == "TrainingPaused":
+                run = ended.result["message"].split()[1]
+                assert run_until(tmp_path, ["train", "--resume", run, *train[-2:]]).code == 0
