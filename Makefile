@@ -14,7 +14,7 @@ ARGS ?=
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages demo test test-long test-unit test-airflow lint format doctor wheel clean
+.PHONY: help setup packages demo test test-long test-unit test-airflow lint format doctor docs wheel clean
 
 help: ## this list
 	@awk -F ': .*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,10 @@ format: packages ## rewrite the sources as `make lint` wants them
 doctor: setup ## try every part: Python, Java, TensorFlow, Horovod, Petastorm, Delta, MLflow
 	@"$(VENV)/bin/lakelens" doctor
 
+docs: ## the documentation as a site, in site/; a broken link fails
+	@.ci/docs .docs-venv site
+	@echo "site/index.html"
+
 # Executors of Spark 3.5 import from .zip files, not from .whl: the same bytes under both names.
 wheel: packages ## dist/lakelens-*.whl, and the same as .zip for spark-submit --py-files
 	@"$(VENV)/bin/python" -m build --wheel --no-isolation --outdir dist .
@@ -62,5 +66,5 @@ packages: # the environment without Horovod
 	@.ci/setup "$(VENV)" --without-horovod
 
 clean: ## remove what was made in the checkout; the wheels that were compiled stay in the user's cache
-	rm -rf .venv .venv.removing .airflow-venv .airflow3-venv build dist lakelens.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv.removing .airflow-venv .airflow3-venv .docs-venv site build dist lakelens.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

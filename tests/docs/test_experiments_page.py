@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from lakelens.training.configuration.experiment import ExperimentConfig
 from lakelens.training.configuration.lengths import Length
-from lakelens.training.configuration.reference import COMMAND, with_reference
+from lakelens.training.configuration.reference import COMMAND, markdown_tables, refused_keys, with_reference
 from lakelens.training.configuration.yaml_file import read_yaml
 
 pytestmark = pytest.mark.unit
@@ -43,9 +43,10 @@ def examples(folder: Path) -> list[Path]:
     return files
 
 
-def test_the_page_is_that_of_the_models() -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    assert page == with_reference(page), f"the keys have changed; run {COMMAND}"
+def test_the_pages_are_those_of_the_models() -> None:
+    for name, reference in (("experiments.md", markdown_tables()), ("migration/determined.md", refused_keys())):
+        page = (PAGE.parent / name).read_text(encoding="utf-8")
+        assert page == with_reference(page, reference), f"the keys have changed; run {COMMAND}"
 
 
 def test_the_examples_are_experiments_and_show_every_key(tmp_path: Path) -> None:

@@ -146,6 +146,18 @@ def test_the_jobs_of_a_pipeline_hand_their_results_on_through_files(cluster: Clu
     flags += ("--checkpoint-dir", str(folder / "checkpoints"))
     trained = cluster.result("train.py", str(table), *flags, options=sent)
     assert (trained["ranks"], trained["version"]) == (2, 0)
+    experiment = folder / "search.yaml"
+    keys = {
+        "data": {"table": str(table)},
+        "hyperparameters": {"global_batch_size": 8, "learning_rate": {"type": "log", "minval": -3, "maxval": -2}},
+        "searcher": {"name": "random", "max_trials": 2, "metric": "val_loss", "max_length": {"epochs": 1}},
+        "resources": {"strategy": "horovod_cluster"},
+        "checkpoint_storage": {"path": str(folder / "searches")},
+        "tracking": {"uri": store},
+    }
+    experiment.write_text(json.dumps(keys))
+    searched = cluster.result("search.py", str(experiment), options=sent)
+    assert (searched["version"], searched["trials"]) == (0, {"completed": 2})
     model = f"runs:/{trained['run_id']}"
     predictions = str(folder / "predictions")
     scored = cluster.result("score.py", model, str(table), predictions, "--tracking-uri", store, options=sent)

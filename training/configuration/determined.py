@@ -8,6 +8,7 @@ _PATH = "checkpoints go to the folder checkpoint_storage.path"
 _SPARK = "Spark's own settings decide that (spark-submit --conf)"
 INSTEAD: Mapping[str, str] = {
     "bind_mounts": "nothing runs in a container of ours; mount folders on the machines",
+    "debug": "set the level of Python's logging in your Trial",
     "environment": "nothing runs in a container of ours; environment variables go to resources.env",
     "integrations": "tracking goes to MLflow: see tracking",
     "internal": "it was for Determined itself; remove it",
@@ -34,6 +35,10 @@ INSTEAD: Mapping[str, str] = {
     "checkpoint_storage.access_key": "give credentials in the environment, not in a file",
     "checkpoint_storage.secret_key": "give credentials in the environment, not in a file",
     "checkpoint_storage.endpoint_url": _PATH,
+    "checkpoint_storage.container": _PATH,
+    "checkpoint_storage.connection_string": "give credentials in the environment, not in a file",
+    "checkpoint_storage.account_url": _PATH,
+    "checkpoint_storage.credential": "give credentials in the environment, not in a file",
     "optimizations.average_aggregated_gradients": "aggregated gradients are always averaged",
     "optimizations.average_training_metrics": "metrics are always those over all ranks",
     "optimizations.auto_tune_tensor_fusion": "gradients travel in groups by themselves",

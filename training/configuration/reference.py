@@ -1,4 +1,4 @@
-"""The reference of the experiment file, generated from its models so that it cannot drift; and the JSON schema."""
+"""What docs/ says of the experiment file, generated from its models so that it cannot drift; and the JSON schema."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .experiment import ExperimentConfig
 from .hyperparameters import KINDS
 from .lengths import Length
 
-COMMAND = "python -m lakelens.training.configuration.reference docs/experiments.md"
+COMMAND = "python -m lakelens.training.configuration.reference docs/experiments.md docs/migration/determined.md"
 _MARKER = f"<!-- What follows is written by `{COMMAND}`. -->"
 
 
@@ -38,12 +38,12 @@ def markdown_tables() -> str:
 def refused_keys() -> str:
     """Gives a table of Determined's keys that are refused, with what to use instead."""
     rows = [f"| `{key}` | {way_out} |" for key, way_out in sorted(INSTEAD.items())]
-    return "\n".join(["## Keys of Determined that are refused\n", "| key | instead |", "|---|---|", *rows]) + "\n"
+    return "\n".join(["| key | instead |", "|---|---|", *rows]) + "\n"
 
 
-def with_reference(page: str) -> str:
+def with_reference(page: str, reference: str) -> str:
     """Replaces the generated part of a page, below its marker."""
-    return f"{page.partition(_MARKER)[0]}{_MARKER}\n\n{markdown_tables()}\n{refused_keys()}"
+    return f"{page.partition(_MARKER)[0]}{_MARKER}\n\n{reference}"
 
 
 def _sections(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
@@ -107,5 +107,6 @@ def _model_of(annotation: Any) -> type[BaseModel] | None:
 
 
 if __name__ == "__main__":
-    _page = Path(sys.argv[1])
-    _page.write_text(with_reference(_page.read_text(encoding="utf-8")), encoding="utf-8")
+    for _path, _reference in zip(sys.argv[1:], (markdown_tables(), refused_keys()), strict=True):
+        _page = Path(_path)
+        _page.write_text(with_reference(_page.read_text(encoding="utf-8"), _reference), encoding="utf-8")

@@ -1,0 +1,67 @@
+"""The site is built as `make docs` builds it: strictly, with the pages of the API made of the package's docstrings."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import lakelens
+from lakelens.training.configuration.experiment import ExperimentConfig
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+
+
+@pytest.mark.system
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_the_site_builds_strictly_and_describes_every_public_name(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    done = subprocess.run(
+        [str(ROOT / ".ci" / "docs"), str(ROOT / ".docs-venv"), str(site)],
+        env={**os.environ, "PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+    described = "".join(page.read_text(encoding="utf-8") for page in (site / "api").glob("*.html"))
+    public = set(lakelens.__all__) - {"__version__", "LakelensError", "InvalidHyperparameters", "Trial"}
+    assert [name for name in public if f'id="lakelens.{name}"' not in described] == []
+    for anchor in ("ImageTable.pin", "HorovodRunner.run", "errors.RankFailedError", "training.distributed.allreduce"):
+        assert f'id="lakelens.{anchor}"' in described
+    assert "Stores the new and changed files of a source, as one commit." in described
+    pages = [str(page.relative_to(DOCS).with_suffix(".html")) for page in DOCS.rglob("*.md")]
+    assert [page for page in pages if not (site / page.replace("README", "index")).is_file()] == []
+
+
+@pytest.mark.unit
+def test_every_decision_is_in_the_list_of_decisions() -> None:
+    listed = set(re.findall(r"\]\(([\w-]+\.md)\)", (DOCS / "decisions" / "README.md").read_text(encoding="utf-8")))
+    assert {page.name for page in (DOCS / "decisions").glob("*.md")} - {"README.md"} == listed
+
+
+@pytest.mark.unit
+def test_the_keys_that_stay_in_the_guide_from_determined_are_keys_of_experiments() -> None:
+    page = (DOCS / "migration" / "determined.md").read_text(encoding="utf-8")
+    kept = re.search(r"## Keys that stay\n(.*?)## Keys that stay and change", page, re.DOTALL)
+    changed = re.search(r"## Keys that stay and change\n(.*?)## Keys that are refused", page, re.DOTALL)
+    assert kept is not None
+    assert changed is not None
+    keys = re.findall(r"`([\w.]+)`", "".join(re.findall(r"^\|([^|]*)\|", kept[1] + changed[1], re.MULTILINE)))
+    assert len(keys) > 30
+    schema = ExperimentConfig.model_json_schema()
+    for key in keys:
+        if key in ("hyperparameters.global_batch_size", "environment.environment_variables"):
+            continue
+        section = schema
+        for part in key.split("."):
+            section = schema["$defs"].get(section.get("$ref", "").rpartition("/")[2], section)
+            assert part in section["properties"], key
+            section = section["properties"][part]
