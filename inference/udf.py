@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidArgumentError
+from ..extras import require
 from .model.arrow_batches import PREDICTION_DDL, predict_pandas
 from .model.predictor import DEFAULT_BATCH_BYTES, check_batch_bytes
 from .model.references import resolve_model
@@ -52,6 +53,7 @@ def predict_udf(
         ModelNotFoundError: If `model` leads to no checkpoint.
         CheckpointError: If the checkpoint is damaged, changed, or of a kind that is refused.
     """
+    require("lakelens.predict_udf", "pyspark")
     check_batch_bytes(batch_bytes)
     shipped = ship(spark, resolve_model(model, tracking_uri), batch_bytes=batch_bytes, custom_objects=custom_objects)
     return udf_of(shipped)

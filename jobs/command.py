@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from lakelens.errors import LakelensError, UsageError
+from lakelens.extras import missing_dependency
 from lakelens.jobs.task_values import set_task_values
 
 EXIT_DONE, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
@@ -114,6 +115,9 @@ def _executed(run: Run, args: argparse.Namespace) -> int:
     except Exception as error:
         if isinstance(error, BrokenPipeError) and _stdout_is_gone():
             raise
+        missing = missing_dependency(error, "this command") if isinstance(error, ImportError) else None
+        if missing is not None:
+            return _failed(missing, EXIT_USAGE, report)
         traceback.print_exc()
         return _failed(error, EXIT_FAILED, report)
     exit_code = int(result.pop("exit_code", EXIT_DONE))

@@ -33,7 +33,7 @@ _LETTERS_OF_WHOLE, _LETTERS_OF_EACH, _LETTERS_OF_ALL = 32, 70, 95
 _FONT = "DejaVu Sans"
 # In the order in which a page shows them.
 PLOTS = ("class_distribution", "splits", "image_sizes", "box_sizes", "near_duplicates", "quarantine")
-_NEEDS_MATPLOTLIB = "the plots of a profile need matplotlib: pip install 'lakelens[demo]'"
+_NEEDS_MATPLOTLIB = "the plots of a profile need matplotlib: pip install 'lakelens[search]'"
 
 
 def draw_plots(profile: TableProfile) -> dict[str, bytes]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import InvalidArgumentError, NotAnImageTableError
 from ...etl.model.labels import labels_of
+from ...extras import require
 from ...locations import absolute
 from ...options import named_options
 from ...results import ReadableResult
@@ -128,6 +129,7 @@ def score(
         ScoringFailedError: If the machine or the model fails, so that no row is to blame.
     """
     started = time.perf_counter()
+    require("lakelens.score", "pyspark")
     check_batch_bytes(batch_bytes)
     _check_rows_per_commit(rows_per_commit)
     require_delta(spark)

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from ...errors import TrainingPaused
+from ...extras import require
 from ...results import ReadableResult
 from ...tracking.logged_models import register_logged_model
 from ..configuration.experiment import ExperimentConfig
@@ -89,6 +90,7 @@ def run_trial(
         LakelensError: As `train`.
     """
     started = time.perf_counter()
+    require("a training", "mlflow", "tensorflow")
     plan = TrialPlan.of(config, entrypoint=entrypoint, version=version, np=np, spark=spark)
     with open_trial(
         plan, run_name=run_name, tags=tags, resumes=resumes, driver_log_verbosity=driver_log_verbosity, spark=spark
