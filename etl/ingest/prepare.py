@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ...errors import EmptySourceError, NotADeltaTableError
 from ...locations import absolute, is_table_name
+from ...spark.workers import check_workers
 from ..changes.ingest_plan import GONE, Plan
 from ..changes.plan_on_driver import plan_listing, plan_on_driver
 from ..changes.spark_plan import make_plan
@@ -32,6 +33,9 @@ from .results import CONTENT, DELETE, IngestRequest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+# What tasks that read images need on the executors.
+_IMPORTED = ("numpy", "pyarrow", "PIL")
 
 
 @dataclass
@@ -124,8 +128,10 @@ def prepare(user_session: SparkSession, location: str, request: IngestRequest) -
 
     Raises:
         EmptySourceError: If the source holds nothing, and nothing is to be removed.
+        ClusterConfigurationError: If the session's Python workers cannot run lakelens.
         UsageError: Its other subclasses, for every input that cannot be ingested.
     """
+    check_workers(user_session, f"ingest {request.source.name}", _IMPORTED)
     spark = writing_session(user_session)
     transaction = open_table(spark, location)
     aliases = _aliases(transaction)
