@@ -131,7 +131,6 @@ def prepare(user_session: SparkSession, location: str, request: IngestRequest) -
         ClusterConfigurationError: If the session's Python workers cannot run lakelens.
         UsageError: Its other subclasses, for every input that cannot be ingested.
     """
-    check_workers(user_session, f"ingest {request.source.name}", _IMPORTED)
     spark = writing_session(user_session)
     transaction = open_table(spark, location)
     aliases = _aliases(transaction)
@@ -166,10 +165,13 @@ def _plan(
 ) -> tuple[Listing, Plan, TableColumns | None]:
     """Lists the source and plans: on the driver if that is done soon, else by Spark."""
     version = None if transaction is None else transaction.version
+    if not spark.sparkContext.master.startswith("local"):
+        require_workers(spark, request)  # even the driver's plan asks an executor whether it sees the source
     if request.verify != CONTENT:
         planned = plan_on_driver(spark, location, version, request.source, aliases)
         if planned is not None:
             return planned
+    require_workers(spark, request)
     listing = list_source(spark, request.source).renamed(aliases).kept()
     try:
         return _plan_listed(spark, location, version, request, listing)
@@ -194,6 +196,15 @@ def _plan_listed(
         verify_content=request.verify == CONTENT,
     )
     return listing, plan, None
+
+
+def require_workers(spark: SparkSession, request: IngestRequest) -> None:
+    """Checks, once a session, that Python workers can list and read images. An ingest of nothing new needs none.
+
+    Raises:
+        ClusterConfigurationError: If they cannot; says what mends it.
+    """
+    check_workers(spark, f"ingest {request.source.name}", _IMPORTED)
 
 
 def open_table(spark: SparkSession, location: str) -> Transaction | None:
