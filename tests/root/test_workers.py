@@ -95,6 +95,7 @@ def archive_of_checkout(folder: Path) -> Path:
     return Path(shutil.make_archive(str(folder / "lakelens"), "zip", folder / "staged"))
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_workers_without_this_lakelens_are_found_before_an_ingest_and_the_message_mends_it(
     bare_python: Path, tmp_path: Path
