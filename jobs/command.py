@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from lakelens.errors import LakelensError, UsageError
+from lakelens.extras import missing_dependency
 from lakelens.jobs.interrupts import Interrupts, Terminated, signal_of
 from lakelens.jobs.task_values import set_task_values
 from lakelens.spark.jvm import VERBOSE_VARIABLE, is_verbose
@@ -135,6 +136,9 @@ def _executed(parse: Callable[[], tuple[Run, argparse.Namespace]], interrupts: I
             return _failed(error, EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED, report)
         if not isinstance(error, Exception) or (isinstance(error, BrokenPipeError) and _stdout_is_gone()):
             raise
+        missing = missing_dependency(error, "this command") if isinstance(error, ImportError) else None
+        if missing is not None:
+            return _failed(missing, EXIT_USAGE, report)
         traceback.print_exc()
         return _failed(error, EXIT_FAILED, report)
     exit_code = int(result.pop("exit_code", EXIT_DONE))

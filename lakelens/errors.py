@@ -160,7 +160,7 @@ class NotEnoughSlotsError(LaunchError, UsageError):
 
 
 class ClusterConfigurationError(LaunchError, UsageError):
-    """Raised when the cluster's settings rule out a barrier job (dynamic allocation, GPUs that are not configured)."""
+    """Raised when the cluster's settings or its workers' Python, lakelens or packages rule out what is to run there."""
 
 
 class UnpicklableFunctionError(LaunchError, UsageError):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ...errors import EmptySourceError, NotADeltaTableError
 from ...locations import is_table_name
+from ...spark.workers import check_workers
 from ..changes.ingest_plan import GONE, Plan
 from ..changes.plan_on_driver import plan_listing, plan_on_driver
 from ..changes.spark_plan import make_plan
@@ -32,6 +33,9 @@ from .results import CONTENT, DELETE, IngestRequest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+# What tasks that read images need on the executors.
+_IMPORTED = ("numpy", "pyarrow", "PIL")
 
 
 @dataclass
@@ -124,6 +128,7 @@ def prepare(user_session: SparkSession, location: str, request: IngestRequest) -
 
     Raises:
         EmptySourceError: If the source holds nothing, and nothing is to be removed.
+        ClusterConfigurationError: If the session's Python workers cannot run lakelens.
         UsageError: Its other subclasses, for every input that cannot be ingested.
     """
     spark = writing_session(user_session)
@@ -160,12 +165,15 @@ def _plan(
 ) -> tuple[Listing, Plan, TableColumns | None]:
     """Lists the source and plans: on the driver if that is done soon, else by Spark."""
     version = None if transaction is None else transaction.version
+    if not spark.sparkContext.master.startswith("local"):
+        require_workers(spark, request)  # even the driver's plan asks an executor whether it sees the source
     if request.verify != CONTENT:
         planned = plan_on_driver(
             spark, location, version, request.source, aliases, retry_quarantine=request.retry_quarantine
         )
         if planned is not None:
             return planned
+    require_workers(spark, request)
     listing = list_source(spark, request.source).renamed(aliases).kept()
     try:
         return _plan_listed(spark, location, version, request, listing)
@@ -191,6 +199,15 @@ def _plan_listed(
         retry_quarantine=request.retry_quarantine,
     )
     return listing, plan, None
+
+
+def require_workers(spark: SparkSession, request: IngestRequest) -> None:
+    """Checks, once a session, that Python workers can list and read images. An ingest of nothing new needs none.
+
+    Raises:
+        ClusterConfigurationError: If they cannot; says what mends it.
+    """
+    check_workers(spark, f"ingest {request.source.name}", _IMPORTED)
 
 
 def open_table(spark: SparkSession, location: str) -> Transaction | None:

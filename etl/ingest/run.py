@@ -32,7 +32,7 @@ from .class_rows import class_rows
 from .label_changes import ClassChanges
 from .loss import FILE_GONE
 from .near_duplicates import find_across_splits
-from .prepare import Prepared, prepare
+from .prepare import Prepared, prepare, require_workers
 from .results import IngestPreview, IngestRequest, IngestResult
 from .row_task import BatchTask
 from .task_sizes import deal_work
@@ -182,6 +182,8 @@ class _Ingest:
         from .tally import counts_of, open_tally
 
         prepared, plan = self._prepared, self._plan
+        if plan.work:
+            require_workers(self._spark, prepared.request)
         tally = open_tally(self._spark.sparkContext)
         refused = open_tally(self._spark.sparkContext, MOST_TOLD)
         classes = prepared.request.classes

@@ -131,5 +131,5 @@ def mcnemar(mended: int, broken: int) -> float:
     try:
         from scipy.stats import binomtest
     except ImportError as error:
-        raise MissingDependencyError("McNemar's test needs SciPy: pip install 'lakelens[demo]'") from error
+        raise MissingDependencyError("McNemar's test needs SciPy: pip install 'lakelens[search]'") from error
     return float(binomtest(mended, mended + broken).pvalue)

@@ -13,6 +13,7 @@ from ...errors import InvalidArgumentError, LakelensError, PredictionsSchemaErro
 from ...etl.log.snapshot import check_version, open_snapshot
 from ...etl.model import schema
 from ...etl.versions.classes import class_counts
+from ...extras import require
 from ...locations import table_and_version
 from ...spark.session import SessionSource, opened, require_delta
 from ..model.failures import typed_failures
@@ -91,6 +92,7 @@ def evaluate(
         MissingDependencyError: If matplotlib or scikit-learn is not installed.
         TrackingError: If the store does not take the result.
     """
+    require("lakelens.evaluate", "pyspark", "matplotlib", "sklearn")
     check_batch_bytes(batch_bytes)
     named, said = table_and_version(table)
     if version is not None and said is not None:

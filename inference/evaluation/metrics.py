@@ -155,7 +155,7 @@ def _per_class(
     try:
         from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
     except ImportError as error:
-        raise MissingDependencyError("metrics need scikit-learn: pip install 'lakelens[demo]'") from error
+        raise MissingDependencyError("metrics need scikit-learn: pip install 'lakelens[search]'") from error
     true = [group.label for group in groups]
     predicted = [_NO_CLASS if group.prediction is None else group.prediction for group in groups]
     weights = [group.rows for group in groups]

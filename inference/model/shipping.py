@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import CheckpointError
 from ...image_counts import image_counter
+from ...spark.workers import check_workers
 from ...training.checkpoints.checkpoint import open_checkpoint
 from ...training.rank import lazy_imports
 from .arrow_batches import predict_arrow
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 # Equal checkpoints make equal archives, so that shipping one twice is the same file.
 _TIMESTAMP = (1980, 1, 1, 0, 0, 0)
+# What prediction tasks need on the executors.
+_IMPORTED = ("numpy", "pyarrow", "pandas", "PIL", "pydantic", "tensorflow", "keras")
 
 
 @dataclass(frozen=True)
@@ -84,10 +87,12 @@ def ship(
     files on the executors' disks until the application ends.
 
     Raises:
+        ClusterConfigurationError: If the session's Python workers cannot run lakelens and TensorFlow.
         PicklingError: If a custom object cannot be sent to the executors.
     """
     from pyspark import SparkFiles
 
+    check_workers(spark, f"scoring with {model.uri}", _IMPORTED)
     name = f"lakelens-model-{model.digest}.zip"
     context = spark.sparkContext
     # The folder of the driver's own copies: Spark serves the file from there and removes it with the application.

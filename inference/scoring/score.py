@@ -15,6 +15,7 @@ from typing import Any, ParamSpec, TypeVar
 from ...errors import InvalidArgumentError, NotAnImageTableError
 from ...etl.log.snapshot import check_version
 from ...etl.model.labels import labels_of
+from ...extras import require
 from ...locations import absolute
 from ...options import named_options
 from ...results import ReadableResult
@@ -158,6 +159,7 @@ def score(
         ScoringFailedError: If the machine or the model fails, so that no row is to blame.
     """
     started = time.perf_counter()
+    require("lakelens.score", "pyspark")
     check_batch_bytes(batch_bytes)
     _check_rows_per_commit(rows_per_commit)
     target = _predictions_location(predictions, table)

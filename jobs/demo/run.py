@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from lakelens.errors import InvalidArgumentError
+from lakelens.extras import require
 from lakelens.jobs.command import main_of
 from lakelens.jobs.demo.images import DemoImages, deliver, link_own, require_folder, write_digits
 from lakelens.jobs.demo.report import class_table
@@ -121,6 +122,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
             that the demo did not make.
         SourceNotFoundError: If `--images` is no folder.
     """
+    require("lakelens demo", "pyspark", "delta", "mlflow", "tensorflow", "sklearn", "matplotlib")
     _check(args)
     out = _fresh_folder(args.out)
     demo = _demo_of(args)(args, out)

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, TypeAlias, Union, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, Union, overload
 
 from ..errors import InvalidArgumentError, MissingDependencyError, SessionError
 from .java import find_java
@@ -105,12 +105,32 @@ def _active() -> SparkSession | None:
     return active
 
 
-def require_delta(spark: SparkSession) -> None:
-    """Checks that `spark` has Delta Lake.
+def is_connect(spark: Any) -> bool:
+    """Tells whether a session is one of Spark Connect, whose driver is another process, by its type."""
+    return "connect" in type(spark).__module__.split(".")
+
+
+def require_driver(spark: Any) -> None:
+    """Checks that a session has a driver of its own.
 
     Raises:
-        SessionError: If it has not.
+        SessionError: If it is a Spark Connect session.
     """
+    if is_connect(spark):
+        raise SessionError(
+            "this is a Spark Connect session, and tables are written and scored through the driver's own: run on the "
+            "cluster's driver (spark-submit, a notebook on a dedicated cluster). ImageTable(None, path) reads versions "
+            "and counts without a session"
+        )
+
+
+def require_delta(spark: SparkSession) -> None:
+    """Checks that `spark` has a driver of its own, and Delta Lake.
+
+    Raises:
+        SessionError: If it is a Spark Connect session, or has no Delta Lake.
+    """
+    require_driver(spark)
     if "DATABRICKS_RUNTIME_VERSION" in os.environ:
         return
     if "DeltaSparkSessionExtension" not in spark.conf.get("spark.sql.extensions", ""):
@@ -129,9 +149,7 @@ def require_delta(spark: SparkSession) -> None:
 def _has_delta_jars(spark: SparkSession) -> bool:
     from py4j.protocol import Py4JError
 
-    jvm = getattr(spark, "_jvm", None)
-    if jvm is None:  # a Connect client cannot look into its server
-        return True
+    jvm: Any = spark._jvm
     try:
         jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(
             "io.delta.sql.DeltaSparkSessionExtension"

@@ -13,7 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..errors import InvalidArgumentError, LakelensError, MissingDependencyError, StoreError
+from ..errors import InvalidArgumentError, LakelensError, StoreError
+from ..extras import require
 from ..locations import has_scheme, scheme_of
 from . import google
 from .options import file_system_arguments
@@ -54,20 +55,16 @@ def file_system(location: str, storage_options: Mapping[str, str] | None) -> tup
         InvalidArgumentError: If the scheme is of no store that lakelens reads, or the options do not say how to.
         MissingDependencyError: If the package for the store is not installed.
     """
-    import fsspec
-
     scheme = scheme_of(location)
     if scheme not in PROTOCOLS:
         raise unknown_store(location)
     protocol, package = PROTOCOLS[scheme]
-    try:
-        options = file_system_arguments(protocol, location, storage_options)
-        with reaching(location):
-            system = fsspec.filesystem(protocol, **options)
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"{location}: reading {scheme}:// needs {package}: pip install {package}"
-        ) from error
+    require(f"{location}: reading {scheme}://", package)
+    import fsspec
+
+    options = file_system_arguments(protocol, location, storage_options)
+    with reaching(location):
+        system = fsspec.filesystem(protocol, **options)
     return system, system._strip_protocol(f"{protocol}:{location.split(':', 1)[1]}")
 
 

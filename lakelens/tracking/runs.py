@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlparse
 
 from ..errors import InvalidArgumentError, MissingDependencyError, TrackingError
+from ..extras import require
 from ..locations import absolute_path
 from .heartbeat import FAILURE_TAG, HEARTBEAT_TAG, Heartbeat, end_lost_runs
 from .store_client import answering, one_creator
@@ -410,8 +411,10 @@ def as_tracking_errors(tracking_uri: str, doing: str) -> Iterator[None]:
     """Turns what MLflow, its database and its network raise into a `TrackingError` that names the store.
 
     Raises:
+        MissingDependencyError: If MLflow is not installed.
         TrackingError: If the body raises one of these.
     """
+    require("MLflow's tracking", "mlflow")
     from mlflow.exceptions import MlflowException
 
     known: tuple[type[Exception], ...] = (MlflowException, OSError)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import InvalidArgumentError, LakelensError, SearchFailedError, SearchPaused
 from ...etl.pins import pins
+from ...extras import require
 from ...spark.session import SessionSource, opened
 from ...tracking.child_runs import ChildRuns
 from ...tracking.run_writer import RunWriter
@@ -75,6 +76,7 @@ def run(
         TrackingError: If MLflow's store cannot be reached.
     """
     started = time.perf_counter()
+    require("a search", "mlflow", "tensorflow")
     experiment = ExperimentConfig.read(config)
     entry = None if entrypoint is None else EntryPoint.parse(entrypoint)
     plan = SearchPlan.of(experiment, entrypoint=entry, spark=spark)
@@ -108,6 +110,7 @@ def resume(
         LakelensError: As `run`.
     """
     started = time.perf_counter()
+    require("a search", "mlflow", "tensorflow")
     uri = resolve_tracking_uri(tracking_uri)
     config, np = read_config(uri, run_id)
     read_events(journal_folder(checkpoint_root(config.checkpoint_storage.path), run_id))

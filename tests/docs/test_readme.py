@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 from lakelens.jobs.cli import COMMANDS
 from lakelens.jobs.demo.images import write_digits
@@ -31,18 +34,68 @@ def photos(folder: Path, per_class: int) -> None:
             file.rename(target)
 
 
+@pytest.fixture(scope="module")
+def read(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a reader who has photos and has run the first example."""
+    folder = tmp_path_factory.mktemp("reader")
+    photos(folder, per_class=12)
+    said = run_python(blocks("python")[0], folder)
+    assert "IngestResult" in said
+    assert "predicted_name" in said
+    return folder
+
+
+def run_python(block: str, folder: Path) -> str:
+    script = folder / "block.py"
+    script.write_text(block, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, str(script)], cwd=folder, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, f"{block}\n{done.stdout[-3000:]}\n{done.stderr[-6000:]}"
+    return done.stdout
+
+
+def command_lines() -> list[str]:
+    """Every command of the README as it stands, without its comment, but for `make` and the installation."""
+    lines = [line.partition("  #")[0].strip() for block in blocks("") for line in block.splitlines()]
+    return [line for line in lines if line.startswith("lakelens ") and line != "lakelens doctor"]
+
+
 @pytest.mark.horovod
 @pytest.mark.spark
 @pytest.mark.timeout(650)
-def test_the_quick_start_and_the_training_function_run_as_written(tmp_path: Path) -> None:
-    photos(tmp_path, per_class=12)
-    for block in blocks("python"):
-        script = tmp_path / "block.py"
-        script.write_text(block, encoding="utf-8")
+def test_the_quick_start_and_the_training_function_run_as_written(read: Path) -> None:
+    said = run_python(blocks("python")[1], read)
+    # What the ranks print of their training, and what the function returns.
+    assert "[0]<stdout> Epoch 2/2" in said
+    assert said.splitlines()[-1].isdigit()
+
+
+@pytest.mark.long
+@pytest.mark.horovod
+@pytest.mark.spark
+@pytest.mark.timeout(900)
+def test_each_command_runs_as_written_one_after_the_other(read: Path) -> None:
+    """RUN is the run of the last training, and PATH the path of a scored image."""
+    (read / "experiment.yaml").write_text(blocks("yaml")[0], encoding="utf-8")
+    stored = DeltaTable(str(read / "tables" / "predictions")).to_pyarrow_table(columns=["path"])
+    values = {"PATH": stored["path"][0].as_py()}
+    lines = command_lines()
+    assert len(lines) > 10
+    for line in lines:
+        words = shlex.split(re.sub(r"\b(RUN|PATH)\b", lambda found: values[found[0]], line))
         done = subprocess.run(
-            [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+            [sys.executable, "-m", "lakelens.jobs.cli", *words[1:]],
+            cwd=read,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
         )
-        assert done.returncode == 0, f"{block}\n{done.stdout[-3000:]}\n{done.stderr[-6000:]}"
+        assert done.returncode == 0, f"{line}\n{done.stdout[-3000:]}\n{done.stderr[-6000:]}"
+        said = json.loads(done.stdout.splitlines()[-1])
+        if words[1] == "train" and "--dry-run" not in words:
+            values["RUN"] = said["run_id"]
 
 
 @pytest.mark.unit
@@ -54,7 +107,7 @@ def test_the_experiment_in_the_readme_is_one(tmp_path: Path) -> None:
 
 @pytest.mark.unit
 def test_the_commands_in_the_readme_exist() -> None:
-    shown = {name for block in blocks("") for name in re.findall(r"^lakelens (\w+)", block, re.MULTILINE)}
+    shown = {line.split()[1] for line in command_lines()}
     assert shown
     assert shown <= set(COMMANDS)
 

@@ -8,11 +8,18 @@ import subprocess
 import sys
 import sysconfig
 import venv
-from collections.abc import Callable
+import zipfile
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from email.parser import HeaderParser
+from functools import cache
+from importlib.metadata import PackageNotFoundError, distribution, distributions
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 FOLDERS = ("lakelens", "etl", "training", "search", "inference", "jobs", "notebooks")
@@ -72,6 +79,80 @@ def make_borrower(folder: Path) -> Borrower:
     made = Borrower(folder)
     (made.site_packages / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
     return made
+
+
+def declared(wheel: Path) -> list[str]:
+    """What a wheel says that it requires, extras included."""
+    with zipfile.ZipFile(wheel) as archive:
+        name = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        return HeaderParser().parsestr(archive.read(name).decode()).get_all("Requires-Dist") or []
+
+
+def brought(requirements: Iterable[str], extras: frozenset[str], found: dict[tuple[str, frozenset[str]], bool]) -> None:
+    """Follows requirements through what is installed here; notes each with whether it is."""
+    for text in requirements:
+        wanted = Requirement(text)
+        if wanted.marker is not None and not any(wanted.marker.evaluate({"extra": one}) for one in extras | {""}):
+            continue
+        key = (canonicalize_name(wanted.name), frozenset(wanted.extras))
+        if key in found:
+            continue
+        try:
+            further = distribution(wanted.name).requires or []
+        except PackageNotFoundError:
+            found[key] = False
+            continue
+        found[key] = True
+        brought(further, key[1], found)
+
+
+@cache
+def _shared_folders() -> frozenset[str]:
+    """Folders of site-packages that several distributions put files into, such as `google`."""
+    tops = Counter(top for one in distributions() for top in {file.parts[0] for file in one.files or []})
+    return frozenset(top for top, count in tops.items() if count > 1)
+
+
+def link(name: str, site_packages: Path) -> None:
+    """Makes an installed distribution visible in another environment."""
+    found = distribution(name)
+    for file in found.files or []:
+        top = file.parts[0]
+        if top in ("..", "__pycache__"):
+            continue
+        inside = Path(file) if top in _shared_folders() else Path(top)
+        target = site_packages / inside
+        if not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.symlink_to(Path(str(found.locate_file(inside))))
+
+
+@pytest.fixture(scope="session")
+def make_extra(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Borrower]:
+    """Makes an environment that holds the wheel and what some of its extras bring, and nothing else.
+
+    The packages are links to those of the running environment. pip, which is given no index, then finds that the
+    requirements of the extras are met: it would refuse the wheel otherwise.
+    """
+
+    def make(*extras: str) -> Borrower:
+        found: dict[tuple[str, frozenset[str]], bool] = {}
+        brought(declared(wheel), frozenset(extras), found)
+        absent = sorted(name for (name, _), is_here in found.items() if not is_here)
+        if absent:
+            pytest.skip(f"the running environment has no {', '.join(absent)}")
+        folder = tmp_path_factory.mktemp("extra") / ("-".join(extras) or "base")
+        venv.create(folder, with_pip=False, symlinks=True)
+        made = Borrower(folder)
+        for name, _ in found:
+            link(name, made.site_packages)
+        command = [sys.executable, "-m", "pip", "--python", str(made.python), "install", "--quiet", "--no-index"]
+        named = f"lakelens[{','.join(extras)}] @ {wheel.as_uri()}" if extras else str(wheel)
+        done = subprocess.run([*command, named], capture_output=True, text=True, check=False, env=clean_environment())
+        assert done.returncode == 0, done.stdout + done.stderr
+        return made
+
+    return make
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from ...errors import NotSupportedError
+from ...extras import require
 from ..rank.process_context import log_to_driver
 from .collectives import allgather, alltoall, barrier, broadcast, broadcast_variables, grouped_allgather
 from .horovod_options import ONE_WORLD, global_process_set
@@ -122,6 +123,8 @@ _INSTEAD = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "callbacks" or name in _HEAVY:
+        require(f"{__name__}.{name}", "tensorflow")
     if name == "callbacks":
         return importlib.import_module(".callbacks", __package__)
     if name in _HEAVY:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...errors import InvalidArgumentError
+from ...extras import require
 from .horovod_options import check_name, refuse
 from .membership import counted, joined, rank, size
 from .reduce_ops import (
@@ -72,6 +73,7 @@ def alltoall(
     Raises:
         InvalidArgumentError: If the rows do not add up or do not divide, or the type cannot travel.
     """
+    require("hvd.alltoall", "tensorflow")
     import tensorflow as tf
 
     refuse(ignore_name_scope=ignore_name_scope, process_set=process_set)
@@ -110,6 +112,7 @@ def broadcast(
     Raises:
         InvalidArgumentError: If there is no such rank, or the type cannot travel.
     """
+    require("hvd.broadcast", "tensorflow")
     import tensorflow as tf
 
     refuse(ignore_name_scope=ignore_name_scope, process_set=process_set)

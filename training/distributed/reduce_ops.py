@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ...errors import InvalidArgumentError
+from ...extras import require
 
 
 class ReduceOp(enum.Enum):
@@ -90,6 +91,7 @@ def with_rows(value: Any, what: str) -> Any:
     Raises:
         InvalidArgumentError: If it is a scalar.
     """
+    require("hvd's collectives", "tensorflow")
     import tensorflow as tf
 
     tensor = tf.convert_to_tensor(value)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...errors import InvalidArgumentError
+from ...extras import require
 from .horovod_options import check_name, refuse
 from .membership import counted, joined, size
 from .reduce_ops import (
@@ -85,6 +86,7 @@ def grouped_allreduce(
     Returns:
         One tensor for each of `values`, in their order.
     """
+    require("hvd.allreduce", "tensorflow")
     import tensorflow as tf
 
     refuse(**options)
@@ -188,6 +190,7 @@ def reducescatter(value: Any, name: str | None = None, op: ReduceOp = Average, *
     Raises:
         InvalidArgumentError: If the operation, the type or the shape does not allow it.
     """
+    require("hvd.reducescatter", "tensorflow")
     import tensorflow as tf
 
     refuse(**options)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from ...errors import TrainingPaused
+from ...extras import require
 from ...results import ReadableResult
 from ...spark.session import SessionSource, opened
 from ...tracking.logged_models import register_logged_model
@@ -86,6 +87,7 @@ def run_trial(
         LakelensError: As `train`.
     """
     started = time.perf_counter()
+    require("a training", "mlflow", "tensorflow")
     plan = TrialPlan.of(config, entrypoint=entrypoint, version=version, np=np, spark=spark)
     spark = opened(spark)
     with open_trial(

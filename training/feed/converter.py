@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ...errors import InvalidArgumentError, MissingDependencyError, NotSupportedError
+from ...extras import require
 from .feed import DeltaFeed
 from .plan.epoch_order import RankBatches
 
@@ -125,6 +126,7 @@ class DeltaConverter:
             InvalidArgumentError: As by `DeltaFeed.petastorm_reader`.
             NotSupportedError: If an argument of Petastorm's reader is given that has another place here.
         """
+        require("make_tf_dataset", "petastorm", "tensorflow")
         rows = _BATCH_SIZE if batch_size is None else batch_size
         reader = self._ordered(seed, shuffle_row_groups).petastorm_reader(
             self._columns if schema_fields is None else schema_fields,
@@ -178,6 +180,7 @@ class DeltaConverter:
             MissingDependencyError: If PyTorch is not installed.
             NotSupportedError: If an argument of Petastorm's reader is given that has another place here.
         """
+        require("make_torch_dataloader", "petastorm", "torch")
         from .adapters.fields import require_torch_types
 
         reader = self._ordered(seed, shuffle_row_groups).petastorm_reader(
@@ -294,7 +297,7 @@ def _torch_loader() -> Callable[..., Any]:
         from petastorm.pytorch import DataLoader
     except ImportError as error:
         raise MissingDependencyError(
-            f"make_torch_dataloader needs PyTorch, which cannot be imported ({error}): pip install torch"
+            f"make_torch_dataloader needs PyTorch, which cannot be imported ({error}): pip install 'lakelens[torch]'"
         ) from error
     loader: Callable[..., Any] = DataLoader
     return loader

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ...errors import InvalidArgumentError, NotAnImageTableError
 from ...etl.log.snapshot import Snapshot
 from ...etl.model.labels import LABELS_PROPERTY, labels_of
+from ...extras import require
 from ...options import check_names, named_options
 from ...stores.watched import STALL_TIMEOUT_S
 from .decode import SkippedRows
@@ -285,6 +286,7 @@ class DeltaFeed:
         Raises:
             InvalidArgumentError: If an argument is outside its range, or `start` belongs to another order.
         """
+        require("DeltaFeed.as_dataset", "tensorflow")
         from .tf_pipeline import image_dataset
 
         return image_dataset(self._images(batch_size, rank, size, epochs, _output(ImageOutput, options)))
@@ -338,6 +340,7 @@ class DeltaFeed:
         Raises:
             InvalidArgumentError: If an argument is outside its range, or a column has no tensor form.
         """
+        require("DeltaFeed.as_column_dataset", "tensorflow")
         from .columns import column_dataset, columns_of
 
         output = _output(ColumnOutput, options)

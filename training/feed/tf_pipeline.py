@@ -313,7 +313,7 @@ def _by_simplejpeg(decoder: str) -> bool:
         MissingDependencyError: If simplejpeg was asked for and is not installed.
     """
     if decoder == "simplejpeg" and not simplejpeg_works():
-        raise MissingDependencyError("decoder='simplejpeg' needs simplejpeg: pip install simplejpeg")
+        raise MissingDependencyError("decoder='simplejpeg' needs simplejpeg: pip install 'lakelens[feed]'")
     return decoder != "pillow" and simplejpeg_works()
 
 

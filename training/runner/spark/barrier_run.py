@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ....errors import LaunchError, NotEnoughSlotsError, RankFailedError
+from ....spark.workers import reason_of
 from ...rank.frames import Frame, Kind
 from ..placement.conversation import Conversation
 from ..placement.gpus import executor_gpus, group_by_machine, visible_to_rank
@@ -24,7 +25,7 @@ from .barrier_stage import BarrierStage, StageEnd
 from .barrier_task import BEAT_S
 from .driver_channel import DriverChannel
 from .event_inbox import Inbox
-from .executor_checks import check_executors, explained, listening_address, reason_of
+from .executor_checks import check_executors, explained, listening_address
 from .passed_over import PassedOver
 from .preflight import check_cluster
 from .slots import reserve, shortage, slots_now

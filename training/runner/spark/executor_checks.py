@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import ipaddress
-import platform
 import re
 import socket
 from collections.abc import Mapping
 from typing import Any
 
 from ....errors import ClusterConfigurationError, LaunchError, RankFailedError
+from ....spark.workers import difference, problem_in, reason_of
 
-_MAX_REASON_CHARACTERS = 500
 # From the sentence of `task_channel`.
 _UNREACHABLE = "cannot reach the driver"
 _LAUNCH_ERROR = "lakelens.errors.LaunchError: "
@@ -64,19 +63,11 @@ def check_executors(hellos: list[dict[str, Any]]) -> None:
     Raises:
         ClusterConfigurationError: If Python or lakelens differs, or Horovod is unusable there.
     """
-    import lakelens
-
     for hello in hellos:
         where = f"the executor on {hello['host']} (rank {hello['rank']})"
-        if hello["python"].split(".")[:2] != platform.python_version().split(".")[:2]:
-            raise ClusterConfigurationError(
-                f"{where} runs Python {hello['python']}, the driver {platform.python_version()}; "
-                f"set PYSPARK_PYTHON (or spark.pyspark.python) to the same version"
-            )
-        if hello["version"] != lakelens.__version__:
-            raise ClusterConfigurationError(
-                f"{where} has lakelens {hello['version']}, the driver {lakelens.__version__}; install the same on both"
-            )
+        found = difference(where, hello["python"], hello["version"])
+        if found is not None:
+            raise ClusterConfigurationError(found)
         if hello["problem"]:
             raise ClusterConfigurationError(f"{where}: {hello['problem']}")
 
@@ -94,15 +85,9 @@ def explained(error: Exception, name: str) -> LaunchError:
             f"{name}: rank 0's value is larger than spark.driver.maxResultSize allows; raise that setting, "
             f"or save the object and return its path"
         )
-    if "No module named 'lakelens" in text:
-        return ClusterConfigurationError(
-            "the executors have no lakelens; install it there, or send its wheel with --py-files"
-        )
-    if "PYTHON_VERSION_MISMATCH" in text or ("different version" in text and "PYSPARK_PYTHON" in text):
-        return ClusterConfigurationError(
-            f"the executors run another Python than the driver, {platform.python_version()}; set PYSPARK_PYTHON "
-            f"(or spark.pyspark.python) to the same version"
-        )
+    problem = problem_in(text)
+    if problem is not None:
+        return ClusterConfigurationError(f"{name}: {problem}")
     if _UNREACHABLE in text:
         return ClusterConfigurationError(f"{name}: {reason_of(error).removeprefix(_LAUNCH_ERROR)}")
     cancelled = _CANCELLED.search(text) is not None
@@ -111,17 +96,3 @@ def explained(error: Exception, name: str) -> LaunchError:
         f"{name} {what} before every rank had returned; Spark says: {reason_of(error)}",
         reason="cancelled" if cancelled else "lost",
     )
-
-
-def reason_of(error: Exception) -> str:
-    """Finds the sentence in Spark's pages of stack traces: Python's own, or else Spark's."""
-    text = str(error)
-    _, _, python = text.partition("PythonException: Traceback")
-    said = [line.strip() for line in python.partition("\n\tat ")[0].splitlines() if line.strip()]
-    if said:
-        return said[-1][:_MAX_REASON_CHARACTERS]
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    for line in lines:
-        if "SparkException:" in line:
-            return line.partition("SparkException:")[2].strip()[:_MAX_REASON_CHARACTERS]
-    return (lines[0] if lines else type(error).__name__)[:_MAX_REASON_CHARACTERS]

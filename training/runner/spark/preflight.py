@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ....errors import ClusterConfigurationError, MissingDependencyError, NotEnoughSlotsError, SessionError
 from ....horovod_build import problem
+from ....spark.session import is_connect
 from .slots import shortage, total_slots
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def require_classic(spark: Any) -> None:
     Raises:
         SessionError: If it is a Spark Connect session.
     """
-    if "connect" in type(spark).__module__.split("."):
+    if is_connect(spark):
         raise SessionError(
             "this is a Spark Connect session, in which no barrier job can be followed from here; run on the "
             "cluster's driver "

@@ -1,0 +1,65 @@
+"""Which extra of lakelens brings an optional package, and the error where the package is missing."""
+
+from __future__ import annotations
+
+import importlib.util
+
+from .errors import LakelensError, MissingDependencyError
+
+# Module -> the package's name and the smallest extra that brings it.
+_BROUGHT_BY = {
+    "adlfs": ("adlfs", "azure"),
+    "delta": ("delta-spark", "spark"),
+    "gcsfs": ("gcsfs", "gcs"),
+    "keras": ("Keras", "training"),
+    "matplotlib": ("matplotlib", "search"),
+    "mlflow": ("MLflow", "training"),
+    "petastorm": ("Petastorm", "feed"),
+    "pillow_heif": ("pillow-heif", "heif"),
+    "py4j": ("PySpark", "spark"),
+    "pyspark": ("PySpark", "spark"),
+    "s3fs": ("s3fs", "s3"),
+    "scipy": ("SciPy", "search"),
+    "simplejpeg": ("simplejpeg", "feed"),
+    "sklearn": ("scikit-learn", "search"),
+    "tensorboard": ("TensorBoard", "training"),
+    "tensorflow": ("TensorFlow", "training"),
+    "torch": ("PyTorch", "torch"),
+}
+
+
+def require(call: str, *modules: str) -> None:
+    """Checks, without importing them, that the packages which a call needs are installed.
+
+    Args:
+        call: What needs them, as the error names it.
+        modules: Their modules, such as `tensorflow`.
+
+    Raises:
+        MissingDependencyError: If one is not; names all that are missing, and the line that installs them.
+    """
+    missing = [module for module in modules if not _is_installed(module)]
+    if missing:
+        raise _missing(call, missing)
+
+
+def missing_dependency(error: ImportError, call: str = "this call") -> MissingDependencyError | None:
+    """Turns the error of an import into one that names the extra; None if no extra brings what was imported."""
+    module = (error.name or "").partition(".")[0]
+    if isinstance(error, LakelensError) or module not in _BROUGHT_BY or _is_installed(module):
+        return None
+    return _missing(call, [module])
+
+
+def _is_installed(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
+
+
+def _missing(call: str, modules: list[str]) -> MissingDependencyError:
+    packages = dict.fromkeys(_BROUGHT_BY[module][0] for module in modules)
+    extras = dict.fromkeys(_BROUGHT_BY[module][1] for module in modules)
+    names = " and ".join(packages)
+    verb = "is" if len(packages) == 1 else "are"
+    return MissingDependencyError(
+        f"{call} needs {names}, which {verb} not installed: pip install 'lakelens[{','.join(extras)}]'"
+    )

@@ -1,0 +1,176 @@
+"""Whether the Python workers of a session run the Python and the lakelens of the driver, and what lakelens imports.
+
+A session that lakelens has not started may run them on any interpreter. Without this check the first task that imports
+lakelens would say so, after the driver's part of the work and in the middle of Spark's stack traces.
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ClusterConfigurationError
+from .shipping import ship_wheel
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+# Each starts a Python worker, which the work that follows uses again.
+_MOST_ASKED = 16
+_MAX_REASON_CHARACTERS = 500
+# What was found in order: application, interpreter and packages.
+_checked: set[tuple[str, str, tuple[str, ...]]] = set()
+
+
+def check_workers(spark: SparkSession, call: str, modules: Sequence[str]) -> None:
+    """Asks Python workers what they run, unless these were asked before; sends the driver's wheel first, if it has one.
+
+    Args:
+        spark: A session with a driver of its own.
+        call: What is about to start, as the error names it.
+        modules: What it imports there, such as `PIL`.
+
+    Raises:
+        ClusterConfigurationError: If Python or lakelens differs or is missing there, or a module; says what mends it.
+    """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    ship_wheel(spark)
+    context = spark.sparkContext
+    key = (context.applicationId, context.pythonExec, tuple(modules))
+    if key in _checked:
+        return
+    tasks = max(1, min(context.defaultParallelism, _MOST_ASKED))
+    try:
+        with _without_stacks(context):
+            answers = context.parallelize(range(tasks), tasks).mapPartitions(_question(tuple(modules))).collect()
+    except (Py4JError, PySparkException) as error:
+        problem = problem_in(str(error))
+        if problem is None:
+            problem = f"Spark runs no Python worker on {context.pythonExec} ({reason_of(error)}); {_SAME_PYTHON}"
+        raise ClusterConfigurationError(f"{call}: {problem}") from None
+    for answer in answers:
+        where = f"the Python worker {answer['executable']} on {answer['host']}"
+        found = difference(where, answer["python"], answer["lakelens"])
+        if found is None and answer["missing"]:
+            missing = ", ".join(answer["missing"])
+            found = f"{where} cannot import {missing}; install there what the driver has: {_INSTALL}"
+        if found is not None:
+            raise ClusterConfigurationError(f"{call}: {found}")
+    _checked.add(key)
+
+
+def difference(where: str, python: str, version: str | None) -> str | None:
+    """Says in what a process elsewhere differs from this one, and what mends it.
+
+    Args:
+        where: The process, as the message names it.
+        python: Its Python's version.
+        version: Its lakelens' version; None if it has none.
+
+    Returns:
+        A sentence; None if it differs in nothing.
+    """
+    import lakelens
+
+    here = platform.python_version()
+    if python.split(".")[:2] != here.split(".")[:2]:
+        return f"{where} runs Python {python}, the driver {here}; {_SAME_PYTHON}"
+    if version is None:
+        return f"{where} has no lakelens; {_same_lakelens(lakelens.__version__)}"
+    if version != lakelens.__version__:
+        return (
+            f"{where} has lakelens {version}, the driver {lakelens.__version__}; {_same_lakelens(lakelens.__version__)}"
+        )
+    return None
+
+
+def problem_in(text: str) -> str | None:
+    """Finds in Spark's account of a failed job that the workers lack lakelens or run another Python.
+
+    Returns:
+        A sentence that says what mends it; None if it is something else.
+    """
+    import lakelens
+
+    if "No module named 'lakelens" in text:
+        return f"the executors have no lakelens; {_same_lakelens(lakelens.__version__)}"
+    if "PYTHON_VERSION_MISMATCH" in text or ("different version" in text and "PYSPARK_PYTHON" in text):
+        return f"the executors run another Python than the driver, {platform.python_version()}; {_SAME_PYTHON}"
+    return None
+
+
+def reason_of(error: Exception) -> str:
+    """Finds the sentence in Spark's pages of stack traces: Python's own, or else Spark's."""
+    text = str(error)
+    _, _, python = text.partition("PythonException: Traceback")
+    said = [line.strip() for line in python.partition("\n\tat ")[0].splitlines() if line.strip()]
+    if said:
+        return said[-1][:_MAX_REASON_CHARACTERS]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    for line in lines:
+        if "SparkException:" in line:
+            return line.partition("SparkException:")[2].strip()[:_MAX_REASON_CHARACTERS]
+    return (lines[0] if lines else type(error).__name__)[:_MAX_REASON_CHARACTERS]
+
+
+_SAME_PYTHON = (
+    f"before the session starts, set PYSPARK_PYTHON (or spark.pyspark.python) to Python "
+    f"{'.'.join(platform.python_version_tuple()[:2])} with lakelens: on this machine PYSPARK_PYTHON={sys.executable}"
+)
+_INSTALL = f"a cluster library, or on this machine PYSPARK_PYTHON={sys.executable} before the session starts"
+
+
+def _same_lakelens(version: str) -> str:
+    return (
+        f"send it with spark.sparkContext.addPyFile('lakelens-{version}-py3-none-any.zip'), which `make wheel` writes, "
+        f"or install the wheel there: {_INSTALL}"
+    )
+
+
+def _question(modules: tuple[str, ...]) -> Any:
+    """Makes the function that a worker runs: it is pickled by value, since a worker may lack this module."""
+
+    def answer(_: Iterator[int]) -> Iterator[dict[str, Any]]:
+        import importlib.util
+        import platform
+        import socket
+        import sys
+
+        known = {name for name in sys.modules if name.partition(".")[0] == "lakelens"}
+        try:
+            import lakelens
+
+            version = lakelens.__version__
+        except ImportError:
+            version = None
+        # A worker is used again: what the check has imported must not hide what is sent after it.
+        for name in [name for name in sys.modules if name.partition(".")[0] == "lakelens"]:
+            if name not in known:
+                del sys.modules[name]
+        yield {
+            "host": socket.gethostname(),
+            "executable": sys.executable,
+            "python": platform.python_version(),
+            "lakelens": version,
+            "missing": [name for name in modules if importlib.util.find_spec(name) is None],
+        }
+
+    return answer
+
+
+@contextmanager
+def _without_stacks(context: SparkContext) -> Iterator[None]:
+    """Keeps Spark from logging the stack of a worker that cannot start: its reason is raised here."""
+    jvm: Any = context._jvm
+    level = jvm.org.apache.logging.log4j.LogManager.getRootLogger().getLevel().toString()
+    context.setLogLevel("OFF")
+    try:
+        yield
+    finally:
+        context.setLogLevel(level)

@@ -1,0 +1,223 @@
+"""Each extra alone, in an environment that holds what it brings and nothing else; what is missing is named."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Borrower
+
+pytestmark = pytest.mark.system
+
+# A table of eight images that any environment with lakelens can write.
+TABLE = """
+import io
+import pyarrow as pa
+from deltalake import write_deltalake
+from PIL import Image
+import lakelens
+picture = io.BytesIO()
+Image.new("RGB", (16, 16), "red").save(picture, "JPEG")
+columns = {
+    "path": pa.array([f"/p/{i}.jpg" for i in range(8)]),
+    "image": pa.array([picture.getvalue()] * 8, pa.binary()),
+    "label": pa.array([0, 1] * 4, pa.int32()),
+    "split": pa.array(["train"] * 6 + ["validation"] * 2),
+}
+write_deltalake("table", pa.table(columns), mode="overwrite")
+"""
+
+# What ends in MissingDependencyError without any extra: the call, and the extra that the message must name.
+NEEDS = {
+    "lakelens.spark_session()": "spark",
+    "lakelens.DeltaFeed('table').as_dataset(4)": "training",
+    "lakelens.DeltaFeed('table').as_column_dataset(4, columns=['label'])": "training",
+    "lakelens.DeltaFeed('table').petastorm_reader()": "feed",
+    "next(lakelens.DeltaFeed('table').as_numpy(4, decoder='simplejpeg'))": "feed",
+    "lakelens.stores.data_files.file_system('s3://bucket/table', None)": "s3",
+    "lakelens.stores.data_files.file_system('gs://bucket/table', None)": "gcs",
+    "lakelens.stores.data_files.file_system('abfss://c@a.dfs.core.windows.net/t', None)": "azure",
+    "lakelens.make_delta_converter('table').make_tf_dataset()": "feed,training",
+    "lakelens.make_delta_converter('table').make_torch_dataloader()": "feed,torch",
+    "lakelens.decode_images(8, 8)": "feed",
+    "lakelens.ImageTable(None, 'table').profile()": "search",
+    "lakelens.train('table')": "training",
+    "lakelens.train('table', np=2)": "training",
+    "lakelens.training.experiment.train.resume('abc')": "training",
+    "lakelens.search.running.run.run('experiment.yaml')": "training",
+    "lakelens.HorovodRunner(np=2).run(print)": "spark",
+    "lakelens.HorovodRunner(np=-2).run(print)": "training",
+    "lakelens.score(None, 'runs:/abc', 'table', None, 'predictions')": "spark",
+    "lakelens.predict_udf(None, 'runs:/abc')": "spark",
+    "lakelens.evaluate(None, 'runs:/abc', 'table')": "spark,search",
+    "hvd.DistributedOptimizer": "training",
+    "hvd.DistributedGradientTape": "training",
+    "hvd.SyncBatchNormalization": "training",
+    "hvd.callbacks": "training",
+    "hvd.load_model": "training",
+    "hvd.allreduce(1.0)": "training",
+    "hvd.allgather([1.0])": "training",
+    "hvd.broadcast(1.0)": "training",
+}
+DOORS = """
+import json, sys, traceback
+import lakelens, lakelens.stores.data_files, lakelens.training.experiment.train, lakelens.search.running.run
+import lakelens.training.distributed as hvd
+from lakelens.errors import MissingDependencyError
+said = {}
+for call in json.load(sys.stdin):
+    try:
+        said[call] = ["returned", repr(eval(call))]
+    except MissingDependencyError as error:
+        said[call] = ["missing", str(error)]
+    except BaseException as error:
+        said[call] = [type(error).__name__, traceback.format_exc()]
+print(json.dumps(said))
+"""
+
+# Commands with what they end in without any extra.
+COMMANDS = {
+    "etl classes table2": "spark",
+    "train table": "training",
+    "search experiment.yaml": "training",
+    "report abc": "training",
+    "score runs:/abc table predictions": "spark",
+    "evaluate runs:/abc table@0": "spark",
+    "reproduce abc": "training",
+    "demo": "spark,training,search",
+    "table profile table": "search",
+}
+
+EXPERIMENT = """\
+entrypoint: lakelens.training.trials.small_cnn:SmallCnn
+data: {table: table, version: 0}
+hyperparameters: {global_batch_size: 4}
+searcher: {name: random, max_trials: 2, metric: val_accuracy, max_length: {epochs: 1}}
+resources: {slots_per_trial: 1}
+"""
+
+
+@pytest.fixture(scope="module")
+def base(make_extra: Callable[..., Borrower]) -> Borrower:
+    """The wheel without an extra, and a table in its folder."""
+    made = make_extra()
+    made.run(TABLE)
+    (made.folder / "experiment.yaml").write_text(EXPERIMENT, encoding="utf-8")
+    return made
+
+
+def test_every_call_without_its_extra_names_the_extra(base: Borrower, clean_environment: dict[str, str]) -> None:
+    done = subprocess.run(
+        [str(base.python), "-c", DOORS],
+        input=json.dumps(list(NEEDS)),
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=base.folder,
+        env=clean_environment,
+    )
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout.splitlines()[-1])
+    for call, extra in NEEDS.items():
+        kind, message = said[call]
+        assert kind == "missing", f"{call}: {message}"
+        assert f"pip install 'lakelens[{extra}]'" in message, f"{call}: {message}"
+
+
+@pytest.mark.parametrize(("command", "extra"), COMMANDS.items())
+def test_every_command_without_its_extra_names_it_and_ends_with_2(
+    base: Borrower, clean_environment: dict[str, str], command: str, extra: str
+) -> None:
+    done = subprocess.run(
+        [str(base.folder / "bin" / "lakelens"), *command.split()],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=base.folder,
+        env=clean_environment,
+    )
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert (done.returncode, said["error"]) == (2, "MissingDependencyError"), done.stderr
+    assert f"pip install 'lakelens[{extra}]'" in said["message"]
+    assert "Traceback" not in done.stderr
+
+
+def test_the_wheel_alone_reads_tables_and_their_history(base: Borrower) -> None:
+    assert base.run("import lakelens; print(lakelens.ImageTable(None, 'table').version)") == "0"
+    assert base.run("import lakelens; print(next(lakelens.DeltaFeed('table').as_numpy(4))[0].shape)").endswith(
+        "(4, 16, 16, 3)"
+    )
+    assert base.run("import lakelens; print(lakelens.HorovodRunner(np=-1).run(int))") == "0"
+
+
+# One call of each extra: what it is for, done with what it brings.
+CALLS = {
+    "feed": """
+import sys
+feed = lakelens.DeltaFeed("table", split="train")
+images = next(feed.as_numpy(4, decoder="simplejpeg"))[0]
+with feed.petastorm_reader(num_epochs=1) as reader:
+    rows = sum(len(batch.label) for batch in reader)
+assert not {"tensorflow", "mlflow"} & set(sys.modules)
+print(images.shape, rows)
+""",
+    "search": "print(lakelens.ImageTable(None, 'table').profile().page.name)",
+    "training": """
+names = ["red", "also red"]
+result = lakelens.train("table", epochs=1, batch_size=4, image_size=(16, 16), class_names=names, np=-1)
+print(result.epochs, result.ranks)
+""",
+    "spark": """
+import os
+os.makedirs("classes/red", exist_ok=True)
+Image.new("RGB", (40, 30), "red").save("classes/red/a.jpg")
+spark = lakelens.spark_session("local[1]", **{"spark.ui.enabled": "false"})
+print(lakelens.ImageTable(spark, "ingested").ingest("classes", size=16).stored)
+""",
+    "s3": "print(lakelens.stores.data_files.file_system('s3://bucket/a', {'AWS_REGION': 'eu-west-1'})[1])",
+}
+PRINTED = {"feed": "(4, 16, 16, 3) 6", "search": "profile.html", "training": "1 1", "spark": "1", "s3": "bucket/a"}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("extra", CALLS)
+def test_each_extra_alone_is_enough_for_what_it_is_for(make_extra: Callable[..., Borrower], extra: str) -> None:
+    made = make_extra(extra)
+    from lakelens.spark.java import find_java
+
+    code = TABLE + "import lakelens.stores.data_files\n" + CALLS[extra]
+    assert made.run(code, JAVA_HOME=str(find_java().home)).splitlines()[-1] == PRINTED[extra]
+
+
+@pytest.mark.long
+def test_all_brings_what_the_demo_needs_but_horovod(make_extra: Callable[..., Borrower]) -> None:
+    made = make_extra("all")
+    code = (
+        "from lakelens.extras import require\n"
+        "require('it', 'pyspark', 'delta', 'petastorm', 'tensorflow', 'mlflow', 'matplotlib', 'sklearn')\n"
+        "import importlib.util; print(importlib.util.find_spec('horovod'))"
+    )
+    assert made.run(code) == "None"
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_make_wheel_needs_no_environment_of_the_checkout(
+    sources: Path, clean_environment: dict[str, str], tmp_path: Path
+) -> None:
+    clone = tmp_path / "clone"
+    shutil.copytree(sources, clone, ignore=shutil.ignore_patterns("dist", "build"))
+    done = subprocess.run(
+        ["make", "wheel"], cwd=clone, capture_output=True, text=True, check=False, env=clean_environment
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert sorted(path.suffix for path in (clone / "dist").iterdir()) == [".whl", ".zip"]
+    assert not (clone / ".venv").exists()
+    assert next((clone / "dist").glob("*.whl")).stat().st_size > 100_000

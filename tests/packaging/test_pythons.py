@@ -1,0 +1,49 @@
+"""The wheel on every Python that it is for, where one is installed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.system, pytest.mark.long]
+
+CODE = """
+import io, lakelens, pyarrow as pa
+from deltalake import write_deltalake
+from PIL import Image
+picture = io.BytesIO()
+Image.new("RGB", (16, 16), "red").save(picture, "JPEG")
+columns = {"image": pa.array([picture.getvalue()] * 4, pa.binary()), "label": pa.array([0, 1] * 2, pa.int32())}
+write_deltalake("table", pa.table(columns))
+print(next(lakelens.DeltaFeed("table").as_numpy(4))[0].shape, lakelens.HorovodRunner(np=-1).run(int))
+"""
+
+
+def find_python(minor: int) -> str | None:
+    """Asks `.ci/find-python`'s places for one Python."""
+    root = Path.home() / ".pyenv" / "versions"
+    for path in (*root.glob(f"3.{minor}.*/bin/python3"), Path(f"/usr/bin/python3.{minor}")):
+        if path.exists():
+            return str(path)
+    return None
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("minor", [10, 12])
+def test_the_wheel_installs_and_feeds_on_other_pythons(
+    wheel: Path, checkout: Path, clean_environment: dict[str, str], tmp_path: Path, minor: int
+) -> None:
+    python = find_python(minor)
+    if python is None or sys.version_info[:2] == (3, minor):
+        pytest.skip(f"there is no other Python 3.{minor} on this machine")
+    environment = tmp_path / "environment"
+    subprocess.run([python, "-m", "venv", str(environment)], check=True)
+    install = ["-m", "pip", "install", "--quiet", "--constraint", str(checkout / "constraints.txt"), str(wheel)]
+    inside = str(environment / "bin" / "python")
+    for command in ([inside, *install], [inside, "-m", "pip", "check"], [inside, "-c", CODE]):
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, env=clean_environment)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.split("\n")[0] == "(4, 16, 16, 3) 0"

@@ -1,0 +1,161 @@
+"""Sessions that lakelens has not started: their Python workers are asked before anything is done."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+import lakelens
+from lakelens.errors import SessionError
+from lakelens.spark.java import find_java
+from lakelens.spark.workers import difference
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+
+# A notebook's kernel: lakelens is on the driver's sys.path alone, and another part of the program has made the session.
+# Each interpreter is tried with an ingest; then the line that the message gives is run.
+NOTEBOOK = """
+import json, os, sys
+sys.path.insert(0, {checkout!r})
+os.environ["PYSPARK_PYTHON"] = {bare!r}
+from delta import configure_spark_with_delta_pip
+from pyspark.sql import SparkSession
+builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+builder = builder.config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
+builder = builder.config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
+spark = configure_spark_with_delta_pip(builder).getOrCreate()
+import lakelens
+from lakelens.spark.workers import check_workers
+
+def said(call):
+    try:
+        return ["done", str(call())]
+    except Exception as error:
+        return [type(error).__name__, str(error)]
+
+table = lakelens.ImageTable(spark, "table")
+ingest = lambda: table.ingest("classes", size=16).stored
+found = {{"bare": said(ingest)}}
+for name, python in {others!r}.items():
+    spark.sparkContext.pythonExec = python
+    found[name] = said(ingest)
+spark.sparkContext.pythonExec = {bare!r}
+spark.sparkContext.addPyFile({archive!r})
+found["sent"] = said(ingest)
+found["module"] = said(lambda: check_workers(spark, "a UDF", ("no_such_module",)))
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture
+def bare_python(tmp_path: Path) -> Path:
+    """An interpreter with every package of this environment but lakelens."""
+    folder = tmp_path / "bare"
+    venv.create(folder, with_pip=False, symlinks=True)
+    packages = next(folder.glob("lib/python3.*/site-packages"))
+    (packages / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
+    return folder / "bin" / "python"
+
+
+def with_lakelens(bare: Path, folder: Path, version: str) -> Path:
+    """The same with a lakelens of another version."""
+    shutil.copytree(bare.parents[1], folder, symlinks=True)
+    package = next(folder.glob("lib/python3.*/site-packages")) / "lakelens"
+    package.mkdir()
+    (package / "__init__.py").write_text(f'__version__ = "{version}"\n', encoding="utf-8")
+    return folder / "bin" / "python"
+
+
+def another_python() -> str | None:
+    """An installed Python of another minor version; None where there is none."""
+    root = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+    for minor in (9, 10, 11, 12, 13):
+        for found in [*root.glob(f"versions/3.{minor}.*/bin/python3"), Path(f"/usr/bin/python3.{minor}")]:
+            if (3, minor) != sys.version_info[:2] and found.exists():
+                return str(found)
+    return None
+
+
+def archive_of_checkout(folder: Path) -> Path:
+    """What `make wheel` writes, without building it."""
+    staged = folder / "staged" / "lakelens"
+    for part in ("lakelens", "etl", "training", "search", "inference", "jobs"):
+        target = staged if part == "lakelens" else staged / part
+        shutil.copytree(CHECKOUT / part, target, ignore=shutil.ignore_patterns("__pycache__"))
+    return Path(shutil.make_archive(str(folder / "lakelens"), "zip", folder / "staged"))
+
+
+@pytest.mark.long
+@pytest.mark.spark
+def test_workers_without_this_lakelens_are_found_before_an_ingest_and_the_message_mends_it(
+    bare_python: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "classes" / "red").mkdir(parents=True)
+    Image.new("RGB", (40, 30), "red").save(tmp_path / "classes" / "red" / "a.jpg")
+    others = {"old": str(with_lakelens(bare_python, tmp_path / "old", "0.0.9")), "none": "/no/such/python"}
+    python = another_python()
+    if python is not None:
+        others["python"] = python
+    script = NOTEBOOK.format(
+        checkout=str(CHECKOUT), bare=str(bare_python), others=others, archive=str(archive_of_checkout(tmp_path))
+    )
+    variables = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYSPARK_PYTHON")}
+    done = subprocess.run(
+        [str(bare_python), "-c", script],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        timeout=280,
+        env=variables | {"JAVA_HOME": str(find_java().home)},
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    for name, words in {
+        "bare": (f"{bare_python} on ", "has no lakelens", "addPyFile(", "PYSPARK_PYTHON=", "cluster library"),
+        "old": ("has lakelens 0.0.9, the driver", "addPyFile("),
+        "none": ("Spark runs no Python worker on /no/such/python", "PYSPARK_PYTHON"),
+        "python": ("another Python than the driver", "PYSPARK_PYTHON"),
+        "module": ("a UDF: ", "cannot import no_such_module"),
+    }.items():
+        if name in found:
+            assert found[name][0] == "ClusterConfigurationError", found[name]
+            assert all(word in found[name][1] for word in words), found[name]
+            assert "\n" not in found[name][1]
+    assert found["sent"] == ["done", "1"]
+    # Spark's own account of the workers that did not start has gone nowhere.
+    assert "Traceback" not in done.stderr
+    assert "\tat org.apache.spark" not in done.stderr
+
+
+@pytest.mark.unit
+def test_a_process_of_the_same_python_and_lakelens_differs_in_nothing() -> None:
+    here = platform.python_version()
+    assert difference("there", here, lakelens.__version__) is None
+    assert "there has no lakelens" in str(difference("there", here, None))
+
+
+@pytest.mark.unit
+def test_a_connect_session_is_refused_by_tables_and_scoring_in_one_sentence(tmp_path: Path) -> None:
+    pytest.importorskip("grpc_status", reason="Spark Connect's client needs grpcio-status")
+    from pyspark.sql.connect.session import SparkSession
+
+    session = SparkSession(connection="sc://localhost:1")  # speaks to nobody until it is asked something
+    for call in (
+        lambda: lakelens.ImageTable(session, tmp_path / "table"),
+        lambda: lakelens.score(session, "runs:/abc", tmp_path / "table", None, tmp_path / "predictions"),
+        lambda: lakelens.predict_udf(session, "runs:/abc"),
+        lambda: lakelens.evaluate(session, "runs:/abc", tmp_path / "table"),
+    ):
+        with pytest.raises(SessionError, match=r"Spark Connect session.*on the cluster's driver"):
+            call()
