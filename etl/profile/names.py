@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from ...errors import MissingDependencyError
 
 LABEL_LENGTH = 28
-NEEDS_MATPLOTLIB = "the plots of a profile need matplotlib: pip install 'lakelens[demo]'"
+NEEDS_MATPLOTLIB = "the plots of a profile need matplotlib: pip install 'lakelens[search]'"
 _FONT = "DejaVu Sans"
 _ELLIPSIS = "…"
 
