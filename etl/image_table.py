@@ -12,6 +12,7 @@ from .ingest.landing import ingest_available
 from .ingest.options import IngestOptions, request_of
 from .ingest.results import IngestPreview, IngestResult, StreamResult
 from .ingest.run import ingest, preview
+from .log.data_files import require_files
 from .quarantine.table import Quarantine
 from .spark.catalog import read_table
 from .versions.delete import DeleteResult, delete
@@ -164,10 +165,14 @@ class ImageTable(TableVersions):
         Raises:
             NotADeltaTableError: If the table does not exist.
             VersionNotFoundError: If it has no such version.
+            VersionFilesMissingError: If data files of the version that is named are gone.
         """
         self._require()
-        number = None if version is None else self.snapshot(version).version
-        return read_table(self.spark, self.location, number)
+        if version is None:
+            return read_table(self.spark, self.location)
+        snapshot = self.snapshot(version)
+        require_files(snapshot, self._options)
+        return read_table(self.spark, self.location, snapshot.version)
 
     def read_quarantine(self) -> DataFrame:
         """The same as a DataFrame: path, reason, error, label_name, source_length, source_modified, batch_id."""

@@ -7,6 +7,7 @@ files from `ImageTable.vacuum`, wherever the table is: on a disk or in an object
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
 import re
@@ -16,7 +17,14 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-from ...errors import InvalidArgumentError, MissingDependencyError, StoreError, TableError, VersionNotFoundError
+from ...errors import (
+    InvalidArgumentError,
+    MissingDependencyError,
+    NoSpaceError,
+    StoreError,
+    TableError,
+    VersionNotFoundError,
+)
 from ...locations import absolute
 from ...stores.data_files import local_form, names_in, read_bytes, remove_file, write_bytes
 from .processes import is_running, this_process
@@ -259,6 +267,7 @@ def writing_to(location: str) -> Iterator[None]:
 
     Raises:
         InvalidArgumentError: If the folder cannot be written.
+        NoSpaceError: If its disk is full.
         StoreError: If it is in an object store that cannot be reached or refuses.
     """
     try:
@@ -267,6 +276,10 @@ def writing_to(location: str) -> Iterator[None]:
         raise
     except OSError as error:
         where = "" if error.filename is None else f" ({error.filename})"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise NoSpaceError(
+                f"{location}: its disk has no space left for a small file{where}; free some, and try again"
+            ) from error
         raise InvalidArgumentError(
             f"{location} cannot be written: {error.strerror or error}{where}; its owner can give you the right to, or "
             "copy the table"

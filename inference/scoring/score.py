@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -28,6 +29,8 @@ from .source import ScoredTable, SourceColumns, open_scored_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, repr=False)
@@ -82,6 +85,7 @@ def score(
     path_column: str = "path",
     image_column: str = "image",
     label_column: str = "label",
+    key: str = "content_hash",
     storage_options: Mapping[str, str] | None = None,
 ) -> ScoreResult:
     """Predicts the class of every image of one version of a table, and appends the predictions part by part.
@@ -114,7 +118,11 @@ def score(
         custom_objects: The user's own layers by name, when the model has any.
         path_column: Column that names a row.
         image_column: Column with the stored image, binary.
-        label_column: Column with the number of the true class, if there is one.
+        label_column: Column with the number of the true class, or with names that the table's property
+            `lakelens.labels` numbers, if there is one.
+        key: Column that differs where the image does, such as a digest or a time of change, for tables without
+            `content_hash`: without one, another version is scored whole again. Every call for a predictions table has
+            to give the same.
         storage_options: Access to an object store for reading Delta logs, under delta-rs' names.
 
     Raises:
@@ -133,9 +141,16 @@ def score(
     require_delta(spark)
     target = _predictions_location(spark, predictions, table)
     reference = resolve_model(model, tracking_uri)
-    columns = SourceColumns(path_column, image_column, label_column)
+    columns = SourceColumns(path_column, image_column, label_column, key)
     source = open_scored_table(spark, table, version, split, columns=columns, storage_options=storage_options)
     check_model(reference, source, strict)
+    if not source.has_key:
+        logger.warning(
+            "%s has no column %r: nothing tells which images another version shares with it, so each version is scored "
+            "whole. For scoring what is new alone, name a column that differs where the image does: key=... (--key)",
+            source.name,
+            key,
+        )
     results = PredictionsTable(
         spark, target, digest=reference.digest, table=source.location, storage_options=storage_options
     )

@@ -103,7 +103,7 @@ def test_what_plain_parquet_would_get_wrong_is_refused_by_name(tables, name):
 
 
 def through_a_copy(location: Path, folder: Path) -> DeltaFeed:
-    return DeltaFeed(location, image_column="id", label_column=None, materialize=folder)
+    return DeltaFeed(location, image_column=None, label_column=None, materialize=folder)
 
 
 def leave_cut_short(folder: Path, identity: VersionIdentity) -> Path:
