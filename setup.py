@@ -111,6 +111,9 @@ setup(
         "horovod": HOROVOD,
         "java": JAVA,
         "s3": S3,
+        "heif": [
+            "pillow-heif>=1.0"
+        ],  # HEIC, as phones write it; the wheel is GPLv2 (x265), so it comes with nothing else
         "demo": DEMO,
         "search": DEMO,  # for the reports of searches
         "all": SPARK + TRAINING + DEMO,

@@ -49,17 +49,9 @@ _UPRIGHT = {
 _TURNED = (5, 6, 7, 8)
 # Their first bytes are long enough to tell them from everything else: what begins so and does not open is damaged.
 _SIGNED = (
-    "PNG",
-    "JPEG",
-    "GIF",
-    "TIFF",
-    "WEBP",
-    "JPEG2000",
-    "PSD",
-    "DDS",
-    "QOI",
-    *(["AVIF"] if "AVIF" in FORMATS else []),
-)
+    "PNG", "JPEG", "GIF", "TIFF", "WEBP", "JPEG2000", "PSD", "DDS", "QOI",
+    *(name for name in ("AVIF", "HEIF") if name in FORMATS),
+)  # fmt: skip
 _SIGNATURE_BYTES = 16
 _HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 _NUMBER = re.compile(r"\d+")
@@ -232,7 +224,7 @@ def _unidentified(data: bytes) -> ImageError:
             factory(io.BytesIO(data), "")
         except Exception as error:  # noqa: BLE001  decoders raise whatever a broken file leads them to
             return _decoding_error(error)
-    if first[4:8] == b"ftyp" and first[8:12] in _HEIF_BRANDS:
+    if not _HAS_HEIF and first[4:8] == b"ftyp" and first[8:12] in _HEIF_BRANDS:
         return ImageError("unsupported", "HEIC: pip install 'lakelens[heif]' where Spark's Python workers run")
     return ImageError("not_an_image", "no decoder knows these bytes")
 
