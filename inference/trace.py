@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import InvalidArgumentError, LakelensError, PredictionsSchemaError, TrackingError
 from ..etl.log.data_files import open_parquet
 from ..etl.log.snapshot import Snapshot, open_snapshot
+from ..stores.parquet import rows_in_utc
 from ..tracking.run_listing import RunDetails, details_of, open_existing_store, run_of_digest, show_run
 from ..tracking.runs import as_tracking_errors
 from ..tracking.scorings import Scoring
@@ -156,7 +157,7 @@ def rows_with(
                 if column not in partition:
                     rows = rows.filter(pc.equal(rows[column], value))
                 known = {name: text for name, text in partition.items() if name in wanted}
-                yield from ({**known, **row} for row in rows.to_pylist())
+                yield from ({**known, **row} for row in rows_in_utc(rows))
 
 
 def _groups_with(parquet: pq.ParquetFile, column: str, value: str) -> Iterator[int]:

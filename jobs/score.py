@@ -24,6 +24,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--strict", action="store_true", help="refuse a model whose class names, image size or table differ"
     )
+    columns = parser.add_argument_group("columns", "For tables that lakelens did not make.")
+    columns.add_argument("--path-column", default="path", metavar="COLUMN", help="names a row")
+    columns.add_argument("--image-column", default="image", metavar="COLUMN", help="the image file, binary")
+    columns.add_argument("--label-column", default="label", metavar="COLUMN", help="the true class, if there is one")
+    columns.add_argument(
+        "--key",
+        default="content_hash",
+        metavar="COLUMN",
+        help="differs where the image does, so that what was scored in another version is not scored again",
+    )
     parser.add_argument(
         "--rows-per-commit", type=int, default=None, help="most rows of a commit; about half a minute's when absent"
     )
@@ -45,6 +55,10 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         strict=args.strict,
         rows_per_commit=args.rows_per_commit,
         tracking_uri=args.tracking_uri,
+        path_column=args.path_column,
+        image_column=args.image_column,
+        label_column=args.label_column,
+        key=args.key,
     )
     return {"table": args.table, "predictions": args.predictions, **dataclasses.asdict(result)}
 

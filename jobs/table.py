@@ -155,7 +155,7 @@ def _counts(args: argparse.Namespace) -> dict[str, Any]:
     from lakelens.etl.log.snapshot import open_snapshot
     from lakelens.etl.versions.classes import class_counts
 
-    snapshot = open_snapshot(args.table, _version(args.version))
+    snapshot = open_snapshot(args.table, _version(args.version), mapped=True)
     counts = class_counts(snapshot)
     _print_counts("", counts)
     return {"version": snapshot.version, "rows": snapshot.rows, "classes": counts}

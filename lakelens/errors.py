@@ -50,6 +50,10 @@ class BuildError(LakelensError):
     """Raised when something that is compiled on this machine does not compile, or compiles and does not run."""
 
 
+class NoSpaceError(LakelensError, OSError):
+    """Raised when a disk or a quota is full; names what was to be written."""
+
+
 class SessionError(UsageError):
     """Raised when the Spark session cannot do what the call needs (no Delta, another master), or cannot start."""
 

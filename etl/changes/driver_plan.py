@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +23,11 @@ from .ingest_plan import (
     RANK,
     STATUS,
     STORED_CLASS,
+    SUFFIX,
     TOUCHED,
     WORK,
     Plan,
+    by_reason,
 )
 from .rules import (
     DECIDED,
@@ -34,6 +38,7 @@ from .rules import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+_SUFFIX = re.compile(SUFFIX)
 
 # What a plan keeps of each file, and sends to Spark.
 KEPT = (schema.PATH, *STAMP, schema.LABEL_NAME, LABEL_RANK, IGNORED, *DECIDED)
@@ -54,6 +59,7 @@ class DriverPlan(Plan):
         counted: The others, as groups for `Plan.add`.
         listed: What Spark has listed, with annotations; None where a folder's class is all that there is.
         classes_of: Classes of the boxes of a file.
+        ignored: Number of things passed over, by reason and suffix.
     """
 
     def __init__(
@@ -63,8 +69,10 @@ class DriverPlan(Plan):
         counted: Sequence[Mapping[str, Any]],
         listed: DataFrame | None = None,
         classes_of: Mapping[str, Sequence[str]] | None = None,
+        ignored: Mapping[tuple[str, str], int] | None = None,
     ) -> None:
         super().__init__()
+        self._ignored = ignored or {}
         self._spark = spark
         self._decided = decided
         self._listed, self._classes_of = listed, classes_of or {}
@@ -94,6 +102,14 @@ class DriverPlan(Plan):
         """The classes of the boxes in the files that are to be read, in sorted order."""
         return sorted({name for path in self.paths(*WORK) for name in self._classes_of.get(path, ())})
 
+    def listed_box_classes(self) -> set[str]:
+        """The classes of all boxes of the source, also in files that are known."""
+        return {name for names in self._classes_of.values() for name in names}
+
+    def ignored_suffixes(self) -> dict[str, dict[str, int]]:
+        """Counts what was passed over by reason and suffix."""
+        return by_reason((*key, files) for key, files in self._ignored.items())
+
     def paths(self, *statuses: str, limit: int | None = None) -> list[str]:
         """Lists the paths of the files of some statuses, at most `limit`."""
         paths: list[str] = with_status(self._decided, *statuses).column(schema.PATH).to_pylist()
@@ -108,10 +124,10 @@ class DriverPlan(Plan):
         work = work.sort_by([(schema.SOURCE_MODIFIED, "ascending"), (schema.PATH, "ascending")])
         is_work = pc.is_in(self._decided.column(STATUS), value_set=pa.array(WORK))
         first = pa.concat_tables([self._decided.filter(pc.invert(is_work)), work.slice(0, max_files)])
-        more = self._listed, self._classes_of
+        more = self._listed, self._classes_of, self._ignored
         yield DriverPlan(self._spark, first, self._counted, *more)
         for start in range(max_files, work.num_rows, max_files):
-            yield DriverPlan(self._spark, work.slice(start, max_files), (), *more)
+            yield DriverPlan(self._spark, work.slice(start, max_files), (), *more[:2])
 
 
 def groups_of(decided: pa.Table) -> list[dict[str, Any]]:
@@ -126,6 +142,14 @@ def groups_of(decided: pa.Table) -> list[dict[str, Any]]:
     groups = decided.group_by(list(GROUPED_BY)).aggregate(list(counted.values()))
     named: list[dict[str, Any]] = groups.rename_columns([*GROUPED_BY, *counted]).to_pylist()
     return named
+
+
+def count_ignored(listed: pa.Table) -> Counter[tuple[str, str]]:
+    """Counts what was passed over of a listing by reason and suffix."""
+    passed = listed.filter(listed.column(IGNORED).is_valid())
+    suffixes = (_SUFFIX.search(path) for path in passed.column(schema.PATH).to_pylist())
+    ends = ["" if found is None else found[1].lower() for found in suffixes]
+    return Counter(zip(passed.column(IGNORED).to_pylist(), ends, strict=True))
 
 
 def with_status(decided: pa.Table, *statuses: str) -> pa.Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,9 @@ WORK = (NEW, CHANGED)
 # Files that are alike in these are counted together; `Plan.add` takes the counts, which are these.
 GROUPED_BY = (STATUS, IGNORED, IN_QUARANTINE, schema.LABEL_NAME, STORED_CLASS)
 FILES, BYTES, LARGEST, RANK = "files", "bytes", "largest", "rank"
+
+# The end of a file's name, as RE2, Java and Python read it; names that start with a dot have none.
+SUFFIX = r"[^/](\.[^./]{1,20})$"
 
 
 @dataclass
@@ -136,6 +139,15 @@ class Plan(ABC):
         rows = self.work_files().selectExpr("explode(boxes.label_name) AS name").distinct().collect()
         return sorted(row[0] for row in rows if row[0] is not None)
 
+    def listed_box_classes(self) -> set[str]:
+        """The classes of all boxes of the source, also in files that are known."""
+        rows = self.files.selectExpr("explode(boxes.label_name) AS name").distinct().collect()
+        return {row[0] for row in rows if row[0] is not None}
+
+    @abstractmethod
+    def ignored_suffixes(self) -> dict[str, dict[str, int]]:
+        """Counts what was passed over by reason and by what the name ends with, the most frequent first."""
+
     def touched_files(self) -> DataFrame:
         """Rows of `stamps.COLUMNS` for the files that were read and found unchanged."""
         from pyspark.sql import functions as F
@@ -178,3 +190,11 @@ class Plan(ABC):
         if listed_class is not None:
             ranks = [rank for rank in (self.class_ranks.get(listed_class), group[RANK]) if rank is not None]
             self.class_ranks[listed_class] = min(ranks, default=None)
+
+
+def by_reason(counted: Iterable[tuple[str, str, int]]) -> dict[str, dict[str, int]]:
+    """Orders (reason, suffix, number of files) for `Plan.ignored_suffixes`."""
+    found: dict[str, dict[str, int]] = {}
+    for reason, suffix, files in sorted(counted, key=lambda entry: (entry[0], -entry[2], entry[1])):
+        found.setdefault(reason, {})[suffix] = files
+    return found

@@ -36,7 +36,7 @@ from ..sources.folders import top_as_executors_see_it
 from ..sources.listing import IGNORED, LABEL_RANK, Listing
 from ..spark.local_frames import local_frame
 from ..spark.path_forms import array_in_one_form
-from .driver_plan import KEPT, DriverPlan, groups_of, rows_of, with_status
+from .driver_plan import KEPT, DriverPlan, count_ignored, groups_of, rows_of, with_status
 from .ingest_plan import (
     CHANGED,
     IN_QUARANTINE,
@@ -203,7 +203,7 @@ def plan_files(
         raise TooMuchError
     counted = groups_of(decided.filter(pc.invert(pc.fill_null(is_shown, False))))
     shown = _compared_by_content(spark, listing, shown).select(KEPT)
-    return DriverPlan(spark, shown, counted, listing.files, classes_of)
+    return DriverPlan(spark, shown, counted, listing.files, classes_of, count_ignored(listed))
 
 
 def decide_all(

@@ -25,9 +25,11 @@ from .ingest_plan import (
     RANK,
     STATUS,
     STORED_HASH,
+    SUFFIX,
     TOUCHED,
     WORK,
     Plan,
+    by_reason,
 )
 from .rules import (
     AGAIN,
@@ -69,6 +71,14 @@ class SparkPlan(Plan):
     def files(self) -> DataFrame:
         """Every file of the source, and what is gone."""
         return self.frame
+
+    def ignored_suffixes(self) -> dict[str, dict[str, int]]:
+        """Counts what was passed over by reason and suffix."""
+        from pyspark.sql import functions as F
+
+        suffix = F.lower(F.regexp_extract(schema.PATH, SUFFIX, 1))
+        passed = self.frame.where(F.col(STATUS).isNull()).groupBy(IGNORED, suffix).count()
+        return by_reason((str(row[0]), row[1], row[2]) for row in passed.collect())
 
     def release(self) -> None:
         """Lets Spark forget the cached files."""

@@ -81,6 +81,9 @@ class _DeltaTransaction:
         value = self._transaction.metadata().configuration().get(name)
         return str(value.get()) if value.isDefined() else None
 
+    def columns(self) -> list[str]:
+        return list(self._transaction.metadata().schema().fieldNames())
+
     def commit(self, batch: Batch) -> Committed:
         with conflicts_named(f"{self.path}@{self.version}"):
             number = self._last_number() + 1

@@ -69,6 +69,10 @@ class PublicTransaction:
         """Reads a table property at the transaction's version."""
         return self._properties.get(name)
 
+    def columns(self) -> list[str]:
+        """Names the table's columns at the transaction's version."""
+        return list(read_table(self._spark, self.path, self.version).columns)
+
     def commit(self, batch: Batch) -> Committed:
         """Writes the batch; see `Transaction.commit`."""
         # An append would not conflict with a RESTORE or DELETE that has changed what the plan was made for.

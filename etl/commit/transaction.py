@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from ...errors import NotAnImageTableError
+from ..model import schema
 from ..spark.catalog import sql_name
 
 if TYPE_CHECKING:
@@ -73,6 +75,9 @@ class Transaction(Protocol):
     def property(self, name: str) -> str | None:
         """Reads a table property at that version."""
 
+    def columns(self) -> list[str]:
+        """Names the table's columns at that version."""
+
     def commit(self, batch: Batch) -> Committed:
         """Writes the batch's rows, drops those of its `stale` paths, and sets its properties.
 
@@ -109,3 +114,19 @@ def sql_literal(text: str) -> str:
     """Writes a SQL string literal."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
+
+
+def require_columns(transaction: Transaction, location: str) -> None:
+    """Checks that an image table has the columns that its rows are written to.
+
+    Raises:
+        NotAnImageTableError: If somebody has renamed or dropped one.
+    """
+    columns = transaction.columns()
+    lacking = [name for name in schema.image_arrow_schema().names if name not in columns]
+    if lacking:
+        raise NotAnImageTableError(
+            f"{location}@{transaction.version} has no column {lacking[0]!r} any more; its columns: "
+            f"{', '.join(columns)}. If somebody has renamed it, rename it back: ALTER TABLE {sql_name(location)} "
+            f"RENAME COLUMN ... TO {lacking[0]}; else restore a version that has it (`lakelens table restore`)"
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import operator
 import os
@@ -11,11 +12,11 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
-# What Pillow's own decoders are called on disk. Other names are passed over without being read.
+# What the files that Pillow and pillow-heif decode are called. Other names are passed over without being read.
 _SUFFIXES = """
-apng avif avifs blp bmp bw cur dcx dds dib fit fits flc fli ftc ftu gbr gif icb icns ico im imt j2c j2k jfif jp2 jpc
-jpe jpeg jpf jpg jpx mpo msp pbm pcd pcx pfm pgm png pnm ppm psd pxr qoi ras rgb rgba sgi spi spider sun tga tif tiff
-vda vst webp xbm xpm
+apng avif avifs blp bmp bw cur dcx dds dib fit fits flc fli ftc ftu gbr gif heic heif hif icb icns ico im imt j2c j2k
+jfif jp2 jpc jpe jpeg jpf jpg jpx mpo msp pbm pcd pcx pfm pgm png pnm ppm psd pxr qoi ras rgb rgba sgi spi spider sun
+tga tif tiff vda vst webp xbm xpm
 """
 IMAGE_SUFFIXES = frozenset(_SUFFIXES.split())
 _PLAIN_PATH = re.compile(rb"[A-Za-z0-9_.~/-]*")
@@ -27,11 +28,20 @@ HIDDEN_BY_SPARK = "name_starts_with_underscore"
 NOT_AN_IMAGE_NAME = "not_an_image_name"
 NO_CLASS_FOLDER = "no_class_folder"
 BROKEN_LINK = "broken_link"
+PATH_TOO_LONG = "path_too_long"
+UNREADABLE_FILE = "unreadable_file"
 LINK_LOOP = "link_loop"
 UNREADABLE_FOLDER = "unreadable_folder"
 SPECIAL_FILE = "special_file"
 # What lies below such a path, nobody has looked at: it is not known to be gone.
-NOT_LOOKED_INTO = (BROKEN_LINK, UNREADABLE_FOLDER)
+NOT_LOOKED_INTO = (BROKEN_LINK, PATH_TOO_LONG, UNREADABLE_FILE, UNREADABLE_FOLDER)
+# What an error of the file system says of a path. A link that leads round in a circle leads nowhere.
+_REASONS = {
+    errno.ENOENT: BROKEN_LINK,
+    errno.ENOTDIR: BROKEN_LINK,
+    errno.ELOOP: BROKEN_LINK,
+    errno.ENAMETOOLONG: PATH_TOO_LONG,
+}
 
 
 class Entry(NamedTuple):
@@ -118,8 +128,8 @@ def _visit(
         return
     try:
         status = look()
-    except OSError:
-        yield Entry(path, parts, ignored=BROKEN_LINK)
+    except OSError as error:
+        yield Entry(path, parts, ignored=_REASONS.get(error.errno or 0, UNREADABLE_FILE))
         return
     if stat.S_ISDIR(status.st_mode):
         yield from _walk(path, parts, above, suffixes)
@@ -141,8 +151,9 @@ def _walk(
             return
         with os.scandir(folder) as found:
             entries = sorted(found, key=operator.attrgetter("name"))
-    except OSError:
-        yield Entry(folder, parts, ignored=UNREADABLE_FOLDER)
+    except OSError as error:
+        too_long = error.errno == errno.ENAMETOOLONG
+        yield Entry(folder, parts, ignored=PATH_TOO_LONG if too_long else UNREADABLE_FOLDER)
         return
     below = above | {here}
     for entry in entries:

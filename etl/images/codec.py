@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,12 @@ from PIL import Image, UnidentifiedImageError
 from ...errors import ImageError
 from .colours import to_rgb, to_srgb
 
+_HAS_HEIF = importlib.util.find_spec("pillow_heif") is not None
+if _HAS_HEIF:
+    import pillow_heif
+
+    pillow_heif.register_heif_opener()
+
 # Formats whose decoder is Pillow's own. EPS is left out because it runs Ghostscript on the file; IPTC because it opens
 # what it holds as any format, EPS too; WMF, MPEG, HDF5, GRIB and BUFR because Pillow only recognises them. Pillow tries
 # them in this order: the two that most files are in come first.
@@ -21,6 +28,7 @@ FORMATS = (
     "JPEG", "PNG",
     # Pillow knows it since 11.3, and opens nothing at all when it is asked for a format that it does not know.
     *(["AVIF"] if importlib.util.find_spec("PIL.AvifImagePlugin") else []),
+    *(["HEIF"] if _HAS_HEIF else []),
     "BLP", "BMP", "CUR", "DCX", "DDS", "DIB", "FITS", "FLI", "FTEX", "GBR", "GIF", "ICNS", "ICO", "IM", "IMT",
     "JPEG2000", "MCIDAS", "MSP", "PCD", "PCX", "PIXAR", "PPM", "PSD", "QOI", "SGI", "SPIDER", "SUN",
     "TGA", "TIFF", "WEBP", "XBM", "XPM", "XVTHUMB",
@@ -39,6 +47,14 @@ _UPRIGHT = {
     8: Image.Transpose.ROTATE_90,
 }
 _TURNED = (5, 6, 7, 8)
+# Their first bytes are long enough to tell them from everything else: what begins so and does not open is damaged.
+_SIGNED = (
+    "PNG", "JPEG", "GIF", "TIFF", "WEBP", "JPEG2000", "PSD", "DDS", "QOI",
+    *(name for name in ("AVIF", "HEIF") if name in FORMATS),
+)  # fmt: skip
+_SIGNATURE_BYTES = 16
+_HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
+_NUMBER = re.compile(r"\d+")
 _SIZED_BY_HEADER = ("JPEG", "MPO", "PNG")
 # libjpeg's scaled decoding averages blocks; below twice the target, resampling can no longer hide its aliasing.
 _DRAFT_MARGIN = 2
@@ -173,9 +189,10 @@ def _opened(data: bytes, max_pixels: int) -> Iterator[Image.Image]:
         except ImageError:
             raise
         except Image.DecompressionBombError as error:
-            raise ImageError("too_many_pixels", str(error)) from error
+            found = _NUMBER.search(str(error))  # of another limit than ours, Pillow's own
+            raise _too_many_pixels(found[0] if found else "these", max_pixels) from error
         except UnidentifiedImageError as error:
-            raise ImageError("not_an_image", "no decoder knows these bytes") from error
+            raise _unidentified(data) from error
         except MemoryError as error:
             raise ImageError("out_of_memory", "decoding took more memory than one image may") from error
         except Exception as error:  # decoders raise whatever a broken file leads them to
@@ -196,6 +213,22 @@ def _pillow_allows(pixels: int) -> Iterator[None]:
         Image.MAX_IMAGE_PIXELS = before
 
 
+def _unidentified(data: bytes) -> ImageError:
+    """Tells a damaged image of a known format, and one of a format that needs another package, from no image at all."""
+    first = data[:_SIGNATURE_BYTES]
+    for name in _SIGNED:
+        factory, accepts = Image.OPEN[name]
+        if accepts is None or accepts(first) is not True:
+            continue
+        try:
+            factory(io.BytesIO(data), "")
+        except Exception as error:  # noqa: BLE001  decoders raise whatever a broken file leads them to
+            return _decoding_error(error)
+    if not _HAS_HEIF and first[4:8] == b"ftyp" and first[8:12] in _HEIF_BRANDS:
+        return ImageError("unsupported", "HEIC: pip install 'lakelens[heif]' where Spark's Python workers run")
+    return ImageError("not_an_image", "no decoder knows these bytes")
+
+
 def _decoding_error(error: Exception) -> ImageError:
     message = f"{type(error).__name__}: {error}"
     lowered = str(error).lower()
@@ -210,9 +243,13 @@ def _check_pixels(image: Image.Image, max_pixels: int) -> None:
     if image.width < 1 or image.height < 1:
         raise ImageError("corrupt", f"the image is {image.width} x {image.height} pixels")
     if image.width * image.height > max_pixels:
-        raise ImageError(
-            "too_many_pixels", f"{image.width} x {image.height} pixels are more than the {max_pixels} that one may have"
-        )
+        raise _too_many_pixels(f"{image.width} x {image.height}", max_pixels)
+
+
+def _too_many_pixels(found: str, max_pixels: int) -> ImageError:
+    return ImageError(
+        "too_many_pixels", f"{found} pixels are more than the {max_pixels} that one may have (max_pixels)"
+    )
 
 
 def _needs_care(image: Image.Image) -> bool:

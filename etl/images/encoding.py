@@ -11,6 +11,8 @@ from .colours import WHITE
 from .geometry import RESIZES, Placement, place
 
 DEFAULT_JPEG_QUALITY = 90
+# A square of it has the pixels that one source may have by default; beyond, no decoding stays within its memory.
+LARGEST_SIZE = 10_000
 # How many columns and rows share a colour: 4:2:0 is two and two, 4:2:2 two and one, 4:4:4 none.
 SUBSAMPLINGS = ("4:2:0", "4:2:2", "4:4:4")
 # Pillow's filters, the sharpest first; each averages over all source pixels that a stored one covers.
@@ -61,11 +63,12 @@ def check_size(size: int) -> None:
     """Checks a target size.
 
     Raises:
-        InvalidArgumentError: If it is not a whole number of 1 or more.
+        InvalidArgumentError: If it is not a whole number from 1 to `LARGEST_SIZE`.
     """
-    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+    if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= LARGEST_SIZE:
         raise InvalidArgumentError(
-            f"size = {size!r}: the side of a stored image is a whole number of pixels, 1 or more"
+            f"size = {size!r}: the side of a stored image is a whole number of pixels from 1 to {LARGEST_SIZE}; "
+            "store='original' keeps the images as they are"
         )
 
 

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 from ...errors import EmptySourceError, InvalidArgumentError, TableConflictError
 from ..files.driver_limits import TooMuchError
 from ..log.table_columns import TableColumns, columns_of
+from ..spark.conflicts import ATTEMPTS, wait_for_others
+from ..spark.failures import naming_failures
 from .class_rows import class_rows
 from .label_changes import ClassChanges
 from .near_duplicates import find_across_splits
@@ -22,9 +24,8 @@ from .run import run_prepared
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_ATTEMPTS = 5
 
-
+@naming_failures
 def ingest_available(
     spark: SparkSession,
     location: str,
@@ -54,6 +55,7 @@ def ingest_available(
     done: list[IngestResult] = []
     attempts = 0
     while True:
+        wait_for_others(attempts)
         known_of_ours = sum(result.stored + result.quarantined for result in done)
         before = len(done)
         try:
@@ -71,9 +73,9 @@ def ingest_available(
             return _with_findings(spark, location, request, StreamResult.of(done, version))
         except TableConflictError as error:
             attempts = 1 if len(done) > before else attempts + 1
-            if attempts == _ATTEMPTS:
+            if attempts == ATTEMPTS:
                 raise TableConflictError(
-                    f"{location}: gave up after {_ATTEMPTS} attempts and {len(done)} batches, because other writers "
+                    f"{location}: gave up after {ATTEMPTS} attempts and {len(done)} batches, because other writers "
                     f"kept committing first; run the stream again when they are done. Last: {error}"
                 ) from error
 

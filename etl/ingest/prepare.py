@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from ...errors import EmptySourceError, NotADeltaTableError
-from ...locations import is_table_name
+from ...errors import EmptySourceError, InvalidArgumentError
+from ...locations import absolute, is_table_name
+from ...options import suggestion
 from ...spark.workers import check_workers
 from ..changes.ingest_plan import GONE, Plan
 from ..changes.plan_on_driver import plan_listing, plan_on_driver
 from ..changes.spark_plan import make_plan
 from ..commit.commit import open_transaction
 from ..commit.known_classes import count_classes, sound_classes
-from ..commit.transaction import Transaction
+from ..commit.transaction import Transaction, require_columns
+from ..files.layouts import FOLDER_LAYOUTS
+from ..files.walk import local_uri
 from ..images.recipe import RECIPE_PROPERTY, Recipe
 from ..log.table_columns import TableColumns
 from ..model import schema
 from ..model.aliases import ALIASES_PROPERTY, aliases_of
-from ..model.labels import NO_CLASS, grow_labels
+from ..model.labels import LABELS_PROPERTY, NO_CLASS, grow_labels, labels_of
 from ..quarantine.reseen_files import Stamps
 from ..quarantine.table import Quarantine
-from ..sources.listing import Listing
+from ..sources.listing import FOLDER_LISTING_DDL, Listing, completed
 from ..sources.sources import list_source
-from ..spark.catalog import is_delta_table, path_of, read_table
+from ..spark.catalog import is_delta_table, path_of, read_table, require_schema
+from ..spark.local_frames import local_frame
 from ..spark.writing_session import writing_session
 from .checks import check_place
 from .loss import LossGuard
@@ -137,7 +142,20 @@ def prepare(user_session: SparkSession, location: str, request: IngestRequest) -
     if request.classes is not None:
         request = replace(request, classes=[aliases.get(name, name) for name in request.classes])
     recipe = _recipe(transaction, location, request)
-    listing, plan, columns = _plan(spark, location, transaction, request, aliases)
+    if transaction is not None:
+        require_columns(transaction, location)
+    try:
+        listing, plan, columns = _plan(spark, location, transaction, request, aliases)
+    except EmptySourceError as error:
+        if transaction is None or request.removed != DELETE or request.source.layout not in FOLDER_LAYOUTS:
+            raise
+        if not request.allow_loss:
+            raise EmptySourceError(
+                f"{error}. If the folder was emptied on purpose, and the rows of its files are to go too, say so: "
+                "removed='delete' with allow_loss=True (--removed delete --allow-loss)"
+            ) from error
+        emptied = _emptied(spark, request)
+        listing, plan, columns = _plan_listed(spark, location, transaction.version, request, emptied)
     try:
         if plan.rows_in == 0 and not (request.removed == DELETE and plan.counts[GONE]):
             passed = ", ".join(f"{count} {reason}" for reason, count in sorted(plan.ignored.items())) or "nothing"
@@ -210,6 +228,33 @@ def require_workers(spark: SparkSession, request: IngestRequest) -> None:
     check_workers(spark, f"ingest {request.source.name}", _IMPORTED)
 
 
+def _emptied(spark: SparkSession, request: IngestRequest) -> Listing:
+    """Gives the listing of a local folder in which nothing is left."""
+    files = completed(local_frame(spark, [], FOLDER_LISTING_DDL))
+    return Listing(request.source.name, files, local_uri(os.fsencode(absolute(str(request.source.location)))))
+
+
+def check_classes(prepared: Prepared) -> None:
+    """Checks that the classes that were asked for are classes of the source or of the table.
+
+    Raises:
+        InvalidArgumentError: If one is of neither; names the nearest.
+    """
+    wanted, plan = prepared.request.classes, prepared.plan
+    if wanted is None:
+        return
+    text = None if prepared.transaction is None else prepared.transaction.property(LABELS_PROPERTY)
+    known = {*plan.listed_by_class, *(labels_of({} if text is None else {LABELS_PROPERTY: text}))}
+    if prepared.listing.has_annotations and not known.issuperset(wanted):
+        known |= plan.listed_box_classes()
+    unknown = [name for name in wanted if name not in known]
+    if unknown:
+        raise InvalidArgumentError(
+            f"classes: {unknown[0]!r} is a class neither of {prepared.request.source.name} nor of {prepared.location}; "
+            f"{suggestion(unknown[0], known)}. Leave it out until there are files of it"
+        )
+
+
 def open_table(spark: SparkSession, location: str) -> Transaction | None:
     """Opens a transaction on the table; None when there is none yet and one may be made.
 
@@ -219,18 +264,10 @@ def open_table(spark: SparkSession, location: str) -> Transaction | None:
     if is_delta_table(spark, location):
         return open_transaction(spark, path_of(spark, location))
     if is_table_name(location):
-        _check_schema(spark, location)
+        require_schema(spark, location)
         return None
     check_place(location)
     return None
-
-
-def _check_schema(spark: SparkSession, name: str) -> None:
-    schema_name = name.rpartition(".")[0]
-    if not spark.catalog.databaseExists(schema_name):
-        raise NotADeltaTableError(
-            f"{name}: the catalog has no schema {schema_name}; create it, or write ./{name} for a table in a folder"
-        )
 
 
 def _aliases(transaction: Transaction | None) -> dict[str, str]:

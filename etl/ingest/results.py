@@ -64,6 +64,12 @@ class IngestRequest:
             raise InvalidArgumentError(f"verify = {self.verify!r} is neither 'stamp' nor 'content'")
         if isinstance(self.classes, str) or (self.classes is not None and not self.classes):
             raise InvalidArgumentError(f"classes = {self.classes!r}: give a list of names, or leave it out for all")
+        for name in self.classes or ():
+            if not isinstance(name, str):
+                raise InvalidArgumentError(f"classes = {self.classes!r}: {name!r} is no text; give names of classes")
+        for option in ("near_duplicates", "allow_loss"):
+            if not isinstance(getattr(self, option), bool):
+                raise InvalidArgumentError(f"{option} = {getattr(self, option)!r}: give True or False")
         if self.batch_id is not None and (not isinstance(self.batch_id, str) or not self.batch_id.strip()):
             raise InvalidArgumentError(f"batch_id = {self.batch_id!r}: give a text, or leave it out")
 
@@ -82,6 +88,7 @@ class IngestResult(ReadableResult):
         gone: Known files below the source folder that it no longer holds.
         removed: How many of those were taken out of the table.
         ignored: Things in the source that are no image files, by reason; not part of `rows_in`.
+        ignored_suffixes: The same by reason, then by what the name ends with, such as `.txt`; "" for no suffix.
         reasons: Files quarantined by this ingest, by reason.
         repairs: Boxes of stored rows that were repaired or dropped, by reason.
         new_classes: Classes that got a number in this ingest.
@@ -107,6 +114,7 @@ class IngestResult(ReadableResult):
     committed: bool = False
     class_changes: ClassChanges = dataclasses.field(default_factory=ClassChanges)
     near_duplicates: NearDuplicates | None = None
+    ignored_suffixes: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict)
 
 
 @dataclass(frozen=True, repr=False)
@@ -172,6 +180,7 @@ class IngestPreview(ReadableResult):
         known: Files that would be skipped.
         gone: Known files below the source folder that it no longer holds.
         ignored: Things in the source that are no image files, by reason.
+        ignored_suffixes: The same by reason, then by suffix, as in `IngestResult`.
         new_classes: Classes that would get a number.
         vanished_classes: Classes of stored rows that no file of the source has any more.
         files: Paths by what would be done about them (`new`, `changed`, `gone`), as many of each as were asked for.
@@ -187,3 +196,4 @@ class IngestPreview(ReadableResult):
     new_classes: tuple[str, ...]
     vanished_classes: tuple[str, ...]
     files: Mapping[str, Sequence[str]]
+    ignored_suffixes: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict)

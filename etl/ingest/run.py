@@ -25,6 +25,8 @@ from ..model.labels import LABELS_PROPERTY, labels_property
 from ..quarantine.reseen_files import Stamps
 from ..quarantine.table import Quarantine
 from ..sources.contents import gone_while_read
+from ..spark.conflicts import ATTEMPTS, wait_for_others
+from ..spark.failures import naming_failures
 from ..spark.local_frames import local_frame
 from .bad_files import MOST_TOLD, BadFiles, find_bad_files
 from .class_changes import find_renamed, find_vanished
@@ -32,7 +34,7 @@ from .class_rows import class_rows
 from .label_changes import ClassChanges
 from .loss import FILE_GONE
 from .near_duplicates import find_across_splits
-from .prepare import Prepared, prepare, require_workers
+from .prepare import Prepared, check_classes, prepare, require_workers
 from .results import IngestPreview, IngestRequest, IngestResult
 from .row_task import BatchTask
 from .task_sizes import deal_work
@@ -45,9 +47,8 @@ if TYPE_CHECKING:
 
 __all__ = ["IngestPreview", "IngestRequest", "IngestResult", "ingest", "preview"]
 
-_ATTEMPTS = 5
 
-
+@naming_failures
 def ingest(spark: SparkSession, location: str, request: IngestRequest) -> IngestResult:
     """Runs one ingest into the table at `location`, creating the table if it is not there.
 
@@ -61,9 +62,11 @@ def ingest(spark: SparkSession, location: str, request: IngestRequest) -> Ingest
     """
     request.check()
     conflict: TableConflictError | None = None
-    for _ in range(_ATTEMPTS):
+    for attempt in range(ATTEMPTS):
+        wait_for_others(attempt)
         try:
             with prepare(spark, location, request) as prepared:
+                check_classes(prepared)
                 result, added = run_prepared(prepared)
                 changes = _class_changes(prepared, result, added)
         except TableConflictError as error:
@@ -75,11 +78,12 @@ def ingest(spark: SparkSession, location: str, request: IngestRequest) -> Ingest
             near = find_across_splits(spark, location, result.version, [result.batch_id])
             return replace(result, near_duplicates=near)
     raise TableConflictError(
-        f"{location}: gave up after {_ATTEMPTS} attempts, because other writers kept committing first; "
+        f"{location}: gave up after {ATTEMPTS} attempts, because other writers kept committing first; "
         f"run the ingest again when they are done. Last: {conflict}"
     ) from conflict
 
 
+@naming_failures
 def preview(spark: SparkSession, location: str, request: IngestRequest, limit: int) -> IngestPreview:
     """Plans an ingest and reports what it would do; reads no image and writes nothing.
 
@@ -94,6 +98,7 @@ def preview(spark: SparkSession, location: str, request: IngestRequest, limit: i
     """
     request.check()
     with prepare(spark, location, request) as prepared:
+        check_classes(prepared)
         plan = prepared.plan
         files: dict[str, list[str]] = {}
         for status in (*WORK, GONE):
@@ -110,6 +115,7 @@ def preview(spark: SparkSession, location: str, request: IngestRequest, limit: i
             new_classes=prepared.new_classes,
             vanished_classes=_vanished(prepared),
             files=files,
+            ignored_suffixes=plan.ignored_suffixes() if plan.ignored else {},
         )
 
 
@@ -229,6 +235,7 @@ class _Ingest:
             new_classes=() if committed.version is None else prepared.new_classes,
             batch_id=self._batch_id,
             committed=committed.version is not None,
+            ignored_suffixes=plan.ignored_suffixes() if plan.ignored else {},
         )
         return result, committed.added
 

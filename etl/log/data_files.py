@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from ...errors import VersionFilesMissingError
-from ...stores.data_files import file_system, local_form, reaching, remove_file
+from ...stores.data_files import file_system, local_form, names_in, reaching, remove_file
 from ...stores.parquet import open_parquet_file
 from .log_files import ranges_of
 from .snapshot import Snapshot, locate
@@ -39,7 +39,13 @@ def open_parquet(
 
 def find_missing(snapshot: Snapshot, storage_options: Mapping[str, str] | None = None) -> list[str]:
     """Lists those files of a version that are gone, as its log names them."""
-    return [path for path in snapshot.files.paths if not exists(locate(snapshot.location, path), storage_options)]
+    places = [locate(snapshot.location, path).rpartition("/") for path in snapshot.files.paths]
+    present = {folder: names_in(folder, storage_options) for folder in {folder for folder, _, _ in places}}
+    return [
+        path
+        for path, (folder, _, name) in zip(snapshot.files.paths, places, strict=True)
+        if name not in present[folder]
+    ]
 
 
 def require_files(snapshot: Snapshot, storage_options: Mapping[str, str] | None = None) -> None:

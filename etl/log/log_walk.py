@@ -18,7 +18,7 @@ from ...errors import TableError
 from ..model import schema
 from .log_files import LogFiles
 from .opening import log_of
-from .snapshot import ROWS_UNKNOWN, Snapshot, open_snapshot
+from .snapshot import ROWS_UNKNOWN, Snapshot, identify, open_snapshot
 
 
 class LoggedFile(NamedTuple):
@@ -90,7 +90,7 @@ def walk_log(
     Raises:
         NotADeltaTableError: If there is no table.
     """
-    latest = open_snapshot(location, None, storage_options)
+    latest = identify(location, None, storage_options)
     with log_of(latest.location) as place:
         log = LogFiles(place, storage_options)
         commits = [number for number in log.commits if number <= latest.version]
@@ -139,7 +139,7 @@ def _reopen(state: LogState, location: str, log: LogFiles, storage_options: Mapp
     state.files = None
     if log.can_rebuild(state.version):
         try:
-            snapshot = open_snapshot(location, state.version, storage_options)
+            snapshot = open_snapshot(location, state.version, storage_options, mapped=True)
         except TableError:  # a feature that plain Parquet would get wrong, or a log that was edited by hand
             return
         state.files = _files_of(snapshot)

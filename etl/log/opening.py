@@ -128,7 +128,7 @@ def location_of(location: str | Path) -> str:
     place = absolute(location)
     if is_table_name(place):
         raise NotADeltaTableError(
-            f"{place} is a catalog name; give the table's path, as `ImageTable(spark, {place!r}).location` prints it"
+            f"{place} is a catalog name; give the table's path: the location that DESCRIBE DETAIL {place} shows"
         )
     return place.rstrip("/") or "/"
 

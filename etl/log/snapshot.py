@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 # Reader features that change nothing about which rows the Parquet files of a version hold. `deletionVectors` and
 # `columnMapping` are looked at one by one: a table may have the feature without using it.
 _HARMLESS_READER_FEATURES = frozenset({"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
+_PHYSICAL_NAME = "delta.columnMapping.physicalName"
 ROWS_UNKNOWN = -1
 # No path holds this character.
 _BETWEEN_PATHS = "\0"
@@ -113,6 +114,7 @@ class Snapshot:
         configuration: The table's properties.
         copy: Location of the plain copy whose files are read in place of the version's own; None without one.
         table_id: The table's own id, which a table that is made anew in its place does not share.
+        stored_names: Names of columns in the data files, where column mapping gives them others than the table.
     """
 
     location: str
@@ -124,6 +126,7 @@ class Snapshot:
     configuration: Mapping[str, str]
     copy: str | None = None
     table_id: str = ""
+    stored_names: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def rows(self) -> int | None:
@@ -171,6 +174,8 @@ def open_snapshot(
     location: str | Path,
     version: int | str | datetime | None = None,
     storage_options: Mapping[str, str] | None = None,
+    *,
+    mapped: bool = False,
 ) -> Snapshot:
     """Resolves a version of a Delta table to its active files.
 
@@ -180,6 +185,7 @@ def open_snapshot(
             at or before it; or the name of a pin.
         storage_options: Access to an object store, under delta-rs' names; a value `env:NAME` is read from the
             environment variable NAME wherever it is needed.
+        mapped: Whether a version with column mapping is opened too, for callers that read columns by `stored_names`.
 
     Raises:
         NotADeltaTableError: If there is no Delta table at `location`.
@@ -189,7 +195,7 @@ def open_snapshot(
         UnsupportedTableFeatureError: If reading its Parquet files would give wrong rows; names the feature.
     """
     with _opened(location, version, storage_options) as (identity, table):
-        _refuse_unreadable(identity.location, table)
+        _refuse_unreadable(identity.location, table, mapped=mapped)
         return Snapshot(
             location=identity.location,
             version=identity.version,
@@ -199,6 +205,7 @@ def open_snapshot(
             partition_columns=identity.partition_columns,
             configuration=identity.configuration,
             table_id=identity.table_id,
+            stored_names=_stored_names_of(table),
         )
 
 
@@ -252,7 +259,7 @@ def _opened(
         )
 
 
-def _refuse_unreadable(place: str, table: DeltaTable) -> None:
+def _refuse_unreadable(place: str, table: DeltaTable, *, mapped: bool) -> None:
     protocol = table.protocol()
     version = table.version()
     features = set(protocol.reader_features or ())
@@ -264,7 +271,7 @@ def _refuse_unreadable(place: str, table: DeltaTable) -> None:
             unsupported(place, version, f"Delta reader version {protocol.min_reader_version}")
         )
     mode = table.metadata().configuration.get("delta.columnMapping.mode", "none")
-    if mode != "none":
+    if mode != "none" and not mapped:
         raise UnsupportedTableFeatureError(unsupported(place, version, f"column mapping (mode {mode})"))
     if "deletionVectors" in features and has_deletion_vectors(table):
         raise UnsupportedTableFeatureError(unsupported(place, version, "deletion vectors"))
@@ -314,6 +321,12 @@ def _encode(values: list[str | None]) -> PartitionColumn:
 def _schema_of(table: DeltaTable) -> dict[str, str]:
     fields = json.loads(table.schema().to_json())["fields"]
     return {entry["name"]: _type_name(entry["type"]) for entry in fields}
+
+
+def _stored_names_of(table: DeltaTable) -> dict[str, str]:
+    fields = json.loads(table.schema().to_json())["fields"]
+    names = {entry["name"]: entry["metadata"].get(_PHYSICAL_NAME, entry["name"]) for entry in fields}
+    return {name: stored for name, stored in names.items() if stored != name}
 
 
 def _type_name(declared: Any) -> str:

@@ -129,8 +129,9 @@ def read_columns(
 
     partitions = snapshot.files.partition_values(file)
     with open_parquet(snapshot, file, storage_options) as parquet:
-        present = [name for name in columns.names if name in parquet.schema_arrow.names]
-        read = parquet.read(columns=present)
+        stored = {name: snapshot.stored_names.get(name, name) for name in columns.names}
+        present = [name for name in columns.names if stored[name] in parquet.schema_arrow.names]
+        read = parquet.read(columns=[stored[name] for name in present])
         # Without a column to read, pyarrow does not count the rows.
         rows = int(parquet.metadata.num_rows)
     arrays = []
@@ -140,8 +141,8 @@ def read_columns(
         elif field.name not in present:
             arrays.append(pa.nulls(rows, field.type))
         elif field.name == schema.SOURCE_MODIFIED:
-            times = read.column(field.name).cast(pa.timestamp("us", tz="UTC"), safe=False)
+            times = read.column(stored[field.name]).cast(pa.timestamp("us", tz="UTC"), safe=False)
             arrays.append(times.cast(pa.int64()))
         else:
-            arrays.append(read.column(field.name).cast(field.type))
+            arrays.append(read.column(stored[field.name]).cast(field.type))
     return pa.Table.from_arrays(arrays, schema=columns)

@@ -20,16 +20,22 @@ def check_splits(splits: Mapping[str, float]) -> dict[str, float]:
     """Checks names and fractions and returns them as a plain dictionary, in the given order.
 
     Raises:
-        InvalidArgumentError: If there is no split, a name is unfit for a folder, a fraction is not within 0..1, or the
-            fractions do not sum to 1.
+        InvalidArgumentError: If there is no split, a name is unfit for a folder, two names differ in upper and lower
+            case alone, a fraction is not within 0..1, or the fractions do not sum to 1.
     """
     if not splits:
         raise InvalidArgumentError("splits is empty; give at least one, as in {'train': 0.8, 'validation': 0.2}")
     result: dict[str, float] = {}
+    folded: dict[str, str] = {}
     for name, fraction in splits.items():
         if not isinstance(name, str) or not _SPLIT_NAME.match(name):
             raise InvalidArgumentError(
                 f"splits: {name!r} is not a name of at most 100 letters, digits, _ and -, as in 'train'"
+            )
+        if folded.setdefault(name.lower(), name) != name:
+            raise InvalidArgumentError(
+                f"splits: {folded[name.lower()]!r} and {name!r} differ in upper and lower case alone, and would be one "
+                "folder on many disks; choose other names"
             )
         is_number = isinstance(fraction, (int, float)) and not isinstance(fraction, bool)
         if not is_number or not math.isfinite(fraction) or not 0 <= fraction <= 1:

@@ -8,6 +8,7 @@ Databricks do not know them.
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import logging
 import re
@@ -16,7 +17,14 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from ...errors import InvalidArgumentError, MissingDependencyError, StoreError, TableError, VersionNotFoundError
+from ...errors import (
+    InvalidArgumentError,
+    MissingDependencyError,
+    NoSpaceError,
+    StoreError,
+    TableError,
+    VersionNotFoundError,
+)
 from ...stores.data_files import remove_file
 from ...tracking.deleted_runs import deleted_runs
 from ...tracking.runs import without_password
@@ -350,6 +358,7 @@ def writing_to(location: str) -> Iterator[None]:
 
     Raises:
         InvalidArgumentError: If the folder cannot be written.
+        NoSpaceError: If its disk is full.
         StoreError: If it is in an object store that cannot be reached or refuses.
     """
     try:
@@ -358,6 +367,10 @@ def writing_to(location: str) -> Iterator[None]:
         raise
     except OSError as error:
         where = "" if error.filename is None else f" ({error.filename})"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise NoSpaceError(
+                f"{location}: its disk has no space left for a small file{where}; free some, and try again"
+            ) from error
         raise InvalidArgumentError(
             f"{location} cannot be written: {error.strerror or error}{where}; its owner can give you the right to, or "
             "copy the table"

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ...errors import InvalidArgumentError, NotADeltaTableError
 from ...results import ReadableResult
+from ...stores.parquet import rows_in_utc
 from ..annotations.record import QUARANTINED
 from ..annotations.record import REASONS as ANNOTATION_REASONS
 from ..log.data_files import open_parquet
@@ -32,7 +33,7 @@ class QuarantinedFile:
         error: What failed, in the decoder's words.
         label_name: Its class, if its source says one.
         source_length: Its bytes; None when it could not be opened.
-        source_modified: When it was last changed; None likewise.
+        source_modified: When it was last changed, in UTC; None likewise.
         batch_id: The ingest that found it bad.
     """
 
@@ -136,7 +137,7 @@ def iterate_quarantine(location: str, storage_options: Mapping[str, str] | None 
         with open_parquet(snapshot, index, storage_options) as parquet:
             names = [name for name in wanted if name in parquet.schema_arrow.names]
             for batch in parquet.iter_batches(_BATCH_ROWS, columns=names):
-                for row in batch.to_pylist():
+                for row in rows_in_utc(batch):
                     yield QuarantinedFile(
                         row["path"],
                         row.get("reason") or "unknown",

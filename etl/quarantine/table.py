@@ -12,13 +12,11 @@ from ..commit.commit import open_transaction
 from ..commit.transaction import Batch
 from ..model import schema
 from ..spark.catalog import create_table, is_delta_table, path_of, read_table, sql_name
-from ..spark.conflicts import conflicts_named
+from ..spark.conflicts import ATTEMPTS, conflicts_named, wait_for_others
 from ..spark.local_frames import local_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-_ATTEMPTS = 5
 
 DELETED = "deleted"
 
@@ -86,7 +84,8 @@ class Quarantine:
         Raises:
             TableConflictError: If other writers kept changing the quarantine.
         """
-        for _ in range(_ATTEMPTS):
+        for attempt in range(ATTEMPTS):
+            wait_for_others(attempt)
             try:
                 self._write(bad, mended_paths)
             except TableConflictError as error:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import functools
 import os
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ...errors import EmptySourceError, InvalidArgumentError, SourceNotFoundError
-from ...locations import absolute_path, has_scheme
+from ...locations import absolute_path, has_scheme, scheme_of
 from ..annotations.coco import CocoFile, find_coco_files, named_coco_file
 from ..annotations.record import ANNOTATIONS_DDL, IMAGE_MISSING, PATH_UNUSABLE
 from ..annotations.references import folder_of, relative_reference
@@ -127,22 +128,29 @@ def list_annotated_paths(spark: SparkSession, name: str, annotations: DataFrame,
         image_root: Folder that holds the images when they are not local.
 
     Raises:
-        InvalidArgumentError: If local paths and others are mixed, or others have no folder in common.
+        InvalidArgumentError: If none of them is in the file system of `image_root`.
     """
     from pyspark.sql import functions as F
 
     # What stands for the path of a row without one is in no file system.
     has_path = ~F.coalesce(F.exists(PROBLEMS, _is_without_path), F.lit(False))
-    located = annotations.where(has_path)
-    remote = located.where("path NOT LIKE 'file:%'").limit(1).count() > 0
-    if not remote:
+    scheme = scheme_of(image_root) if image_root is not None and has_scheme(image_root) else "file"
+    is_local = scheme == "file"
+    is_stray = has_path & ~F.col(schema.PATH).startswith(f"{scheme}:")
+    stray = annotations.where(is_stray).select(schema.PATH).head()
+    if stray is not None:
+        if not annotations.where(has_path & ~is_stray).head(1):
+            raise InvalidArgumentError(
+                f"{name} names no image in the file system of {image_root or 'this machine'}, but such as {stray[0]}; "
+                "give the folder that holds them: images='s3a://bucket/folder' (--images)"
+            )
+        elsewhere = with_problem(PATH_UNUSABLE, f"in another file system than the other images, which are in {scheme}:")
+        problems = F.when(is_stray, elsewhere).otherwise(F.col(PROBLEMS))
+        annotations, has_path = annotations.withColumn(PROBLEMS, problems), has_path & ~is_stray
+    if is_local:
         files = annotations.mapInArrow(_stat_local, _STATUS_DDL)
         return Listing(name, completed(with_annotation_hash(files)), has_annotations=True)
-    if located.where("path LIKE 'file:%'").limit(1).count() or image_root is None or not has_scheme(image_root):
-        raise InvalidArgumentError(
-            f"{name} names images in several file systems; split it, and give each part the folder of its images"
-        )
-    _, found = list_folder_by_spark(spark, image_root, Wanted(MANIFEST))
+    _, found = list_folder_by_spark(spark, str(image_root), Wanted(MANIFEST))
     stamped = annotations.join(found.select(schema.PATH, schema.SOURCE_LENGTH, schema.SOURCE_MODIFIED), "path", "left")
     missing = has_path & F.col(schema.SOURCE_LENGTH).isNull()
     problems = F.when(missing, with_problem(IMAGE_MISSING, "no such file")).otherwise(F.col(PROBLEMS))
@@ -251,7 +259,7 @@ def _reader(spark: SparkSession) -> Any:
 
 
 def _stat_local(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Adds the size and time of local files; one that is not there has the problem `image_missing`."""
+    """Adds the size and time of local files; one that is not there has a problem."""
     import pyarrow as pa
 
     from ..annotations.record import annotations_arrow_schema
@@ -270,9 +278,19 @@ def _stat_local(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
                 row[schema.SOURCE_LENGTH] = status.st_size
                 row[schema.SOURCE_MODIFIED] = status.st_mtime_ns // 1_000_000 * 1000
             except (OSError, ValueError) as error:
-                problem = {"reason": IMAGE_MISSING, "detail": f"{type(error).__name__}: {row['path'][:150]}"}
-                row[PROBLEMS] = [*(row[PROBLEMS] or ()), problem]
+                reason = _reason_of(error)
+                if reason is not None:
+                    problem = {"reason": reason, "detail": f"{type(error).__name__}: {row['path'][:150]}"}
+                    row[PROBLEMS] = [*(row[PROBLEMS] or ()), problem]
         yield pa.RecordBatch.from_pylist(rows, schema=pa.schema(fields))
+
+
+def _reason_of(error: OSError | ValueError) -> str | None:
+    """Gives the reason for quarantine; None where the file may be there, and reading it says what is wrong with it."""
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        return PATH_UNUSABLE
+    gone = isinstance(error, ValueError) or error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+    return IMAGE_MISSING if gone else None
 
 
 __all__ = ["ANNOTATED_LAYOUTS", "SourceNotFoundError", "list_annotated_paths", "list_coco", "list_manifest", "list_voc"]

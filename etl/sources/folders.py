@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...errors import SessionError, SourceNotFoundError
+from ...errors import SessionError, SourceNotFoundError, StoreError
 from ..files.class_folders import TopLevel, Wanted, list_below, list_top
 from ..files.walk import HIDDEN, HIDDEN_BY_SPARK, NO_CLASS_FOLDER, NOT_AN_IMAGE_NAME, has_suffix, is_hidden, local_uri
 from ..model import schema
@@ -122,11 +122,14 @@ def qualified_folder(spark: SparkSession, root: str, layout: str) -> str:
         path, file_system = hadoop_path(spark, root)
         qualified = file_system.makeQualified(path)
         status = file_system.getFileStatus(qualified)
-    except SessionError:
+    except (SessionError, StoreError):
         raise
     except Exception as error:  # py4j wraps every Hadoop exception in one type, whose text says which it was
         text = str(getattr(error, "java_exception", None) or error)
-        raise SourceNotFoundError(f"{root} cannot be listed through Spark: {text.splitlines()[0]}") from error
+        raise SourceNotFoundError(
+            f"{root} cannot be listed through Spark: {text.splitlines()[0]}. Check the location, and the access to "
+            "it in Spark's settings"
+        ) from error
     if not status.isDirectory():
         raise SourceNotFoundError(f"{root} is a file; layout {layout!r} wants a folder")
     return str(qualified.toString())

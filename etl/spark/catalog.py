@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ...errors import SessionError
+from ...errors import NotADeltaTableError, SessionError
 from ...locations import is_table_name, scheme_of
+from .failures import failure_of
 
 if TYPE_CHECKING:
     from delta.tables import DeltaTable
@@ -40,11 +41,16 @@ def naming_driver(location: str) -> Iterator[None]:
 
     Raises:
         SessionError: If Spark lacks the package.
+        LakelensError: As `failures_named` does.
     """
     try:
         yield
     except Exception as error:  # py4j wraps every Hadoop exception in one type
-        if not _NO_DRIVER.search(str(getattr(error, "java_exception", None) or error)):
+        report = str(getattr(error, "java_exception", None) or error)
+        named = failure_of(report, location, within=location)
+        if named is not None:
+            raise named from error
+        if not _NO_DRIVER.search(report):
             raise
         scheme = scheme_of(location)
         known = ", ".join(f"{name} ({package})" for name, package in _DRIVERS.items())
@@ -100,6 +106,27 @@ def read_table(spark: SparkSession, location: str, version: int | None = None) -
     if version is not None:
         reader = reader.option("versionAsOf", str(version))
     return reader.table(location) if is_table_name(location) else reader.load(location)
+
+
+def require_schema(spark: SparkSession, name: str) -> None:
+    """Checks that the catalog has the schema of a table that is to be made; paths have none.
+
+    Raises:
+        NotADeltaTableError: If not.
+    """
+    from pyspark.errors import PySparkException
+
+    if not is_table_name(name):
+        return
+    schema_name = name.rpartition(".")[0]
+    try:
+        exists = spark.catalog.databaseExists(schema_name)
+    except PySparkException:  # no such catalog
+        exists = False
+    if not exists:
+        raise NotADeltaTableError(
+            f"{name}: the catalog has no schema {schema_name}; create it, or write ./{name} for a table in a folder"
+        )
 
 
 def path_of(spark: SparkSession, location: str) -> str:

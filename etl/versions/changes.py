@@ -102,7 +102,7 @@ def _compare(
     storage_options: Mapping[str, str] | None,
 ) -> tuple[int, int, pa.Table]:
     """Returns the numbers of two versions and the rows of `changes`."""
-    versions = [open_snapshot(location, version, storage_options) for version in (first, second)]
+    versions = [open_snapshot(location, version, storage_options, mapped=True) for version in (first, second)]
     for snapshot in versions:
         _require_columns(snapshot)
     shared = set(versions[0].files.paths) & set(versions[1].files.paths)
@@ -115,7 +115,8 @@ def _require_columns(snapshot: Snapshot) -> None:
     if lacking:
         raise NotAnImageTableError(
             f"{snapshot.location}@{snapshot.version} has no column {lacking[0]!r}, by which rows are compared "
-            f"(its columns: {', '.join(snapshot.schema)}); only tables that lakelens has created can be compared"
+            f"(its columns: {', '.join(snapshot.schema)}); only tables that lakelens has created can be compared. If "
+            "somebody has renamed it, rename it back: ALTER TABLE ... RENAME COLUMN"
         )
 
 

@@ -30,10 +30,11 @@ def class_counts(snapshot: Snapshot, storage_options: Mapping[str, str] | None =
     if column is None:
         return {}
     total: Counter[str] = Counter()
+    stored = snapshot.stored_names.get(column, column)
     for file in range(len(snapshot.files)):
         partitions = snapshot.files.partition_values(file)
         with open_parquet(snapshot, file, storage_options) as parquet:
-            total.update(count_rows(parquet, column, partitions))
+            total.update(count_rows(parquet, column if column in partitions else stored, partitions))
     return in_order(total, labels_of(snapshot.configuration))
 
 

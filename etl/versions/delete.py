@@ -12,6 +12,7 @@ from ..commit.known_classes import count_classes
 from ..log.notes import DELETE
 from ..model import schema
 from ..quarantine.table import DELETED, Quarantine
+from ..spark.failures import naming_failures
 from ..spark.path_forms import column_in_one_form
 from .edits import open_edit
 
@@ -34,6 +35,7 @@ class DeleteResult(ReadableResult):
     committed: bool = False
 
 
+@naming_failures
 def delete(spark: SparkSession, location: str, where: str) -> DeleteResult:
     """Deletes the rows that meet a condition, as one commit.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ...errors import NotADeltaTableError, TableConflictError
 from ..commit.commit import open_transaction
 from ..commit.known_classes import KnownClasses, count_classes, sound_classes
-from ..commit.transaction import Batch, Transaction, noted, set_properties, user_name
+from ..commit.transaction import Batch, Transaction, noted, require_columns, set_properties, user_name
 from ..images.recipe import RECIPE_PROPERTY, Recipe
 from ..log.notes import write_note
 from ..model import schema
@@ -100,4 +100,5 @@ def open_edit(spark: SparkSession, location: str) -> TableEdit:
     transaction = open_transaction(session, path_of(session, location))
     recipe = transaction.property(RECIPE_PROPERTY)
     Recipe.of({} if recipe is None else {RECIPE_PROPERTY: recipe}, location)
+    require_columns(transaction, location)
     return TableEdit(session, location, transaction)

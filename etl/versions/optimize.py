@@ -13,6 +13,7 @@ from ..log.notes import OPTIMIZE, write_note
 from ..model import schema
 from ..spark.catalog import delta_table, is_delta_table
 from ..spark.conflicts import conflicts_named
+from ..spark.failures import naming_failures
 from ..spark.writing_session import writing_session
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class OptimizeResult(ReadableResult):
     committed: bool
 
 
+@naming_failures
 def optimize(spark: SparkSession, location: str) -> OptimizeResult:
     """Rewrites the small data files of each split into files of about 128 MiB, with row groups as ingests write them.
 

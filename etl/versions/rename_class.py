@@ -13,6 +13,7 @@ from ..log.notes import RENAME
 from ..model import schema
 from ..model.aliases import ALIASES_PROPERTY, add_alias, aliases_of, aliases_property
 from ..model.labels import LABELS_PROPERTY, NO_CLASS, labels_property
+from ..spark.failures import naming_failures
 from .edits import open_edit
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class RenameResult(ReadableResult):
     rows: int
 
 
+@naming_failures
 def rename_class(spark: SparkSession, location: str, old: str, new: str) -> RenameResult:
     """Renames a class as one commit; a later ingest stores files of either name under the new one.
 

@@ -17,6 +17,7 @@ from ..log.notes import REPAIR
 from ..model import schema
 from ..model.class_numbers import ClassNumbers
 from ..model.labels import LABELS_PROPERTY, grow_labels, labels_of, labels_property
+from ..spark.failures import naming_failures
 from .edits import open_edit
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class RepairResult(ReadableResult):
     committed: bool = False
 
 
+@naming_failures
 def repair(spark: SparkSession, location: str, *, dry_run: bool = False) -> RepairResult:
     """Corrects class numbers in rows, boxes and property: each class gets one number.
 

@@ -36,6 +36,7 @@ from ..model.labels import LABELS_PROPERTY, labels_of, labels_property
 from ..pins.pins import no_vacuum, writing_to
 from ..spark.catalog import is_delta_table, path_of, sql_name
 from ..spark.conflicts import conflicts_named
+from ..spark.failures import naming_failures
 from ..spark.writing_session import writing_session
 from .changes import VersionDiff, diff
 from .classes import class_counts
@@ -70,6 +71,7 @@ class RestoreResult(ReadableResult):
     committed: bool
 
 
+@naming_failures
 def restore(
     spark: SparkSession,
     location: str,

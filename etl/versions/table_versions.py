@@ -86,7 +86,7 @@ class TableVersions:
         Args:
             version: Number, timestamp, pin's name, or None for the latest.
         """
-        return open_snapshot(self._path(), version, self._options)
+        return open_snapshot(self._path(), version, self._options, mapped=True)
 
     def labels(self, version: Version = None) -> dict[str, int]:
         """Class numbers by name, as of one version."""

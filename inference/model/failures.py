@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ...error_reports import error_in
-from ...errors import LakelensError, ScoringFailedError, VersionFilesMissingError
+from ...errors import LakelensError, ScoringFailedError
+from ...etl.spark.failures import failure_of
 
 # Errors of rows that may have had their cause in the machine or the model at that moment: the next scoring tries such
 # rows again. Read by Python and by Java.
@@ -24,9 +25,6 @@ _OF_THE_MACHINE = frozenset(
     }
 )
 
-_MISSING_FILE = re.compile(
-    r"FileNotFoundException|FAILED_READ_FILE\.FILE_NOT_EXIST|DELTA_FILE_NOT_FOUND|PATH_NOT_FOUND"
-)
 _TASK_FAILED = re.compile(r"Job aborted due to stage failure: (?P<report>.+)")
 _PYTHON_ERROR = re.compile(r"^(?P<error>(?:\w+\.)*\w+(?:Error|Exception|Exit|Interrupt)\b.*)$", re.MULTILINE)
 # What TensorFlow writes before the cause.
@@ -62,7 +60,7 @@ def typed_failures(table: str) -> Iterator[None]:
 
     Raises:
         LakelensError: Of the class that the task raised.
-        VersionFilesMissingError: If a data file of the table is gone.
+        NoSpaceError, StoreError, VersionFilesMissingError: As `failures_named` does.
         ScoringFailedError: If a task failed for another reason.
     """
     try:
@@ -81,11 +79,9 @@ def typed_failure(report: str, table: str) -> LakelensError | None:
     raised = error_in(report)
     if raised is not None:
         return raised
-    if _MISSING_FILE.search(report):
-        return VersionFilesMissingError(
-            f"{table}: a data file of this version is gone, removed by VACUUM or by hand. Score a version whose files "
-            "are there, and pin versions that are needed for longer (ImageTable.pin)"
-        )
+    named = failure_of(report, table)
+    if named is not None:
+        return named
     failed = _TASK_FAILED.search(report)
     if failed is None and "Traceback (most recent call last)" not in report:
         return None

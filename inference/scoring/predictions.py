@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...errors import NotADeltaTableError, PredictionsSchemaError
-from ...etl.log.opening import log_of
+from ...etl.log.opening import log_of, open_log
 from ...etl.log.snapshot import has_deletion_vectors
-from ...etl.spark.catalog import delta_table, is_delta_table, path_of, read_table, sql_name
+from ...etl.spark.catalog import delta_table, is_delta_table, path_of, read_table, require_schema, sql_name
 from ...locations import absolute, has_scheme, is_table_name
-from ...stores.options import delta_options
 from ..model.arrow_batches import PREDICTION_DDL
 from .log_counts import LoggedRows, logged_rows
 
@@ -161,16 +160,15 @@ class PredictionsTable:
 
     @contextmanager
     def _opened(self) -> Iterator[DeltaTable]:
-        from deltalake import DeltaTable
-
         with log_of(self._path()) as log:
-            yield DeltaTable(log, storage_options=delta_options(self._storage_options) or None)
+            yield open_log(self.location, log, None, self._storage_options)
 
     def _path(self) -> str:
         return absolute(path_of(self._spark, self.location))
 
     def _require_vacant(self) -> None:
         """Refuses to make a Delta table in a folder that holds other files."""
+        require_schema(self._spark, self.location)
         if has_scheme(self.location) or is_table_name(self.location):
             return
         path = Path(self.location)

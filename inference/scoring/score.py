@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -59,6 +60,9 @@ def _is_earlier(version: object, predictions: object = None) -> bool:
     return is_path or version is None or isinstance(version, (int, datetime))
 
 
+logger = logging.getLogger(__name__)
+
+
 @dataclass(frozen=True, repr=False)
 class ScoreResult(ReadableResult):
     """What a scoring run did. The rows of the version (and split) are `scored` + `skipped`.
@@ -112,6 +116,7 @@ def score(
     path_column: str = "path",
     image_column: str = "image",
     label_column: str = "label",
+    key: str = "content_hash",
     storage_options: Mapping[str, str] | None = None,
 ) -> ScoreResult:
     """Predicts the class of every image of one version of a table, and appends the predictions part by part.
@@ -145,7 +150,11 @@ def score(
         custom_objects: The user's own layers by name, when the model has any.
         path_column: Column that names a row.
         image_column: Column with the stored image, binary.
-        label_column: Column with the number of the true class, if there is one.
+        label_column: Column with the number of the true class, or with names that the table's property
+            `lakelens.labels` numbers, if there is one.
+        key: Column that differs where the image does, such as a digest or a time of change, for tables without
+            `content_hash`: without one, another version is scored whole again. Every call for a predictions table has
+            to give the same.
         storage_options: Access to an object store for reading Delta logs, under delta-rs' names.
 
     Raises:
@@ -167,9 +176,16 @@ def score(
     check_version(table, version, storage_options)
     spark = opened(spark)
     require_delta(spark)
-    columns = SourceColumns(path_column, image_column, label_column)
+    columns = SourceColumns(path_column, image_column, label_column, key)
     source = open_scored_table(spark, table, version, split, columns=columns, storage_options=storage_options)
     check_model(reference, source, strict)
+    if not source.has_key:
+        logger.warning(
+            "%s has no column %r: nothing tells which images another version shares with it, so each version is scored "
+            "whole. For scoring what is new alone, name a column that differs where the image does: key=... (--key)",
+            source.name,
+            key,
+        )
     results = PredictionsTable(
         spark, target, digest=reference.digest, table=source.location, storage_options=storage_options
     )

@@ -17,9 +17,11 @@ import numpy as np
 from ...errors import InvalidArgumentError, NotADeltaTableError, NotAnImageTableError, UnsupportedTableFeatureError
 from ...etl.log.snapshot import ROWS_UNKNOWN, DataFiles, Snapshot, identify, locate, open_snapshot
 from ...etl.model import schema
+from ...etl.model.labels import labels_of
 from ...etl.pins import pins
 from ...etl.spark.catalog import is_delta_table, path_of, read_table, sql_name
 from ...locations import absolute
+from ...training.feed.plan_builder import require_images
 from .parts import Piece
 from .predictions import PASSED_DDL
 
@@ -35,11 +37,19 @@ _PASSED_TYPES = {name: kind.lower() for name, kind in (column.split() for column
 
 @dataclass(frozen=True)
 class SourceColumns:
-    """Names of the columns of an image table that need not be called as lakelens calls them."""
+    """Names of the columns of an image table that need not be called as lakelens calls them.
+
+    Attributes:
+        path: Names a row.
+        image: The stored image.
+        label: Number of the true class, or its name if the table numbers names.
+        key: Differs where the image does, as a digest or a time of change; tells images that were scored before.
+    """
 
     path: str = schema.PATH
     image: str = schema.IMAGE
     label: str = schema.LABEL
+    key: str = schema.CONTENT_HASH
 
 
 @dataclass(frozen=True)
@@ -191,17 +201,24 @@ class ScoredTable:
         Raises:
             NotAnImageTableError: If it lacks the path or the image, or the image is not binary.
         """
-        types = self.types or dict(read_table(self.spark, self.location, self.version).dtypes)
-        for wanted in (self.columns.path, self.columns.image):
+        types = self._types
+        key = [] if self.columns.key == schema.CONTENT_HASH else [self.columns.key]
+        for wanted in (self.columns.path, self.columns.image, *key):
             if wanted not in types:
                 raise NotAnImageTableError(
                     f"{self.name} has no column {wanted!r}; its columns: {', '.join(types)}. Name the columns: "
-                    "path_column=..., image_column=..."
+                    "path_column=..., image_column=..., key=... (--path-column, --image-column, --key)"
                 )
-        if types[self.columns.image] != "binary":
-            raise NotAnImageTableError(
-                f"{self.name}: column {self.columns.image!r} is of type {types[self.columns.image]}; images are binary"
-            )
+        require_images(self.name, types, self.columns.image)
+
+    @property
+    def has_key(self) -> bool:
+        """Whether a column tells that an image is the one that another version has under its path."""
+        return self.columns.key in self._types
+
+    @cached_property
+    def _types(self) -> Mapping[str, str]:
+        return self.types or dict(read_table(self.spark, self.location, self.version).dtypes)
 
     def _of_split(self, rows: DataFrame) -> DataFrame:
         return rows if self.split is None else rows.where(rows[schema.SPLIT] == self.split)
@@ -211,17 +228,33 @@ class ScoredTable:
             schema.PATH: self.columns.path,
             schema.IMAGE: self.columns.image,
             schema.LABEL: self.columns.label,
+            schema.CONTENT_HASH: self.columns.key,
         }.get(name, name)
 
     def _columns(self, rows: DataFrame, kinds: Mapping[str, str]) -> list[Column]:
         from pyspark.sql import functions
 
         columns = []
+        has_names = self._types.get(self.columns.label) == "string"
         for name, kind in kinds.items():
             source = self._source_name(name)
+            if name == schema.LABEL_NAME and has_names and source not in rows.columns:
+                source = self.columns.label
             column = functions.col(f"`{source}`") if source in rows.columns else functions.lit(None)
+            if name == schema.LABEL and has_names:
+                column = self._number_of(column)
             columns.append(column.cast(kind).alias(name))
         return columns
+
+    def _number_of(self, name: Column) -> Column:
+        """Gives the number of a class by its name; null where the table's property does not number it."""
+        from pyspark.sql import functions
+
+        labels = labels_of(self.configuration)
+        if not labels:
+            return functions.lit(None)
+        pairs = [functions.lit(value) for pair in labels.items() for value in pair]
+        return functions.create_map(*pairs)[name]
 
 
 def open_scored_table(

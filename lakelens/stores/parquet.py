@@ -6,6 +6,7 @@ import io
 import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime, timezone
 from typing import Any
 
 import pyarrow as pa
@@ -98,3 +99,14 @@ def _plain_footer(source: Any) -> pq.FileMetaData:
     source.seek(end - _TAIL.size - length)
     footer = bytes(source.read(length)).replace(_ARROW_SCHEMA, _NO_SCHEMA)
     return pq.read_metadata(pa.BufferReader(_MAGIC + footer + _TAIL.pack(length, _MAGIC)))
+
+
+def rows_in_utc(rows: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
+    """Returns rows as dictionaries whose times carry their zone: Delta's are UTC, which Spark's files do not say."""
+    return [
+        {
+            name: value.replace(tzinfo=timezone.utc) if isinstance(value, datetime) and value.tzinfo is None else value
+            for name, value in row.items()
+        }
+        for row in rows.to_pylist()
+    ]

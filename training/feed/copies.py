@@ -202,7 +202,7 @@ def _write(spark: SparkSession, identity: VersionIdentity, location: str) -> int
     try:
         with naming_driver(identity.location):
             frame = session.read.format("delta").option("versionAsOf", identity.version).load(identity.location)
-        rows = frame.count()
+            rows = frame.count()
         note = {
             "lakelens": _MARK,
             "source": identity.location,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ...errors import InvalidArgumentError, NotAnImageTableError
 from ...etl.log.snapshot import Snapshot
 from ...etl.model.labels import LABELS_PROPERTY, labels_of
+from ...etl.spark.catalog import sql_name
 from ...extras import require
 from ...options import check_names, named_options
 from ...stores.watched import STALL_TIMEOUT_S
@@ -22,7 +23,7 @@ from .decode import SkippedRows
 from .plan.epoch_order import RankBatches, lanes_of_rank
 from .plan.feed_plan import DEFAULT_MEMORY_BYTES
 from .plan.position import position_after, start_of
-from .plan_builder import check, make_plan, open_version, require_column
+from .plan_builder import check, make_plan, open_version, require_column, require_images
 from .read_options import (
     ColumnOptions,
     ColumnOutput,
@@ -32,7 +33,7 @@ from .read_options import (
     ReaderOutput,
     Reading,
 )
-from .reading.delta_types import INTEGERS
+from .reading.delta_types import INTEGERS, type_name
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -57,7 +58,8 @@ class DeltaFeed:
         seed: Seed of the order of rows.
         shuffle: Whether each epoch has an order of its own; False is the stored order.
         image_column: Name of the column of image bytes; None for a table without images, whose columns are fed.
-        label_column: Name of the column of class numbers; None feeds zeros.
+        label_column: Name of the column of class numbers, or of class names that the table's property `lakelens.labels`
+            numbers; None feeds zeros.
         split_column: Name of the column that `split` is looked up in.
         format_column: Name of the column that tells the stored form (`jpeg`, `png`, `raw_rgb`), if the table has it.
         boxes_column: Name of the column of annotations: an array of structs with label, xmin, ymin, xmax and ymax.
@@ -76,7 +78,7 @@ class DeltaFeed:
         NotADeltaTableError: If there is no table at `location`.
         VersionNotFoundError: If the table has no such version.
         UnsupportedTableFeatureError: If the version cannot be read from its Parquet files alone.
-        NotAnImageTableError: If a column is missing.
+        NotAnImageTableError: If a column is missing, or is of a type that is no image or no class.
         EmptyFeedError: If the version or the split holds no rows.
         InvalidArgumentError: If `split` and `filters` both choose by the split column, or an argument is outside its
             range.
@@ -107,10 +109,12 @@ class DeltaFeed:
         stall_timeout_s: float = STALL_TIMEOUT_S,
     ) -> None:
         snapshot = open_version(location, version, storage_options, materialize=materialize, timeout_s=stall_timeout_s)
+        self._labels = labels_of(snapshot.configuration)
         if image_column is not None:
             require_column(snapshot, image_column, "image_column")
+            require_images(f"{snapshot.location}@{snapshot.version}", snapshot.schema, image_column)
         if label_column is not None:
-            _require_numbers(snapshot, label_column)
+            _require_numbers(snapshot, label_column, self._labels)
         if split is not None:
             require_column(snapshot, split_column, "split_column")
             if filters is not None and split_column in filters:
@@ -125,7 +129,6 @@ class DeltaFeed:
         self.boxes_column = boxes_column
         self.skipped = SkippedRows()
         self._said: set[str] = set()
-        self._labels = labels_of(snapshot.configuration)
         self.plan = make_plan(
             snapshot,
             {**({split_column: split} if split is not None else {}), **(filters or {})},
@@ -166,6 +169,11 @@ class DeltaFeed:
         for name, number in self._labels.items():
             names[number] = name
         return names
+
+    def class_numbers(self) -> Mapping[str, int] | None:
+        """Gives the numbers of the classes where the label column holds their names; None where it holds numbers."""
+        by_name = self.label_column is not None and self.plan.schema[self.label_column] == "string"
+        return self._labels if by_name else None
 
     @property
     def image_column(self) -> str:
@@ -483,11 +491,19 @@ def _mebibytes(count: int) -> str:
     return f"{max(1, count >> 20)} MiB"
 
 
-def _require_numbers(snapshot: Snapshot, label_column: str) -> None:
+def _require_numbers(snapshot: Snapshot, label_column: str, labels: Mapping[str, int]) -> None:
+    """Checks that a column tells classes: by numbers, or by names that the table numbers."""
     require_column(snapshot, label_column, "label_column")
     declared = snapshot.schema[label_column]
-    if declared not in INTEGERS:
+    if declared in INTEGERS or (declared == "string" and labels):
+        return
+    found = f"{snapshot.location}@{snapshot.version}: column {label_column!r} is {type_name(declared)}"
+    if declared == "string":
         raise NotAnImageTableError(
-            f"{snapshot.location}@{snapshot.version}: column {label_column!r} is {declared}, class numbers are "
-            "integers; name another column as label_column, or add one with numbers"
+            f"{found}, and the table does not number its classes. Number them: ALTER TABLE "
+            f"{sql_name(snapshot.location)} SET TBLPROPERTIES ('{LABELS_PROPERTY}' = "
+            '\'{"cat": 0, "dog": 1}\'); or name a column of numbers as label_column'
         )
+    raise NotAnImageTableError(
+        f"{found}, class numbers are integers; name another column as label_column, or add one with numbers"
+    )

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from ...errors import BadRowError, ImageError, InvalidArgumentError
 from ...etl.images.stored_image import StoredImage, size_of
+from ...etl.model.labels import LABELS_PROPERTY
 from ...etl.model.schema import BOX_CORNERS, HEIGHT, WIDTH
 from .image_sizes import size_columns_of
 from .rank_batches import BatchReader, RowBatch
@@ -152,6 +153,15 @@ def _labels_of(feed: DeltaFeed, batch: RowBatch, classes: int | None) -> tuple[n
     refused = {
         row: f"has no label in column {feed.label_column!r}" for row, value in enumerate(values) if value is None
     }
+    known = feed.class_numbers()
+    if known is not None:
+        refused |= {
+            row: f"is of class {value!r} in column {feed.label_column!r}, which the table's {LABELS_PROPERTY} does not "
+            "number"
+            for row, value in enumerate(values)
+            if value is not None and value not in known
+        }
+        values = [known.get(value) for value in values]
     numbers = np.array([0 if value is None else value for value in values], dtype=np.int64)
     least, most = (_INT32.min, _INT32.max) if classes is None else (0, min(classes - 1, _INT32.max))
     outside = (numbers < least) | (numbers > most)

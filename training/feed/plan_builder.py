@@ -29,7 +29,7 @@ from ...stores.watched import STALL_TIMEOUT_S, watched, watched_each
 from .copies import active_session, find_copy, make_copy
 from .plan.epoch_order import GlobalOrder
 from .plan.feed_plan import GROUPS_PER_LANE, FeedPlan, RowFilter, files_missing, lanes_within
-from .reading.delta_types import arrow_type, parse_partition_value
+from .reading.delta_types import arrow_type, parse_partition_value, type_name
 from .reading.row_groups import kept_rows
 
 Result = TypeVar("Result")
@@ -199,6 +199,34 @@ def require_column(snapshot: Snapshot, column: str, argument: str) -> None:
             f"{snapshot.location}@{snapshot.version} has no column {column!r} ({argument}={column!r}); "
             f"it has {', '.join(snapshot.schema)}"
         )
+
+
+def require_images(name: str, columns: Mapping[str, str], column: str) -> None:
+    """Checks that a column holds image files, or pixels, as bytes.
+
+    Args:
+        name: The table, for the message.
+        columns: Delta's types of its columns.
+        column: The column.
+
+    Raises:
+        NotAnImageTableError: If not; names the type, and what makes an image table of such rows.
+    """
+    kind = type_name(columns[column])
+    if kind == "binary":
+        return
+    way = "Name the binary column that holds them as image_column"
+    if kind == "string":
+        way = (
+            "If these are paths, store the files that they name: ImageTable(spark, table).ingest(frame) takes a "
+            "DataFrame with a column path"
+        )
+    elif kind.startswith("struct<origin:"):
+        way = (
+            "These are rows of Spark's image source: store the files that they name, as ImageTable(spark, "
+            "table).ingest(frame) does with such a DataFrame"
+        )
+    raise NotAnImageTableError(f"{name}: column {column!r} is {kind}, and images are binary. {way}")
 
 
 def _say(filters: Mapping[str, Any]) -> str:

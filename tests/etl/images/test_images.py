@@ -11,7 +11,7 @@ from etl_pictures import encoded, picture
 from PIL import Image, ImageCms, JpegImagePlugin
 
 from lakelens.errors import ImageError, InvalidArgumentError
-from lakelens.etl.images.codec import decode, decode_source, upright
+from lakelens.etl.images.codec import FORMATS, decode, decode_source, upright
 from lakelens.etl.images.colours import to_rgb
 from lakelens.etl.images.encoding import RESAMPLINGS, encode_jpeg, fit
 from lakelens.etl.images.recipe import RECIPE_PROPERTY, Limits, Recipe
@@ -236,8 +236,43 @@ def test_a_decompression_bomb_is_refused_before_it_is_decoded():
     body = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(1000))) + chunk(b"IEND", b"")
     bomb = b"\x89PNG\r\n\x1a\n" + body
     assert reason_of(bomb) == "too_many_pixels"
+    with pytest.raises(ImageError, match=r"^3600000000 pixels are more than the 100000000 .* \(max_pixels\)$"):
+        decode(bomb)
     assert reason_of(encoded(picture()), max_pixels=2399) == "too_many_pixels"
     assert decode(encoded(picture()), max_pixels=2400).size == (60, 40)
+
+
+@pytest.mark.parametrize("place", [b"IHDR", b"IDAT"])
+def test_a_png_with_a_broken_chunk_is_damaged(place):
+    data = encoded(picture(), "PNG")
+    with pytest.raises(ImageError, match="broken PNG file") as caught:
+        decode(data.replace(place, place[:2] + b"\0" + place[3:]))
+    assert caught.value.reason == "corrupt"
+
+
+HEIC = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(500)
+
+
+@pytest.mark.skipif("HEIF" in FORMATS, reason="pillow-heif is installed")
+def test_a_heic_file_is_unsupported_and_says_what_decodes_it():
+    assert reason_of(HEIC) == "unsupported"
+    with pytest.raises(ImageError, match=r"lakelens\[heif\]"):
+        decode(HEIC)
+
+
+@pytest.mark.skipif("HEIF" not in FORMATS, reason="needs pillow-heif: pip install 'lakelens[heif]'")
+def test_a_heic_file_is_decoded_upright_where_pillow_heif_is_installed():
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    buffer = io.BytesIO()
+    picture(width=60, height=40).save(buffer, "HEIF", exif=exif.tobytes())
+    assert decode(buffer.getvalue()).size == (40, 60)
+    assert reason_of(HEIC) == "corrupt"
+
+
+@pytest.mark.skipif("AVIF" not in FORMATS, reason="Pillow decodes AVIF since 11.3")
+def test_an_avif_file_is_decoded():
+    assert decode(encoded(picture(width=60, height=40), "AVIF")).size == (60, 40)
 
 
 @pytest.mark.parametrize("file_format", ["PNG", "TIFF", "GIF", "JPEG"])
@@ -331,6 +366,7 @@ def test_a_file_beyond_the_byte_limit_is_refused():
     ("changes", "words"),
     [
         ({"size": 0}, ["size", "0"]),
+        ({"size": 30_000}, ["size = 30000", "from 1 to 10000"]),
         ({"store": "webp"}, ["store", "'webp'", "raw_rgb"]),
         ({"quality": 101}, ["quality", "101", "100"]),
         ({"subsampling": "4:1:0"}, ["subsampling", "'4:1:0'", "4:4:4"]),

@@ -375,7 +375,7 @@ def test_a_table_that_others_have_widened_or_emptied_is_ingested_into(story, spa
     ("arguments", "error", "words"),
     [
         ({"layout": "imagenet"}, UnknownLayoutError, ["'imagenet'", "class_folders"]),
-        ({"size": 0}, InvalidArgumentError, ["size = 0", "1 or more"]),
+        ({"size": 0}, InvalidArgumentError, ["size = 0", "from 1 to 10000"]),
         ({"store": "bmp"}, InvalidArgumentError, ["'bmp'", "raw_rgb"]),
         ({"splits": {"train": 0.5}}, InvalidArgumentError, ["0.5", "sum to 1"]),
         ({"source": "missing"}, SourceNotFoundError, ["missing", "does not exist"]),

@@ -56,6 +56,7 @@ def test_fractions_that_are_not_exact_floats_leave_no_content_out():
         ({"train": "1"}, ["'1'", "from 0 to 1"]),
         ({"a/b": 1.0}, ["'a/b'", "letters"]),
         ({"": 1.0}, ["''", "letters"]),
+        ({"train": 0.5, "TRAIN": 0.5}, ["'train'", "'TRAIN'", "upper and lower case"]),
         ({3: 1.0}, ["3", "letters"]),
         ({"train\n": 1.0}, [r"'train\n'", "letters"]),
         ({"x" * 101: 1.0}, ["xxx", "at most 100"]),

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
+from full_disk import run_on_small_disk
 from s3_server import BUCKET, MISSING, S3Server, s3_server
 from version_tables import three_versions
 
@@ -307,3 +308,25 @@ def test_vacuum_in_a_bucket_spares_a_pinned_version_until_it_is_unpinned(server,
     with pytest.raises(VersionFilesMissingError):
         table.pin("late", 1)
     assert table.pins() == {}
+
+
+FULL_DISK = """
+import pyarrow as pa
+from deltalake import write_deltalake
+from lakelens import ImageTable
+write_deltalake(str(disk / "t"), pa.table({"path": ["a"]}))
+table = ImageTable(None, disk / "t")
+empty = fill()
+full = told(lambda: table.pin("golden"))
+pins = table.pins()
+empty()
+table.pin("golden")
+print(json.dumps([full, pins, table.pins()]))
+"""
+
+
+def test_a_pin_on_a_full_disk_says_so_and_leaves_nothing_behind(tmp_path):
+    (kind, message), pins, after = run_on_small_disk(tmp_path / "disk", FULL_DISK)
+    assert kind == "NoSpaceError"
+    assert f"{tmp_path}/disk/t: its disk has no space left" in message
+    assert (pins, after) == ({}, {"golden": 0})

@@ -6,6 +6,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 from version_tables import images, write
@@ -45,6 +46,17 @@ def test_files_are_listed_by_path_with_reason_error_size_and_batch(table: Path) 
     first = found.files[0]
     assert (first.error, first.source_length, first.source_modified) == ("a is bad", 7, NOON)
     assert (found.reasons, found.count) == ({"truncated": 2, "empty": 1}, 3)
+
+
+def test_times_that_spark_has_written_without_a_zone_have_one(table: Path) -> None:
+    row = {**bad("d", "empty", "three"), "source_modified": NOON.replace(tzinfo=None)}
+    kinds = schema.quarantine_arrow_schema()
+    place = kinds.get_field_index("source_modified")
+    kinds = kinds.set(place, kinds.field(place).with_type(pa.timestamp("us")))
+    file = next(Path(f"{table}_quarantine").glob("*.parquet"))
+    pq.write_table(pa.Table.from_pylist([row], schema=kinds), file)
+    found = {item.source_modified for item in list_quarantine(table).files}
+    assert found == {NOON}
 
 
 def test_filters_by_batch_and_reason_count_what_they_let_through(table: Path) -> None:

@@ -41,6 +41,21 @@ listed = ImageTable(spark, f"{bucket}/tables/listed", storage_options=storage_op
 found["listed"] = told(
     listed.ingest(f"{bucket}/list.csv", "manifest", images=bucket, size=16, splits={"train": 1.0})
 )
+def error_of(call):
+    try:
+        call()
+    except Exception as error:
+        return [type(error).__name__, str(error)]
+
+nowhere = ImageTable(spark, "s3a://no-such-bucket/t", storage_options=storage_options)
+found["no bucket"] = {
+    "source": error_of(lambda: table.ingest("s3a://no-such-bucket/photos")),
+    "manifest": error_of(lambda: table.ingest("s3a://no-such-bucket/list.csv", "manifest")),
+    "table": error_of(lambda: nowhere.ingest(f"{bucket}/photos", size=16)),
+    "read": error_of(nowhere.read),
+    "history": error_of(nowhere.history),
+    "feed": error_of(lambda: DeltaFeed(nowhere.location, storage_options=storage_options)),
+}
 found["rows"] = sorted(row.path for row in table.read().select("path").collect())
 spark.stop()
 
@@ -133,3 +148,12 @@ def test_versions_in_a_bucket_are_looked_at_and_fed_without_a_jvm(found):
     assert set(found["history"]) == {4}
     assert found["quarantine"] == [[f"s3a://{BUCKET}/photos/dog/bad.jpg", "not_an_image"]]
     assert found["fed"] == 4
+
+
+@pytest.mark.parametrize("door", ["source", "manifest", "table", "read", "history", "feed"])
+def test_a_bucket_that_does_not_exist_is_named_in_one_line(found, door):
+    kind, message = found["no bucket"][door]
+    assert kind in ("StoreError", "SourceNotFoundError", "NotADeltaTableError")
+    assert "s3a://no-such-bucket" in message
+    assert "\n" not in message
+    assert "py4j" not in message

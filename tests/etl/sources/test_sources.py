@@ -50,6 +50,22 @@ def test_every_file_is_found_or_passed_over_with_a_reason(tmp_path):
     }
 
 
+def test_a_path_that_is_too_long_is_no_broken_link(tmp_path):
+    """A path of more than 4,096 bytes, which the kernel takes piece by piece alone."""
+    name = "d" * 250
+    here = os.open(tmp_path, os.O_RDONLY)
+    for _ in range(17):
+        os.mkdir(name, dir_fd=here)
+        here, above = os.open(name, os.O_RDONLY, dir_fd=here), here
+        os.close(above)
+    os.close(here)
+    files, ignored = listed(tmp_path)
+    assert files == []
+    assert list(ignored.values()) == ["path_too_long"]
+    (tmp_path / "link.jpg").symlink_to("x" * 256)
+    assert listed(tmp_path)[1]["link.jpg"] == "path_too_long"
+
+
 def test_symbolic_links_are_followed_and_loops_are_passed_over(tmp_path):
     write_image(tmp_path / "store" / "1.jpg")
     source = tmp_path / "source"

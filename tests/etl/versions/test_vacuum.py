@@ -359,7 +359,7 @@ def test_a_feed_of_a_vacuumed_version_says_so(table: Path) -> None:
     from lakelens import DeltaFeed
 
     with pytest.raises(VersionFilesMissingError, match=r"@0.*are gone"):
-        DeltaFeed(table, 0, image_column="path", label_column=None)
+        DeltaFeed(table, 0, image_column=None, label_column=None)
 
 
 def test_our_tables_keep_their_log_as_long_as_versions_are_to_be_read(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 
 import pyarrow as pa
@@ -10,7 +11,7 @@ from colours import NAMES, image_of, mixed_model, mixer, read, row, save, write_
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import functions
 
-from lakelens.errors import InvalidArgumentError, PredictionsSchemaError
+from lakelens.errors import InvalidArgumentError, NotADeltaTableError, NotAnImageTableError, PredictionsSchemaError
 from lakelens.inference.model.references import resolve_model
 from lakelens.inference.model.shipping import ship
 from lakelens.inference.scoring.predictions import PredictionsTable
@@ -125,6 +126,35 @@ def test_a_predictions_table_with_other_columns_is_refused_before_anything_runs(
     with pytest.raises(InvalidArgumentError, match="no such split; it has test"):
         score(spark, checkpoint.path, story["table"], tmp_path / "predictions", split="tset")
     assert not (tmp_path / "predictions").exists()
+    with pytest.raises(NotADeltaTableError, match=r"no_such\.predictions: the catalog has no schema no_such; create"):
+        score(spark, checkpoint.path, story["table"], None, "no_such.predictions")
+    with pytest.raises(NotAnImageTableError, match=r"no column 'etag'.*--key"):
+        score(spark, checkpoint.path, story["table"], None, tmp_path / "predictions", key="etag")
+
+
+def test_a_table_of_others_is_scored_by_the_key_that_tells_its_images_apart(spark, checkpoint, tmp_path, caplog):
+    """Its columns have other names, its classes are texts that the table numbers, and it has no content_hash."""
+    table, predictions = tmp_path / "images", tmp_path / "predictions"
+
+    def append(*numbers):
+        rows = [(f"/{number}", bytearray(image_of(NAMES[number % 3])), NAMES[number % 3], 1) for number in numbers]
+        frame = spark.createDataFrame(rows, "uri STRING, picture BINARY, kind STRING, changed INT")
+        frame.coalesce(1).write.format("delta").mode("append").save(str(table))
+
+    append(0, 1, 2)
+    labels = json.dumps({name: number for number, name in enumerate(NAMES)})
+    spark.sql(f"ALTER TABLE delta.`{table}` SET TBLPROPERTIES ('lakelens.labels' = '{labels}')")
+    append(3)
+    columns = {"path_column": "uri", "image_column": "picture", "label_column": "kind"}
+    first = score(spark, checkpoint.path, table, 1, predictions, key="changed", **columns)
+    assert (first.scored, "nothing tells which images" in caplog.text) == (3, False)
+    found = [(one["label"], one["label_name"], one["predicted_name"]) for one in read(predictions)]
+    assert found == [(number, name, name) for number, name in enumerate(NAMES)]
+    second = score(spark, checkpoint.path, table, 2, predictions, key="changed", **columns)
+    assert (second.scored, second.carried) == (1, 3)
+    score(spark, checkpoint.path, table, 1, tmp_path / "others", **columns)
+    assert "images@1 has no column 'content_hash'" in caplog.text
+    assert "(--key)" in caplog.text
 
 
 def test_rows_of_a_copied_predictions_table_are_not_scored_again(story):

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from foreign_tables import CASES, ForeignTable, build_all
 
-from lakelens import DeltaFeed, materialize
+from lakelens import DeltaFeed, ImageTable, materialize
 from lakelens.errors import CopyError, UnsupportedTableFeatureError
 from lakelens.etl.log.snapshot import VersionIdentity, identify
 from lakelens.training.feed.copies import copies, find_copy, remove_copy
@@ -103,7 +103,7 @@ def test_what_plain_parquet_would_get_wrong_is_refused_by_name(tables, name):
 
 
 def through_a_copy(location: Path, folder: Path) -> DeltaFeed:
-    return DeltaFeed(location, image_column="id", label_column=None, materialize=folder)
+    return DeltaFeed(location, image_column=None, label_column=None, materialize=folder)
 
 
 def leave_cut_short(folder: Path, identity: VersionIdentity) -> Path:
@@ -163,3 +163,10 @@ def test_what_a_killed_writer_left_is_no_copy_and_goes_in_time(spark, tables, fo
     assert left.exists()
     made = materialize(spark, identity.location, identity.version, folder)
     assert [str(entry) for entry in (folder / identity.table_id).iterdir()] == [made.location]
+
+
+@pytest.mark.parametrize("name", ["column_mapping_by_name", "column_mapping_by_id"])
+def test_versions_of_mapped_tables_are_listed_and_counted(tables, name):
+    table = ImageTable(None, tables[name].location)
+    assert [entry.rows for entry in table.history()] == [3] * (table.version + 1)
+    assert table.class_counts() == table.class_counts(0) == {"0": 1, "1": 1, "2": 1}

@@ -20,6 +20,7 @@ from ..columns import Columns, column_array
 from ..image_rows import image_columns_of, images_of
 from ..plan.epoch_order import RankBatches
 from ..plan.position import Start
+from ..plan_builder import require_images
 from ..rank_batches import RowBatch
 from ..tf_pipeline import Pass, remembered
 from .fields import chosen_columns, schema_of
@@ -67,6 +68,7 @@ class FeedReader:
                 raise InvalidArgumentError(
                     f"decode_images: column {self._decoding.image_column!r} is none of the columns {', '.join(columns)}"
                 )
+            require_images(f"{feed.location}@{feed.version}", feed.plan.schema, self._decoding.image_column)
             read = list(dict.fromkeys([*read, *image_columns_of(feed, self._decoding.image_column)]))
         self._read = read
         rows = output.batch_size or self._rows_of_an_item()

@@ -70,6 +70,18 @@ def _arrow_type_of_name(declared: str) -> pa.DataType:
     return pa.null()
 
 
+def type_name(declared: Any) -> str:
+    """Writes a Delta type for a message, as SQL does: `struct<origin:string,data:binary>`."""
+    if isinstance(declared, str):
+        return type_name(json.loads(declared)) if declared.startswith("{") else declared
+    if declared["type"] == "struct":
+        fields = [f"{field['name']}:{type_name(field['type'])}" for field in declared["fields"]]
+        return f"struct<{','.join(fields)}>"
+    if declared["type"] == "array":
+        return f"array<{type_name(declared['elementType'])}>"
+    return f"map<{type_name(declared['keyType'])},{type_name(declared['valueType'])}>"
+
+
 def conform(column: pa.ChunkedArray, declared: str) -> pa.ChunkedArray:
     """Gives a column the fields that its structs have gained since its file was written, as nulls.
 

@@ -1,0 +1,94 @@
+"""Failures of Spark whose cause a user can mend, as errors of ours with that cause in one line."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeAlias, TypeVar
+from urllib.parse import quote
+
+from ...errors import LakelensError, NoSpaceError, NotADeltaTableError, StoreError, VersionFilesMissingError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_NO_SPACE = re.compile(r"No space left on device|Disk quota exceeded|There is not enough space on the disk")
+_NO_BUCKET = re.compile(r"NoSuchBucket|UnknownStoreException|ContainerNotFound|(?i:bucket does not exist)")
+_NO_SCHEMA = re.compile(r"\[(SCHEMA_NOT_FOUND|CATALOG_NOT_FOUND)\][^\n]*|NoSuch(Database|Namespace)Exception[^\n]*")
+_MISSING_FILE = re.compile(
+    r"FileNotFoundException|FAILED_READ_FILE\.FILE_NOT_EXIST|DELTA_FILE_NOT_FOUND|PATH_NOT_FOUND"
+)
+
+
+_Parameters = ParamSpec("_Parameters")
+_Value = TypeVar("_Value")
+_OnTable: TypeAlias = "Callable[Concatenate[SparkSession, str, _Parameters], _Value]"
+
+
+def naming_failures(function: _OnTable[_Parameters, _Value]) -> _OnTable[_Parameters, _Value]:
+    """Makes a function of a session and a table's location raise as `failures_named` does."""
+
+    @functools.wraps(function)
+    def named(spark: SparkSession, location: str, *args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Value:
+        with failures_named(location):
+            return function(spark, location, *args, **kwargs)
+
+    return named
+
+
+@contextmanager
+def failures_named(location: str) -> Iterator[None]:
+    """Raises an error of ours where Spark fails for a known cause, and every other error as it is.
+
+    Args:
+        location: The table that is read or written; a missing file of another place is not named.
+
+    Raises:
+        NoSpaceError: If a disk is full.
+        StoreError: If a bucket or container does not exist.
+        VersionFilesMissingError: If a data file is gone.
+        NotADeltaTableError: If the catalog has no such schema.
+    """
+    try:
+        yield
+    except LakelensError:
+        raise
+    except Exception as error:
+        named = failure_of(str(error), location, within=location)
+        if named is None:
+            raise
+        raise named from error
+
+
+def failure_of(report: str, location: str, within: str | None = None) -> LakelensError | None:
+    """Finds the cause in what Spark says; None where it is none of those that are known.
+
+    Args:
+        report: What Spark says.
+        location: The table, for the message.
+        within: The folder whose files alone are the table's; None takes any missing file for one of them.
+    """
+    if _NO_SPACE.search(report):
+        return NoSpaceError(
+            f"{location}: no space is left on a disk: the table's own, or that of Spark's temporary files "
+            "(spark.local.dir, /tmp by default). Free space and try again: what was committed before stays, and files "
+            "of what was not are removed by VACUUM"
+        )
+    if _NO_BUCKET.search(report):
+        return StoreError(
+            f"{location}: its bucket or container does not exist. Create it, or check the name and the endpoint"
+        )
+    is_ours = within is None or within in report or quote(within) in report
+    if is_ours and _MISSING_FILE.search(report):
+        return VersionFilesMissingError(
+            f"{location}: a data file of this version is gone, removed by VACUUM or by hand. Take a version whose "
+            "files are there (`lakelens table history`), and pin versions that are needed for longer (ImageTable.pin)"
+        )
+    found = _NO_SCHEMA.search(report)
+    if found:
+        return NotADeltaTableError(
+            f"{location}: the catalog has no such schema ({found[0][:200]}); create it, or give a path"
+        )
+    return None

@@ -1,0 +1,139 @@
+"""What an ingest says of input that it cannot take, on a real two-executor Spark: exact reasons, and ways out."""
+
+from __future__ import annotations
+
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from etl_pictures import write_image
+
+from lakelens import ImageTable
+from lakelens.errors import (
+    EmptySourceError,
+    InvalidArgumentError,
+    NotADeltaTableError,
+    NotAnImageTableError,
+    VersionFilesMissingError,
+)
+from lakelens.jobs.cli import main
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    """Two cats and a dog, and what is no image beside them."""
+    root = tmp_path_factory.mktemp("messages") / "source"
+    for place, seed in (("cat/1.jpg", 1), ("cat/2.jpg", 2), ("dog/1.jpg", 3)):
+        write_image(root / place, seed=seed)
+    for name in ("cat/notes.txt", "cat/READ.TXT", "dog/README", "dog/.hidden.jpg"):
+        (root / name).write_text("x")
+    return root
+
+
+@pytest.fixture(scope="module")
+def table(spark, source, tmp_path_factory):
+    table = ImageTable(spark, tmp_path_factory.mktemp("table") / "t")
+    table.ingest(source, size=16)
+    return table
+
+
+def test_what_is_passed_over_is_counted_by_reason_and_suffix_whoever_plans(table, source, capsys):
+    for verify in ("stamp", "content"):  # planned on the driver, and by Spark
+        found = table.preview(source, verify=verify)
+        assert found.ignored == {"hidden": 1, "not_an_image_name": 3}
+        assert found.ignored_suffixes == {"hidden": {".jpg": 1}, "not_an_image_name": {".txt": 2, "": 1}}
+    assert main(["etl", str(source), table.location, "--dry-run", "--list-ignored"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("ignored")]
+    assert ["ignored", "not_an_image_name", ".txt", "2"] in lines
+
+
+def test_a_class_that_neither_source_nor_table_has_is_refused_also_where_nothing_is_new(table, source):
+    with pytest.raises(InvalidArgumentError, match=r"'cta' is a class neither of .*; did you mean 'cat'\?"):
+        table.ingest(source, classes=["dog", "cta"])
+    assert table.ingest(source, classes=["dog", "cat"]).skipped == 3
+    for wrong in ({"classes": [3]}, {"allow_loss": "no"}, {"near_duplicates": 1}):
+        with pytest.raises(InvalidArgumentError, match=next(iter(wrong))):
+            table.ingest(source, **wrong)
+    assert table.version == 0
+
+
+def test_an_emptied_folder_takes_its_rows_away_only_if_that_is_said_twice(spark, source, tmp_path):
+    mine = shutil.copytree(source, tmp_path / "mine")
+    table = ImageTable(spark, tmp_path / "t")
+    table.ingest(mine, size=16)
+    shutil.rmtree(mine)
+    mine.mkdir()
+    with pytest.raises(EmptySourceError) as keeps:
+        table.ingest(mine)
+    assert "allow_loss" not in str(keeps.value)
+    with pytest.raises(EmptySourceError, match=r"on purpose.*removed='delete' with allow_loss=True \(--removed"):
+        table.ingest(mine, removed="delete")
+    result = table.ingest(mine, removed="delete", allow_loss=True)
+    assert (result.gone, result.removed, table.class_counts()) == (3, 3, {"cat": 0, "dog": 0})
+
+
+def test_one_stray_uri_of_a_manifest_is_one_quarantined_row(spark, source, tmp_path):
+    manifest = source.parent / "rows.csv"
+    stray, long = "s3a://elsewhere/1.jpg", "x" * 300
+    manifest.write_text(f"path,label\nsource/cat/1.jpg,cat\n{stray},cat\nsource/{long}.jpg,cat\nsource/no.jpg,dog\n")
+    table = ImageTable(spark, tmp_path / "t")
+    assert table.ingest(manifest, "manifest", size=16).stored == 1
+    found = {file.path.rpartition("/")[2]: (file.reason, file.error) for file in table.quarantine().files}
+    assert found["1.jpg"][0] == found[f"{long}.jpg"][0] == "path_unusable"
+    assert "in another file system than the other images, which are in file:" in found["1.jpg"][1]
+    assert found["no.jpg"][0] == "image_missing"
+    manifest.write_text(f"path,label\n{stray},cat\n")
+    with pytest.raises(InvalidArgumentError, match=r"s3a://elsewhere/1.jpg; give the folder .*images="):
+        ImageTable(spark, tmp_path / "u").ingest(manifest, "manifest")
+
+
+def test_a_column_that_somebody_has_renamed_is_named_and_the_table_works_once_it_is_back(spark, source, tmp_path):
+    table = ImageTable(spark, tmp_path / "t")
+    table.ingest(source, size=16)
+    name = f"delta.`{table.location}`"
+    mapping = "'delta.columnMapping.mode' = 'name', 'delta.minReaderVersion' = '2', 'delta.minWriterVersion' = '5'"
+    spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ({mapping})")
+    spark.sql(f"ALTER TABLE {name} RENAME COLUMN label_name TO kind")
+    for call in (lambda: table.ingest(source), lambda: table.delete("true")):
+        with pytest.raises(NotAnImageTableError, match=r"no column 'label_name' any more.*RENAME COLUMN"):
+            call()
+    spark.sql(f"ALTER TABLE {name} RENAME COLUMN kind TO label_name")
+    write_image(tmp_path / "more" / "cow" / "1.jpg", seed=9)
+    assert table.ingest(tmp_path / "more").stored == 1
+    assert table.class_counts() == {"cat": 2, "dog": 1, "cow": 1}
+    assert (table.diff(0).added, table.history()[0].rows) == ({"cow": 1}, 4)
+
+
+def test_a_version_whose_files_are_gone_is_not_read(spark, source, tmp_path):
+    table = ImageTable(spark, tmp_path / "t")
+    table.ingest(source, size=16)
+    table.delete("label_name = 'cat'")
+    table.vacuum(0, allow_short_retention=True)
+    with pytest.raises(VersionFilesMissingError, match=r"removed by VACUUM.*Versions with all their files: 1"):
+        table.read(0)
+    assert table.read(1).count() == 1
+
+
+def test_a_schema_that_the_catalog_does_not_have_is_named(spark, source):
+    for name in ("no_such.t", "no_catalog.no_such.t"):
+        with pytest.raises(NotADeltaTableError, match=r"the catalog has no schema .*; create it"):
+            ImageTable(spark, name).ingest(source)
+        for call in ("history", "read", "optimize"):
+            with pytest.raises(NotADeltaTableError, match=name):
+                getattr(ImageTable(spark, name), call)()
+
+
+@pytest.mark.long
+def test_six_writers_with_new_classes_at_once_all_succeed(spark, tmp_path):
+    names = [f"class {number}" for number in range(6)]
+    for number, name in enumerate(names):
+        write_image(tmp_path / name / name / "1.jpg", seed=number)
+    table = ImageTable(spark, tmp_path / "t")
+    with ThreadPoolExecutor(6) as pool:
+        results = list(pool.map(lambda name: table.ingest(tmp_path / name, size=16), names))
+    assert [result.stored for result in results] == [1] * 6
+    assert sorted(result.version for result in results) == list(range(6))
+    assert sorted(table.labels()) == names
+    assert set(table.class_counts().values()) == {1}
