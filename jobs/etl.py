@@ -124,7 +124,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         raise InvalidArgumentError("--list-ignored is not for --stream; look at the folder first, with --dry-run")
     open_session = session_of(args, f"lakelens etl {args.table}")
     if sees_the_files_of_executors(args):
-        with contextlib.suppress(*([EmptySourceError] if args.stream else [])):
+        may_be_empty = args.stream or args.removed == "delete"
+        with contextlib.suppress(*([EmptySourceError] if may_be_empty else [])):
             check_without_spark(args.table, request)
     spark = open_session()
     location = ImageTable(spark, args.table).location
