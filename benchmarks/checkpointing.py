@@ -1,6 +1,6 @@
 """What checkpoints cost, and what they save: MobileNetV2 on one rank, one checkpoint per epoch.
 
-    python -m benchmarks.checkpointing [--photographs 1000] [--side 96] [--epochs 3] [--kill-every-s 60] [--json]
+    python -m benchmarks.checkpointing [--photographs 2000] [--side 96] [--epochs 6] [--kill-every-s 60] [--json]
 
 Three numbers. The share of the training's time that goes into writing a checkpoint after each epoch: median of the
 writes over median of the epochs, the first one left out, in which TensorFlow traces. The restart: from the kill of the
@@ -51,12 +51,12 @@ def experiment(table: Path, folder: Path, side: int, epochs: int, **environment:
     }
 
 
-def epoch_seconds(result: Any) -> list[float]:
-    """Reads what each epoch of a run took, the first one left out."""
+def history(result: Any, metric: str) -> list[float]:
+    """Reads a metric of each epoch of a run, the first one left out."""
     from lakelens.tracking.runs import open_client
 
-    history = open_client(result.tracking_uri).get_metric_history(result.run_id, "epoch_seconds")
-    return [point.value for point in history][1:]
+    points = open_client(result.tracking_uri).get_metric_history(result.run_id, metric)
+    return [point.value for point in points][1:]
 
 
 def expected_useful(restart_s: float, period_s: float, every_s: float) -> float:
@@ -101,7 +101,7 @@ def run(arguments: Any) -> Report:
         table = write_table(kept, temporary, arguments.photographs, arguments.side)
         for repeat in range(arguments.repeats):
             folder = temporary / f"undisturbed-{repeat}"
-            epochs = epoch_seconds(train(experiment(table, folder, arguments.side, arguments.epochs)))
+            epochs = history(train(experiment(table, folder, arguments.side, arguments.epochs)), "epoch_seconds")
             written = [entry["seconds"] for entry in notes(folder) if entry["event"] == "_write"]
             period_s = statistics.median(epochs) + statistics.median(written)
             shares.append(statistics.median(written) / period_s)
@@ -142,7 +142,7 @@ def write_table(kept: Path, temporary: Path, count: int, side: int) -> Path:
 def main(argv: list[str] | None = None) -> int:
     """Runs the command."""
     flags = parser("What checkpoints cost, and what they save.", repeats=3)
-    flags.add_argument("--photographs", type=positive, default=1000, help="how many rows")
+    flags.add_argument("--photographs", type=positive, default=2000, help="how many rows")
     flags.add_argument("--side", type=positive, default=96, help="side of the images")
     flags.add_argument("--epochs", type=positive, default=6, help="epochs of each training")
     flags.add_argument("--kill-every-s", type=above_zero, default=60.0, help="seconds between kills")
