@@ -50,7 +50,7 @@ def create_image_table(spark: SparkSession, location: str, batch: Batch) -> Comm
     """Makes an image table whose version 0 holds a batch, which deletes nothing.
 
     Files that a writer has left that died before its commit stay where they are, for VACUUM to take. Without Delta's
-    own classes, or by a catalog's name, the table is made by Delta's public writer, which wants an empty path.
+    own classes, or by a catalog's name, the table is made by Delta's public writer.
 
     Raises:
         TableConflictError: If the table is there already: another writer has made it meanwhile.

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ...errors import TableConflictError
+from ...locations import is_table_name
 from ..model import schema
-from ..spark.catalog import delta_table, read_table, sql_name
+from ..spark.catalog import delta_table, is_delta_table, read_table, sql_name
 from ..spark.conflicts import conflicts_named
 from ..spark.path_forms import column_in_one_form
 from .transaction import APPLICATION_ID, Batch, Committed, noted, set_properties
@@ -28,19 +29,32 @@ _SHUFFLE, _PARTITIONS_OF_IMAGES = "spark.sql.shuffle.partitions", "200"
 
 
 def create_by_public_writer(spark: SparkSession, location: str, batch: Batch) -> Committed:
-    """Makes an image table whose version 0 holds a batch, which deletes nothing; its path has to be empty.
+    """Makes an image table whose version 0 holds a batch, which deletes nothing.
+
+    Delta creates no table in a folder that holds what a writer left that died before its commit; it replaces that as if
+    it were a table. Of two that do so at once the number of the ingest lets one commit.
 
     Raises:
         TableConflictError: If the table is there already.
     """
+    from pyspark.errors import AnalysisException
     from pyspark.sql import functions as F
 
     partitions = [F.col(name) for name in schema.PARTITION_COLUMNS]
     writer = batch.rows.writeTo(sql_name(location)).using("delta").partitionedBy(*partitions)
     for name, value in batch.properties.items():
         writer = writer.tableProperty(name, value)
-    with noted(spark, batch.user_metadata), conflicts_named(f"{location} before it existed"):
-        writer.create()
+    settings, read = {_APPLICATION: APPLICATION_ID, _NUMBER: "0"}, f"{location} before it existed"
+    with noted(spark, batch.user_metadata), _set(spark, settings), conflicts_named(read):
+        try:
+            writer.create()
+        except AnalysisException:
+            if is_table_name(location) or is_delta_table(spark, location):
+                raise
+            writer.createOrReplace()
+    (first,) = delta_table(spark, location).history().where("version = 0").collect() or [None]
+    if first is None or first["userMetadata"] != batch.user_metadata:
+        raise TableConflictError(f"another writer has made {location} meanwhile")
     return Committed(0, read_table(spark, location, 0).count())
 
 

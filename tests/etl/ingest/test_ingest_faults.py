@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from etl_pictures import write_image
@@ -22,7 +23,10 @@ from lakelens.etl.ingest.landing import ingest_available
 from lakelens.etl.ingest.results import IngestRequest
 from lakelens.etl.sources.sources import Source
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.both_engines, pytest.mark.timeout(400)]
 
 SIZE = 16
 
@@ -121,11 +125,14 @@ MOMENTS = (is_within_the_first_batch, is_between_two_batches, is_within_the_seco
 
 
 @pytest.fixture(scope="module")
-def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[Callable[[Path], bool], Path]]:
+def killed(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, dict[Callable[[Path], bool], Path]]:
     """A landing folder, and the table of its stream as a kill leaves it at each of the moments.
 
     One stream, in a JVM of its own, passes all of them. It stands still while its table is copied, so that the copy
     holds what a kill at that moment would leave; at the last it is killed. Whoever goes on with a table copies it.
+    It commits as the fixture `spark` says.
     """
     root = tmp_path_factory.mktemp("killed")
     source, place = landing_folder(root), root / "stream" / "t"

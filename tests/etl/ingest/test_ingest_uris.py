@@ -27,7 +27,7 @@ from lakelens.etl.sources import folders
 from lakelens.etl.sources.sources import Source, list_source
 from lakelens.etl.spark.writing_session import writing_session
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.both_engines, pytest.mark.timeout(400)]
 
 NAMES = ["a b.jpg", "100%.jpg", "%41.jpg", "ü犬.jpg", "a[1]{x}.jpg", "a#b?.jpg", "'q'.jpg", "a+b&c=d.jpg"]
 

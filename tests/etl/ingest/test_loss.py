@@ -100,4 +100,4 @@ def test_coco_reads_a_file_that_is_named_as_it_reads_one_that_is_found(spark, tm
     assert (table.version, len(delta_rows(table.location))) == (0, 3)
     allowed = table.ingest(source, "coco", annotations=str(other), allow_loss=True)
     assert (allowed.version, allowed.quarantined, delta_rows(table.location)) == (1, 4, [])
-    assert table.history(1)[0].class_counts == {}
+    assert not table.history(1)[0].class_counts  # public writers do not know them

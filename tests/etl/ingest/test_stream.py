@@ -14,7 +14,7 @@ from lakelens.errors import InvalidArgumentError
 from lakelens.etl.ingest.label_changes import ClassChanges
 from lakelens.etl.ingest.results import StreamResult
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.both_engines, pytest.mark.timeout(400)]
 
 BATCH = 20
 
