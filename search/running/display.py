@@ -176,7 +176,8 @@ def _summary(state: SearchState, metric: str, seconds: float, done_before: float
     if gained > 0 and progress < 1:
         text += f"; about {_duration(seconds * (1 - progress) / gained)} left"
     if best is not None and best.best is not None:
-        text += f"; best {metric} {best.best.metric:.4g}: trial {best.number}, {described(best.hyperparameters, state.searcher)}"
+        given = described(best.hyperparameters, state.searcher)
+        text += f"; best {metric} {best.best.metric:.4g}: trial {best.number}, {given}"
     return text
 
 
@@ -188,11 +189,11 @@ def length_text(length: float, unit: str) -> str:
 def described(hyperparameters: Mapping[str, Any], searcher: Searcher) -> str:
     """Writes the hyperparameters that are searched as a line; those that all trials share are left out."""
     leaves = searcher.definition.space.leaves()
-    searched = {".".join(path) for path, leaf in leaves if leaf.type != "const"}
+    searched = tuple(".".join(path) + "." for path, leaf in leaves if leaf.type != "const")
     return " ".join(
         f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
         for name, value in flat(hyperparameters).items()
-        if name in searched
+        if f"{name}.".startswith(searched)
     )
 
 
