@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from ...errors import MissingDependencyError
@@ -29,9 +30,13 @@ def readable_names(names: Sequence[str | None], length: int = LABEL_LENGTH) -> l
         return texts
     first, last = min(texts), max(texts)
     shared = next((place for place, (one, two) in enumerate(zip(first, last, strict=False)) if one != two), len(first))
-    ways: list[Callable[[str, int], str]] = [_head, _tail, _both_ends, functools.partial(_from, shared)]
+    ways: list[Callable[[str, int], str]] = [_head, _tail, functools.partial(_from, shared), _both_ends]
     shortened = [[way(text, length) for text in texts] for way in ways]
-    return max(shortened, key=lambda found: len(set(found)))
+    alone = [{text for text, count in Counter(found).items() if count == 1} for found in shortened]
+    return [
+        next((text for text, unique in zip(tried, alone, strict=True) if text in unique), tried[-1])
+        for tried in zip(*shortened, strict=True)
+    ]
 
 
 def drawable(name: str | None) -> str:

@@ -162,7 +162,7 @@ def _line(trial: TrialState, searcher: Searcher, metric: str) -> str:
     slots = ",".join(str(slot) for slot in trial.slots)
     return (
         f"trial {trial.number:<4} [{'#' * filled}{'-' * (_BAR - filled)}] {trial.length:g}/{trial.asked} "
-        f"{whole.unit}  {value}  slot {slots}  {described(trial.hyperparameters)}"
+        f"{whole.unit}  {value}  slot {slots}  {described(trial.hyperparameters, searcher)}"
     )
 
 
@@ -176,7 +176,8 @@ def _summary(state: SearchState, metric: str, seconds: float, done_before: float
     if gained > 0 and progress < 1:
         text += f"; about {_duration(seconds * (1 - progress) / gained)} left"
     if best is not None and best.best is not None:
-        text += f"; best {metric} {best.best.metric:.4g}: trial {best.number}, {described(best.hyperparameters)}"
+        given = described(best.hyperparameters, state.searcher)
+        text += f"; best {metric} {best.best.metric:.4g}: trial {best.number}, {given}"
     return text
 
 
@@ -185,11 +186,14 @@ def length_text(length: float, unit: str) -> str:
     return f"{length:g} {unit.removesuffix('s') if length == 1 else unit}"
 
 
-def described(hyperparameters: Mapping[str, Any]) -> str:
-    """Writes hyperparameters as a line."""
+def described(hyperparameters: Mapping[str, Any], searcher: Searcher) -> str:
+    """Writes the hyperparameters that are searched as a line; those that all trials share are left out."""
+    leaves = searcher.definition.space.leaves()
+    searched = tuple(".".join(path) + "." for path, leaf in leaves if leaf.type != "const")
     return " ".join(
         f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
         for name, value in flat(hyperparameters).items()
+        if f"{name}.".startswith(searched)
     )
 
 

@@ -261,6 +261,7 @@ def test_long_names_that_begin_alike_differ_in_a_plot():
         (["n01440764 tench, Tinca tinca", "n01443537 goldfish, Carassius"], ["n01440764…", "n01443537…"]),
         (["vehicles/on land/model 1", "vehicles/on land/model 2", "cat"], ["…nd/model 1", "…nd/model 2", "cat"]),
         (["a common start 1 a common end", "a common start 2 a common end"], ["…1 a commo…", "…2 a commo…"]),
+        (["n01440764 tench", "vehicles/model 1", "vehicles/model 2"], ["n01440764…", "…es/model 1", "…es/model 2"]),
         (["short", "names"], ["short", "names"]),
     ],
 )

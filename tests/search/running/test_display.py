@@ -22,7 +22,7 @@ class NoJournal:
 def state() -> SearchState:
     searcher = create_searcher(
         {"name": "random", "metric": "val_loss", "max_length": {"epochs": 4}, "max_trials": 2},
-        {"optimizer": {"rate": {"type": "double", "minval": 0.5, "maxval": 0.5}}},
+        {"optimizer": {"rate": {"type": "double", "minval": 0.5, "maxval": 0.5}}, "units": 8},
     )
     state = SearchState(searcher, Goal("val_loss", "min"), NoJournal())
     state.start({})
