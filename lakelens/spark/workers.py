@@ -146,7 +146,7 @@ def _question(modules: tuple[str, ...]) -> Any:
         try:
             import lakelens
 
-            version = lakelens.__version__
+            version: str | None = lakelens.__version__
         except ImportError:
             version = None
         # A worker is used again: what the check has imported must not hide what is sent after it.
