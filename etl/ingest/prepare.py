@@ -250,8 +250,8 @@ def check_classes(prepared: Prepared) -> None:
     unknown = [name for name in wanted if name not in known]
     if unknown:
         raise InvalidArgumentError(
-            f"classes: {unknown[0]!r} is a class neither of {prepared.request.source.name} nor of {prepared.location}; "
-            f"{suggestion(unknown[0], known)}. Leave it out until there are files of it"
+            f"classes: {unknown[0]!r} is a class neither of {prepared.request.source.name} nor of {prepared.location}. "
+            f"Leave it out until there are files of it; {suggestion(unknown[0], known)}"
         )
 
 

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from ...errors import AnnotationFileError, SessionError, SourceNotFoundError
+from ...errors import AnnotationFileError, SessionError, SourceNotFoundError, StoreError
 from ...locations import absolute_path, has_scheme
+from ...stores.data_files import lacks_bucket, no_bucket
 from ..annotations.coco import read_coco
 from ..annotations.manifest import annotation_of_row, find_columns, manifest_format, read_csv, read_json, read_rows
 from ..annotations.record import (
@@ -266,9 +267,11 @@ def _check_exists(spark: SparkSession, location: str) -> None:
     try:
         path, file_system = _hadoop(spark, place)
         exists = bool(file_system.exists(path))
-    except SessionError:
+    except (SessionError, StoreError):
         raise
     except Exception as error:  # py4j wraps every Hadoop exception in one type
+        if lacks_bucket(str(getattr(error, "java_exception", None) or error)):
+            raise no_bucket(place) from error
         raise SourceNotFoundError(f"{place} cannot be read through Spark: {str(error).splitlines()[0]}") from error
     if not exists:
         raise SourceNotFoundError(f"{place} does not exist; give the URI of an existing file")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...errors import SessionError, SourceNotFoundError, StoreError
+from ...stores.data_files import lacks_bucket, no_bucket
 from ..files.class_folders import TopLevel, Wanted, list_below, list_top
 from ..files.walk import HIDDEN, HIDDEN_BY_SPARK, NO_CLASS_FOLDER, NOT_AN_IMAGE_NAME, has_suffix, is_hidden, local_uri
 from ..model import schema
@@ -126,6 +127,8 @@ def qualified_folder(spark: SparkSession, root: str, layout: str) -> str:
         raise
     except Exception as error:  # py4j wraps every Hadoop exception in one type, whose text says which it was
         text = str(getattr(error, "java_exception", None) or error)
+        if lacks_bucket(text):
+            raise no_bucket(root) from error
         raise SourceNotFoundError(
             f"{root} cannot be listed through Spark: {text.splitlines()[0]}. Check the location, and the access to "
             "it in Spark's settings"

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _DETAILS = "# Detailed Table Information"
 _BUCKET = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/]+")
 _NO_DRIVER = re.compile(r"No FileSystem for scheme|ClassNotFoundException: Class \S*FileSystem\S* not found")
+_NO_CATALOG = re.compile(r"\[(REQUIRES_SINGLE_PART_NAMESPACE|CATALOG_NOT_FOUND)\]|CatalogNotFoundException")
 _DRIVERS = {
     "s3a": "org.apache.hadoop:hadoop-aws",
     "abfs": "org.apache.hadoop:hadoop-azure",
@@ -77,9 +78,15 @@ def is_delta_table(spark: SparkSession, location: str) -> bool:
         SessionError: If Spark has no file system for the location.
     """
     from delta.tables import DeltaTable
+    from pyspark.errors import PySparkException
 
     if is_table_name(location):
-        return bool(spark.catalog.tableExists(location))
+        try:
+            return bool(spark.catalog.tableExists(location))
+        except PySparkException as error:
+            if not _NO_CATALOG.search(str(error)):
+                raise
+            return False
     with naming_driver(location):
         return bool(DeltaTable.isDeltaTable(spark, location))
 

@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeAlias, TypeVar
 from urllib.parse import quote
 
-from ...errors import LakelensError, NoSpaceError, NotADeltaTableError, StoreError, VersionFilesMissingError
+from ...errors import LakelensError, NoSpaceError, NotADeltaTableError, VersionFilesMissingError
+from ...stores.data_files import lacks_bucket, no_bucket
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _NO_SPACE = re.compile(r"No space left on device|Disk quota exceeded|There is not enough space on the disk")
-_NO_BUCKET = re.compile(r"NoSuchBucket|UnknownStoreException|ContainerNotFound|(?i:bucket does not exist)")
 _NO_SCHEMA = re.compile(r"\[(SCHEMA_NOT_FOUND|CATALOG_NOT_FOUND)\][^\n]*|NoSuch(Database|Namespace)Exception[^\n]*")
 _MISSING_FILE = re.compile(
     r"FileNotFoundException|FAILED_READ_FILE\.FILE_NOT_EXIST|DELTA_FILE_NOT_FOUND|PATH_NOT_FOUND"
@@ -31,7 +31,7 @@ def naming_failures(function: _OnTable[_Parameters, _Value]) -> _OnTable[_Parame
     """Makes a function of a session and a table's location raise as `failures_named` does."""
 
     @functools.wraps(function)
-    def named(spark: SparkSession, location: str, *args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Value:
+    def named(spark: SparkSession, location: str, /, *args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Value:
         with failures_named(location):
             return function(spark, location, *args, **kwargs)
 
@@ -76,10 +76,8 @@ def failure_of(report: str, location: str, within: str | None = None) -> Lakelen
             "(spark.local.dir, /tmp by default). Free space and try again: what was committed before stays, and files "
             "of what was not are removed by VACUUM"
         )
-    if _NO_BUCKET.search(report):
-        return StoreError(
-            f"{location}: its bucket or container does not exist. Create it, or check the name and the endpoint"
-        )
+    if lacks_bucket(report):
+        return no_bucket(location)
     is_ours = within is None or within in report or quote(within) in report
     if is_ours and _MISSING_FILE.search(report):
         return VersionFilesMissingError(

@@ -36,6 +36,8 @@ _WRITING = {"gcs": google.UNCACHED}
 _MARKUP = re.compile(r"\x1b\[[0-9;]*m|↳|<[^<>]*>")
 _SIGNATURE = re.compile(r"(\bsig(?:nature)?=)[^&\s'\"]+", re.I)
 _SAID = 500
+# What S3, Google Cloud Storage, Azure and Hadoop's clients of them say of a bucket or container that is not there.
+_NO_BUCKET = re.compile(r"NoSuchBucket|UnknownStoreException|ContainerNotFound|(?i:bucket does not exist)")
 
 
 def local_form(location: str) -> str | None:
@@ -96,6 +98,8 @@ def reaching(location: str) -> Iterator[None]:
 
 def store_error(location: str, error: Exception) -> StoreError:
     """Makes the error about a store that cannot be reached or refuses, from what its client says."""
+    if lacks_bucket(str(error)):
+        return no_bucket(location)
     message = _MARKUP.sub(" ", _SIGNATURE.sub(r"\1...", f"{type(error).__name__}: {error}"))
     # Azure tells everything again behind the request's id.
     message = " ".join(message.split()).removeprefix("OSError: ").partition(" RequestId:")[0].rstrip(".")
@@ -103,6 +107,19 @@ def store_error(location: str, error: Exception) -> StoreError:
     return StoreError(
         f"{location} cannot be reached in its store: {message}. Check the location, the network, and the access in "
         "storage_options or the environment"
+    )
+
+
+def lacks_bucket(said: str) -> bool:
+    """Returns whether a client says that a bucket or container is not there."""
+    return _NO_BUCKET.search(said) is not None
+
+
+def no_bucket(location: str) -> StoreError:
+    """Makes the error about a bucket or container that is not there."""
+    return StoreError(
+        f"{location}: there is no such bucket or container. Create it, or check its name, and the endpoint and account "
+        "in storage_options or the environment"
     )
 
 

@@ -194,6 +194,7 @@ def active_session() -> SparkSession | None:
 def _write(spark: SparkSession, identity: VersionIdentity, location: str) -> int:
     """Writes the version's rows as one commit; gives their number as Spark counts them in the original."""
     from ...etl.spark.catalog import naming_driver
+    from ...etl.spark.failures import failures_named
     from ...etl.spark.writing_session import writing_session
 
     session = writing_session(spark)
@@ -214,7 +215,7 @@ def _write(spark: SparkSession, identity: VersionIdentity, location: str) -> int
         writer = (
             frame.write.format("delta").mode("errorifexists").partitionBy(*identity.partition_columns).options(**_PLAIN)
         )
-        with naming_driver(location):
+        with failures_named(identity.location), naming_driver(location):
             writer.option("userMetadata", json.dumps(note)).save(location)
     finally:
         spark.sparkContext._jvm.SparkSession.setActiveSession(spark._jsparkSession)

@@ -20,8 +20,7 @@ spark.sparkContext.setLogLevel("OFF")
 table = ImageTable(spark, disk / "t")
 table.ingest(f"{source}/first", size=64)
 empty = fill()
-errors = [told(lambda: table.ingest(f"{source}/second")), told(lambda: table.delete("label_name = 'cat'"))]
-errors.append(told(lambda: ImageTable(spark, disk / "new").ingest(f"{source}/second")))
+errors = [told(lambda: ImageTable(spark, place).ingest(f"{source}/second")) for place in (disk / "t", disk / "new")]
 exit_code = main(["etl", f"{source}/second", str(disk / "t")])
 version = table.version
 empty()

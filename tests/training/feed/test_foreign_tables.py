@@ -27,8 +27,6 @@ REFUSED = {
     "column_mapping_by_id": r"column mapping \(mode id\)",
     "type_widening": "the table feature typeWidening",
 }
-# Versions without a column `id`.
-OTHER_COLUMN = {("overwritten_schema", None): "other"}
 # What stands for null where NumPy has none.
 FILL = {
     "letter": "<null>",
@@ -50,10 +48,7 @@ def tables(spark, tmp_path_factory) -> dict[str, ForeignTable]:
 
 def read(location: Path | str, version: int | None = None) -> list[dict[str, Any]]:
     """Reads all columns of a table through the feed, three rows a batch."""
-    feed = DeltaFeed(
-        location, version, image_column=OTHER_COLUMN.get((Path(location).name, version), "id"), label_column=None
-    )
-    return read_feed(feed)
+    return read_feed(DeltaFeed(location, version, image_column=None, label_column=None))
 
 
 def read_feed(feed: DeltaFeed) -> list[dict[str, Any]]:
