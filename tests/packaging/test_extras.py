@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -194,6 +195,29 @@ def test_each_extra_alone_is_enough_for_what_it_is_for(make_extra: Callable[...,
 
     code = TABLE + "import lakelens.stores.data_files\n" + CALLS[extra]
     assert made.run(code, JAVA_HOME=str(find_java().home)).splitlines()[-1] == PRINTED[extra]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_the_extras_that_this_environment_lacks_are_enough_once_they_are_fetched(
+    make_extra: Callable[..., Borrower], wheel: Path, checkout: Path, clean_environment: dict[str, str]
+) -> None:
+    made = make_extra()
+    command = [sys.executable, "-m", "pip", "--python", str(made.python), "install", "--quiet"]
+    command += ["--constraint", str(checkout / "constraints.txt"), f"lakelens[heif,gcs,azure] @ {wheel.as_uri()}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=clean_environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    code = """
+import pillow_heif
+from PIL import Image
+from lakelens.stores.data_files import file_system
+pillow_heif.register_heif_opener()
+Image.new("RGB", (64, 48), "red").save("a.heic")
+key = {"AZURE_STORAGE_ACCOUNT_KEY": "c2VjcmV0"}
+print(Image.open("a.heic").size, file_system("gs://bucket/a", {"fsspec.token": "anon"})[1])
+print(file_system("abfss://container@account.dfs.core.windows.net/a", key)[1])
+"""
+    assert made.run(code).splitlines() == ["(64, 48) bucket/a", "container/a"]
 
 
 @pytest.mark.long
