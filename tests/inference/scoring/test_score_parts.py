@@ -76,7 +76,7 @@ def test_shares_of_a_file_that_hold_no_row_end_nothing_and_repeat_nothing(spark,
 @pytest.mark.long  # Spark tries a task four times, and each starts a worker
 def test_a_model_that_fails_on_the_way_fails_the_scoring_and_no_row(spark, table, tmp_path):
     model, custom = watched_model(tmp_path)
-    given = (spark, model.path, table, None, tmp_path / "predictions")
+    given = (spark, model.path, table, tmp_path / "predictions")
     (tmp_path / "watching" / "device_gone").write_text(str(ROWS // 2))
     with pytest.raises(ScoringFailedError, match="the device is gone"):
         score(*given, custom_objects=custom, rows_per_commit=PART)
@@ -105,7 +105,7 @@ def test_two_scorings_at_once_share_the_parts_and_add_each_row_once(spark, table
 
 def test_a_row_whose_error_may_have_passed_is_tried_again_and_no_other(spark, table, tmp_path):
     model, custom = watched_model(tmp_path)
-    given = (spark, model.path, table, None, tmp_path / "predictions")
+    given = (spark, model.path, table, tmp_path / "predictions")
     picky = tmp_path / "watching" / "not_red"
     picky.touch()
     first = score(*given, custom_objects=custom)
