@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import secrets
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import CheckpointError
 from ...image_counts import image_counter
+from ...spark.jvm import is_verbose
 from ...spark.workers import check_workers
 from ...training.checkpoints.checkpoint import open_checkpoint
 from ...training.rank import lazy_imports
@@ -165,6 +167,22 @@ def _task_cores() -> int:
     return 1 if context is None else max(1, context.cpus())
 
 
+@contextlib.contextmanager
+def _quiet_stderr() -> Iterator[None]:
+    """Drops what TensorFlow writes while it starts, as it looks for GPUs; no level of its log rules all of that."""
+    if is_verbose():
+        yield
+        return
+    kept, silent = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silent, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(silent)
+
+
 def _prepare_process(threads: int) -> None:
     """Lets TensorFlow use the task's cores and no more, and a GPU's memory as it needs it.
 
@@ -172,6 +190,11 @@ def _prepare_process(threads: int) -> None:
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     lazy_imports.install()
+    with _quiet_stderr():
+        _start_tensorflow(threads)
+
+
+def _start_tensorflow(threads: int) -> None:
     with lazy_imports.without_collections():
         import keras  # noqa: F401  loads the model in a moment
         import tensorflow as tf
