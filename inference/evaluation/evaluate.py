@@ -15,7 +15,7 @@ from ...etl.model import schema
 from ...etl.versions.classes import class_counts
 from ...extras import require
 from ...locations import table_and_version
-from ...spark.session import SessionSource, opened, require_delta
+from ...spark.session import SessionSource, opened, require_delta, require_driver
 from ..model.failures import typed_failures
 from ..model.predictor import DEFAULT_BATCH_BYTES, check_batch_bytes
 from ..model.references import ModelRef, resolve_model
@@ -94,6 +94,7 @@ def evaluate(
     """
     require("lakelens.evaluate", "pyspark", "matplotlib", "sklearn")
     check_batch_bytes(batch_bytes)
+    require_driver(spark)
     named, said = table_and_version(table)
     if version is not None and said is not None:
         raise InvalidArgumentError(f"table={str(table)!r} names a version, and version={version!r} does too; give one")

@@ -20,7 +20,7 @@ from ...extras import require
 from ...locations import absolute
 from ...options import named_options
 from ...results import ReadableResult
-from ...spark.session import SessionSource, opened, require_delta
+from ...spark.session import SessionSource, opened, require_delta, require_driver
 from ...tracking.scorings import Scoring, record_scoring
 from ..model.failures import typed_failures
 from ..model.predictor import DEFAULT_BATCH_BYTES, check_batch_bytes
@@ -171,6 +171,7 @@ def score(
     require("lakelens.score", "pyspark")
     check_batch_bytes(batch_bytes)
     _check_rows_per_commit(rows_per_commit)
+    require_driver(spark)
     target = _predictions_location(predictions, table)
     reference = resolve_model(model, tracking_uri)
     check_version(table, version, storage_options)

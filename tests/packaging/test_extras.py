@@ -90,7 +90,7 @@ COMMANDS = {
     "search experiment.yaml": "training",
     "report abc": "training",
     "score runs:/abc table predictions": "spark",
-    "evaluate runs:/abc table@0": "spark",
+    "evaluate runs:/abc table@0": "spark,search",
     "reproduce abc": "training",
     "demo": "spark,training,search",
     "table profile table": "search",
@@ -110,6 +110,8 @@ def base(make_extra: Callable[..., Borrower]) -> Borrower:
     """The wheel without an extra, and a table in its folder."""
     made = make_extra()
     made.run(TABLE)
+    (made.folder / "classes" / "cat").mkdir(parents=True)
+    (made.folder / "classes" / "cat" / "photo.jpg").touch()
     (made.folder / "experiment.yaml").write_text(EXPERIMENT, encoding="utf-8")
     return made
 

@@ -180,7 +180,6 @@ class DeltaConverter:
             MissingDependencyError: If PyTorch is not installed.
             NotSupportedError: If an argument of Petastorm's reader is given that has another place here.
         """
-        require("make_torch_dataloader", "petastorm", "torch")
         from .adapters.fields import require_torch_types
 
         reader = self._ordered(seed, shuffle_row_groups).petastorm_reader(
@@ -192,6 +191,7 @@ class DeltaConverter:
             **_reader_options(options, batch_size=batch_size, drop_last=drop_last, workers_count=workers_count),
         )
         require_torch_types(reader.schema)
+        require("make_torch_dataloader", "torch")
         make = data_loader_fn or _torch_loader()
         return _torch_dataloader(reader, make, batch_size, shuffling_queue_capacity)
 

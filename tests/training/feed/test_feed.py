@@ -251,7 +251,7 @@ def reading_threads() -> list[str]:
     return [
         thread.name
         for thread in threading.enumerate()
-        if type(thread).__name__ == "WorkerThread" or "lakelens" in thread.name
+        if type(thread).__name__ == "WorkerThread" or thread.name.startswith(("lakelens-read", "lakelens-decode"))
     ]
 
 

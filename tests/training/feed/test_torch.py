@@ -132,5 +132,5 @@ class TestPyTorch:
 @pytest.mark.skipif("torch" in sys.modules, reason="PyTorch is here")
 def test_without_pytorch_its_package_is_named(digits):
     converter = make_delta_converter(digits, columns=["label", "number"])
-    with pytest.raises(MissingDependencyError, match=r"make_torch_dataloader needs PyTorch.*: 'lakelens\[torch\]'"):
+    with pytest.raises(MissingDependencyError, match=r"needs PyTorch.*: pip install 'lakelens\[torch\]'"):
         converter.make_torch_dataloader()
