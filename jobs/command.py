@@ -162,7 +162,7 @@ def _interrupted(error: BaseException, interrupts: Interrupts, report: Callable[
 
 
 def _be_quiet(verbose: bool) -> None:
-    """Keeps TensorFlow's words about its start off stderr, or says everything if asked to; ranks inherit it."""
+    """Keeps TensorFlow's startup messages off stderr, or says everything if asked to; ranks inherit it."""
     if verbose:
         os.environ[VERBOSE_VARIABLE] = "1"
     elif not is_verbose():
@@ -282,7 +282,8 @@ def _open_session(master: str | None, app_name: str, settings: dict[str, str]) -
 
 def sees_the_files_of_executors(args: argparse.Namespace) -> bool:
     """Tells whether Spark is going to run in this process's own JVM, and so on this machine's files."""
-    return "PYSPARK_GATEWAY_PORT" not in os.environ and (args.master or "local").startswith("local")
+    master = key_values(args.conf, "--conf").get("spark.master", args.master) or "local"
+    return "PYSPARK_GATEWAY_PORT" not in os.environ and master.startswith("local")
 
 
 def key_values(pairs: Sequence[str], flag: str) -> dict[str, str]:

@@ -60,7 +60,7 @@ class Interrupts:
             os.close(self._stderr)
 
     def leave(self) -> None:
-        """Ends the watch of a process that ends next: a signal now ends it without a word."""
+        """Ends the watch of a process that ends next: a signal now ends it silently."""
         for number in self._handlers:
             signal.signal(number, signal.SIG_DFL)
         self._handlers, self._stderr = {}, None

@@ -14,7 +14,13 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lakelens.jobs.command import add_session_arguments, main_of, session_of, version_value
+from lakelens.jobs.command import (
+    add_session_arguments,
+    main_of,
+    sees_the_files_of_executors,
+    session_of,
+    version_value,
+)
 
 if TYPE_CHECKING:
     from lakelens.etl.image_table import ImageTable
@@ -281,9 +287,12 @@ def _edited(args: argparse.Namespace, action: str, work: Callable[[ImageTable], 
 def _session_of(args: argparse.Namespace, action: str, version: str | None = None) -> Any:
     """Opens a session once the table and the version are known to be there."""
     from lakelens.etl.log.snapshot import check_version
+    from lakelens.locations import absolute, has_scheme
 
     open_session = session_of(args, f"lakelens table {action} {args.table}")
-    check_version(args.table, _version(version))
+    # Elsewhere, and in object stores, Spark's own settings may be all that leads to the table.
+    if sees_the_files_of_executors(args) and not has_scheme(absolute(args.table)):
+        check_version(args.table, _version(version))
     return open_session()
 
 

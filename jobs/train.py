@@ -73,7 +73,6 @@ def _add_data_arguments(parser: argparse.ArgumentParser) -> None:
         "--class-name",
         action="append",
         default=[],
-        dest="class_names",
         metavar="NAME",
         help="name of label 0, 1, ... in this order, for a table that does not know them; several",
     )
@@ -151,7 +150,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         train_split=_split(args.train_split),
         validation_split=_split(args.validation_split),
         image_size=None if args.image_size is None else image_size(args.image_size),
-        class_names=args.class_names or None,
+        class_names=args.class_name or None,
         storage_options=key_values(args.storage_option, "--storage-option"),
         filters=named_values(args.filter, "--filter") or None,
         materialize=args.materialize,

@@ -34,6 +34,7 @@ GROUPED_BY = (STATUS, IGNORED, IN_QUARANTINE, schema.LABEL_NAME, STORED_CLASS)
 FILES, BYTES, LARGEST, RANK = "files", "bytes", "largest", "rank"
 
 # The end of a file's name, as RE2, Java and Python read it; names that start with a dot have none.
+MOST_SUFFIXES = 20  # that are listed of a reason: numbered files may each have one of their own
 SUFFIX = r"[^/](\.[^./]{1,20})$"
 
 
@@ -196,5 +197,7 @@ def by_reason(counted: Iterable[tuple[str, str, int]]) -> dict[str, dict[str, in
     """Orders (reason, suffix, number of files) for `Plan.ignored_suffixes`."""
     found: dict[str, dict[str, int]] = {}
     for reason, suffix, files in sorted(counted, key=lambda entry: (entry[0], -entry[2], entry[1])):
-        found.setdefault(reason, {})[suffix] = files
+        suffixes = found.setdefault(reason, {})
+        if len(suffixes) < MOST_SUFFIXES:
+            suffixes[suffix] = files
     return found

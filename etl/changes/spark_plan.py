@@ -22,6 +22,7 @@ from .ingest_plan import (
     GROUPED_BY,
     KNOWN,
     LARGEST,
+    MOST_SUFFIXES,
     RANK,
     STATUS,
     STORED_HASH,
@@ -78,6 +79,7 @@ class SparkPlan(Plan):
 
         suffix = F.lower(F.regexp_extract(schema.PATH, SUFFIX, 1))
         passed = self.frame.where(F.col(STATUS).isNull()).groupBy(IGNORED, suffix).count()
+        passed = passed.orderBy(F.desc("count")).limit(MOST_SUFFIXES * len(self.ignored))
         return by_reason((str(row[0]), row[1], row[2]) for row in passed.collect())
 
     def release(self) -> None:

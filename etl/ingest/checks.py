@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from ...errors import NotADeltaTableError, SourceNotFoundError, TableError, UnsupportedTableFeatureError
+from ...errors import NotADeltaTableError, SourceNotFoundError, TableError
 from ...locations import absolute, absolute_path, has_scheme, is_table_name
 from ..files.class_folders import Wanted, list_top
 from ..images.recipe import Recipe
@@ -40,10 +39,9 @@ def check_without_spark(location: str, request: IngestRequest) -> None:
     if is_table_name(table) or has_scheme(table):
         return
     check_place(table)
-    with contextlib.suppress(UnsupportedTableFeatureError):  # Spark reads it
-        if (configuration := _configuration(table)) is not None:
-            recipe = Recipe.of(configuration, table)
-            recipe.check_unchanged(recipe.with_changes(**request.recipe_changes), table)
+    if (configuration := _configuration(table)) is not None:
+        recipe = Recipe.of(configuration, table)
+        recipe.check_unchanged(recipe.with_changes(**request.recipe_changes), table)
 
 
 def check_place(location: str) -> None:

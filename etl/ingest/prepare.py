@@ -147,7 +147,8 @@ def prepare(user_session: SparkSession, location: str, request: IngestRequest) -
     try:
         listing, plan, columns = _plan(spark, location, transaction, request, aliases)
     except EmptySourceError as error:
-        if transaction is None or request.removed != DELETE or request.source.layout not in FOLDER_LAYOUTS:
+        is_folder = request.source.layout in FOLDER_LAYOUTS
+        if transaction is None or request.removed != DELETE or not is_folder or _has_folders(request):
             raise
         if not request.allow_loss:
             raise EmptySourceError(
@@ -223,9 +224,15 @@ def require_workers(spark: SparkSession, request: IngestRequest) -> None:
     """Checks, once a session, that Python workers can list and read images. An ingest of nothing new needs none.
 
     Raises:
-        ClusterConfigurationError: If they cannot; says what mends it.
+        ClusterConfigurationError: If they cannot; says how to fix it.
     """
     check_workers(spark, f"ingest {request.source.name}", _IMPORTED)
+
+
+def _has_folders(request: IngestRequest) -> bool:
+    """Tells whether a local folder holds folders, or links that may be broken only because a disk is not mounted."""
+    with os.scandir(absolute(str(request.source.location))) as entries:
+        return any(entry.is_dir() or entry.is_symlink() for entry in entries)
 
 
 def _emptied(spark: SparkSession, request: IngestRequest) -> Listing:

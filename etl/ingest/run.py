@@ -205,6 +205,7 @@ class _Ingest:
             refused=refused,
         )
         counted = functools.partial(_counted, self._outcome, refused)
+        ignored_suffixes = plan.ignored_suffixes() if plan.ignored else {}
         if self._removes:
             prepared.guard.add({(name, FILE_GONE): rows for name, rows in plan.gone_by_class.items()})
         stale = self._stale_rows()
@@ -235,7 +236,7 @@ class _Ingest:
             new_classes=() if committed.version is None else prepared.new_classes,
             batch_id=self._batch_id,
             committed=committed.version is not None,
-            ignored_suffixes=plan.ignored_suffixes() if plan.ignored else {},
+            ignored_suffixes=ignored_suffixes,
         )
         return result, committed.added
 

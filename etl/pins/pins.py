@@ -133,17 +133,29 @@ def track(
         tracking_uri: MLflow store of the run; the note counts until the run is deleted there.
         since: When the run began; now by default.
     """
-    name = re.sub(r"[^A-Za-z0-9_.-]", "_", f"{version}-{run_id}")
     with no_vacuum(location, storage_options) as require:
-        written = now()
-        began = written if since is None else since.isoformat(timespec="seconds")
-        record: dict[str, Any] = {"version": version, "run_id": run_id, "created": began, "renewed": written}
-        if tracking_uri is not None:
-            record["tracking_uri"] = without_password(tracking_uri)
-        if while_running:
-            record["process"] = this_process()
-        write_record(location, TRACKED, name, record, storage_options)
+        _write_note(location, version, run_id, storage_options, while_running, tracking_uri, since)
         require()
+
+
+def _write_note(
+    location: str,
+    version: int,
+    run_id: str,
+    storage_options: Options,
+    while_running: bool,
+    tracking_uri: str | None,
+    since: datetime | None,
+) -> None:
+    written = now()
+    began = written if since is None else since.isoformat(timespec="seconds")
+    record: dict[str, Any] = {"version": version, "run_id": run_id, "created": began, "renewed": written}
+    if tracking_uri is not None:
+        record["tracking_uri"] = without_password(tracking_uri)
+    if while_running:
+        record["process"] = this_process()
+    name = re.sub(r"[^A-Za-z0-9_.-]", "_", f"{version}-{run_id}")
+    write_record(location, TRACKED, name, record, storage_options)
 
 
 def untrack(location: str, run_id: str, storage_options: Options = None) -> int:
@@ -179,22 +191,20 @@ def untrack_older(location: str, age: timedelta, storage_options: Options = None
         return remove_all(old, storage_options)
 
 
-def tracked(location: str, storage_options: Options = None) -> dict[int, list[str]]:
-    """Run ids by the version that they have read; notes that protect nothing any more are removed."""
-    runs: dict[int, list[str]] = {}
-    for note in tracked_notes(location, storage_options):
-        runs.setdefault(note.version, []).append(note.name)
-    return runs
-
-
-def tracked_notes(location: str, storage_options: Options = None) -> list[Note]:
+def tracked_notes(location: str, storage_options: Options = None, *, asks_mlflow: bool = True) -> list[Note]:
     """The runs that protect versions, with the times at which they began.
 
     Removes the notes of processes that have ended without finishing, and of runs that MLflow has deleted.
+
+    Args:
+        location: The table's path or URI.
+        storage_options: Access to an object store.
+        asks_mlflow: Whether to ask the runs' MLflow stores, which takes a request for each run.
     """
     records = read_all(location, TRACKED, storage_options)
     over = {file for file, record in records.items() if _is_over(record)}
-    over |= _of_deleted_runs({file: record for file, record in records.items() if file not in over})
+    if asks_mlflow:
+        over |= _of_deleted_runs({file: record for file, record in records.items() if file not in over})
     with contextlib.suppress(OSError):  # who may not write here reads the others' notes all the same
         remove_all(over, storage_options)
     kept = [record for file, record in records.items() if file not in over]
@@ -253,7 +263,8 @@ def tracking(
         if time.monotonic() - written >= _RENEW_S:
             written = time.monotonic()
             with contextlib.suppress(OSError, TableError):  # the next call tries again, long before the note is over
-                note(run_id, while_running=True, since=since)
+                # Without the lock: the note that is there protects the version, and a VACUUM may take its time.
+                _write_note(location, version, run_id, storage_options, True, tracking_uri, since)
 
     try:
         yield renew

@@ -1,4 +1,4 @@
-"""How a version differs from another one, for its profile: rows that came and went, and what each class lost or won."""
+"""How two versions differ, for a profile: rows that came and went, and what each class lost or gained."""
 
 from __future__ import annotations
 

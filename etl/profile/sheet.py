@@ -9,7 +9,7 @@ from typing import Any
 from PIL import Image, ImageDraw, ImageFont
 
 from .data import Sample, TableProfile
-from .names import find_font, readable_names
+from .names import drawable, find_font, readable_names
 
 _CELL, _CAPTION, _GAP, _MARGIN = 110, 18, 8, 16
 _COLUMNS = 11
@@ -60,7 +60,7 @@ def _place(index: int, side: int) -> int:
 def _fitting(names: Sequence[str | None], font: Any, cells: int) -> list[str]:
     """Shortens names together until the widest one fits above so many cells."""
     most = cells * (_CELL + _GAP) - _GAP
-    length = max(2, min(_LONGEST_CAPTION, max(len(name or "") for name in names)))
+    length = max(2, min(_LONGEST_CAPTION, max(len(drawable(name)) for name in names)))
     texts = readable_names(names, length)
     while length > 2 and max(map(font.getlength, texts)) > most:
         length -= 1

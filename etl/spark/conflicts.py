@@ -61,6 +61,6 @@ def _conflict_of(error: Exception, read: str) -> TableConflictError | None:
 
 
 def wait_for_others(attempt: int) -> None:
-    """Waits before an attempt, the first of which is 0: longer after each conflict, and never as long as another."""
+    """Waits before an attempt, the first of which is 0: for a random time, which may be longer after each conflict."""
     if attempt:
         time.sleep(random.uniform(0, min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2**attempt)))  # noqa: S311  no secret

@@ -78,7 +78,7 @@ def failure_of(report: str, location: str, within: str | None = None) -> Lakelen
         )
     if lacks_bucket(report):
         return no_bucket(location)
-    is_ours = within is None or within in report or quote(within) in report
+    is_ours = within is None or f"{within}/" in report or f"{quote(within)}/" in report
     if is_ours and _MISSING_FILE.search(report):
         return VersionFilesMissingError(
             f"{location}: a data file of this version is gone, removed by VACUUM or by hand. Take a version whose "

@@ -27,23 +27,28 @@ class Protection:
     since: datetime | None
 
 
-def protections(location: str, storage_options: Mapping[str, str] | None = None) -> list[Protection]:
+def protections(
+    location: str, storage_options: Mapping[str, str] | None = None, *, asks_mlflow: bool = True
+) -> list[Protection]:
     """Lists what protects which version since when: by version, pins first.
 
-    A run whose process ended without finishing it protects nothing, nor does one that MLflow has deleted.
+    A run whose process ended without finishing it protects nothing, nor does one that MLflow has deleted, where it is
+    asked.
     """
     notes = {
         "pin": pins.pin_notes(location, storage_options),
-        "run": pins.tracked_notes(location, storage_options),
+        "run": pins.tracked_notes(location, storage_options, asks_mlflow=asks_mlflow),
     }
     found = [Protection(note.version, f"{kind} {note.name}", note.since) for kind in notes for note in notes[kind]]
     return sorted(found, key=lambda one: (one.version, one.by))
 
 
-def protected_versions(location: str, storage_options: Mapping[str, str] | None = None) -> dict[int, tuple[str, ...]]:
+def protected_versions(
+    location: str, storage_options: Mapping[str, str] | None = None, *, asks_mlflow: bool = True
+) -> dict[int, tuple[str, ...]]:
     """Names what protects each version: `pin <name>` and `run <id>`."""
     reasons: dict[int, list[str]] = {}
-    for one in protections(location, storage_options):
+    for one in protections(location, storage_options, asks_mlflow=asks_mlflow):
         reasons.setdefault(one.version, []).append(one.by)
     return {version: tuple(by) for version, by in reasons.items()}
 

@@ -76,12 +76,13 @@ def vacuum(
     """
     _check_retention(retention_hours, allow_short_retention)
     latest = open_snapshot(location, None, storage_options)
+    pins.tracked_notes(latest.location, storage_options)  # asks MLflow before the lock, which others wait for
     with contextlib.ExitStack() as writing:
         require_lock = None
         if not dry_run:
             writing.enter_context(pins.writing_to(latest.location))
             require_lock = writing.enter_context(pins.no_new_pins(latest.location, storage_options))
-        protected = protected_versions(latest.location, storage_options)
+        protected = protected_versions(latest.location, storage_options, asks_mlflow=False)
         files_by_version = {
             version: _files_of(latest.location, version, by, storage_options) for version, by in protected.items()
         }

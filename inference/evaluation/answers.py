@@ -49,8 +49,12 @@ def predicted_now(
     ddl = ", ".join([PASSED_DDL, *(f"{_SLICE.format(i)} STRING" for i in range(len(slices))), PREDICTION_DDL])
     with image_progress(f"evaluate {source.name}", source.rows or 0) as count_file:
         rows = _ranked(images.mapInArrow(prediction_task(shipped, count_file), ddl), len(slices)).persist()
-        with bounded_arrow_batches(spark, arrow_rows(batch_bytes, source.mean_row_bytes)):
-            rows.count()
+        try:
+            with bounded_arrow_batches(spark, arrow_rows(batch_bytes, source.mean_row_bytes)):
+                rows.count()
+        except BaseException:
+            rows.unpersist()
+            raise
     try:
         yield rows
     finally:

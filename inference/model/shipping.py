@@ -43,6 +43,7 @@ class ShippedModel:
         batch_bytes: Most bytes of one batch of float32 input.
         custom_objects: The user's own layers by name.
         custom_digest: Digest of these objects as the driver sent them; in each task they are other objects.
+        is_quiet: Whether what TensorFlow writes to stderr while it starts is dropped.
     """
 
     archive: str
@@ -50,6 +51,7 @@ class ShippedModel:
     batch_bytes: int
     custom_objects: Mapping[str, Any] = field(default_factory=dict)
     custom_digest: str = ""
+    is_quiet: bool = False
 
     def predictor(self) -> Predictor:
         """Loads the model, or gives the one that this process has loaded before. Call it in a task.
@@ -74,7 +76,7 @@ class ShippedModel:
                     f"{archive} holds the checkpoint {checkpoint.digest}, {self.digest} was sent; "
                     "something on this executor has replaced it. Start the job again in a new Spark application"
                 )
-            _prepare_process(threads)
+            _prepare_process(threads, self.is_quiet)
             return build_predictor(checkpoint, self.batch_bytes, threads, self.custom_objects)
 
 
@@ -104,7 +106,9 @@ def ship(
     if not any(uri.rsplit("/", 1)[-1] == name for uri in context.listFiles):
         context.addFile(str(archive))
     custom = dict(sorted((custom_objects or {}).items()))
-    return ShippedModel(name, model.digest, batch_bytes, custom, _digest_of(custom))
+    # An executor elsewhere has a log of its own, where a start that fails has to be told.
+    is_quiet = context.master.startswith("local") and not is_verbose()
+    return ShippedModel(name, model.digest, batch_bytes, custom, _digest_of(custom), is_quiet)
 
 
 def prediction_task(
@@ -170,9 +174,6 @@ def _task_cores() -> int:
 @contextlib.contextmanager
 def _quiet_stderr() -> Iterator[None]:
     """Drops what TensorFlow writes while it starts, as it looks for GPUs; no level of its log rules all of that."""
-    if is_verbose():
-        yield
-        return
     kept, silent = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(silent, 2)
     try:
@@ -183,14 +184,14 @@ def _quiet_stderr() -> Iterator[None]:
         os.close(silent)
 
 
-def _prepare_process(threads: int) -> None:
+def _prepare_process(threads: int, is_quiet: bool) -> None:
     """Lets TensorFlow use the task's cores and no more, and a GPU's memory as it needs it.
 
     By default it takes a thread per core of the machine in every worker, and all memory of every GPU.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     lazy_imports.install()
-    with _quiet_stderr():
+    with _quiet_stderr() if is_quiet else contextlib.nullcontext():
         _start_tensorflow(threads)
 
 

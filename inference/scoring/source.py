@@ -247,14 +247,15 @@ class ScoredTable:
         return columns
 
     def _number_of(self, name: Column) -> Column:
-        """Gives the number of a class by its name; null where the table's property does not number it."""
+        """Gives the number of a class by its name; else the number that the text is, or null."""
         from pyspark.sql import functions
 
+        number = functions.when(name.rlike("^[0-9]{1,9}$"), name.cast("int"))
         labels = labels_of(self.configuration)
         if not labels:
-            return functions.lit(None)
+            return number
         pairs = [functions.lit(value) for pair in labels.items() for value in pair]
-        return functions.create_map(*pairs)[name]
+        return functions.coalesce(functions.create_map(*pairs)[name], number)
 
 
 def open_scored_table(

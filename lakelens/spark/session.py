@@ -214,16 +214,19 @@ def _started(builder: SparkSession.Builder, master: str) -> SparkSession:
         output = start_jvm(builder._options)
         with _handler_kept():
             spark = builder.getOrCreate()
-    except (PySparkException, Py4JJavaError) as error:
+    except BaseException as error:
         if output is not None:
             output.show()
+        if not isinstance(error, (PySparkException, Py4JJavaError)):
+            raise
         why = error.java_exception.toString() if isinstance(error, Py4JJavaError) else str(error)
         raise SessionError(
             f"Spark does not start on master {master!r} with the settings that it was given ({why}); what it said of "
             "them is on stderr. Correct the master or the setting"
         ) from error
-    if output is not None:
-        output.pass_on()
+    finally:
+        if output is not None:
+            output.pass_on()  # the JVM may serve another session
     return spark
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import platform
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 _MOST_ASKED = 16
 _MAX_REASON_CHARACTERS = 500
 # What was found in order: application, interpreter and packages.
+_checking = threading.Lock()
 _checked: set[tuple[str, str, tuple[str, ...]]] = set()
 
 
@@ -35,20 +37,25 @@ def check_workers(spark: SparkSession, call: str, modules: Sequence[str]) -> Non
         modules: What it imports there, such as `PIL`.
 
     Raises:
-        ClusterConfigurationError: If Python or lakelens differs or is missing there, or a module; says what mends it.
+        ClusterConfigurationError: If Python or lakelens differs or is missing there, or a module; says how to fix it.
     """
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
     ship_wheel(spark)
     context = spark.sparkContext
     key = (context.applicationId, context.pythonExec, tuple(modules))
-    if key in _checked:
-        return
+    with _checking:  # one at a time: each sets Spark's log level, and sets it back
+        if key not in _checked:
+            _ask(context, call, tuple(modules))
+            _checked.add(key)
+
+
+def _ask(context: SparkContext, call: str, modules: tuple[str, ...]) -> None:
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
     tasks = max(1, min(context.defaultParallelism, _MOST_ASKED))
     try:
         with _without_stacks(context):
-            answers = context.parallelize(range(tasks), tasks).mapPartitions(_question(tuple(modules))).collect()
+            answers = context.parallelize(range(tasks), tasks).mapPartitions(_question(modules)).collect()
     except (Py4JError, PySparkException) as error:
         problem = problem_in(str(error))
         if problem is None:
@@ -62,7 +69,6 @@ def check_workers(spark: SparkSession, call: str, modules: Sequence[str]) -> Non
             found = f"{where} cannot import {missing}; install there what the driver has: {_INSTALL}"
         if found is not None:
             raise ClusterConfigurationError(f"{call}: {found}")
-    _checked.add(key)
 
 
 def difference(where: str, python: str, version: str | None) -> str | None:
@@ -94,7 +100,7 @@ def problem_in(text: str) -> str | None:
     """Finds in Spark's account of a failed job that the workers lack lakelens or run another Python.
 
     Returns:
-        A sentence that says what mends it; None if it is something else.
+        A sentence that says how to fix it; None if it is something else.
     """
     import lakelens
 

@@ -31,7 +31,7 @@ class Display(Protocol):
         """Shows the state: a line for each running trial, and the summary last.
 
         Args:
-            lines: They.
+            lines: One for each running trial, then the summary.
             last: Shows them now, for they stay.
         """
 

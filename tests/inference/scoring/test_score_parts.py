@@ -83,7 +83,7 @@ def test_a_model_that_fails_on_the_way_fails_the_scoring_and_no_row(spark, table
     kept = read(tmp_path / "predictions")
     assert 0 < len(kept) < ROWS
     assert {one["error"] for one in kept} == {None}
-    assert pins.tracked(str(table)) == {}
+    assert pins.tracked_notes(str(table)) == []
     (tmp_path / "watching" / "device_gone").unlink()
     result = score(*given, custom_objects=custom, rows_per_commit=PART)
     assert (result.scored, result.skipped, result.errors) == (ROWS - len(kept), len(kept), 0)
@@ -182,7 +182,7 @@ def test_a_killed_scoring_job_loses_only_the_part_that_it_was_at(checkpoint, tmp
         assert list(pins.tracked(str(table))) == [0], (tmp_path / "log").read_text()
         os.killpg(job.pid, signal.SIGKILL)
         job.wait()
-    assert pins.tracked(str(table)) == {}
+    assert pins.tracked_notes(str(table)) == []
     kept = read(predictions)
     assert 0 < len(kept) < rows
     done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -157,7 +157,7 @@ def test_a_table_that_grows_during_the_run_changes_nothing_and_latest_is_recorde
     (used,) = run.inputs.dataset_inputs
     assert '"delta_table_version": 0' in used.dataset.source
     assert '"num_rows": 111' in used.dataset.profile
-    assert pins.tracked(str(table))[0] == [result.run_id]
+    assert [note.name for note in pins.tracked_notes(str(table))] == [result.run_id]
     kept = open_checkpoint(result.checkpoint)
     assert (kept.digest, kept.metadata["version"]) == (result.digest, 0)
     code = Path(open_client(store_of(grown.folder)).download_artifacts(result.run_id, "code/tiny.py")).read_text()
@@ -238,7 +238,7 @@ def test_one_rank_and_two_ranks_train_the_same_model(grown, read_only):
 def test_a_table_that_may_only_be_read_is_trained_on_with_a_warning(read_only):
     assert (read_only.result.version, read_only.result.epochs) == (0, 2)
     assert f"{read_only.table} cannot be written ([Errno 13] Permission denied" in read_only.log
-    assert pins.tracked(str(read_only.table)) == {}
+    assert pins.tracked_notes(str(read_only.table)) == []
 
 
 KILLED = """
@@ -270,7 +270,7 @@ def test_rank_0_killed_while_it_writes_a_checkpoint_leaves_the_last_whole_one(tr
     (kept,) = list_checkpoints(folder)
     assert kept.metadata["epoch"] == 1
     assert [path.name for path in folder.iterdir()] == [kept.name]
-    assert pins.tracked(str(table)) == {}
+    assert pins.tracked_notes(str(table)) == []
 
 
 @pytest.mark.usefixtures("store")
@@ -282,7 +282,7 @@ def test_a_misspelt_hyperparameter_is_the_callers_error_and_the_run_says_so(trai
     assert run.info.status == "FAILED"
     assert run.data.tags[FAILURE_TAG].startswith("TrialError: the Trial never asks for hyperparameter 'lerning_rate'")
     assert list((tmp_path / "checkpoints").iterdir()) == []
-    assert pins.tracked(str(table)) == {}
+    assert pins.tracked_notes(str(table)) == []
 
 
 KILLED_AT_THE_END = """
