@@ -48,8 +48,7 @@ class Ended:
 
     @property
     def result(self) -> dict[str, Any]:
-        (line,) = self.stdout
-        found: dict[str, Any] = json.loads(line)
+        found: dict[str, Any] = json.loads(self.stdout[-1])
         return found
 
 
@@ -171,3 +170,39 @@ def test_a_training_ends_by_a_signal_at_any_moment(tmp_path: Path) -> None:
             if ended.result["error"] == "TrainingPaused":
                 run = ended.result["message"].split()[1]
                 assert run_until(tmp_path, ["train", "--resume", run, *train[-2:]]).code == 0
+
+
+@pytest.mark.long
+@pytest.mark.spark
+@pytest.mark.tensorflow
+@pytest.mark.timeout(1200)
+def test_commands_that_work_on_a_table_end_by_a_signal_and_the_next_call_completes_them(tmp_path: Path) -> None:
+    photographs(tmp_path)
+    usual = ["--master", "local[2]", "--conf=spark.ui.enabled=false", "--conf=spark.driver.memory=1g"]
+    store = ["--tracking-uri", "sqlite:///mlflow.db"]
+    assert run_until(tmp_path, ingest()).code == 0
+    train = ["train", "table", "--epochs", "1", "--validation-split", "none", "--checkpoint-dir", "models", *store]
+    model = run_until(tmp_path, train).result["checkpoint"]
+    score = ["score", model, "table", "predictions", *usual]
+    edit = ["table", "delete", "table", "label = 0", *usual]
+    evaluate = ["evaluate", model, "table@0", "--output", "pages", *usual]
+    for number, (command, moment) in enumerate(
+        [(score, worker_runs), (edit, java_runs), (evaluate, worker_runs), (score, java_runs)]
+    ):
+        by = list(CODES)[number % 2]
+        assert_ended_by(run_until(tmp_path, command, moment, by), by)
+    for command in (score, evaluate, edit):
+        done = run_until(tmp_path, command)
+        assert (done.code, done.stderr) == (0, []), (command, done)
+    rows = open_snapshot(str(tmp_path / "predictions")).rows
+    assert rows == IMAGES
+    assert open_snapshot(str(tmp_path / "table")).rows == IMAGES * 2 // 3
+
+
+@pytest.mark.spark
+def test_verbose_shows_what_is_quiet_else(tmp_path: Path) -> None:
+    photographs(tmp_path)
+    loud = run_until(tmp_path, [*ingest(), "--verbose"])
+    assert loud.code == 0
+    assert any("WARN" in line or "resolving dependencies" in line for line in loud.stderr), loud.stderr
+    assert len(loud.stdout) == 1

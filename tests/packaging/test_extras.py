@@ -209,14 +209,14 @@ def test_the_extras_that_this_environment_lacks_are_enough_once_they_are_fetched
     command += ["--constraint", str(checkout / "constraints.txt"), f"lakelens[heif,gcs,azure] @ {wheel.as_uri()}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=clean_environment)
     assert done.returncode == 0, done.stdout + done.stderr
+    drawn = "import pillow_heif; pillow_heif.register_heif_opener(); Image.new('RGB', (64, 48), 'red').save('a.heic')"
+    made.run(f"from PIL import Image; {drawn}")
     code = """
-import pillow_heif
-from PIL import Image
+from pathlib import Path
+from lakelens.etl.images.codec import decode
 from lakelens.stores.data_files import file_system
-pillow_heif.register_heif_opener()
-Image.new("RGB", (64, 48), "red").save("a.heic")
 key = {"AZURE_STORAGE_ACCOUNT_KEY": "c2VjcmV0"}
-print(Image.open("a.heic").size, file_system("gs://bucket/a", {"fsspec.token": "anon"})[1])
+print(decode(Path("a.heic").read_bytes()).size, file_system("gs://bucket/a", {"fsspec.token": "anon"})[1])
 print(file_system("abfss://container@account.dfs.core.windows.net/a", key)[1])
 """
     assert made.run(code).splitlines() == ["(64, 48) bucket/a", "container/a"]

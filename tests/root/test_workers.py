@@ -19,6 +19,7 @@ import lakelens
 from lakelens.errors import SessionError
 from lakelens.spark.java import find_java
 from lakelens.spark.workers import difference
+from lakelens.training.checkpoints.checkpoint import write_checkpoint
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -52,6 +53,11 @@ for name, python in {others!r}.items():
 spark.sparkContext.pythonExec = {bare!r}
 spark.sparkContext.addPyFile({archive!r})
 found["sent"] = said(ingest)
+model = {model!r}
+spark.sparkContext.pythonExec = "/no/such/python"
+found["udf"] = said(lambda: lakelens.predict_udf(spark, model))
+found["score"] = said(lambda: lakelens.score(spark, model, "table", "predictions"))
+spark.sparkContext.pythonExec = {bare!r}
 found["module"] = said(lambda: check_workers(spark, "a UDF", ("no_such_module",)))
 print(json.dumps(found))
 """
@@ -106,8 +112,18 @@ def test_workers_without_this_lakelens_are_found_before_an_ingest_and_the_messag
     python = another_python()
     if python is not None:
         others["python"] = python
+    model = write_checkpoint(
+        tmp_path / "models",
+        files={"model.keras": lambda path: path.touch()},
+        metadata={"input": {"height": 16, "width": 16, "channels": 3}},
+        name="never-loaded",
+    )
     script = NOTEBOOK.format(
-        checkout=str(CHECKOUT), bare=str(bare_python), others=others, archive=str(archive_of_checkout(tmp_path))
+        checkout=str(CHECKOUT),
+        bare=str(bare_python),
+        others=others,
+        archive=str(archive_of_checkout(tmp_path)),
+        model=str(model.path),
     )
     variables = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYSPARK_PYTHON")}
     done = subprocess.run(
@@ -126,6 +142,8 @@ def test_workers_without_this_lakelens_are_found_before_an_ingest_and_the_messag
         "old": ("has lakelens 0.0.9, the driver", "addPyFile("),
         "none": ("Spark runs no Python worker on /no/such/python", "PYSPARK_PYTHON"),
         "python": ("another Python than the driver", "PYSPARK_PYTHON"),
+        "udf": (f"scoring with {model.path}", "Spark runs no Python worker on /no/such/python"),
+        "score": (f"scoring with {model.path}", "Spark runs no Python worker on /no/such/python"),
         "module": ("a UDF: ", "cannot import no_such_module"),
     }.items():
         if name in found:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -176,3 +177,8 @@ def record_outcome(writer: RunWriter, outcome: SegmentOutcome, checkpoint: Check
             writer.finish()
     except TrackingError as error:
         raise TrackingError(f"{error}. The training has ended; its best checkpoint is {checkpoint.path}") from error
+    except OSError as error:
+        raise CheckpointError(
+            f"the model cannot be written to {tempfile.gettempdir()} ({error}); free space there, or set TMPDIR. The "
+            f"training has ended; its best checkpoint is {checkpoint.path}"
+        ) from error

@@ -11,6 +11,7 @@ from colours import NAMES, image_of, mixed_model, mixer, read, row, save, write_
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import functions
 
+from lakelens import progress
 from lakelens.errors import InvalidArgumentError, NotADeltaTableError, NotAnImageTableError, PredictionsSchemaError
 from lakelens.inference.model.references import resolve_model
 from lakelens.inference.model.shipping import ship
@@ -36,6 +37,21 @@ def given(number: int) -> tuple:
     return row(number, split="test" if number % 2 else "train", **more.get(number, {}))
 
 
+def shown_counts(patch: pytest.MonkeyPatch) -> dict[str, float]:
+    """What is shown last of each job that starts: (images, of so many), and the bad ones."""
+    counts: dict[str, float] = {}
+
+    class Shown(progress.ImageLines):
+        def reached(self, place, images, total):
+            counts.update(images=images, total=total)
+
+        def measured(self, name, value):
+            counts[name] = value
+
+    patch.setattr(progress, "ImageLines", Shown)
+    return counts
+
+
 @pytest.fixture(scope="module")
 def story(spark, checkpoint, tmp_path_factory):
     """Two versions of a table, the first scored twice.
@@ -46,7 +62,9 @@ def story(spark, checkpoint, tmp_path_factory):
     root = tmp_path_factory.mktemp("scored")
     table, predictions, copy = root / "images", root / "predictions", root / "copy"
     write_table(table, [given(number) for number in range(FIRST)])
-    told = {"first": score(spark, checkpoint.path, table, predictions)}
+    with pytest.MonkeyPatch.context() as patch:
+        shown = shown_counts(patch)
+        told = {"first": score(spark, checkpoint.path, table, predictions), "shown": shown}
     told["again"] = score(spark, checkpoint.path, table, predictions, 0)
     rows = [one for one in read(predictions) if one["path"] != given(LEFT_OUT)[0]]
     kinds = pa.schema(DeltaTable(str(predictions)).schema().to_arrow())
@@ -81,6 +99,10 @@ def test_reused_python_workers_load_a_model_once_and_a_corrected_class_of_the_sa
     assert {name for _, _, name in corrected} == {"red"}
     for tasks in (first + again, corrected):
         assert sum(loads for _, loads, _ in tasks) <= len({worker for worker, _, _ in tasks})
+
+
+def test_the_images_that_are_done_and_bad_are_shown_meanwhile(story):
+    assert story["shown"] == {"images": FIRST, "total": FIRST, "bad": len(BAD)}
 
 
 def test_each_row_is_scored_once_and_says_by_what(story, checkpoint):

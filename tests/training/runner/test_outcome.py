@@ -237,3 +237,14 @@ def test_the_last_hundred_lines_are_kept():
     job.record(RankEvent(0, "raised", VALUE_ERROR), 1.0)
     error = job.error(job.failure(2.0))
     assert error.log == [str(number) for number in range(150, 250)]
+
+
+def test_an_error_about_the_machine_is_one_sentence_and_one_about_code_has_its_traceback():
+    full = {**VALUE_ERROR, "type": "lakelens.errors.CheckpointError", "message": "no space"}
+    wrong = {**VALUE_ERROR, "type": "lakelens.errors.InvalidArgumentError", "message": "batch_size=0"}
+    for raised, has_traceback in ((full, False), (wrong, True), (VALUE_ERROR, True)):
+        job = record((1.0, 0, "line", {"stream": "stdout", "text": "epoch 1"}), (1.0, 0, "raised", raised))
+        error = job.error(job.failure(2.0))
+        assert ("Traceback" in str(error), "epoch 1" in str(error)) == (has_traceback, has_traceback)
+        assert f"raised {raised['type']}: {raised['message']}" in str(error)
+        assert error.traceback == raised["traceback"]

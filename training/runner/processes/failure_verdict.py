@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ....errors import RankFailedError
-from .failure_words import describe_end, describe_raised, signal_name
+from .failure_words import describe_end, describe_raised, signal_name, tells_of_the_machine
 from .rank_record import RankEvent, RankRecord
 
 # A death is reported within milliseconds, but after the connection errors that it causes elsewhere.
@@ -220,7 +220,10 @@ class JobRecord:
     # --- the error ------------------------------------------------------------------------------------------------
 
     def error(self, failure: Failure) -> RankFailedError:
-        """Makes the error of a failure: the user's traceback first, then which rank, where, why, and its last lines."""
+        """Makes the error of a failure: the user's traceback first, then which rank, where, why, and its last lines.
+
+        Where an error of lakelens tells of the machine, as of a full disk, no code is to blame: that sentence is all.
+        """
         rank = self.ranks[failure.rank]
         shown = rank.raised["traceback"].rstrip() if failure.reason == "raised" and rank.raised else None
         size = len(self.ranks)
@@ -234,8 +237,9 @@ class JobRecord:
             else ""
         )
         end = rank.ended or {}
+        parts = (sentence,) if shown and tells_of_the_machine(rank.raised or {}) else (shown, sentence, tail)
         return RankFailedError(
-            "\n\n".join(part for part in (shown, sentence, tail) if part),
+            "\n\n".join(part for part in parts if part),
             rank=rank.rank,
             host=rank.host,
             reason=failure.reason,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 from typing import Any
 
+from .... import errors
+
 # What another rank's failure looks like from the ranks that waited for it: Horovod's and Gloo's own words.
 _CONSEQUENCE_TYPES = frozenset({"HorovodInternalError"})
 _CONSEQUENCE_WORDS = (
@@ -37,6 +39,13 @@ def describe_raised(raised: dict[str, Any]) -> str:
     if str(raised.get("type")).rpartition(".")[2] in _REFUSED_MEMORY:
         return f"{text.rstrip(': ')} (out of memory: use smaller batches, or give each rank more memory)"
     return text
+
+
+def tells_of_the_machine(raised: dict[str, Any]) -> bool:
+    """Whether what a rank raised is an error of lakelens, and not about how it was called."""
+    module, _, name = str(raised.get("type")).rpartition(".")
+    kind = getattr(errors, name, None) if module == errors.__name__ else None
+    return isinstance(kind, type) and not issubclass(kind, errors.UsageError)
 
 
 # Python's, and TensorFlow's of a GPU or of its own allocator.
