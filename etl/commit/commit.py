@@ -22,6 +22,7 @@ from ..log.table_columns import open_columns
 from ..model import schema
 from ..spark.catalog import read_table
 from ..spark.conflicts import conflicts_named
+from ..spark.local_frames import active_session
 from ..spark.path_forms import array_in_one_form, column_in_one_form
 from .public_commit import PublicTransaction, create_by_public_writer
 from .transaction import APPLICATION_ID, Batch, Committed, Transaction
@@ -124,7 +125,11 @@ class _DeltaTransaction:
         others = [files[name] for name, count in counts.items() if _number_of_rows(files[name]) != count]
         kept: list[Any] = []
         if others:
-            frame = self._log.createDataFrame(self._transaction.snapshot(), self._sequence(others), False, self._none)
+            # Delta writes files by the settings of the session that was active when it made the frame.
+            with active_session(self._spark):
+                frame = self._log.createDataFrame(
+                    self._transaction.snapshot(), self._sequence(others), False, self._none
+                )
             # Broadcast, because the other side of the join has the images.
             rest = DataFrame(frame, self._spark).withColumn(_KEY, column_in_one_form(schema.PATH))
             stale = F.broadcast(stale.withColumnRenamed(schema.PATH, _KEY))

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from lakelens.errors import InvalidArgumentError, LakelensError
-from lakelens.jobs import command
+from lakelens.jobs import command, interrupts
 from lakelens.jobs.cli import COMMANDS, build_parser, main
 from lakelens.jobs.command import execute, key_values, main_of, version_value
 from lakelens.jobs.etl import fractions
@@ -117,7 +117,10 @@ def test_an_interrupt_ends_with_the_shell_convention(capsys: pytest.CaptureFixtu
     assert last_line(capsys) == {"error": "KeyboardInterrupt", "message": "interrupted by SIGINT"}
 
 
-def test_a_terminated_job_lets_go_of_what_it_holds(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_terminated_job_lets_go_of_what_it_holds(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(interrupts, "end_jvm", lambda: None)  # of this process, which other tests work with
     released: list[bool] = []
 
     def run(_: argparse.Namespace) -> dict[str, Any]:

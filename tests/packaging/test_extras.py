@@ -46,7 +46,7 @@ NEEDS = {
     "lakelens.stores.data_files.file_system('gs://bucket/table', None)": "gcs",
     "lakelens.stores.data_files.file_system('abfss://c@a.dfs.core.windows.net/t', None)": "azure",
     "lakelens.make_delta_converter('table').make_tf_dataset()": "feed,training",
-    "lakelens.make_delta_converter('table').make_torch_dataloader()": "feed,torch",
+    "lakelens.make_delta_converter('table').make_torch_dataloader()": "feed",
     "lakelens.decode_images(8, 8)": "feed",
     "lakelens.ImageTable(None, 'table').profile()": "search",
     "lakelens.train('table')": "training",

@@ -71,6 +71,12 @@ def lakelens_threads() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if thread.name.startswith("lakelens-")}
 
 
+def feed_threads() -> list[str]:
+    """Names of the threads that read, decode and transform for feeds."""
+    begin = ("lakelens-read", "lakelens-decode", "lakelens-transform")
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith(begin)]
+
+
 @dataclass
 class Watch:
     """A job's environment, by which its processes are found, and what is left of it."""

@@ -195,12 +195,12 @@ def _write(spark: SparkSession, identity: VersionIdentity, location: str) -> int
     """Writes the version's rows as one commit; gives their number as Spark counts them in the original."""
     from ...etl.spark.catalog import naming_driver
     from ...etl.spark.failures import failures_named
+    from ...etl.spark.local_frames import active_session
     from ...etl.spark.writing_session import writing_session
 
     session = writing_session(spark)
     # Delta looks for the session of the thread, and a thread of the user's own has none.
-    session.sparkContext._jvm.SparkSession.setActiveSession(session._jsparkSession)
-    try:
+    with active_session(session):
         with naming_driver(identity.location):
             frame = session.read.format("delta").option("versionAsOf", identity.version).load(identity.location)
             rows = frame.count()
@@ -217,8 +217,6 @@ def _write(spark: SparkSession, identity: VersionIdentity, location: str) -> int
         )
         with failures_named(identity.location), naming_driver(location):
             writer.option("userMetadata", json.dumps(note)).save(location)
-    finally:
-        spark.sparkContext._jvm.SparkSession.setActiveSession(spark._jsparkSession)
     return int(rows)
 
 

@@ -261,10 +261,11 @@ def test_the_layout_is_made_for_the_feed(story):
     assert "image" not in statistics["minValues"]
     assert statistics["minValues"]["path"].startswith("file:///")
     assert set(add["partitionValues"]) == {"split"}
-    file = pq.ParquetFile(next(Path(table.location).glob("split=*/*.parquet")))
-    column = file.metadata.row_group(0).column(file.schema_arrow.get_field_index("image"))
-    assert column.compression == "UNCOMPRESSED"
-    assert not any("DICTIONARY" in encoding for encoding in column.encodings)
+    for path in Path(table.location).glob("split=*/*.parquet"):
+        file = pq.ParquetFile(path)
+        column = file.metadata.row_group(0).column(file.schema_arrow.get_field_index("image"))
+        assert column.compression == "UNCOMPRESSED"
+        assert not any("DICTIONARY" in encoding for encoding in column.encodings)
 
 
 def test_the_recipe_of_a_table_is_fixed(story):

@@ -12,6 +12,7 @@ import pytest
 from coloured_tables import CLASSES, coloured_table
 from deltalake import DeltaTable, write_deltalake
 from feed_tables import HEIGHT, WIDTH, write_layout
+from leftovers import feed_threads
 
 import lakelens
 from lakelens import DeltaFeed, HorovodRunner, ImageTable, make_delta_converter
@@ -169,11 +170,10 @@ def test_an_error_of_the_feed_is_raised_as_what_it_is(tmp_path):
 
 
 def test_leaving_a_dataset_in_the_middle_ends_its_threads(converter):
-    import threading
 
     with converter.make_tf_dataset(batch_size=2) as dataset:
         next(iter(dataset))
-    assert [thread.name for thread in threading.enumerate() if "lakelens" in thread.name] == []
+    assert feed_threads() == []
 
 
 def test_keras_trains_on_a_version_with_petastorms_code(tmp_path):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
-import threading
 import time
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -16,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from feed_tables import HEIGHT, WIDTH, append, colour_of, flat, image_rows, labels_of, real, write_layout
+from leftovers import feed_threads
 
 from lakelens import DeltaFeed
 from lakelens.errors import (
@@ -247,24 +247,16 @@ def test_rank_and_size_are_found_from_the_running_job(feed, monkeypatch):
     assert labels_of(feed.as_dataset(16)) == labels_of(feed.as_dataset(16, 1, 2))
 
 
-def reading_threads() -> list[str]:
-    return [
-        thread.name
-        for thread in threading.enumerate()
-        if type(thread).__name__ == "WorkerThread" or thread.name.startswith(("lakelens-read", "lakelens-decode"))
-    ]
-
-
 def assert_no_thread_is_left() -> None:
     deadline = time.monotonic() + 10
-    while reading_threads() and time.monotonic() < deadline:
+    while feed_threads() and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert reading_threads() == []
+    assert feed_threads() == []
 
 
 def test_threads_end_with_the_dataset_after_a_break_an_error_and_the_end(feed):
     for _ in feed.as_dataset(16, epochs=None):
-        assert reading_threads()
+        assert feed_threads()
         break
     assert_no_thread_is_left()
     list(feed.as_dataset(16))

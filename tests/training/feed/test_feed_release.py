@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -13,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from feed_tables import append, image_rows, write_layout
+from leftovers import feed_threads
 
 from lakelens import DeltaFeed
 from lakelens.errors import BadRowError, VersionFilesMissingError
@@ -57,25 +57,21 @@ def without_garbage_collection() -> Iterator[None]:
     gc.enable()
 
 
-def threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if "lakelens" in thread.name]
-
-
 def held() -> list[str]:
     return [kind.__name__ for kind in (type(item) for item in gc.get_objects()) if kind in HELD]
 
 
 def assert_all_is_let_go() -> None:
     deadline = time.monotonic() + 20
-    while (threads() or held()) and time.monotonic() < deadline:
+    while (feed_threads() or held()) and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert threads() == []
+    assert feed_threads() == []
     assert held() == []
 
 
 def first_of(batches: Iterable[Any]) -> None:
     for _ in batches:
-        assert threads()
+        assert feed_threads()
         break
 
 
@@ -112,7 +108,7 @@ def test_arrays_let_go_after_a_break_an_error_and_the_end(feed, damaged, vanishe
 def test_threads_end_while_an_error_of_the_feed_is_still_held(damaged):
     with pytest.raises(BadRowError) as caught:
         list(damaged.as_numpy(8, 0, 1))
-    assert threads() == []
+    assert feed_threads() == []
     del caught
     assert_all_is_let_go()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 import time
 from datetime import date
 from decimal import Decimal
@@ -16,6 +15,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from feed_tables import HEIGHT, WIDTH, append, colour_of, image_rows, write_layout
+from leftovers import feed_threads
 from petastorm.ngram import NGram
 from petastorm.transform import TransformSpec
 from petastorm.unischema import Unischema, UnischemaField
@@ -348,18 +348,15 @@ def test_a_feed_without_images_gives_columns_and_no_images(feed, uneven):
 
 
 def test_threads_end_with_the_reader_also_in_the_middle(feed):
-    def own() -> list[str]:
-        return [thread.name for thread in threading.enumerate() if "lakelens" in thread.name]
-
     reader = feed.petastorm_reader(["image"], None, transform_spec=lakelens.decode_images(4, 4), batch_size=3)
     with reader:
         next(reader)
-        assert own()
+        assert feed_threads()
     # A read that was on its way when the reader closed ends by itself.
     deadline = time.monotonic() + 30
-    while own() and time.monotonic() < deadline:
+    while feed_threads() and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert own() == []
+    assert feed_threads() == []
 
 
 def test_without_petastorm_the_extra_is_named_and_the_feed_works(uneven, tmp_path):
