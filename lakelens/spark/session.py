@@ -262,7 +262,18 @@ def _stop(spark: SparkSession, application_id: str, master: str) -> None:
         spark.stop()
     if master.startswith("local-cluster"):
         # Such a cluster keeps each executor's logs and JARs below Spark's own folder, for ever.
-        shutil.rmtree(_spark_home() / "work" / application_id, ignore_errors=True)
+        folder = _spark_home() / "work" / application_id
+        if not _is_worked_in(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_worked_in(folder: Path) -> bool:
+    """Whether processes run below a folder: applications that start in the same second have one name and one folder."""
+    for place in Path("/proc").glob("[0-9]*/cwd"):
+        with contextlib.suppress(OSError):
+            if folder in place.readlink().parents:
+                return True
+    return False
 
 
 def _spark_home() -> Path:

@@ -13,6 +13,7 @@ import pytest
 
 from lakelens import spark_session
 from lakelens.errors import InvalidArgumentError, SessionError
+from lakelens.spark.session import _is_worked_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -83,6 +84,15 @@ def test_workers_run_on_the_interpreter_of_the_driver_in_two_processes(spark: Sp
     seen = spark.sparkContext.parallelize(range(8), 8).map(where).collect()
     assert {interpreter for interpreter, _ in seen} == {sys.executable}
     assert len({folder for _, folder in seen}) == 2
+
+
+@pytest.mark.unit
+def test_the_folder_of_an_application_is_kept_while_one_of_the_same_name_works_in_it(tmp_path: Path) -> None:
+    (tmp_path / "work" / "0").mkdir(parents=True)
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, cwd=tmp_path / "work" / "0") as executor:
+        assert _is_worked_in(tmp_path / "work")
+        executor.communicate()
+    assert not _is_worked_in(tmp_path / "work")
 
 
 @pytest.mark.spark
