@@ -114,7 +114,7 @@ def test_workers_without_this_lakelens_are_found_before_an_ingest_and_the_messag
         others["python"] = python
     model = write_checkpoint(
         tmp_path / "models",
-        files={"model.keras": lambda path: path.touch()},
+        files={"model.keras": lambda path: path.touch(), "state.json": lambda path: path.write_text("{}") and None},
         metadata={"input": {"height": 16, "width": 16, "channels": 3}},
         name="never-loaded",
     )
