@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 from pathlib import Path
@@ -103,6 +104,9 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         (folder / name).write_text(text, encoding="utf-8")
     for name in files:
         print(f"{'is there' if name in kept else 'would write' if args.dry_run else 'wrote'}  {folder / name}")
+    print(f"before `databricks bundle deploy`: put {_wheel()} into {folder / 'databricks' / 'dist'}")
+    for note in _bundle_notes(table, args.source):
+        print(f"before `databricks bundle deploy`: {note}")
     return {
         "folder": str(folder),
         "dry_run": args.dry_run,
@@ -133,6 +137,7 @@ def project_files(folder: Path, table: str, source: str, model: str) -> dict[str
         "model": model,
         "experiment": model,
         "trial": f"{folder}/trial.py:{name}",
+        "tracking_uri": _tracking_uri(folder),
     }
     values |= {key: f"{above}/{key}" for key in ("predictions", "candidates", "checkpoints", "reports", "results")}
     if is_table_name(table):
@@ -143,7 +148,7 @@ def project_files(folder: Path, table: str, source: str, model: str) -> dict[str
     for path in sorted(path for path in bundle.rglob("*") if path.suffix in (".yml", ".sh", ".py")):
         files[f"databricks/{path.relative_to(bundle)}"] = path.read_text(encoding="utf-8")
     files["databricks/trial.py"] = files["trial.py"]
-    files["databricks/databricks.yml"] = _with_variables(files["databricks/databricks.yml"], table, name)
+    files["databricks/databricks.yml"] = _with_variables(files["databricks/databricks.yml"], table, source, model, name)
     for path in sorted((_templates() / "notebooks").glob("*.py")):
         files[f"notebooks/{path.name}"] = path.read_text(encoding="utf-8")
     return files
@@ -160,13 +165,51 @@ def _with_defaults(text: str, values: dict[str, str]) -> str:
     return text
 
 
-def _with_variables(text: str, table: str, trial: str) -> str:
-    values = {"trial": f"${{workspace.file_path}}/trial.py:{trial}"}
-    if is_table_name(table) and table.count(".") == 2:
-        values |= dict(zip(("catalog", "schema"), table.split(".")[:2], strict=True), table=table)
+def _tracking_uri(folder: Path) -> str:
+    """Chooses the DAGs' MLflow store; none where its URI has a password, which stays in the worker's environment."""
+    from lakelens.tracking.runs import resolve_tracking_uri, without_password
+
+    uri = resolve_tracking_uri(os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{folder / 'mlflow.db'}")
+    return uri if uri == without_password(uri) else ""
+
+
+def _wheel() -> str:
+    return f"lakelens-{lakelens.__version__}-py3-none-any.whl"
+
+
+def _is_full_name(table: str) -> bool:
+    return is_table_name(table) and table.count(".") == 2
+
+
+def _is_in_reach(source: str) -> bool:
+    """Tells whether a workspace can read the images."""
+    return has_scheme(source) or source.startswith("/Volumes/")
+
+
+def _bundle_notes(table: str, source: str) -> list[str]:
+    """Says which of the bundle's variables are still its defaults."""
+    notes = []
+    if not _is_full_name(table):
+        notes.append(f"set catalog, schema, table and model in databricks.yml: {table} is no catalog.schema.table")
+    if not _is_in_reach(source):
+        notes.append(f"set source in databricks.yml: {source} is neither in a volume nor a URI")
+    return notes
+
+
+def _with_variables(text: str, table: str, source: str, model: str, trial: str) -> str:
+    values = {"trial": f"${{workspace.file_path}}/trial.py:{trial}", "wheel": f"../dist/{_wheel()}"}
+    if _is_full_name(table):
+        catalog, schema, name = table.split(".")
+        own = "${var.catalog}.${var.schema}."
+        values |= {"catalog": catalog, "schema": schema, "table": own + name, "model": own + model}
+        # Every target writes into a schema of its own; that of prod is the user's.
+        text = re.sub(r"(?m)^(      schema: )lakelens", lambda found: found[1] + schema, text)
+    if _is_in_reach(source):
+        values["source"] = source
     for name, value in values.items():
         text = _replaced(text, rf"  {name}:\n    description: .*\n    default: ", value, "")
-    return text
+    notes = "".join(f"# Before you deploy: {note}.\n" for note in _bundle_notes(table, source))
+    return text.replace("variables:\n", f"{notes}variables:\n", 1)
 
 
 def _replaced(text: str, before: str, value: str, after: str) -> str:

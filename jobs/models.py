@@ -35,6 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     alias = add("alias", "let an alias lead to a version, if its files are those that its run wrote", _alias)
     alias.add_argument("version", metavar="MODEL/VERSION", help="models:/<name>/<version>")
     alias.add_argument("alias", help="the alias, such as champion")
+    has = add("has", "whether an alias of a model leads to a version; none yet, or no such model, is no error", _has)
+    has.add_argument("name", help="the registered model; need not exist yet")
+    has.add_argument("alias", help="the alias, such as champion")
     compared = add("compare", "how two models differ: data, parameters and metrics of their runs", _compare)
     compared.add_argument("first", help=_REFERENCE)
     compared.add_argument("second", help="the same")
@@ -100,6 +103,17 @@ def _alias(args: argparse.Namespace) -> dict[str, Any]:
 
     version = set_alias(*parse_version(args.version), args.alias, args.tracking_uri)
     return {"model": version.uri, **dataclasses.asdict(version)}
+
+
+def _has(args: argparse.Namespace) -> dict[str, Any]:
+    from lakelens.inference.model.registry import version_behind
+
+    found = version_behind(args.name, args.alias, args.tracking_uri)
+    return {
+        "model": f"models:/{args.name}@{args.alias}",
+        "found": found is not None,
+        "version": None if found is None else found.version,
+    }
 
 
 def _compare(args: argparse.Namespace) -> dict[str, Any]:

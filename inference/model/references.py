@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from ...training.checkpoints.references import FORMS, ModelRef, best_run, resolve_model
+from ...training.checkpoints.references import FORMS, ModelRef, all_pages, best_run, resolve_model, version_numbers
 
-__all__ = ["FORMS", "ModelRef", "best_run", "resolve_model"]
+__all__ = ["FORMS", "ModelRef", "all_pages", "best_run", "resolve_model", "version_numbers"]

@@ -14,15 +14,15 @@ from ...tracking.runs import (
     TABLE_TAG,
     VERSION_TAG,
     as_tracking_errors,
+    local_store_path,
     open_client,
     register_model,
     resolve_tracking_uri,
 )
-from .references import ModelRef, resolve_model
+from .references import ModelRef, all_pages, resolve_model, version_numbers
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities.model_registry import ModelVersion
 
 PROMOTION_TAG_PREFIX = "lakelens.promotion."
 
@@ -84,12 +84,11 @@ def list_versions(name: str | None = None, tracking_uri: str | None = None) -> l
     """
     uri, client = open_existing_store(tracking_uri)
     with as_tracking_errors(uri, "list registered models"):
-        names = [name] if name is not None else sorted(one.name for one in client.search_registered_models())
+        names = [name] if name is not None else sorted(one.name for one in all_pages(client.search_registered_models))
         found = []
         for known in names:
             aliases = _aliases(client, known)
-            versions = client.search_model_versions(f"name = '{known}'")
-            found += [_described(client, one, aliases) for one in sorted(versions, key=lambda one: -int(one.version))]
+            found += [_described(client, known, number, aliases) for number in version_numbers(client, known)]
         return found
 
 
@@ -144,19 +143,28 @@ def version_of(name: str, version: int, tracking_uri: str | None = None) -> Regi
     Raises:
         ModelNotFoundError: If there is no such version.
     """
-    for one in list_versions(name, tracking_uri):
-        if one.version == version:
-            return one
+    uri, client = open_existing_store(tracking_uri)
+    with as_tracking_errors(uri, f"read version {version} of model {name!r}"):
+        aliases = _aliases(client, name)
+        if version in version_numbers(client, name):
+            return _described(client, name, version, aliases)
     raise ModelNotFoundError(f"model {name!r} has no version {version}")
 
 
 def version_behind(name: str, alias: str, tracking_uri: str | None = None) -> RegisteredVersion | None:
-    """Finds the version that an alias leads to; None where there is no such model or alias."""
-    try:
-        versions = list_versions(name, tracking_uri)
-    except ModelNotFoundError:
+    """Finds the version that an alias leads to; None where there is no such alias, model or store yet."""
+    uri = resolve_tracking_uri(tracking_uri)
+    path = local_store_path(uri)
+    if path is not None and not path.exists():
         return None
-    return next((one for one in versions if alias in one.aliases), None)
+    client = open_client(uri)
+    with as_tracking_errors(uri, f"read alias {alias!r} of model {name!r}"):
+        try:
+            aliases = _aliases(client, name)
+        except ModelNotFoundError:
+            return None
+        number = aliases.get(alias)
+        return None if number is None else _described(client, name, int(number), aliases)
 
 
 def compare_runs(first: str, second: str, tracking_uri: str | None = None) -> ModelDifference:
@@ -241,13 +249,16 @@ def _aliases(client: MlflowClient, name: str) -> Mapping[str, Any]:
 
 
 def _registered_already(client: MlflowClient, name: str, digest: str) -> int | None:
-    versions = client.search_model_versions(f"name = '{name}'")
-    return max((int(one.version) for one in versions if one.tags.get(DIGEST_TAG) == digest), default=None)
+    for number in version_numbers(client, name):
+        if client.get_model_version(name, str(number)).tags.get(DIGEST_TAG) == digest:
+            return number
+    return None
 
 
-def _described(client: MlflowClient, version: ModelVersion, aliases: Mapping[str, Any]) -> RegisteredVersion:
+def _described(client: MlflowClient, name: str, number: int, aliases: Mapping[str, Any]) -> RegisteredVersion:
     from mlflow.exceptions import MlflowException
 
+    version = client.get_model_version(name, str(number))
     trained_on = None
     try:
         tags = client.get_run(version.run_id).data.tags if version.run_id else {}
@@ -256,9 +267,9 @@ def _described(client: MlflowClient, version: ModelVersion, aliases: Mapping[str
     if TABLE_TAG in tags:
         trained_on = f"{tags[TABLE_TAG]}@{tags.get(VERSION_TAG)}"
     return RegisteredVersion(
-        name=version.name,
-        version=int(version.version),
-        aliases=tuple(sorted(alias for alias, number in aliases.items() if str(number) == str(version.version))),
+        name=name,
+        version=number,
+        aliases=tuple(sorted(alias for alias, other in aliases.items() if int(other) == number)),
         digest=version.tags.get(DIGEST_TAG),
         run_id=version.run_id or None,
         trained_on=trained_on,

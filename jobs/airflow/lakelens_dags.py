@@ -28,6 +28,7 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parent))  # not every reader of DAGs imports from their folder
 
+from airflow.exceptions import AirflowFailException, AirflowSkipException
 from lakelens_steps import DEFAULTS, SCORING, TRAINING, Step, databricks_tasks
 
 try:
@@ -58,9 +59,18 @@ def of_result(step: str, key: str) -> str:
     return f"{{{{ ti.xcom_pull(task_ids='{step}')['{key}'] }}}}"
 
 
-def environment() -> dict[str, str]:
-    """Gives what jobs find in their environment, beside Airflow's own."""
-    return {"MLFLOW_TRACKING_URI": of_parameter("tracking_uri")}
+class JobOperator(BashOperator):
+    """Runs the lakelens command; where the input or the configuration has to change first, it is not tried again."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(skip_on_exit_code=2, **options)
+
+    def execute(self, context: Any) -> Any:
+        """Runs it and returns its result."""
+        try:
+            return super().execute(context)
+        except AirflowSkipException as error:
+            raise AirflowFailException("exit code 2: the input or the configuration has to change first") from error
 
 
 def bash_task(step: Step) -> BashOperator:
@@ -70,12 +80,14 @@ def bash_task(step: Step) -> BashOperator:
     )
     # Quoted once it is filled: a parameter is one argument whatever it holds.
     arguments = " ".join(f"{{{{ ('{word}') | shell_quoted }}}}" for word in words)
-    return BashOperator(
+    # Without the parameter the worker's own variable counts, which an empty one would hide.
+    store = (
+        "{% if params.tracking_uri %}export MLFLOW_TRACKING_URI={{ params.tracking_uri | shell_quoted }}; {% endif %}"
+    )
+    return JobOperator(
         task_id=step.name,
         # In the shell's place, so that what ends the task ends the job.
-        bash_command=f"exec {shlex.quote(COMMAND)} {arguments}",
-        env=environment(),
-        append_env=True,
+        bash_command=f"{store}exec {shlex.quote(COMMAND)} {arguments}",
         output_processor=json.loads,
     )
 
@@ -94,6 +106,7 @@ def spark_task(step: Step) -> Any:
             self.result_file = result_file
 
         def execute(self, context: Any) -> Any:
+            self.env_vars = {name: value for name, value in self.env_vars.items() if value}
             super().execute(context)
             return read_result(self.result_file)
 
@@ -108,7 +121,7 @@ def spark_task(step: Step) -> Any:
         conn_id="spark_default",
         conf=settings,
         packages=os.environ.get("LAKELENS_SPARK_PACKAGES") or None,
-        env_vars=environment(),
+        env_vars={"MLFLOW_TRACKING_URI": of_parameter("tracking_uri")},
         name=f"lakelens {step.name}",
     )
 

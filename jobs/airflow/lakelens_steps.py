@@ -30,6 +30,7 @@ DEFAULTS: dict[str, Any] = {
     "checkpoints": "/data/checkpoints",
     "reports": "/data/reports",
     "results": "/data/results",
+    # Where it is empty, MLFLOW_TRACKING_URI of the worker's own environment counts.
     "tracking_uri": "",
 }
 _PLACE = re.compile(r"<(\w+)(?:\.(\w+))?>")
@@ -114,13 +115,15 @@ TRAINING = (
     ),
 )
 
-# New images become a version, and the champion scores what it has not scored before.
+# New images become a version, and the champion, once there is one, scores what it has not scored before.
 SCORING = (
     ETL,
+    Step("champion", ("models", "has", "<model>", "champion"), after=("etl",)),
     Step(
         "score",
         ("score", "models:/<model>@champion", "<table>", "<predictions>", "--version", "<etl.version>"),
-        after=("etl",),
+        after=("champion",),
+        only_if="champion.found",
     ),
 )
 

@@ -30,6 +30,8 @@ pytestmark = [pytest.mark.airflow, pytest.mark.long, pytest.mark.timeout(1500)]
 ROOT = Path(__file__).resolve().parents[2]
 AIRFLOW = Path(os.environ.get("LAKELENS_AIRFLOW", ROOT / ".airflow-venv")) / "bin" / "airflow"
 PER_CLASS = 24
+# Images of one class that arrive late enough to move its share, too few to be enough new rows.
+LATE_CLASS, LATE_IMAGES = "three", 12
 TRAINING_5 = ("lakelens_training", 5)
 TRAINING_TASKS = ("etl", "due", "if_due", "train", "score", "evaluate", "promote")
 
@@ -46,7 +48,13 @@ class Pipeline:
             for file in sorted(place.rglob("*.jpg")):
                 number = re.search(r"_(\d+)\.jpg$", file.name)
                 if number is None or int(number[1]) > PER_CLASS:
-                    file.unlink()
+                    is_late = file.parent.name.endswith(LATE_CLASS) and file not in self.images.broken
+                    if is_late and number is not None and int(number[1]) <= PER_CLASS + LATE_IMAGES:
+                        (folder / "late").mkdir(exist_ok=True)
+                        file.rename(folder / "late" / file.name)
+                        self.late_folder = file.parent
+                    else:
+                        file.unlink()
         self.store = f"sqlite:///{folder / 'mlflow.db'}"
         self.parameters = {
             "source": str(self.images.source),
@@ -59,7 +67,6 @@ class Pipeline:
             "batch_size": 32,
             "min_new_rows": 5,
             "max_drift": 1.0,
-            "tracking_uri": self.store,
         }
         self.home = folder / "airflow"
         self.airflow("db", "migrate")
@@ -89,6 +96,7 @@ class Pipeline:
             ),
             "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[2]"}),
             "PATH": f"{Path(pyspark.__file__).parent / 'bin'}:{java / 'bin'}:{os.environ['PATH']}",
+            "MLFLOW_TRACKING_URI": self.store,
             "JAVA_HOME": str(java),
             "PYSPARK_PYTHON": sys.executable,
             "PYTHONPATH": str(ROOT),
@@ -109,11 +117,11 @@ class Pipeline:
         assert done.returncode == 0, "\n".join(said)[-6000:]
         return done.stdout
 
-    def start(self, dag: str, day: int) -> subprocess.Popen[bytes]:
+    def start(self, dag: str, day: int, **parameters: Any) -> subprocess.Popen[bytes]:
         """Starts a run of a DAG, as `run` does, and does not wait for it."""
         with (self.folder / "airflow.log").open("wb") as log:
             return subprocess.Popen(
-                [str(AIRFLOW), "dags", "test", dag, f"2026-03-{day:02}"],
+                [str(AIRFLOW), "dags", "test", "--conf", json.dumps(parameters), dag, f"2026-03-{day:02}"],
                 env=self.environment(),
                 cwd=self.folder,
                 stdout=log,
@@ -154,9 +162,10 @@ class Pipeline:
                     found += [process, *process.children(recursive=True)]
         return found
 
-    def run(self, dag: str, day: int, flavour: str = "bash") -> dict[str, Any]:
+    def run(self, dag: str, day: int, flavour: str = "bash", **parameters: Any) -> dict[str, Any]:
         """Runs a DAG to its end and gives each task's result; None for one that was skipped."""
-        self.airflow("dags", "test", dag, f"2026-03-{day:02}", flavour=flavour)
+        conf = ("--conf", json.dumps(parameters))
+        self.airflow("dags", "test", *conf, dag, f"2026-03-{day:02}", flavour=flavour)
         return self.results(dag, day)
 
     def results(self, dag: str, day: int) -> dict[str, Any]:
@@ -187,6 +196,8 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
 
 
 def test_the_first_run_trains_and_promotes_and_a_second_does_nothing_new(pipeline: Pipeline) -> None:
+    early = pipeline.run("lakelens_scoring", 1)
+    assert (early["champion"]["found"], early["score"]) == (False, None)
     first = pipeline.run("lakelens_training", 1)
     assert set(first) == set(TRAINING_TASKS)
     assert (first["etl"]["version"], first["due"]["due"], first["train"]["version"]) == (0, True, 0)
@@ -196,8 +207,15 @@ def test_the_first_run_trains_and_promotes_and_a_second_does_nothing_new(pipelin
     assert (again["etl"]["version"], again["etl"]["stored"], again["due"]["due"]) == (0, 0, False)
     assert [again[task] for task in TRAINING_TASKS[3:]] == [None] * 4
     hourly = [pipeline.run("lakelens_scoring", day) for day in (3, 4)]
-    assert hourly[0]["score"]["scored"] == first["etl"]["stored"]
-    assert (hourly[1]["score"]["scored"], hourly[1]["score"]["skipped"]) == (0, first["etl"]["stored"])
+    assert hourly[0]["champion"]["version"] == 1
+    assert hourly[0]["score"]["scored"] == early["etl"]["stored"] > 0
+    assert (hourly[1]["score"]["scored"], hourly[1]["score"]["skipped"]) == (0, early["etl"]["stored"])
+
+
+def test_a_task_whose_input_has_to_change_first_is_not_tried_again(pipeline: Pipeline) -> None:
+    assert pipeline.start("lakelens_scoring", 8, source=str(pipeline.folder / "nowhere")).wait(600) != 0
+    query = "select state, try_number from task_instance where dag_id = ? and run_id like ? and task_id = 'etl'"
+    assert pipeline.rows(query, "lakelens_scoring", 8) == [("failed", 1)]
 
 
 def test_a_training_that_is_killed_half_way_is_tried_again_and_leaves_no_process(pipeline: Pipeline) -> None:
@@ -229,25 +247,40 @@ def test_a_training_that_is_killed_half_way_is_tried_again_and_leaves_no_process
 
 def test_the_same_steps_run_by_spark_submit(pipeline: Pipeline) -> None:
     from lakelens.etl.log.snapshot import open_snapshot
+    from lakelens.inference.model.registry import version_behind
 
     shutil.rmtree(pipeline.folder / "predictions")
     hourly = pipeline.run("lakelens_scoring", 6, flavour="spark")
     assert hourly["etl"]["stored"] == 0
     assert hourly["score"]["scored"] == open_snapshot(str(pipeline.folder / "table")).rows
-    training = pipeline.run("lakelens_training", 7, flavour="spark")
-    assert training["due"]["due"] is False
+    for file in (pipeline.folder / "late").iterdir():
+        file.rename(pipeline.late_folder / file.name)
+    short = {"epochs": 1, "min_new_rows": 1000, "max_drift": 0.01}
+    training = pipeline.run("lakelens_training", 7, flavour="spark", **short)
+    due, promote = training["due"], training["promote"]
+    assert (due["due"], due["new_rows"], due["drifted_class"]) == (True, LATE_IMAGES, LATE_CLASS)
+    assert f"fewer than 1000); the share of {LATE_CLASS!r} has moved by 0.0" in due["reason"]
+    assert due["reason"].endswith("(more than 0.01)")
+    assert training["train"]["version"] == training["etl"]["version"] == promote["version"] - 1
+    assert training["evaluate"]["run_id"] == training["train"]["run_id"]
+    assert training["evaluate"]["accuracy"] == promote["score"] < promote["previous_score"]
+    assert (promote["promoted"], promote["previous"]) == (False, hourly["champion"]["version"])
+    champion = version_behind("digits", "champion", pipeline.store)
+    assert champion is not None
+    assert champion.version == hourly["champion"]["version"]
 
 
 @pytest.mark.parametrize("variable", ["LAKELENS_AIRFLOW", "LAKELENS_AIRFLOW3"])
 @pytest.mark.parametrize("flavour", ["bash", "spark", "databricks"])
 def test_airflow_2_and_3_fill_every_template(variable: str, flavour: str, tmp_path: Path) -> None:
     parameters = {"source": "/photos of 'birds'", "table": "/tables/birds"}
+    store = "http://tracking:5000"
     environment = {
         **os.environ,
         "AIRFLOW_HOME": str(tmp_path),
         "AIRFLOW__CORE__DAGS_FOLDER": str(ROOT / "jobs" / "airflow"),
         "LAKELENS_FLAVOUR": flavour,
-        "LAKELENS_PARAMETERS": json.dumps(parameters),
+        "LAKELENS_PARAMETERS": json.dumps({**parameters, "tracking_uri": store}),
     }
     python = Path(os.environ[variable]) / "bin" / "python"
     command = [str(python), str(Path(__file__).with_name("filled_templates.py"))]
@@ -264,10 +297,12 @@ def test_airflow_2_and_3_fill_every_template(variable: str, flavour: str, tmp_pa
     etl, score = (found[f"lakelens_training.{name}"] for name in ("etl", "score"))
     if flavour == "bash":
         words = [shlex.split(one["bash_command"]) for one in (etl, score)]
-        assert words[0][:5] == ["exec", "lakelens", "etl", *parameters.values()]
-        assert words[1][2:4] == ["score", "runs:/value of train.run_id"]
+        export = ["export", f"MLFLOW_TRACKING_URI={store};"]
+        assert words[0][:7] == [*export, "exec", "lakelens", "etl", *parameters.values()]
+        assert words[1][4:6] == ["score", "runs:/value of train.run_id"]
     else:
         assert etl["application_args"][:2] == list(parameters.values())
+        assert etl["env_vars"] == {"MLFLOW_TRACKING_URI": store}
         assert score["application_args"][0] == "runs:/value of train.run_id"
         assert (
             score["application_args"][-1] == score["result_file"] == "/data/results/lakelens_training/a run/score.json"

@@ -9,8 +9,16 @@ from colours import METADATA, colour_model, row, save, write_table
 
 from lakelens.errors import CheckpointError, InvalidArgumentError, ModelNotFoundError
 from lakelens.inference.model.references import resolve_model
-from lakelens.inference.model.registry import compare_runs, list_versions, parse_version, register, set_alias
+from lakelens.inference.model.registry import (
+    compare_runs,
+    list_versions,
+    parse_version,
+    register,
+    set_alias,
+    version_behind,
+)
 from lakelens.inference.promotion import promote, training_due
+from lakelens.jobs.cli import main
 
 ROWS = 9
 
@@ -44,6 +52,58 @@ class Store:
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
     return Store(tmp_path_factory.mktemp("store"))
+
+
+@pytest.fixture
+def unity_catalog(monkeypatch):
+    """Lets the store's searches answer as Unity Catalog's do: a page at a time, without tags and aliases."""
+    from mlflow.entities.model_registry import ModelVersionSearch, RegisteredModelSearch
+    from mlflow.store.entities import PagedList
+    from mlflow.store.model_registry.sqlalchemy_store import SqlAlchemyStore
+
+    def answering(method, kind, *fields):
+        def search(self, filter_string=None, max_results=None, order_by=None, page_token=None):
+            page = method(self, filter_string, 2, order_by, page_token)
+            return PagedList([kind(*(getattr(one, field) for field in fields)) for one in page], page.token)
+
+        monkeypatch.setattr(SqlAlchemyStore, method.__name__, search)
+
+    answering(SqlAlchemyStore.search_model_versions, ModelVersionSearch, "name", "version", "creation_timestamp")
+    answering(SqlAlchemyStore.search_registered_models, RegisteredModelSearch, "name")
+
+
+@pytest.mark.tensorflow
+def test_a_registry_whose_searches_have_pages_and_no_tags_works_as_any_other(store, unity_catalog):
+    name = "lake.nature.owls"
+    runs = [store.run(colour_model(6.0 + number)) for number in range(3)]
+    options = {"tracking_uri": store.uri}
+    assert [register(f"runs:/{run}", name, **options).version for run in (*runs, runs[0])] == [1, 2, 3, 1]
+    assert promote(f"runs:/{runs[1]}", name, **options).promoted
+    assert not promote(f"runs:/{runs[1]}", name, **options).promoted
+    assert version_behind(name, "champion", store.uri).version == 2
+    assert version_behind(name, "challenger", store.uri) is None
+    assert [one.version for one in list_versions(name, store.uri)] == [3, 2, 1]
+    assert list(list_versions(name, store.uri)[1].promotions) == ["champion"]
+    found = {form: resolve_model(f"models:/{name}{form}", store.uri).run_id for form in ("/latest", "@champion", "/1")}
+    assert found == {"/latest": runs[2], "@champion": runs[1], "/1": runs[0]}
+    assert not training_due(name, store.table, **options).due
+    others = [f"lake.nature.{bird}" for bird in ("swans", "terns", "ruffs")]
+    for other in others:
+        register(f"runs:/{runs[0]}", other, **options)
+    assert {name, *others} <= {one.name for one in list_versions(None, store.uri)}
+
+
+@pytest.mark.tensorflow
+def test_no_version_has_an_alias_where_there_is_no_model_or_no_store_yet(store, tmp_path, capsys):
+    assert version_behind("cranes", "champion", store.uri) is None
+    absent = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    assert main(["models", "has", "cranes", "champion", "--tracking-uri", absent]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1]) == {
+        "model": "models:/cranes@champion",
+        "found": False,
+        "version": None,
+    }
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.spark

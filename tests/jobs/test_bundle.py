@@ -14,9 +14,13 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+import lakelens
+from lakelens.jobs.cli import main
+
 pytestmark = pytest.mark.unit
 
-JOBS = Path(__file__).resolve().parents[2] / "jobs"
+ROOT = Path(__file__).resolve().parents[2]
+JOBS = ROOT / "jobs"
 BUNDLE = JOBS / "databricks"
 # What the command line fills in by itself.
 GIVEN = {"workspace.current_user.userName": "me@company.com", "workspace.file_path": "/Workspace/files"}
@@ -26,8 +30,8 @@ def read(path: Path) -> dict[str, Any]:
     return YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
 
 
-def variables(target: str) -> dict[str, Any]:
-    bundle = read(BUNDLE / "databricks.yml")
+def variables(target: str, folder: Path = BUNDLE) -> dict[str, Any]:
+    bundle = read(folder / "databricks.yml")
     defaults = {name: one["default"] for name, one in bundle["variables"].items()}
     return {**defaults, **bundle["targets"][target].get("variables", {})}
 
@@ -51,8 +55,16 @@ def filled(value: Any, given: dict[str, Any]) -> Any:
     return re.sub(r"\$\{([\w.]+)\}", known, value)
 
 
-def jobs(target: str) -> dict[str, Any]:
-    return filled(read(BUNDLE / "resources" / "jobs.yml")["resources"]["jobs"], variables(target))
+def jobs(target: str, folder: Path = BUNDLE) -> dict[str, Any]:
+    return filled(read(folder / "resources" / "jobs.yml")["resources"]["jobs"], variables(target, folder))
+
+
+def wheels(folder: Path) -> set[Path]:
+    """The wheels of all tasks; the command line takes their paths from the file of the task, not of the variable."""
+    tasks = [task for job in jobs("prod", folder).values() for task in job["tasks"]]
+    return {
+        (folder / "resources" / library["whl"]).resolve() for task in tasks for library in task.get("libraries", [])
+    }
 
 
 @pytest.mark.parametrize("target", ["dev", "staging", "prod"])
@@ -97,6 +109,69 @@ def test_the_bundle_and_the_dags_have_the_same_steps() -> None:
         found = [{"depends_on": [], **task} for task in raw[name]["tasks"]]
         assert found == wanted
     assert set(lakelens_steps.DEFAULTS) - {"results", "tracking_uri"} <= set(variables("dev"))
+
+
+def test_databricks_takes_every_task_of_the_dags_as_one_of_a_submitted_run() -> None:
+    from databricks.sdk.service.jobs import SubmitTask
+
+    sys.path.insert(0, str(JOBS / "airflow"))
+    try:
+        import lakelens_steps
+    finally:
+        sys.path.remove(str(JOBS / "airflow"))
+    for steps in (lakelens_steps.TRAINING, lakelens_steps.SCORING):
+        tasks = lakelens_steps.databricks_tasks(
+            steps, str, {"existing_cluster_id": "0123"}, "/Workspace/run_job", "/Volumes/main/lakelens/lakelens.whl"
+        )
+        for task in tasks:
+            # The class leaves out what it does not know, and fields that are empty lists.
+            assert SubmitTask.from_dict(task).as_dict() == {key: item for key, item in task.items() if item != []}
+
+
+def test_the_bundle_sends_the_wheel_that_make_wheel_writes() -> None:
+    assert "pip wheel --quiet --no-deps --wheel-dir dist ." in (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert wheels(BUNDLE) == {ROOT / "dist" / f"lakelens-{lakelens.__version__}-py3-none-any.whl"}
+
+
+def test_a_written_bundle_writes_into_the_users_schema_in_prod_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = "/Volumes/lake/nature/photos"
+    assert main(["init", str(tmp_path), "--table", "lake.nature.birds", "--source", source, "--model", "names"]) == 0
+    bundle = tmp_path / "databricks"
+    own = {"table": "birds", "model": "names", "predictions": "predictions", "candidates": "candidates"}
+    found = {target: filled(variables(target, bundle), variables(target, bundle)) for target in read_targets(bundle)}
+    for target, schema in {"dev": "nature_dev", "staging": "nature_staging", "prod": "nature"}.items():
+        assert {name: found[target][name] for name in own} == {
+            name: f"lake.{schema}.{table}" for name, table in own.items()
+        }
+        assert found[target]["volume"] == f"/Volumes/lake/{schema}/files"
+        assert found[target]["source"] == source
+    assert "${workspace.file_path}/trial.py:NamesTrial" in (bundle / "databricks.yml").read_text(encoding="utf-8")
+    arguments = jobs("prod", bundle)["lakelens_training"]["tasks"][0]["notebook_task"]["base_parameters"]["arguments"]
+    assert arguments.splitlines()[:3] == ["etl", source, "lake.nature.birds"]
+    (wheel,) = wheels(bundle)
+    assert wheel == bundle / "dist" / f"lakelens-{lakelens.__version__}-py3-none-any.whl"
+    said = capsys.readouterr().out
+    assert f"put {wheel.name} into {wheel.parent}" in said
+    assert "set " not in said
+
+
+def test_a_path_is_no_table_of_a_bundle_which_keeps_its_defaults_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["init", str(tmp_path / "project"), "--table", str(tmp_path / "birds"), "--source", "photos"])
+    bundle = tmp_path / "project" / "databricks"
+    assert {**variables("dev", bundle), "trial": "", "wheel": ""} == {**variables("dev"), "trial": "", "wheel": ""}
+    text, said = (bundle / "databricks.yml").read_text(encoding="utf-8"), capsys.readouterr().out
+    table = f"set catalog, schema, table and model in databricks.yml: {tmp_path / 'birds'} is no catalog.schema.table"
+    for note in (table, "set source in databricks.yml: photos is neither in a volume nor a URI"):
+        assert f"# Before you deploy: {note}." in text
+        assert note in said
+
+
+def read_targets(bundle: Path) -> list[str]:
+    return list(read(bundle / "databricks.yml")["targets"])
 
 
 def test_every_lakelens_command_of_the_bundle_is_one_that_the_command_line_takes() -> None:

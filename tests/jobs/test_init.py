@@ -21,6 +21,18 @@ def init(capsys: pytest.CaptureFixture[str], *flags: str) -> tuple[int, dict[str
     return code, json.loads(capsys.readouterr().out.splitlines()[-1])
 
 
+def written_defaults(folder: Path) -> dict[str, Any]:
+    """The parameters that a project's DAGs begin with."""
+    spec = importlib.util.spec_from_file_location("written_steps", folder / "airflow" / "lakelens_steps.py")
+    assert spec is not None
+    assert spec.loader is not None
+    steps = importlib.util.module_from_spec(spec)
+    sys.modules["written_steps"] = steps
+    spec.loader.exec_module(steps)
+    defaults: dict[str, Any] = steps.DEFAULTS
+    return defaults
+
+
 def test_a_project_names_the_users_table_everywhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "birds"
     table = "s3://lake/tables/birds"
@@ -34,24 +46,26 @@ def test_a_project_names_the_users_table_everywhere(tmp_path: Path, capsys: pyte
         "bird-names",
     )
     assert "class BirdNamesTrial(lakelens.Trial):" in (folder / "trial.py").read_text()
-    spec = importlib.util.spec_from_file_location("written_steps", folder / "airflow" / "lakelens_steps.py")
-    assert spec is not None
-    assert spec.loader is not None
-    steps = importlib.util.module_from_spec(spec)
-    sys.modules["written_steps"] = steps
-    spec.loader.exec_module(steps)
-    given = steps.DEFAULTS
+    given = written_defaults(folder)
     assert (given["source"], given["table"], given["model"]) == ("s3://lake/photos", table, "bird-names")
     assert given["trial"] == f"{folder}/trial.py:BirdNamesTrial"
 
 
-def test_a_catalog_name_becomes_catalog_and_schema_of_the_bundle(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("variable", "written"),
+    [
+        ("", "sqlite:///{folder}/mlflow.db"),
+        ("sqlite:////stores/mlflow.db", "sqlite:////stores/mlflow.db"),
+        ("https://tracking:5000", "https://tracking:5000"),
+        ("https://me:secret@tracking:5000", ""),
+    ],
+)
+def test_the_dags_get_the_store_of_the_environment_or_one_in_the_project_and_no_password(
+    variable: str, written: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    init(capsys, str(tmp_path), "--table", "lake.nature.birds")
-    bundle = (tmp_path / "databricks" / "databricks.yml").read_text()
-    for default in ("lake", "nature", "lake.nature.birds", "${workspace.file_path}/trial.py:BirdsTrial"):
-        assert f"    default: {default}\n" in bundle
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", variable)
+    init(capsys, str(tmp_path))
+    assert written_defaults(tmp_path)["tracking_uri"] == written.format(folder=tmp_path)
 
 
 def test_files_that_are_there_stay_and_a_dry_run_writes_nothing(

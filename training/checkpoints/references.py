@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -134,10 +134,10 @@ def _of_registered(uri: str, tracking_uri: str | None) -> ModelRef:
         if alias is not None:
             version = client.get_model_version_by_alias(alias["name"], alias["alias"])
         elif number is not None and number["version"] == "latest":
-            found = client.search_model_versions(f"name = '{number['name']}'")
-            if not found:
+            numbers = version_numbers(client, number["name"])
+            if not numbers:
                 raise ModelNotFoundError(_unknown_model(uri, client, "the model has no version"))
-            version = max(found, key=lambda one: int(one.version))
+            version = client.get_model_version(number["name"], str(numbers[0]))
         elif number is not None:
             version = client.get_model_version(number["name"], number["version"])
         else:
@@ -151,6 +151,27 @@ def _of_registered(uri: str, tracking_uri: str | None) -> ModelRef:
     except MlflowException as error:
         raise ModelNotFoundError(_unknown_model(uri, client, error.message)) from error
     return _download(uri, source, version.run_id or None, tracking_uri)
+
+
+def version_numbers(client: MlflowClient, name: str) -> list[int]:
+    """Lists the versions of a registered model, the newest first.
+
+    Numbers only: what a search finds in Unity Catalog has neither tags nor aliases; `get_model_version` gives them.
+    """
+    found = all_pages(client.search_model_versions, filter_string=f"name = '{name}'")
+    return sorted((int(one.version) for one in found), reverse=True)
+
+
+def all_pages(search: Callable[..., Any], **options: Any) -> list[Any]:
+    """Calls a search of MLflow until its last page."""
+    found: list[Any] = []
+    token = None
+    while True:
+        page = search(**options, page_token=token)
+        found += page
+        token = page.token
+        if not token:
+            return found
 
 
 def _run_of_logged(client: MlflowClient, facts: Mapping[str, Any]) -> Run | None:
@@ -213,16 +234,8 @@ def _loss(run: Run) -> float | None:
 
 
 def _finished_runs(client: MlflowClient, experiment_id: str) -> list[Run]:
-    runs: list[Run] = []
-    token = None
-    while True:
-        page = client.search_runs(
-            [experiment_id], "attributes.status = 'FINISHED'", max_results=_RUNS_PER_PAGE, page_token=token
-        )
-        runs.extend(page)
-        token = page.token
-        if not token:
-            return runs
+    options = {"filter_string": "attributes.status = 'FINISHED'", "max_results": _RUNS_PER_PAGE}
+    return all_pages(client.search_runs, experiment_ids=[experiment_id], **options)
 
 
 def _download_run(uri: str, run: Run, artifact: str, tracking_uri: str | None) -> ModelRef:
