@@ -126,12 +126,14 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     from lakelens.training.experiment.train import train
 
     needs_spark = args.np >= 0 or is_table_name(absolute(args.table))
-    if not needs_spark and (args.master or args.conf):
+    # A copy may have to be made of the version; the session is opened for it only then.
+    may_need_spark = needs_spark or args.materialize is not None
+    if not may_need_spark and (args.master or args.conf):
         given = f"--master {args.master}" if args.master else f"--conf {args.conf[0]}"
         raise InvalidArgumentError(
             f"{given}: ranks on the driver (--np {args.np}) need no Spark; leave it out, or give --np 0 or more"
         )
-    spark = session_of(args, f"lakelens train {args.table}") if needs_spark else None
+    spark = session_of(args, f"lakelens train {args.table}") if may_need_spark else None
     options = {} if args.checkpoint_dir is None else {"checkpoint_dir": args.checkpoint_dir}
     result = train(
         args.table,
@@ -193,7 +195,7 @@ def resume_run(args: argparse.Namespace) -> dict[str, Any]:
     from lakelens.training.experiment.train import resume
 
     config, np = read_config(resolve_tracking_uri(args.tracking_uri), args.resume)
-    needs_spark = np >= 0 or is_table_name(config.data.table)
+    needs_spark = np >= 0 or is_table_name(config.data.table) or config.data.materialize is not None
     spark = session_of(args, f"lakelens train --resume {args.resume}") if needs_spark else None
     result = resume(args.resume, tracking_uri=args.tracking_uri, spark=spark)
     return {**dataclasses.asdict(result), "tracking_uri": without_password(result.tracking_uri)}

@@ -39,14 +39,20 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "search.yaml").write_text(EXPERIMENT)
     rows = pa.table({"path": ["a"], "image": [b""], "label": [0], "split": ["train"]})
     write_deltalake("table", rows)
-    # delta-rs writes no property that it does not know.
-    log = tmp_path / "table" / "_delta_log" / f"{0:020}.json"
-    actions = [json.loads(line) for line in log.read_text().splitlines()]
-    for action in actions:
-        if "metaData" in action:
-            action["metaData"]["configuration"] = {RECIPE_PROPERTY: Recipe(size=64).as_property()}
-    log.write_text("\n".join(json.dumps(action) for action in actions))
+    # delta-rs writes no property and no feature that it does not know.
+    change_log("table", "metaData", configuration={RECIPE_PROPERTY: Recipe(size=64).as_property()})
+    write_deltalake("widened", rows)
+    features = {"readerFeatures": ["typeWidening"], "writerFeatures": ["typeWidening"]}
+    change_log("widened", "protocol", minReaderVersion=3, minWriterVersion=7, **features)
     return tmp_path
+
+
+def change_log(table: str, action: str, **changes: Any) -> None:
+    log = Path(table, "_delta_log", f"{0:020}.json")
+    actions = [json.loads(line) for line in log.read_text().splitlines()]
+    for one in actions:
+        one.get(action, {}).update(changes)
+    log.write_text("\n".join(json.dumps(one) for one in actions))
 
 
 def said(argv: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
@@ -97,12 +103,19 @@ def test_it_is_found_where_no_jvm_can_start(
 
 @pytest.mark.usefixtures("place")
 def test_what_is_right_comes_to_the_start_of_the_jvm() -> None:
-    commands = [["etl", "photos", "t"], ["etl", "notes", "t", "--stream"], ["table", "optimize", "table"]]
+    training = ["train", "widened", "--materialize", "copies", "--image-size", "8"]
+    commands = [
+        ["etl", "photos", "t"],
+        ["etl", "notes", "t", "--stream"],
+        ["table", "optimize", "table"],
+        [*training, "--np", "2"],
+        [*training, "--master", "local[2]"],
+    ]
     # A process of its own: where a session runs already, the commands use it.
     calls = f"import lakelens.jobs.cli as cli; print(*map(cli.main, {commands}))"
     done = subprocess.run([sys.executable, "-c", calls], capture_output=True, text=True, check=False)
     *answers, codes = done.stdout.splitlines()
-    assert codes == "2 2 2", done.stderr
+    assert codes == "2 2 2 2 2", done.stderr
     for found in map(json.loads, answers):
         assert found["error"] == "MissingDependencyError", found
         assert "holds no Java that runs" in found["message"]

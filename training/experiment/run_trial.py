@@ -89,7 +89,7 @@ def run_trial(
     started = time.perf_counter()
     require("a training", "mlflow", "tensorflow")
     plan = TrialPlan.of(config, entrypoint=entrypoint, version=version, np=np, spark=spark)
-    spark = opened(spark)
+    spark = opened(spark) if plan.ranks >= 0 else None
     with open_trial(
         plan, run_name=run_name, tags=tags, resumes=resumes, driver_log_verbosity=driver_log_verbosity, spark=spark
     ) as trial:

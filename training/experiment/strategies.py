@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ...errors import ConfigurationError
+from ...spark.session import is_connect
 from ..configuration.experiment import ExperimentConfig, Resources
 from ..runner.placement.gpus import list_driver_gpus
 from ..runner.runner import KERAS_MODULES, HorovodRunner
+from ..runner.spark.preflight import active_connect_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -127,8 +129,8 @@ def _cluster_slots(spark: SparkSession | None, resources: Resources) -> int:
     if session is None and "pyspark" in sys.modules:
         from ...spark.session import running_session
 
-        session = running_session()
-    if session is None or "connect" in type(session).__module__ or session.sparkContext.master.startswith("local["):
+        session = active_connect_session() or running_session()
+    if session is None or is_connect(session) or session.sparkContext.master.startswith("local["):
         return 0
     from ..runner.spark.slots import total_slots
 

@@ -55,7 +55,7 @@ class TrialPlan:
             entrypoint: In place of the config's, for a class that no file can name.
             version: In place of the config's, for a time.
             np: Ranks as `train` counts them, in place of the config's resources.
-            spark: The session that knows the catalog, and has executors.
+            spark: The session that knows the catalog, makes a copy (`data.materialize`), and has executors.
 
         Raises:
             ConfigurationError: If the config asks for several trials.
@@ -66,7 +66,8 @@ class TrialPlan:
         root = checkpoint_root(config.checkpoint_storage.path)
         data = TrialData.open(config.data, config.reproducibility.experiment_seed, version=version, spark=spark)
         lengths = Lengths.of(config, data.training.steps_per_epoch(config.global_batch_size))
-        return cls(config, entry, data, lengths, Strategy.of(config, opened(spark), np), root)
+        session = opened(spark) if np is None or np >= 0 else None  # ranks on the driver need none
+        return cls(config, entry, data, lengths, Strategy.of(config, session, np), root)
 
     @property
     def ranks(self) -> int:
