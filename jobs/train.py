@@ -95,6 +95,15 @@ def _add_data_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"another name of the column of {', '.join(COLUMN_ROLES)}; several",
     )
     group.add_argument("--materialize", default=None, help="folder for a plain copy of a version that needs one")
+    group.add_argument(
+        "--bad-rows", default="error", help="error, or skip: rows that cannot be decoded or have no label get weight 0"
+    )
+    group.add_argument(
+        "--read-timeout-s",
+        type=float,
+        default=45.0,
+        help="seconds that a read of the table may take to answer",
+    )
 
 
 def _add_rank_arguments(parser: argparse.ArgumentParser) -> None:
@@ -157,6 +166,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         storage_options=key_values(args.storage_option, "--storage-option"),
         filters=named_values(args.filter, "--filter") or None,
         materialize=args.materialize,
+        bad_rows=args.bad_rows,
+        read_timeout_s=args.read_timeout_s,
         max_restarts=args.max_restarts,
         use_gpu=args.use_gpu,
         env=key_values(args.env, "--env"),

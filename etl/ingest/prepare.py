@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from ...errors import EmptySourceError, InvalidArgumentError
-from ...locations import absolute, is_table_name
+from ...errors import EmptySourceError, InvalidArgumentError, SourceNotFoundError
+from ...locations import absolute, absolute_path, has_scheme, is_table_name
 from ...options import suggestion
 from ...spark.workers import check_workers
 from ..changes.ingest_plan import GONE, Plan
@@ -146,9 +146,19 @@ def prepare(user_session: SparkSession, location: str, request: IngestRequest) -
         require_columns(transaction, location)
     try:
         listing, plan, columns = _plan(spark, location, transaction, request, aliases)
-    except EmptySourceError as error:
-        if transaction is None or request.removed != DELETE or request.source.layout not in FOLDER_LAYOUTS:
+    except (EmptySourceError, SourceNotFoundError) as error:
+        if transaction is None or request.removed != DELETE or request.source.is_frame:
             raise
+        root = absolute_path(str(request.source.location))
+        if isinstance(error, SourceNotFoundError) and not has_scheme(root):
+            raise
+        # In an object store an empty folder is none, and of annotations it takes a file to list the folder.
+        if isinstance(error, SourceNotFoundError) or request.source.layout not in FOLDER_LAYOUTS:
+            place = root if has_scheme(root) else local_uri(os.fsencode(root))
+            raise type(error)(
+                f"{error}. If it was emptied on purpose, and the rows of its files are to go too, delete them: "
+                f"delete(\"path LIKE '{place.rstrip('/')}/%'\"), or lakelens table delete"
+            ) from error
         if not request.allow_loss:
             raise EmptySourceError(
                 f"{error}. If the folder was emptied on purpose, and the rows of its files are to go too, say so: "

@@ -10,10 +10,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import yaml
 from deltalake import write_deltalake
 
 from lakelens.etl.images.recipe import RECIPE_PROPERTY, Recipe
+from lakelens.etl.model.labels import LABELS_PROPERTY
 from lakelens.jobs.cli import main
+from lakelens.training.checkpoints.checkpoint import write_checkpoint
 
 pytestmark = pytest.mark.unit
 
@@ -24,6 +27,24 @@ hyperparameters: {global_batch_size: 16}
 searcher: {name: random, max_trials: 2, max_length: {epochs: 1}}
 resources: {strategy: horovod_cluster, slots_per_trial: 2}
 """
+
+GRID = """
+entrypoint: lakelens.training.trials.small_cnn:SmallCnn
+data: {table: table, validation_split: null, image_size: 8}
+hyperparameters: {global_batch_size: 1, rate: {type: double, minval: 0, maxval: 1}}
+searcher: {name: grid, metric: loss, max_length: {epochs: 1}}
+resources: {strategy: horovod_cluster, slots_per_trial: 2}
+"""
+START = """
+entrypoint: lakelens.training.trials.small_cnn:SmallCnn
+data: {table: table, validation_split: null, image_size: 8}
+hyperparameters: {global_batch_size: 1}
+searcher: {metric: loss, max_length: {epochs: 1}}
+resources: {strategy: horovod_cluster, slots_per_trial: 2}
+tracking: {uri: "file:runs"}
+warm_start: notes
+"""
+PROPERTIES = {RECIPE_PROPERTY: Recipe(size=64).as_property(), LABELS_PROPERTY: '{"cat": 0}'}
 
 
 @pytest.fixture
@@ -37,10 +58,20 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "today.txt").write_text("")
     (tmp_path / "search.yaml").write_text(EXPERIMENT)
+    (tmp_path / "start.yaml").write_text(START)
+    (tmp_path / "grid.yaml").write_text(GRID)
     rows = pa.table({"path": ["a"], "image": [b""], "label": [0], "split": ["train"]})
     write_deltalake("table", rows)
     # delta-rs writes no property and no feature that it does not know.
-    change_log("table", "metaData", configuration={RECIPE_PROPERTY: Recipe(size=64).as_property()})
+    change_log(
+        "table",
+        "metaData",
+        configuration={RECIPE_PROPERTY: Recipe(size=64).as_property(), LABELS_PROPERTY: '{"cat": 0}'},
+    )
+    write_deltalake("parts", rows, partition_by=["split"])
+    files = {"model.keras": lambda path: path.write_bytes(b"")}
+    metadata = {"input": {"height": 8, "width": 8, "channels": 3}}
+    write_checkpoint("models", files=files, metadata=metadata, name="m").path.rename("model")
     write_deltalake("widened", rows)
     features = {"readerFeatures": ["typeWidening"], "writerFeatures": ["typeWidening"]}
     change_log("widened", "protocol", minReaderVersion=3, minWriterVersion=7, **features)
@@ -56,8 +87,9 @@ def change_log(table: str, action: str, **changes: Any) -> None:
 
 
 def said(argv: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    assert main(argv) == 2
+    code = main(argv)
     found: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert code == (1 if found["error"] == "TrackingError" else 2)
     return found
 
 
@@ -76,19 +108,43 @@ def said(argv: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
         (["etl", "photos", "notes"], "NotADeltaTableError", "notes exists and is no Delta table"),
         (["etl", "photos", "table", "--size", "32"], "InvalidArgumentError", "size = 32"),
         (["etl", "photos", "t", "--conf", "memory=1g"], "InvalidArgumentError", "'memory' is not a Spark setting"),
+        (["etl", "photos", "t", "--stream", "--max-files", "0"], "InvalidArgumentError", "max_files = 0"),
         (["score", "nosuch", "table", "p"], "ModelNotFoundError", "nosuch"),
+        (["score", "model", "table", "notes"], "NotADeltaTableError", "notes exists and is no Delta table"),
+        (["score", "model", "table", "parts"], "PredictionsSchemaError", "no column 'content_hash'"),
+        (["score", "model", "parts", "p", "--split", "tset"], "InvalidArgumentError", "no such split; it has train"),
+        (["score", "model", "table", "p", "--image-column", "file"], "NotAnImageTableError", "no column 'file'"),
+        (["score", "model", "table", "p", "--label-column", "kind"], "NotAnImageTableError", "no column 'kind'"),
+        (["score", "model", "table", "p", "--key", "etag"], "NotAnImageTableError", "no column 'etag'"),
         (["evaluate", "nosuch", "table"], "ModelNotFoundError", "nosuch"),
+        (["evaluate", "model", "parts"], "InvalidArgumentError", "split='test'"),
+        (["evaluate", "model", "table", "--slice", "camera"], "InvalidArgumentError", "slice 'camera'"),
+        (["evaluate", "model", "table", "--key", "etag"], "NotAnImageTableError", "no column 'etag'"),
+        (["evaluate", "model", "table", "--predictions", "notes"], "NotADeltaTableError", "notes exists"),
+        (["evaluate", "model", "table", "--output", "search.yaml"], "InvalidArgumentError", "cannot be written"),
+        (
+            ["models", "promote", "m", "n", "--if-better", "beauty", "--on", "t"],
+            "InvalidArgumentError",
+            "'beauty' is no",
+        ),
         (["table", "restore", "nosuch", "1"], "NotADeltaTableError", "nosuch"),
         (["table", "restore", "table", "9"], "VersionNotFoundError", "9"),
         (["table", "repair", "nosuch"], "NotADeltaTableError", "nosuch"),
         (["table", "optimize", "nosuch"], "NotADeltaTableError", "nosuch"),
         (["table", "delete", "nosuch", "width > 1"], "NotADeltaTableError", "nosuch"),
+        (["table", "delete", "table", " "], "InvalidArgumentError", "give a SQL condition"),
         (["table", "rename-class", "nosuch", "a", "b"], "NotADeltaTableError", "nosuch"),
+        (["table", "rename-class", "table", "bird", "b"], "InvalidArgumentError", "no class 'bird'"),
+        (["table", "rename-class", "table", "cat", " "], "InvalidArgumentError", "new=' '"),
         (["train", "nosuch", "--np", "2"], "NotADeltaTableError", "nosuch"),
         (["train", "table", "--np", "0", "--version", "9"], "VersionNotFoundError", "9"),
         (["train", "table", "--np", "2", "--entrypoint", "nosuch:Trial"], "TrialError", "nosuch"),
         (["train", "table", "--np", "2", "--image-size", "big"], "InvalidArgumentError", "--image-size big"),
+        (["train", "table", "--np", "2", "--tracking-uri", "http://127.0.0.1:9"], "TrackingError", "127.0.0.1:9"),
+        (["train", "start.yaml"], "ModelNotFoundError", "no checkpoint"),
+        (["train", "start.yaml", "--set", "warm_start=null", "--set", "continue_from=x"], "TrackingError", "x"),
         (["search", "search.yaml"], "NotADeltaTableError", "nosuch"),
+        (["search", "grid.yaml"], "ConfigurationError", "hyperparameters.rate.count"),
     ],
     ids=lambda value: " ".join(value[:3]) if isinstance(value, list) else None,
 )
@@ -99,6 +155,20 @@ def test_it_is_found_where_no_jvm_can_start(
     found = said(argv, capsys)
     assert found["error"] == error, found
     assert words in found["message"]
+
+
+@pytest.mark.usefixtures("place")
+def test_a_run_that_has_finished_is_not_resumed_and_no_jvm_starts_for_it(capsys: pytest.CaptureFixture[str]) -> None:
+    from lakelens.tracking.runs import open_client, resolve_tracking_uri
+
+    client = open_client(resolve_tracking_uri("file:runs"))
+    run = client.create_run(client.create_experiment("ended")).info.run_id
+    client.log_text(run, json.dumps({"config": yaml.safe_load(START), "np": 2}), "experiment.json")
+    client.set_terminated(run, "FINISHED")
+    for command in (["train", "--resume", run], ["experiments", "resume", run], ["search", "--resume", run]):
+        found = said([*command, "--tracking-uri", "file:runs"], capsys)
+        assert found["error"] == "InvalidArgumentError", found
+        assert f"run {run} is FINISHED" in found["message"]
 
 
 @pytest.mark.usefixtures("place")

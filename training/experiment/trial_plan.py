@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from ...spark.session import SessionSource, opened
+from ...spark.session import SessionSource
 from ...tracking.runs import RunReference
 from ..configuration.experiment import ExperimentConfig, require_single
 from ..segments.job import TrainingJob
@@ -66,8 +66,7 @@ class TrialPlan:
         root = checkpoint_root(config.checkpoint_storage.path)
         data = TrialData.open(config.data, config.reproducibility.experiment_seed, version=version, spark=spark)
         lengths = Lengths.of(config, data.training.steps_per_epoch(config.global_batch_size))
-        session = opened(spark) if np is None or np >= 0 else None  # ranks on the driver need none
-        return cls(config, entry, data, lengths, Strategy.of(config, session, np), root)
+        return cls(config, entry, data, lengths, Strategy.of(config, spark, np), root)
 
     @property
     def ranks(self) -> int:
@@ -122,4 +121,5 @@ class TrialPlan:
             optimizations=OptimizationRules(**config.optimizations.model_dump()),
             initial_validation=config.perform_initial_validation,
             restore_best=rules is not None and rules.restore_best_weights,
+            feed_options={"bad_rows": config.data.bad_rows, "read_timeout_s": config.data.read_timeout_s},
         )

@@ -158,7 +158,7 @@ def test_a_training_opens_its_session_for_a_copy_and_only_to_make_it(spark, tmp_
     type(spark)._instantiatedSession = None
     spark._jvm.SparkSession.clearActiveSession()
     try:
-        with pytest.raises(UnsupportedTableFeatureError, match="no Spark session that could make one: .* --master"):
+        with pytest.raises(UnsupportedTableFeatureError, match=r"no Spark session that could make one: .* --master"):
             TrialData.open(data, 0)
         assert TrialData.open(data, 0, spark=open_session).training.rows == 6
         assert TrialData.open(data, 0, spark=open_session).training.rows == 6
