@@ -176,8 +176,8 @@ def _require_same_key(source: ScoredTable, predictions: DataFrame, location: str
     if not predictions.where(ours).isEmpty():
         raise InvalidArgumentError(
             f"{location} holds rows of {source.name} by this model, and none has the value of key="
-            f"{source.columns.key!r}: they were scored with another key. Give that one (key=..., --key), or another "
-            "predictions table"
+            f"{source.columns.key!r}: they were scored with another key, or path column. Give that (key=..., "
+            "--key), or another predictions table"
         )
 
 

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.unit
 EXPERIMENT = """
 entrypoint: lakelens.training.trials.small_cnn:SmallCnn
 data: {table: nosuch}
-hyperparameters: {global_batch_size: 16}
+hyperparameters: {global_batch_size: 26}
 searcher: {name: random, max_trials: 2, max_length: {epochs: 1}}
 resources: {strategy: horovod_cluster, slots_per_trial: 2}
 """
@@ -31,19 +31,20 @@ resources: {strategy: horovod_cluster, slots_per_trial: 2}
 GRID = """
 entrypoint: lakelens.training.trials.small_cnn:SmallCnn
 data: {table: table, validation_split: null, image_size: 8}
-hyperparameters: {global_batch_size: 1, rate: {type: double, minval: 0, maxval: 1}}
+hyperparameters: {global_batch_size: 2, rate: {type: double, minval: 0, maxval: 1}}
 searcher: {name: grid, metric: loss, max_length: {epochs: 1}}
 resources: {strategy: horovod_cluster, slots_per_trial: 2}
 """
 START = """
 entrypoint: lakelens.training.trials.small_cnn:SmallCnn
 data: {table: table, validation_split: null, image_size: 8}
-hyperparameters: {global_batch_size: 1}
+hyperparameters: {global_batch_size: 2}
 searcher: {metric: loss, max_length: {epochs: 1}}
 resources: {strategy: horovod_cluster, slots_per_trial: 2}
 tracking: {uri: "file:runs"}
 warm_start: notes
 """
+TRAIN = ["train", "table", "--np", "2", "--validation-split", "none", "--image-size", "8"]
 PROPERTIES = {RECIPE_PROPERTY: Recipe(size=64).as_property(), LABELS_PROPERTY: '{"cat": 0}'}
 
 
@@ -53,6 +54,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "no java").mkdir()
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "no java"))
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "photos" / "cat").mkdir(parents=True)
     (tmp_path / "notes").mkdir()
@@ -69,7 +71,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         configuration={RECIPE_PROPERTY: Recipe(size=64).as_property(), LABELS_PROPERTY: '{"cat": 0}'},
     )
     write_deltalake("parts", rows, partition_by=["split"])
-    files = {"model.keras": lambda path: path.write_bytes(b"")}
+    files = {name: lambda path: path.write_text("{}") for name in ("model.keras", "state.json")}
     metadata = {"input": {"height": 8, "width": 8, "channels": 3}}
     write_checkpoint("models", files=files, metadata=metadata, name="m").path.rename("model")
     write_deltalake("widened", rows)
@@ -140,7 +142,7 @@ def said(argv: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
         (["train", "table", "--np", "0", "--version", "9"], "VersionNotFoundError", "9"),
         (["train", "table", "--np", "2", "--entrypoint", "nosuch:Trial"], "TrialError", "nosuch"),
         (["train", "table", "--np", "2", "--image-size", "big"], "InvalidArgumentError", "--image-size big"),
-        (["train", "table", "--np", "2", "--tracking-uri", "http://127.0.0.1:9"], "TrackingError", "127.0.0.1:9"),
+        ([*TRAIN, "--tracking-uri", "http://127.0.0.1:9"], "TrackingError", "no tracking server answers"),
         (["train", "start.yaml"], "ModelNotFoundError", "no checkpoint"),
         (["train", "start.yaml", "--set", "warm_start=null", "--set", "continue_from=x"], "TrackingError", "x"),
         (["search", "search.yaml"], "NotADeltaTableError", "nosuch"),
