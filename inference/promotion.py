@@ -17,8 +17,9 @@ from ..locations import absolute, table_and_version
 from ..spark.session import SessionSource, opened
 from ..tracking.runs import as_tracking_errors, open_client, resolve_tracking_uri
 from .evaluation.evaluate import DEFAULT_SPLIT, evaluate
+from .evaluation.metrics import SCORES
 from .evaluation.result import EvaluationResult
-from .model.registry import PROMOTION_TAG_PREFIX, list_versions, register, set_alias, version_behind
+from .model.registry import PROMOTION_TAG_PREFIX, list_versions, register, registrable, set_alias, version_behind
 
 # Metrics of an evaluation of which less is better.
 _LESS_IS_BETTER = frozenset({"ece"})
@@ -68,10 +69,15 @@ def promote(
     split: str | None = DEFAULT_SPLIT,
     by: float = 0.0,
     predictions: str | Path | None = None,
+    path_column: str = "path",
+    image_column: str = "image",
+    label_column: str = "label",
+    key: str = "content_hash",
     tracking_uri: str | None = None,
 ) -> Promotion:
     """Registers a model and lets an alias lead to it, on a condition: that it is better than the one before.
 
+    It is registered once it has been evaluated, whether it is better or not.
     Both scores are written into the candidate's version, as its tag `lakelens.promotion.<alias>`, whatever is decided.
     A second call finds that the alias leads there, and changes nothing.
 
@@ -86,6 +92,10 @@ def promote(
         split: Split of the table; None takes all rows.
         by: The candidate must be better by more than this.
         predictions: As for `evaluate`.
+        path_column: As for `evaluate`.
+        image_column: As for `evaluate`.
+        label_column: As for `evaluate`.
+        key: As for `evaluate`.
         tracking_uri: As for `train`.
 
     Raises:
@@ -95,22 +105,36 @@ def promote(
     """
     if (if_better is None) != (on is None):
         raise InvalidArgumentError("if_better (a metric) and on (table@version) go together: give both, or neither")
+    if if_better is not None and if_better not in SCORES:
+        raise InvalidArgumentError(f"if_better={if_better!r} is no metric of an evaluation; it has {', '.join(SCORES)}")
+    if if_better is not None and spark is None:
+        raise InvalidArgumentError(f"if_better={if_better!r} evaluates models, which needs a Spark session")
     uri = resolve_tracking_uri(tracking_uri)
-    version = register(candidate, name, tracking_uri=uri)
+    model, run_id = registrable(candidate, uri)
     previous = version_behind(name, alias, uri)
-    if previous is not None and previous.digest == version.digest:
+    if previous is not None and previous.digest == model.digest:
         reason = "the alias leads to this model already"
         return Promotion(name, alias, previous.version, False, reason, previous.version)
+    result = None
+    if spark is not None and on is not None:
+        result = evaluate(
+            spark,
+            f"runs:/{run_id}",  # the model that was found, also where the reference leads to another one meanwhile
+            on,
+            split=split,
+            compare=None if previous is None else previous.uri,
+            predictions=predictions,
+            path_column=path_column,
+            image_column=image_column,
+            label_column=label_column,
+            key=key,
+            tracking_uri=uri,
+        )
+    version = register(f"runs:/{run_id}", name, tracking_uri=uri)
     decided = Promotion(name, alias, version.version, True, "no version had the alias")
     if previous is not None:
         decided = replace(decided, previous=previous.version, reason="no comparison was asked for")
-    if if_better is not None and on is not None:
-        if spark is None:
-            raise InvalidArgumentError(f"if_better={if_better!r} evaluates models, which needs a Spark session")
-        compared = None if previous is None else previous.uri
-        result = evaluate(
-            spark, version.uri, on, split=split, compare=compared, predictions=predictions, tracking_uri=uri
-        )
+    if result is not None and if_better is not None:
         decided = _decided(decided, result, if_better, by)
     client = open_client(uri)
     note = {**asdict(decided), "decided_at": datetime.now(timezone.utc).isoformat(timespec="seconds")}

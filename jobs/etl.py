@@ -113,13 +113,14 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     from lakelens.etl.image_table import ImageTable
     from lakelens.etl.ingest.checks import check_without_spark
     from lakelens.etl.ingest.label_changes import ClassChanges
-    from lakelens.etl.ingest.landing import ingest_available
+    from lakelens.etl.ingest.landing import check_max_files, ingest_available
     from lakelens.etl.ingest.run import ingest, preview
 
     request = _request(args)
     request.check()
     if args.max_files is not None and not args.stream:
         raise InvalidArgumentError(f"--max-files {args.max_files} is for --stream alone; add that, or leave it out")
+    check_max_files(_files_of_a_batch(args))
     if args.list_ignored and args.stream:
         raise InvalidArgumentError("--list-ignored is not for --stream; look at the folder first, with --dry-run")
     open_session = session_of(args, f"lakelens etl {args.table}")

@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 from lakelens.jobs.command import add_session_arguments, main_of, session_of
+from lakelens.jobs.score import add_column_arguments, columns_of
 
 DESCRIPTION = "Evaluate a model on one version of an image table, alone or against another model."
 
@@ -26,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--predictions", default=None, metavar="TABLE", help="predictions table that keeps the answers, as of score"
     )
+    add_column_arguments(parser)
     parser.add_argument("--output", default="lakelens-evaluation", help="folder for evaluation.html and its PNG files")
     parser.add_argument("--no-record", action="store_true", help="write nothing into the model's MLflow run")
     parser.add_argument("--tracking-uri", default=None, help="MLflow tracking URI; MLFLOW_TRACKING_URI when absent")
@@ -48,6 +50,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         output=args.output,
         record=not args.no_record,
         tracking_uri=args.tracking_uri,
+        **columns_of(args),
     )
     print("\n".join(evaluation_lines(result)))
     return result.as_facts()

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from lakelens.jobs.command import add_session_arguments, main_of, session_of
+from lakelens.jobs.score import add_column_arguments, columns_of
 from lakelens.locations import absolute, is_table_name, table_and_version
 
 DESCRIPTION = "Register models, list and compare them, and let an alias lead to the better one."
@@ -61,6 +62,7 @@ def _add_promotion(action: argparse.ArgumentParser) -> None:
     action.add_argument("--split", default="test", help="only this split")
     action.add_argument("--by", type=float, default=0.0, help="better by more than this")
     action.add_argument("--predictions", default=None, metavar="TABLE", help="predictions table that keeps the answers")
+    add_column_arguments(action)
     add_session_arguments(action)
 
 
@@ -145,6 +147,7 @@ def _promote(args: argparse.Namespace) -> dict[str, Any]:
         by=args.by,
         predictions=args.predictions,
         tracking_uri=args.tracking_uri,
+        **columns_of(args),
     )
     print(f"{decided.name} version {decided.version}: {decided.reason}", file=sys.stderr)
     return {"model": f"models:/{decided.name}@{decided.alias}", **dataclasses.asdict(decided)}

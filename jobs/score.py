@@ -24,6 +24,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--strict", action="store_true", help="refuse a model whose class names, image size or table differ"
     )
+    add_column_arguments(parser)
+    parser.add_argument(
+        "--rows-per-commit", type=int, default=None, help="most rows of a commit; about half a minute's when absent"
+    )
+    parser.add_argument("--tracking-uri", default=None, help="MLflow tracking URI; MLFLOW_TRACKING_URI when absent")
+    add_session_arguments(parser)
+
+
+def add_column_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags that name the columns of the image table."""
     columns = parser.add_argument_group("columns", "For tables that lakelens did not make.")
     columns.add_argument("--path-column", default="path", metavar="COLUMN", help="names a row")
     columns.add_argument("--image-column", default="image", metavar="COLUMN", help="the image file, binary")
@@ -34,11 +44,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="COLUMN",
         help="differs where the image does, so that what was scored in another version is not scored again",
     )
-    parser.add_argument(
-        "--rows-per-commit", type=int, default=None, help="most rows of a commit; about half a minute's when absent"
-    )
-    parser.add_argument("--tracking-uri", default=None, help="MLflow tracking URI; MLFLOW_TRACKING_URI when absent")
-    add_session_arguments(parser)
+
+
+def columns_of(args: argparse.Namespace) -> dict[str, Any]:
+    """Gives what the flags of `add_column_arguments` say, as arguments of `score`, `evaluate` and `promote`."""
+    return {name: getattr(args, name) for name in ("path_column", "image_column", "label_column", "key")}
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
@@ -55,10 +65,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         strict=args.strict,
         rows_per_commit=args.rows_per_commit,
         tracking_uri=args.tracking_uri,
-        path_column=args.path_column,
-        image_column=args.image_column,
-        label_column=args.label_column,
-        key=args.key,
+        **columns_of(args),
     )
     return {"table": args.table, "predictions": args.predictions, **dataclasses.asdict(result)}
 

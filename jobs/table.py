@@ -269,10 +269,16 @@ def _optimize(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _delete(args: argparse.Namespace) -> dict[str, Any]:
+    from lakelens.etl.versions.delete import check_condition
+
+    check_condition(args.where)
     return _edited(args, "delete", lambda table: table.delete(args.where))
 
 
 def _rename_class(args: argparse.Namespace) -> dict[str, Any]:
+    from lakelens.etl.versions.rename_class import check_names
+
+    check_names(args.table, args.old, args.new)
     return _edited(args, "rename-class", lambda table: table.rename_class(args.old, args.new))
 
 

@@ -94,6 +94,15 @@ def _add_data_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"another name of the column of {', '.join(COLUMN_ROLES)}; several",
     )
     group.add_argument("--materialize", default=None, help="folder for a plain copy of a version that needs one")
+    group.add_argument(
+        "--bad-rows", default="error", help="error, or skip: rows that cannot be decoded or have no label get weight 0"
+    )
+    group.add_argument(
+        "--read-timeout-s",
+        type=float,
+        default=45.0,
+        help="seconds that a read of the table may take to answer",
+    )
 
 
 def _add_rank_arguments(parser: argparse.ArgumentParser) -> None:
@@ -125,12 +134,14 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     from lakelens.training.experiment.train import train
 
     needs_spark = args.np >= 0 or is_table_name(absolute(args.table))
-    if not needs_spark and (args.master or args.conf):
+    # A copy may have to be made of the version; the session is opened for it only then.
+    may_need_spark = needs_spark or args.materialize is not None
+    if not may_need_spark and (args.master or args.conf):
         given = f"--master {args.master}" if args.master else f"--conf {args.conf[0]}"
         raise InvalidArgumentError(
             f"{given}: ranks on the driver (--np {args.np}) need no Spark; leave it out, or give --np 0 or more"
         )
-    spark = session_of(args, f"lakelens train {args.table}") if needs_spark else None
+    spark = session_of(args, f"lakelens train {args.table}") if may_need_spark else None
     options = {} if args.checkpoint_dir is None else {"checkpoint_dir": args.checkpoint_dir}
     result = train(
         args.table,
@@ -154,6 +165,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         storage_options=key_values(args.storage_option, "--storage-option"),
         filters=named_values(args.filter, "--filter") or None,
         materialize=args.materialize,
+        bad_rows=args.bad_rows,
+        read_timeout_s=args.read_timeout_s,
         max_restarts=args.max_restarts,
         use_gpu=args.use_gpu,
         env=key_values(args.env, "--env"),
@@ -192,7 +205,7 @@ def resume_run(args: argparse.Namespace) -> dict[str, Any]:
     from lakelens.training.experiment.train import resume
 
     config, np = read_config(resolve_tracking_uri(args.tracking_uri), args.resume)
-    needs_spark = np >= 0 or is_table_name(config.data.table)
+    needs_spark = np >= 0 or is_table_name(config.data.table) or config.data.materialize is not None
     spark = session_of(args, f"lakelens train --resume {args.resume}") if needs_spark else None
     result = resume(args.resume, tracking_uri=args.tracking_uri, spark=spark)
     return {**dataclasses.asdict(result), "tracking_uri": without_password(result.tracking_uri)}

@@ -17,7 +17,7 @@ from ..spark.failures import naming_failures
 from .class_rows import class_rows
 from .label_changes import ClassChanges
 from .near_duplicates import find_across_splits
-from .prepare import Prepared, open_table, prepare
+from .prepare import Prepared, check_classes, open_table, prepare
 from .results import IngestRequest, IngestResult, StreamResult
 from .run import run_prepared
 
@@ -50,8 +50,7 @@ def ingest_available(
         UsageError: Its subclasses, as `ingest` does; but an empty folder is no error.
     """
     request.check()
-    if not isinstance(max_files, int) or isinstance(max_files, bool) or max_files < 1:
-        raise InvalidArgumentError(f"max_files = {max_files!r}: a batch has a whole number of files, 1 or more")
+    check_max_files(max_files)
     done: list[IngestResult] = []
     attempts = 0
     while True:
@@ -60,6 +59,7 @@ def ingest_available(
         before = len(done)
         try:
             with prepare(spark, location, request) as prepared:
+                check_classes(prepared)
                 for result in _batches(prepared, max_files):
                     # After another writer's commit, what this call has done itself is among what is known.
                     own = min(known_of_ours, result.skipped)
@@ -78,6 +78,16 @@ def ingest_available(
                     f"{location}: gave up after {ATTEMPTS} attempts and {len(done)} batches, because other writers "
                     f"kept committing first; run the stream again when they are done. Last: {error}"
                 ) from error
+
+
+def check_max_files(max_files: int) -> None:
+    """Checks the size of batches.
+
+    Raises:
+        InvalidArgumentError: If it is no whole number of 1 or more.
+    """
+    if not isinstance(max_files, int) or isinstance(max_files, bool) or max_files < 1:
+        raise InvalidArgumentError(f"max_files = {max_files!r}: a batch has a whole number of files, 1 or more")
 
 
 def _batches(prepared: Prepared, max_files: int) -> Iterator[IngestResult]:

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from ...errors import EmptySourceError, InvalidArgumentError
-from ...locations import absolute, is_table_name
+from ...errors import EmptySourceError, InvalidArgumentError, SourceNotFoundError
+from ...locations import absolute_path, has_scheme, is_table_name
 from ...options import suggestion
 from ...spark.workers import check_workers
 from ..changes.ingest_plan import GONE, Plan
@@ -146,16 +146,27 @@ def prepare(user_session: SparkSession, location: str, request: IngestRequest) -
         require_columns(transaction, location)
     try:
         listing, plan, columns = _plan(spark, location, transaction, request, aliases)
-    except EmptySourceError as error:
-        is_folder = request.source.layout in FOLDER_LAYOUTS
-        if transaction is None or request.removed != DELETE or not is_folder or _has_folders(request):
+    except (EmptySourceError, SourceNotFoundError) as error:
+        if transaction is None or request.removed != DELETE or request.source.is_frame:
+            raise
+        root = absolute_path(str(request.source.location))
+        if isinstance(error, SourceNotFoundError) and not has_scheme(root):
+            raise
+        # In an object store an empty folder is none, and of annotations it takes a file to list the folder.
+        if has_scheme(root) or request.source.layout not in FOLDER_LAYOUTS:
+            place = root if has_scheme(root) else local_uri(os.fsencode(root))
+            raise type(error)(
+                f"{error}. If it was emptied on purpose, and the rows of its files are to go too, delete them: "
+                f"delete(\"path LIKE '{place.rstrip('/')}/%'\"), or lakelens table delete"
+            ) from error
+        if _has_folders(root):
             raise
         if not request.allow_loss:
             raise EmptySourceError(
                 f"{error}. If the folder was emptied on purpose, and the rows of its files are to go too, say so: "
                 "removed='delete' with allow_loss=True (--removed delete --allow-loss)"
             ) from error
-        emptied = _emptied(spark, request)
+        emptied = _emptied(spark, request, root)
         listing, plan, columns = _plan_listed(spark, location, transaction.version, request, emptied)
     try:
         if plan.rows_in == 0 and not (request.removed == DELETE and plan.counts[GONE]):
@@ -229,16 +240,16 @@ def require_workers(spark: SparkSession, request: IngestRequest) -> None:
     check_workers(spark, f"ingest {request.source.name}", _IMPORTED)
 
 
-def _has_folders(request: IngestRequest) -> bool:
+def _has_folders(root: str) -> bool:
     """Tells whether a local folder holds folders, or links that may be broken only because a disk is not mounted."""
-    with os.scandir(absolute(str(request.source.location))) as entries:
+    with os.scandir(root) as entries:
         return any(entry.is_dir() or entry.is_symlink() for entry in entries)
 
 
-def _emptied(spark: SparkSession, request: IngestRequest) -> Listing:
+def _emptied(spark: SparkSession, request: IngestRequest, root: str) -> Listing:
     """Gives the listing of a local folder in which nothing is left."""
     files = completed(local_frame(spark, [], FOLDER_LISTING_DDL))
-    return Listing(request.source.name, files, local_uri(os.fsencode(absolute(str(request.source.location)))))
+    return Listing(request.source.name, files, local_uri(os.fsencode(root)))
 
 
 def check_classes(prepared: Prepared) -> None:

@@ -67,7 +67,7 @@ class IngestRequest:
         for name in self.classes or ():
             if not isinstance(name, str):
                 raise InvalidArgumentError(f"classes = {self.classes!r}: {name!r} is no text; give names of classes")
-        for option in ("near_duplicates", "allow_loss"):
+        for option in ("near_duplicates", "allow_loss", "retry_quarantine"):
             if not isinstance(getattr(self, option), bool):
                 raise InvalidArgumentError(f"{option} = {getattr(self, option)!r}: give True or False")
         if self.batch_id is not None and (not isinstance(self.batch_id, str) or not self.batch_id.strip()):

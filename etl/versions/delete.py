@@ -54,6 +54,7 @@ def delete(spark: SparkSession, location: str, where: str) -> DeleteResult:
         ClassNumbersError: If the table's class numbers are damaged.
         TableConflictError: If another writer was faster; nothing was deleted.
     """
+    check_condition(where)
     edit = open_edit(spark, location)
     found = _select(edit.rows(), where).persist()
     try:
@@ -71,11 +72,15 @@ def delete(spark: SparkSession, location: str, where: str) -> DeleteResult:
     return DeleteResult(version, dict(sorted(deleted.items())), committed=True)
 
 
+def check_condition(where: str) -> None:
+    """Checks what can be known of a condition without Spark; raises as `delete`."""
+    if not isinstance(where, str) or not where.strip():
+        raise InvalidArgumentError(f"where={where!r}: give a SQL condition, such as \"label_name = 'cat'\"")
+
+
 def _select(rows: DataFrame, where: str) -> DataFrame:
     from pyspark.errors import PySparkException
 
-    if not isinstance(where, str) or not where.strip():
-        raise InvalidArgumentError(f"where={where!r}: give a SQL condition, such as \"label_name = 'cat'\"")
     try:
         small = [name for name in rows.columns if name not in (schema.IMAGE, schema.ANNOTATIONS)]
         return rows.where(where).select(*small)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...errors import InvalidArgumentError
+from ...errors import InvalidArgumentError, UnsupportedTableFeatureError
+from ...locations import absolute, is_table_name
 from ...options import suggestion
 from ...results import ReadableResult
 from ..annotations.record import MAX_NAME_LENGTH
 from ..log.notes import RENAME
+from ..log.snapshot import identify
 from ..model import schema
 from ..model.aliases import ALIASES_PROPERTY, add_alias, aliases_of, aliases_property
-from ..model.labels import LABELS_PROPERTY, NO_CLASS, labels_property
+from ..model.labels import LABELS_PROPERTY, NO_CLASS, labels_of, labels_property
 from ..spark.failures import naming_failures
 from .edits import open_edit
 
@@ -56,18 +60,11 @@ def rename_class(spark: SparkSession, location: str, old: str, new: str) -> Rena
         ClassNumbersError: If the table's class numbers are damaged.
         TableConflictError: If another writer was faster; nothing was committed.
     """
-    if not isinstance(new, str) or not new.strip() or new == NO_CLASS or len(new) > MAX_NAME_LENGTH:
-        raise InvalidArgumentError(f"new={new!r}: the name of a class is a text of 1 to {MAX_NAME_LENGTH} characters")
+    _check_new(new)
     edit = open_edit(spark, location)
     known = edit.classes()
     labels = known.numbers.labels
-    if old not in labels:
-        raise InvalidArgumentError(f"{location} has no class {old!r}; {suggestion(old, labels)}")
-    if new in labels:
-        raise InvalidArgumentError(
-            f"{location} has a class {new!r} already, with the number {labels[new]}: two classes cannot become one. "
-            f"Delete the rows of {old!r} and ingest their files as {new!r}"
-        )
+    _check_names(location, labels, old, new)
     text = edit.transaction.property(ALIASES_PROPERTY)
     aliases = add_alias(aliases_of({} if text is None else {ALIASES_PROPERTY: text}), old, new)
     renamed = {new if name == old else name: number for name, number in labels.items()}
@@ -81,6 +78,32 @@ def rename_class(spark: SparkSession, location: str, old: str, new: str) -> Rena
     else:
         version = edit.commit_properties(note, properties)
     return RenameResult(version, old, new, labels[old], rows)
+
+
+def check_names(location: str, old: str, new: str) -> None:
+    """Checks two names before there is a session, as far as the table's log tells; raises as `rename_class`."""
+    _check_new(new)
+    if is_table_name(absolute(location)):
+        return
+    with suppress(UnsupportedTableFeatureError):  # Spark reads what delta-rs does not
+        labels = labels_of(identify(location).configuration)
+        if labels:
+            _check_names(location, labels, old, new)
+
+
+def _check_new(new: str) -> None:
+    if not isinstance(new, str) or not new.strip() or new == NO_CLASS or len(new) > MAX_NAME_LENGTH:
+        raise InvalidArgumentError(f"new={new!r}: the name of a class is a text of 1 to {MAX_NAME_LENGTH} characters")
+
+
+def _check_names(location: str, labels: Mapping[str, int], old: str, new: str) -> None:
+    if old not in labels:
+        raise InvalidArgumentError(f"{location} has no class {old!r}; {suggestion(old, labels)}")
+    if new in labels:
+        raise InvalidArgumentError(
+            f"{location} has a class {new!r} already, with the number {labels[new]}: two classes cannot become one. "
+            f"Delete the rows of {old!r} and ingest their files as {new!r}"
+        )
 
 
 def _has_name(old: str) -> Column:

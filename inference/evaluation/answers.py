@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -177,6 +177,17 @@ def _named(name: str | None, number: int | None) -> str:
     return name or ("error" if number is None else str(number))
 
 
+def check_slices(table: str, columns: Collection[str], slices: Sequence[str]) -> None:
+    """Checks that a table has the columns whose values metrics are asked for.
+
+    Raises:
+        InvalidArgumentError: If it lacks one.
+    """
+    for name in slices:
+        if name not in columns:
+            raise InvalidArgumentError(f"slice {name!r}: {table} has no such column; its columns: {', '.join(columns)}")
+
+
 def _slice_columns(source: ScoredTable, slices: Sequence[str]) -> list[Column]:
     """Reads columns as texts.
 
@@ -185,12 +196,7 @@ def _slice_columns(source: ScoredTable, slices: Sequence[str]) -> list[Column]:
     """
     from pyspark.sql import functions
 
-    columns = read_table(source.spark, source.location, source.version).columns
-    for name in slices:
-        if name not in columns:
-            raise InvalidArgumentError(
-                f"slice {name!r}: {source.name} has no such column; its columns: {', '.join(columns)}"
-            )
+    check_slices(source.name, source.column_types, slices)
     return [functions.col(f"`{name}`").cast("string").alias(_SLICE.format(i)) for i, name in enumerate(slices)]
 
 

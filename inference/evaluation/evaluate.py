@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import InvalidArgumentError, LakelensError, PredictionsSchemaError
-from ...etl.log.snapshot import check_version, open_snapshot
+from ...etl.log.snapshot import open_snapshot
 from ...etl.model import schema
 from ...etl.versions.classes import class_counts
 from ...extras import require
@@ -19,8 +19,9 @@ from ...spark.session import SessionSource, opened, require_delta, require_drive
 from ..model.failures import typed_failures
 from ..model.predictor import DEFAULT_BATCH_BYTES, check_batch_bytes
 from ..model.references import ModelRef, resolve_model
+from ..scoring.predictions import predictions_location
 from ..scoring.score import check_model, score
-from ..scoring.source import ScoredTable, SourceColumns, files_of_split, open_scored_table
+from ..scoring.source import ScoredTable, SourceColumns, check_by_log, files_of_split, open_scored_table
 from . import answers
 from .comparison import Comparison, PairGroup, compare_groups
 from .metrics import Evaluation, evaluate_groups, one_numbering
@@ -56,6 +57,7 @@ def evaluate(
     path_column: str = "path",
     image_column: str = "image",
     label_column: str = "label",
+    key: str = "content_hash",
     storage_options: Mapping[str, str] | None = None,
 ) -> EvaluationResult:
     """Compares a model's answers with the labels of one table version.
@@ -82,12 +84,14 @@ def evaluate(
         path_column: Column that names a row.
         image_column: Column with the stored image, binary.
         label_column: Column with the number of the true class.
+        key: As for `score`; the same as for the calls before with these `predictions`.
         storage_options: Access to an object store for reading Delta logs, under delta-rs' names.
 
     Raises:
         ModelNotFoundError: If a model leads to no checkpoint.
         NotADeltaTableError, VersionNotFoundError, NotAnImageTableError: If the table is not there or not fit.
-        InvalidArgumentError: If there is no such split or slice column, no labelled row, or `output` cannot be written.
+        InvalidArgumentError: If there is no such split or slice column, no labelled row, `output` cannot be written, or
+            `predictions` were scored by another key.
         PredictionsSchemaError: If a model numbers its classes otherwise than the table.
         MissingDependencyError: If matplotlib or scikit-learn is not installed.
         TrackingError: If the store does not take the result.
@@ -98,10 +102,16 @@ def evaluate(
     named, said = table_and_version(table)
     if version is not None and said is not None:
         raise InvalidArgumentError(f"table={str(table)!r} names a version, and version={version!r} does too; give one")
-    columns = SourceColumns(path_column, image_column, label_column)
+    columns = SourceColumns(path_column, image_column, label_column, key)
     wanted = version if said is None else int(said) if said.isdecimal() else said
     asked = [resolve_model(one, tracking_uri) for one in (model, compare) if one is not None]
-    check_version(named, wanted, storage_options)
+    snapshot = check_by_log(named, wanted, split, columns, storage_options)
+    if snapshot is not None:
+        answers.check_slices(f"{snapshot.location}@{snapshot.version}", snapshot.schema, slices)
+    if predictions is not None:
+        predictions_location(predictions, named, storage_options)
+    if output is not None:
+        write_files(Path(output), {})
     spark = opened(spark)
     require_delta(spark)
     source = open_scored_table(spark, named, wanted, split, columns=columns, storage_options=storage_options)
@@ -150,6 +160,7 @@ class _Evaluating:
             path_column=source.columns.path,
             image_column=source.columns.image,
             label_column=source.columns.label,
+            key=source.columns.key,
             storage_options=source.storage_options,
         )
         if scored.version is None:

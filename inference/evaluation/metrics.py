@@ -15,6 +15,8 @@ from ...training.tasks.class_metrics import ClassMetrics
 # Equal parts of 0..1, as in Guo et al., On Calibration of Modern Neural Networks (2017).
 CALIBRATION_BINS = 15
 TOP_K = (1, 3, 5)
+# The metrics that are one number, if the evaluation has a value of them.
+SCORES = ("accuracy", "balanced_accuracy", "macro_f1", *(f"top_{k}_accuracy" for k in TOP_K if k > 1), "ece")
 # A row without a prediction; no class has this number.
 _NO_CLASS = -1
 

@@ -106,10 +106,9 @@ def register(reference: str, name: str, alias: str | None = None, tracking_uri: 
         CheckpointError: If the checkpoint is damaged, or is not that of its run.
         TrackingError: If the store refuses.
     """
-    model = resolve_model(reference, tracking_uri)
+    model, run_id = registrable(reference, tracking_uri)
     uri = model.tracking_uri or resolve_tracking_uri(tracking_uri)
     client = open_client(uri)
-    run_id = _require_run(client, model)
     with as_tracking_errors(uri, f"register {reference} as {name!r}"):
         number = _registered_already(client, name, model.digest)
         if number is None:
@@ -118,6 +117,12 @@ def register(reference: str, name: str, alias: str | None = None, tracking_uri: 
     if alias is not None:
         set_alias(name, number, alias, uri)
     return version_of(name, number, uri)
+
+
+def registrable(reference: str, tracking_uri: str | None = None) -> tuple[ModelRef, str]:
+    """Finds a model that can be registered, and its run; arguments and errors are those of `register`."""
+    model = resolve_model(reference, tracking_uri)
+    return model, _require_run(open_client(model.tracking_uri or resolve_tracking_uri(tracking_uri)), model)
 
 
 def set_alias(name: str, version: int, alias: str, tracking_uri: str | None = None) -> RegisteredVersion:

@@ -10,12 +10,17 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...errors import NotADeltaTableError, PredictionsSchemaError
+from ...errors import (
+    InvalidArgumentError,
+    NotADeltaTableError,
+    PredictionsSchemaError,
+    UnsupportedTableFeatureError,
+)
 from ...etl.log.opening import log_of, open_log
 from ...etl.log.snapshot import has_deletion_vectors
 from ...etl.spark.catalog import delta_table, is_delta_table, path_of, read_table, require_schema, sql_name
@@ -63,6 +68,34 @@ class PredictionsState:
     transaction: int | None
 
 
+def predictions_location(
+    predictions: str | Path | None, table: str | Path, storage_options: Mapping[str, str] | None = None
+) -> str:
+    """Gives the place of a predictions table, and checks what is there as far as that needs no Spark.
+
+    Raises:
+        InvalidArgumentError: If there is none, or it is the image table.
+        NotADeltaTableError: If something else than a Delta table is there.
+        PredictionsSchemaError: If a column is missing or has another type.
+    """
+    if predictions is None:
+        raise InvalidArgumentError(
+            "predictions is missing: give the table that takes the predictions, by path, URI or catalog name"
+        )
+    target = absolute(predictions)
+    if target.rstrip("/") == absolute(table).rstrip("/"):
+        raise InvalidArgumentError(f"predictions and table are both {target}; predictions go into a table of their own")
+    if is_table_name(target):
+        return target
+    with suppress(UnsupportedTableFeatureError):
+        try:
+            with log_of(target) as log:
+                _check_schema(target, open_log(target, log, None, storage_options))
+        except NotADeltaTableError:
+            _require_vacant(target)
+    return target
+
+
 class PredictionsTable:
     """A Delta table of predictions, by path, URI or catalog name; it need not exist.
 
@@ -97,11 +130,11 @@ class PredictionsTable:
             PredictionsSchemaError: If a column is missing or has another type.
         """
         if not is_delta_table(self._spark, self.location):
-            self._require_vacant()
+            require_schema(self._spark, self.location)
+            _require_vacant(self.location)
             return PredictionsState(None, None)
         with self._opened() as table:
-            fields = json.loads(table.schema().to_json())["fields"]
-            _check_columns(self.location, {field["name"]: _type_name(field["type"]) for field in fields})
+            _check_schema(self.location, table)
             return PredictionsState(table.version(), table.transaction_version(self._application))
 
     def state_after(self, before: PredictionsState, note: str) -> tuple[PredictionsState, bool]:
@@ -166,23 +199,26 @@ class PredictionsTable:
     def _path(self) -> str:
         return absolute(path_of(self._spark, self.location))
 
-    def _require_vacant(self) -> None:
-        """Refuses to make a Delta table in a folder that holds other files."""
-        require_schema(self._spark, self.location)
-        if has_scheme(self.location) or is_table_name(self.location):
-            return
-        path = Path(self.location)
-        # A first append that was killed leaves data files without a log; they belong to no version.
-        foreign = path.is_dir() and any(not child.name.startswith((".", "_", "part-")) for child in path.iterdir())
-        if path.is_file() or foreign:
-            raise NotADeltaTableError(
-                f"{self.location} exists and is no Delta table; give the predictions a path of their own"
-            )
-
 
 def next_number(state: PredictionsState) -> int:
     """The number of the next append for this model and image table."""
     return 0 if state.transaction is None else state.transaction + 1
+
+
+def _require_vacant(location: str) -> None:
+    """Refuses to make a Delta table in a folder that holds other files."""
+    if has_scheme(location) or is_table_name(location):
+        return
+    path = Path(location)
+    # A first append that was killed leaves data files without a log; they belong to no version.
+    foreign = path.is_dir() and any(not child.name.startswith((".", "_", "part-")) for child in path.iterdir())
+    if path.is_file() or foreign:
+        raise NotADeltaTableError(f"{location} exists and is no Delta table; give the predictions a path of their own")
+
+
+def _check_schema(location: str, table: DeltaTable) -> None:
+    fields = json.loads(table.schema().to_json())["fields"]
+    _check_columns(location, {field["name"]: _type_name(field["type"]) for field in fields})
 
 
 def _check_columns(location: str, found: Mapping[str, str]) -> None:

@@ -10,14 +10,13 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from numbers import Integral
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from ...errors import InvalidArgumentError, NotAnImageTableError
-from ...etl.log.snapshot import check_version
 from ...etl.model.labels import labels_of
 from ...extras import require
-from ...locations import absolute
 from ...options import named_options
 from ...results import ReadableResult
 from ...spark.session import SessionSource, opened, require_delta, require_driver
@@ -27,9 +26,9 @@ from ..model.predictor import DEFAULT_BATCH_BYTES, check_batch_bytes
 from ..model.references import ModelRef, resolve_model
 from .log_counts import image_size
 from .mismatch import check_fit
-from .predictions import PredictionsTable
+from .predictions import PredictionsTable, predictions_location
 from .run import ScoringRun
-from .source import ScoredTable, SourceColumns, open_scored_table
+from .source import ScoredTable, SourceColumns, check_by_log, open_scored_table
 
 _Parameters = ParamSpec("_Parameters")
 _Value = TypeVar("_Value")
@@ -57,7 +56,8 @@ def _earlier_order(function: Callable[_Parameters, _Value]) -> Callable[_Paramet
 def _is_earlier(version: object, predictions: object = None) -> bool:
     """Tells whether a fourth and a fifth argument are what they were in earlier releases."""
     is_path = isinstance(predictions, Path) or (isinstance(predictions, str) and "/" in predictions)
-    return is_path or version is None or isinstance(version, (int, datetime))
+    is_latest = isinstance(version, str) and version.strip().lower() == "latest" and predictions is not None
+    return is_path or is_latest or version is None or isinstance(version, (Integral, datetime))
 
 
 logger = logging.getLogger(__name__)
@@ -172,12 +172,12 @@ def score(
     check_batch_bytes(batch_bytes)
     _check_rows_per_commit(rows_per_commit)
     require_driver(spark)
-    target = _predictions_location(predictions, table)
+    columns = SourceColumns(path_column, image_column, label_column, key)
+    target = predictions_location(predictions, table, storage_options)
     reference = resolve_model(model, tracking_uri)
-    check_version(table, version, storage_options)
+    check_by_log(table, version, split, columns, storage_options)
     spark = opened(spark)
     require_delta(spark)
-    columns = SourceColumns(path_column, image_column, label_column, key)
     source = open_scored_table(spark, table, version, split, columns=columns, storage_options=storage_options)
     check_model(reference, source, strict)
     if not source.has_key:
@@ -243,14 +243,3 @@ def check_model(model: ModelRef, source: ScoredTable, strict: bool) -> None:
 def _check_rows_per_commit(rows: int | None) -> None:
     if rows is not None and (not isinstance(rows, int) or isinstance(rows, bool) or rows < 1):
         raise InvalidArgumentError(f"rows_per_commit={rows!r}: give a whole number above 0, or None")
-
-
-def _predictions_location(predictions: str | Path | None, table: str | Path) -> str:
-    if predictions is None:
-        raise InvalidArgumentError(
-            "predictions is missing: give the table that takes the predictions, by path, URI or catalog name"
-        )
-    target = absolute(predictions)
-    if target.rstrip("/") == absolute(table).rstrip("/"):
-        raise InvalidArgumentError(f"predictions and table are both {target}; predictions go into a table of their own")
-    return target

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
@@ -20,7 +20,7 @@ from ...etl.model import schema
 from ...etl.model.labels import labels_of
 from ...etl.pins import pins
 from ...etl.spark.catalog import is_delta_table, path_of, read_table, sql_name
-from ...locations import absolute
+from ...locations import absolute, is_table_name
 from ...training.feed.plan_builder import require_images
 from .parts import Piece
 from .predictions import PASSED_DDL
@@ -50,6 +50,27 @@ class SourceColumns:
     image: str = schema.IMAGE
     label: str = schema.LABEL
     key: str = schema.CONTENT_HASH
+
+    def check(self, table: str, types: Mapping[str, str]) -> None:
+        """Checks that a table has what scoring needs.
+
+        Args:
+            table: The table, for the message.
+            types: Delta's types of its columns.
+
+        Raises:
+            NotAnImageTableError: If it lacks the path, the image or a column that was named, or the image is no binary.
+        """
+        label = [] if self.label == schema.LABEL else [self.label]
+        key = [] if self.key == schema.CONTENT_HASH else [self.key]
+        for wanted in (self.path, self.image, *label, *key):
+            if wanted not in types:
+                raise NotAnImageTableError(
+                    f"{table} has no column {wanted!r}; its columns: {', '.join(types)}. Name the columns: "
+                    "path_column=..., image_column=..., label_column=..., key=... (--path-column, --image-column, "
+                    "--label-column, --key)"
+                )
+        require_images(table, types, self.image)
 
 
 @dataclass(frozen=True)
@@ -195,29 +216,14 @@ class ScoredTable:
         with pins.tracking(self.location, self.version, running, kept_as=scored, storage_options=options) as renew:
             yield renew
 
-    def check(self) -> None:
-        """Checks that the table has what scoring needs.
-
-        Raises:
-            NotAnImageTableError: If it lacks the path or the image, or the image is not binary.
-        """
-        types = self._types
-        key = [] if self.columns.key == schema.CONTENT_HASH else [self.columns.key]
-        for wanted in (self.columns.path, self.columns.image, *key):
-            if wanted not in types:
-                raise NotAnImageTableError(
-                    f"{self.name} has no column {wanted!r}; its columns: {', '.join(types)}. Name the columns: "
-                    "path_column=..., image_column=..., key=... (--path-column, --image-column, --key)"
-                )
-        require_images(self.name, types, self.columns.image)
-
     @property
     def has_key(self) -> bool:
         """Whether a column tells that an image is the one that another version has under its path."""
-        return self.columns.key in self._types
+        return self.columns.key in self.column_types
 
     @cached_property
-    def _types(self) -> Mapping[str, str]:
+    def column_types(self) -> Mapping[str, str]:
+        """Delta's types of the columns; Spark tells them where the log cannot be read without it."""
         return self.types or dict(read_table(self.spark, self.location, self.version).dtypes)
 
     def _of_split(self, rows: DataFrame) -> DataFrame:
@@ -235,7 +241,7 @@ class ScoredTable:
         from pyspark.sql import functions
 
         columns = []
-        has_names = self._types.get(self.columns.label) == "string"
+        has_names = self.column_types.get(self.columns.label) == "string"
         for name, kind in kinds.items():
             source = self._source_name(name)
             if name == schema.LABEL_NAME and has_names and source not in rows.columns:
@@ -256,6 +262,36 @@ class ScoredTable:
             return number
         pairs = [functions.lit(value) for pair in labels.items() for value in pair]
         return functions.coalesce(functions.create_map(*pairs)[name], number)
+
+
+def check_by_log(
+    table: str | Path,
+    version: int | str | datetime | None,
+    split: str | None,
+    columns: SourceColumns,
+    storage_options: Mapping[str, str] | None = None,
+) -> Snapshot | None:
+    """Checks table, version, columns and split by the log, before there is a session.
+
+    Returns:
+        The version; None where only Spark can read it, or the table is one of the catalog, so that nothing was checked.
+
+    Raises:
+        UsageError: As `open_scored_table`.
+    """
+    if is_table_name(absolute(table)):
+        return None
+    try:
+        snapshot = open_snapshot(table, version, storage_options)
+    except UnsupportedTableFeatureError:
+        return None
+    name = f"{snapshot.location}@{snapshot.version}"
+    columns.check(name, snapshot.schema)
+    if split is not None:
+        _require_split_column(name, split, snapshot.schema)
+        if schema.SPLIT in snapshot.files.partitions:
+            _require_split(name, split, snapshot.files.partitions[schema.SPLIT].values)
+    return snapshot
 
 
 def open_scored_table(
@@ -302,7 +338,7 @@ def open_scored_table(
             snapshot.configuration,
             snapshot.table_id,
         )
-    source.check()
+    columns.check(source.name, source.column_types)
     _check_split(source)
     return source
 
@@ -324,14 +360,20 @@ def _check_split(source: ScoredTable) -> None:
         return
     if source.files is not None and len(source.files) > 0 and schema.SPLIT in source.files.partitions:
         return
+    _require_split_column(source.name, source.split, source.column_types)
     rows = read_table(source.spark, source.location, source.version)
-    if schema.SPLIT not in rows.columns:
-        raise InvalidArgumentError(f"split={source.split!r}: {source.name} has no column {schema.SPLIT!r}")
-    known = sorted(str(row[0]) for row in rows.select(schema.SPLIT).distinct().collect())
-    if source.split not in known:
-        raise InvalidArgumentError(
-            f"split={source.split!r}: {source.name} has no such split; it has {', '.join(known) or 'no rows'}"
-        )
+    _require_split(source.name, source.split, [row[0] for row in rows.select(schema.SPLIT).distinct().collect()])
+
+
+def _require_split_column(name: str, split: str, columns: Collection[str]) -> None:
+    if schema.SPLIT not in columns:
+        raise InvalidArgumentError(f"split={split!r}: {name} has no column {schema.SPLIT!r}")
+
+
+def _require_split(name: str, split: str, known: Collection[str | None]) -> None:
+    if split not in known:
+        said = ", ".join(sorted(map(str, known))) or "no rows"
+        raise InvalidArgumentError(f"split={split!r}: {name} has no such split; it has {said}")
 
 
 def _version_by_spark(

@@ -8,7 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from ...errors import InvalidArgumentError
 from ..model.failures import TRANSIENT
+from .log_counts import mark_of
 from .parts import Piece
 from .predictions import PASSED, PREDICTED, PredictionsState, PredictionsTable
 from .source import FILE, ScoredTable
@@ -113,6 +115,9 @@ def split_work(
 
     Yields:
         The work; its DataFrames are good inside the `with` only.
+
+    Raises:
+        InvalidArgumentError: If the predictions of this version were scored by another key.
     """
     predictions = _predictions(source, results, state, digest)
     if predictions is None or (state.transaction is None and predictions.isEmpty()):
@@ -120,7 +125,10 @@ def split_work(
         return
     marked = _mark(source.keys(), predictions, source.version, retry).persist()
     try:
-        yield _marked_rows(source, marked)
+        work = _marked_rows(source, marked)
+        if work.todo_rows + work.carried_rows == work.total_rows:
+            _require_same_key(source, predictions, results.location, digest)
+        yield work
     finally:
         marked.unpersist()
 
@@ -157,6 +165,20 @@ def _predictions(
     if state.version is None:
         return None
     return results.read(state.version).where(_of_scoring(source, digest))
+
+
+def _require_same_key(source: ScoredTable, predictions: DataFrame, location: str, digest: str) -> None:
+    """Checks that rows which have none of the predictions' keys are not those of an earlier call with another key."""
+    from pyspark.sql import functions as f
+
+    ours = f.col("batch_id").startswith(mark_of(digest, source.location, source.table_id, source.version))
+    ours = ours if source.split is None else ours & (f.col("split") == source.split)
+    if not predictions.where(ours).isEmpty():
+        raise InvalidArgumentError(
+            f"{location} holds rows of {source.name} by this model, and none has the value of key="
+            f"{source.columns.key!r}: they were scored with another key, or path column. Give that (key=..., "
+            "--key), or another predictions table"
+        )
 
 
 def _all_rows(source: ScoredTable) -> Work:

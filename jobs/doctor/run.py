@@ -36,7 +36,7 @@ SLOWEST_FIRST = ("delta", "horovod", "mlflow", "tensorflow", "petastorm", "java"
 WAY_OUT = {
     "tensorflow": "pip install 'lakelens[training]'",
     "horovod": "python -m lakelens.horovod_build",
-    "petastorm": "pip install 'lakelens[training]'; Petastorm 0.13.1 needs pyarrow 14 and setuptools below 70",
+    "petastorm": "pip install 'lakelens[feed]'; Petastorm 0.13.1 needs pyarrow 14 and setuptools below 70",
     "delta": "pip install 'lakelens[spark]'; Delta's JARs come from Maven at the first start, or lie in Spark's jars/",
     "mlflow": "pip install 'lakelens[training]', or set MLFLOW_TRACKING_URI to a store that answers",
 }

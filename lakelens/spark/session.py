@@ -30,6 +30,11 @@ _DELTA = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
+_CONNECT = (
+    "this is a Spark Connect session, and tables are written and scored through the driver's own: run on the "
+    "cluster's driver (spark-submit, a notebook on a dedicated cluster). ImageTable(None, path) reads versions "
+    "and counts without a session"
+)
 # Delta and Spark default to 50 and 200 partitions, meant for clusters; on one machine each costs a task for nothing.
 _ONE_MACHINE = {
     "spark.databricks.delta.snapshotPartitions": "2",
@@ -51,7 +56,8 @@ def spark_session(master: str | None = None, *, app_name: str = "lakelens", **co
 
     Raises:
         InvalidArgumentError: If a key of `conf` is not a Spark setting.
-        SessionError: If the active session has another master or no Delta, or Spark does not start.
+        SessionError: If the active session has another master or no Delta, or is one of Spark Connect, or Spark does
+            not start.
         MissingDependencyError: If pyspark, delta-spark or Java is missing, or JAVA_HOME names none that
             Spark starts on.
     """
@@ -87,11 +93,13 @@ def running_session() -> SparkSession | None:
 
     Raises:
         MissingDependencyError: If pyspark is missing.
+        SessionError: If it is a Spark Connect session.
     """
     try:
         active = _active()
     except ImportError as error:
         raise MissingDependencyError(f"pyspark is missing ({error}); pip install 'lakelens[spark]'") from error
+    require_driver(active)
     return active if active is not None and active.sparkContext._jsc is not None else None
 
 
@@ -100,6 +108,8 @@ def _active() -> SparkSession | None:
     from pyspark.sql import SparkSession
 
     active, first = SparkSession.getActiveSession(), SparkSession._instantiatedSession
+    if is_connect(active):
+        return active
     if first is not None and (active is None or first._jsparkSession.equals(active._jsparkSession)):
         return first
     return active
@@ -117,11 +127,7 @@ def require_driver(spark: Any) -> None:
         SessionError: If it is a Spark Connect session.
     """
     if is_connect(spark):
-        raise SessionError(
-            "this is a Spark Connect session, and tables are written and scored through the driver's own: run on the "
-            "cluster's driver (spark-submit, a notebook on a dedicated cluster). ImageTable(None, path) reads versions "
-            "and counts without a session"
-        )
+        raise SessionError(_CONNECT)
 
 
 def require_delta(spark: SparkSession) -> None:
@@ -173,6 +179,8 @@ def _reuse(active: SparkSession, master: str | None) -> SparkSession:
 def _start(master: str | None, app_name: str, conf: dict[str, str]) -> SparkSession:
     from pyspark.sql import SparkSession
 
+    if os.environ.get("SPARK_REMOTE"):  # pyspark would make a session of Spark Connect
+        raise SessionError(f"SPARK_REMOTE is set: {_CONNECT}")
     given = _submitted()
     master = master or given.get("spark.master", None) or "local[*]"
     if not given.get("spark.master", None):

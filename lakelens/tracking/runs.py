@@ -142,7 +142,7 @@ def open_client(tracking_uri: str, answer_timeout_s: float | None = None) -> Mlf
         from mlflow import MlflowClient
     except ImportError as error:
         raise MissingDependencyError(f"mlflow is missing ({error}); pip install 'lakelens[training]'") from error
-    _require_reachable(tracking_uri)
+    require_reachable(tracking_uri)
     store = local_store_path(tracking_uri)
     if store is None:
         name = without_password(tracking_uri)
@@ -200,6 +200,20 @@ def _parent_tag(tracking_uri: str) -> dict[str, str]:
     return {PARENT_TAG: str(active.info.run_id)}
 
 
+def check_resumable(tracking_uri: str, run_id: str) -> tuple[str, dict[str, str]]:
+    """Checks that a run can go on; gives its experiment and its tags. Raises as `resumed_run`."""
+    client = open_client(tracking_uri)
+    with as_tracking_errors(tracking_uri, f"open run {run_id} again"):
+        experiment_id = str(client.get_run(run_id).info.experiment_id)
+        end_lost_runs(client, experiment_id)
+        run = client.get_run(run_id)
+    if run.info.status in ("FINISHED", "RUNNING"):
+        raise InvalidArgumentError(
+            f"run {run_id} is {run.info.status}; a run that failed or was interrupted can be resumed"
+        )
+    return experiment_id, dict(run.data.tags)
+
+
 @contextmanager
 def resumed_run(tracking_uri: str, run_id: str) -> Iterator[RunReference]:
     """Opens a run again that has not finished, and ends it as `tracked_run` does.
@@ -212,19 +226,13 @@ def resumed_run(tracking_uri: str, run_id: str) -> Iterator[RunReference]:
         InvalidArgumentError: If it has finished, or is running.
         TrackingError: If the store has no such run, cannot be reached or refuses.
     """
+    experiment_id, tags = check_resumable(tracking_uri, run_id)
     client = open_client(tracking_uri)
     with as_tracking_errors(tracking_uri, f"open run {run_id} again"):
-        experiment_id = str(client.get_run(run_id).info.experiment_id)
-        end_lost_runs(client, experiment_id)
-        run = client.get_run(run_id)
-        if run.info.status in ("FINISHED", "RUNNING"):
-            raise InvalidArgumentError(
-                f"run {run_id} is {run.info.status}; a run that failed or was interrupted can be resumed"
-            )
         client.set_tag(run_id, HEARTBEAT_TAG, str(Heartbeat.now()))
         # What was asked of the run before it ended is not asked of what goes on.
         for tag in (FAILURE_TAG, REQUEST_TAG):
-            if tag in run.data.tags:
+            if tag in tags:
                 client.delete_tag(run_id, tag)
         client.update_run(run_id, status="RUNNING")
     with _ended(client, RunReference(tracking_uri, experiment_id, run_id, socket.gethostname())) as opened:
@@ -384,8 +392,16 @@ def _end_failed(tracking_uri: str, run_id: str, status: str, reason: str) -> Non
         logging.getLogger(__name__).warning("run %s could not be marked %s: %s", run_id, status, error)
 
 
-def _require_reachable(tracking_uri: str) -> None:
-    """Asks a tracking server for a connection: MLflow itself retries for minutes before it says that there is none."""
+def require_reachable(tracking_uri: str) -> None:
+    """Asks a tracking server for a connection: MLflow itself retries for minutes before it says that there is none.
+
+    Args:
+        tracking_uri: As `resolve_tracking_uri` gives it; a store that is no server is not asked.
+
+    Raises:
+        InvalidArgumentError: If the URI's port is no number.
+        TrackingError: If no server answers.
+    """
     parsed = urlparse(tracking_uri)
     if parsed.scheme not in ("http", "https") or not parsed.hostname:
         return

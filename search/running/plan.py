@@ -67,6 +67,7 @@ class SearchPlan:
             raise ConfigurationError("continue_from trains one run further; a search begins its trials: remove the key")
         entry = entrypoint or EntryPoint.parse(config.entrypoint)
         root = checkpoint_root(config.checkpoint_storage.path)
+        _searcher_of(config)  # a space that cannot be searched is found before the session opens and a run begins
         data = TrialData.open(config.data, config.reproducibility.experiment_seed, spark=spark)
         return cls(config, entry, data, _strategy_of(config, np, opened(spark)), root)
 
@@ -82,8 +83,7 @@ class SearchPlan:
 
     def searcher(self) -> PureSearcher:
         """Makes the searcher, which has not started."""
-        config = self.config
-        return create_searcher(searcher_section(config), config.hyperparameters, config.reproducibility.experiment_seed)
+        return _searcher_of(self.config)
 
     def trial(self, hyperparameters: Mapping[str, Any]) -> PlannedTrial:
         """Plans one trial.
@@ -132,6 +132,10 @@ class PlannedTrial:
         if self.unit == "epochs":
             return _whole(step / self.steps_per_epoch)
         return step if self.unit == "batches" else step * self.batch_size
+
+
+def _searcher_of(config: ExperimentConfig) -> PureSearcher:
+    return create_searcher(searcher_section(config), config.hyperparameters, config.reproducibility.experiment_seed)
 
 
 def _of_one_trial(config: ExperimentConfig, hyperparameters: Mapping[str, Any]) -> ExperimentConfig:

@@ -20,8 +20,10 @@ from ...tracking.run_writer import RunWriter
 from ...tracking.runs import (
     SEARCH_TAG,
     RunReference,
+    check_resumable,
     open_client,
     register_model,
+    require_reachable,
     resolve_tracking_uri,
     resumed_run,
 )
@@ -79,8 +81,8 @@ def run(
     require("a search", "mlflow", "tensorflow")
     experiment = ExperimentConfig.read(config)
     entry = None if entrypoint is None else EntryPoint.parse(entrypoint)
+    require_reachable(resolve_tracking_uri(experiment.tracking.uri))
     plan = SearchPlan.of(experiment, entrypoint=entry, spark=spark)
-    plan.searcher()  # a space that cannot be searched is found before a run begins
     with _begun_run(plan) as parent:
         result = _run(plan, parent, started, opened(spark), resumes=False)
     _register(plan, result)
@@ -113,6 +115,7 @@ def resume(
     require("a search", "mlflow", "tensorflow")
     uri = resolve_tracking_uri(tracking_uri)
     config, np = read_config(uri, run_id)
+    check_resumable(uri, run_id)
     read_events(journal_folder(checkpoint_root(config.checkpoint_storage.path), run_id))
     config = config.model_copy(update={"tracking": config.tracking.model_copy(update={"uri": uri})})
     entry = None if entrypoint is None else EntryPoint.parse(entrypoint)

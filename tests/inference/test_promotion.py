@@ -7,7 +7,7 @@ import json
 import pytest
 from colours import METADATA, colour_model, row, save, write_table
 
-from lakelens.errors import CheckpointError, InvalidArgumentError, ModelNotFoundError
+from lakelens.errors import CheckpointError, InvalidArgumentError, ModelNotFoundError, UsageError
 from lakelens.inference.model.references import resolve_model
 from lakelens.inference.model.registry import (
     compare_runs,
@@ -133,8 +133,30 @@ def test_an_alias_moves_only_to_a_better_model_and_both_scores_are_kept(spark, s
     artifacts = [file.path for file in store.client.list_artifacts(good, "evaluation/images-v0-test")]
     assert "evaluation/images-v0-test/evaluation.html" in artifacts
     assert store.client.get_run(good).data.metrics["evaluation/images-v0-test/accuracy"] == 1.0
-    with pytest.raises(InvalidArgumentError, match="'beauty' is no metric of this evaluation; it has accuracy"):
+    with pytest.raises(InvalidArgumentError, match="'beauty' is no metric of an evaluation; it has accuracy"):
         promote(f"runs:/{bad}", "birds", **{**options, "if_better": "beauty"})
+
+
+@pytest.mark.tensorflow
+def test_a_promotion_that_cannot_be_decided_opens_no_session_and_registers_nothing(store):
+    run = store.run(colour_model(6.0))
+    opened = []
+    asked = {"if_better": "accuracy", "on": f"{store.table}@0", "spark": lambda: opened.append("a session")}
+    for wrong in (
+        {"if_better": "beauty"},
+        {"on": f"{store.table}@9"},
+        {"split": "validation"},
+        {"key": "etag"},
+        {"label_column": "kind"},
+        {"predictions": store.folder},
+        {"predictions": store.table},
+        {"spark": None},
+    ):
+        with pytest.raises(UsageError):
+            promote(f"runs:/{run}", "owlets", **{**asked, **wrong}, tracking_uri=store.uri)
+    with pytest.raises(ModelNotFoundError):
+        list_versions("owlets", store.uri)
+    assert opened == []
 
 
 @pytest.mark.tensorflow

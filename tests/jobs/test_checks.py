@@ -10,20 +10,42 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import yaml
 from deltalake import write_deltalake
 
 from lakelens.etl.images.recipe import RECIPE_PROPERTY, Recipe
+from lakelens.etl.model.labels import LABELS_PROPERTY
 from lakelens.jobs.cli import main
+from lakelens.training.checkpoints.checkpoint import write_checkpoint
 
 pytestmark = pytest.mark.unit
 
 EXPERIMENT = """
 entrypoint: lakelens.training.trials.small_cnn:SmallCnn
 data: {table: nosuch}
-hyperparameters: {global_batch_size: 16}
+hyperparameters: {global_batch_size: 26}
 searcher: {name: random, max_trials: 2, max_length: {epochs: 1}}
 resources: {strategy: horovod_cluster, slots_per_trial: 2}
 """
+
+GRID = """
+entrypoint: lakelens.training.trials.small_cnn:SmallCnn
+data: {table: table, validation_split: null, image_size: 8}
+hyperparameters: {global_batch_size: 2, rate: {type: double, minval: 0, maxval: 1}}
+searcher: {name: grid, metric: loss, max_length: {epochs: 1}}
+resources: {strategy: horovod_cluster, slots_per_trial: 2}
+"""
+START = """
+entrypoint: lakelens.training.trials.small_cnn:SmallCnn
+data: {table: table, validation_split: null, image_size: 8}
+hyperparameters: {global_batch_size: 2}
+searcher: {metric: loss, max_length: {epochs: 1}}
+resources: {strategy: horovod_cluster, slots_per_trial: 2}
+tracking: {uri: "file:runs"}
+warm_start: notes
+"""
+TRAIN = ["train", "table", "--np", "2", "--validation-split", "none", "--image-size", "8"]
+PROPERTIES = {RECIPE_PROPERTY: Recipe(size=64).as_property(), LABELS_PROPERTY: '{"cat": 0}'}
 
 
 @pytest.fixture
@@ -32,26 +54,44 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "no java").mkdir()
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "no java"))
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "photos" / "cat").mkdir(parents=True)
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "today.txt").write_text("")
     (tmp_path / "search.yaml").write_text(EXPERIMENT)
+    (tmp_path / "start.yaml").write_text(START)
+    (tmp_path / "grid.yaml").write_text(GRID)
     rows = pa.table({"path": ["a"], "image": [b""], "label": [0], "split": ["train"]})
     write_deltalake("table", rows)
-    # delta-rs writes no property that it does not know.
-    log = tmp_path / "table" / "_delta_log" / f"{0:020}.json"
-    actions = [json.loads(line) for line in log.read_text().splitlines()]
-    for action in actions:
-        if "metaData" in action:
-            action["metaData"]["configuration"] = {RECIPE_PROPERTY: Recipe(size=64).as_property()}
-    log.write_text("\n".join(json.dumps(action) for action in actions))
+    # delta-rs writes no property and no feature that it does not know.
+    change_log(
+        "table",
+        "metaData",
+        configuration={RECIPE_PROPERTY: Recipe(size=64).as_property(), LABELS_PROPERTY: '{"cat": 0}'},
+    )
+    write_deltalake("parts", rows, partition_by=["split"])
+    files = {name: lambda path: path.write_text("{}") for name in ("model.keras", "state.json")}
+    metadata = {"input": {"height": 8, "width": 8, "channels": 3}}
+    write_checkpoint("models", files=files, metadata=metadata, name="m").path.rename("model")
+    write_deltalake("widened", rows)
+    features = {"readerFeatures": ["typeWidening"], "writerFeatures": ["typeWidening"]}
+    change_log("widened", "protocol", minReaderVersion=3, minWriterVersion=7, **features)
     return tmp_path
 
 
+def change_log(table: str, action: str, **changes: Any) -> None:
+    log = Path(table, "_delta_log", f"{0:020}.json")
+    actions = [json.loads(line) for line in log.read_text().splitlines()]
+    for one in actions:
+        one.get(action, {}).update(changes)
+    log.write_text("\n".join(json.dumps(one) for one in actions))
+
+
 def said(argv: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    assert main(argv) == 2
+    code = main(argv)
     found: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert code == (1 if found["error"] == "TrackingError" else 2)
     return found
 
 
@@ -70,19 +110,43 @@ def said(argv: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
         (["etl", "photos", "notes"], "NotADeltaTableError", "notes exists and is no Delta table"),
         (["etl", "photos", "table", "--size", "32"], "InvalidArgumentError", "size = 32"),
         (["etl", "photos", "t", "--conf", "memory=1g"], "InvalidArgumentError", "'memory' is not a Spark setting"),
+        (["etl", "photos", "t", "--stream", "--max-files", "0"], "InvalidArgumentError", "max_files = 0"),
         (["score", "nosuch", "table", "p"], "ModelNotFoundError", "nosuch"),
+        (["score", "model", "table", "notes"], "NotADeltaTableError", "notes exists and is no Delta table"),
+        (["score", "model", "table", "parts"], "PredictionsSchemaError", "no column 'content_hash'"),
+        (["score", "model", "parts", "p", "--split", "tset"], "InvalidArgumentError", "no such split; it has train"),
+        (["score", "model", "table", "p", "--image-column", "file"], "NotAnImageTableError", "no column 'file'"),
+        (["score", "model", "table", "p", "--label-column", "kind"], "NotAnImageTableError", "no column 'kind'"),
+        (["score", "model", "table", "p", "--key", "etag"], "NotAnImageTableError", "no column 'etag'"),
         (["evaluate", "nosuch", "table"], "ModelNotFoundError", "nosuch"),
+        (["evaluate", "model", "parts"], "InvalidArgumentError", "split='test'"),
+        (["evaluate", "model", "table", "--slice", "camera"], "InvalidArgumentError", "slice 'camera'"),
+        (["evaluate", "model", "table", "--key", "etag"], "NotAnImageTableError", "no column 'etag'"),
+        (["evaluate", "model", "table", "--predictions", "notes"], "NotADeltaTableError", "notes exists"),
+        (["evaluate", "model", "table", "--output", "search.yaml"], "InvalidArgumentError", "cannot be written"),
+        (
+            ["models", "promote", "m", "n", "--if-better", "beauty", "--on", "t"],
+            "InvalidArgumentError",
+            "'beauty' is no",
+        ),
         (["table", "restore", "nosuch", "1"], "NotADeltaTableError", "nosuch"),
         (["table", "restore", "table", "9"], "VersionNotFoundError", "9"),
         (["table", "repair", "nosuch"], "NotADeltaTableError", "nosuch"),
         (["table", "optimize", "nosuch"], "NotADeltaTableError", "nosuch"),
         (["table", "delete", "nosuch", "width > 1"], "NotADeltaTableError", "nosuch"),
+        (["table", "delete", "table", " "], "InvalidArgumentError", "give a SQL condition"),
         (["table", "rename-class", "nosuch", "a", "b"], "NotADeltaTableError", "nosuch"),
+        (["table", "rename-class", "table", "bird", "b"], "InvalidArgumentError", "no class 'bird'"),
+        (["table", "rename-class", "table", "cat", " "], "InvalidArgumentError", "new=' '"),
         (["train", "nosuch", "--np", "2"], "NotADeltaTableError", "nosuch"),
         (["train", "table", "--np", "0", "--version", "9"], "VersionNotFoundError", "9"),
         (["train", "table", "--np", "2", "--entrypoint", "nosuch:Trial"], "TrialError", "nosuch"),
         (["train", "table", "--np", "2", "--image-size", "big"], "InvalidArgumentError", "--image-size big"),
+        ([*TRAIN, "--tracking-uri", "http://127.0.0.1:9"], "TrackingError", "no tracking server answers"),
+        (["train", "start.yaml"], "ModelNotFoundError", "no checkpoint"),
+        (["train", "start.yaml", "--set", "warm_start=null", "--set", "continue_from=x"], "TrackingError", "x"),
         (["search", "search.yaml"], "NotADeltaTableError", "nosuch"),
+        (["search", "grid.yaml"], "ConfigurationError", "hyperparameters.rate.count"),
     ],
     ids=lambda value: " ".join(value[:3]) if isinstance(value, list) else None,
 )
@@ -96,13 +160,34 @@ def test_it_is_found_where_no_jvm_can_start(
 
 
 @pytest.mark.usefixtures("place")
+def test_a_run_that_has_finished_is_not_resumed_and_no_jvm_starts_for_it(capsys: pytest.CaptureFixture[str]) -> None:
+    from lakelens.tracking.runs import open_client, resolve_tracking_uri
+
+    client = open_client(resolve_tracking_uri("file:runs"))
+    run = client.create_run(client.create_experiment("ended")).info.run_id
+    client.log_text(run, json.dumps({"config": yaml.safe_load(START), "np": 2}), "experiment.json")
+    client.set_terminated(run, "FINISHED")
+    for command in (["train", "--resume", run], ["experiments", "resume", run], ["search", "--resume", run]):
+        found = said([*command, "--tracking-uri", "file:runs"], capsys)
+        assert found["error"] == "InvalidArgumentError", found
+        assert f"run {run} is FINISHED" in found["message"]
+
+
+@pytest.mark.usefixtures("place")
 def test_what_is_right_comes_to_the_start_of_the_jvm() -> None:
-    commands = [["etl", "photos", "t"], ["etl", "notes", "t", "--stream"], ["table", "optimize", "table"]]
+    training = ["train", "widened", "--materialize", "copies", "--image-size", "8"]
+    commands = [
+        ["etl", "photos", "t"],
+        ["etl", "notes", "t", "--stream"],
+        ["table", "optimize", "table"],
+        [*training, "--np", "2"],
+        [*training, "--master", "local[2]"],
+    ]
     # A process of its own: where a session runs already, the commands use it.
     calls = f"import lakelens.jobs.cli as cli; print(*map(cli.main, {commands}))"
     done = subprocess.run([sys.executable, "-c", calls], capture_output=True, text=True, check=False)
     *answers, codes = done.stdout.splitlines()
-    assert codes == "2 2 2", done.stderr
+    assert codes == "2 2 2 2 2", done.stderr
     for found in map(json.loads, answers):
         assert found["error"] == "MissingDependencyError", found
         assert "holds no Java that runs" in found["message"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from lakelens.spark.java import find_java
 from lakelens.spark.workers import difference
 from lakelens.training.checkpoints.checkpoint import write_checkpoint
 
+CONNECT = r"Spark Connect session.*on the cluster's driver"
 CHECKOUT = Path(__file__).resolve().parents[2]
 
 # A notebook's kernel: lakelens is on the driver's sys.path alone, and another part of the program has made the session.
@@ -175,5 +177,49 @@ def test_a_connect_session_is_refused_by_tables_and_scoring_in_one_sentence(tmp_
         lambda: lakelens.predict_udf(session, "runs:/abc"),
         lambda: lakelens.evaluate(session, "runs:/abc", tmp_path / "table"),
     ):
-        with pytest.raises(SessionError, match=r"Spark Connect session.*on the cluster's driver"):
+        with pytest.raises(SessionError, match=CONNECT):
             call()
+
+
+# A notebook of Spark Connect: pyspark's own entry point has made the session, which speaks to nobody.
+CONNECT_NOTEBOOK = """
+import os
+from pyspark.sql.connect.session import SparkSession
+
+os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
+session = SparkSession(connection="sc://localhost:1")
+SparkSession._set_default_and_active_session(session)
+import lakelens
+from lakelens.errors import SessionError
+from lakelens.training.configuration.experiment import ExperimentConfig
+from lakelens.training.experiment.strategies import Strategy
+from lakelens.training.feed.copies import active_session
+
+def said():
+    try:
+        print(lakelens.spark_session())
+    except SessionError as error:
+        print(error)
+
+said()
+keys = {"entrypoint": "a:B", "data": {"table": "t"}, "hyperparameters": {"global_batch_size": 2}}
+config = ExperimentConfig.read({**keys, "searcher": {"max_length": {"epochs": 1}}, "resources": {"slots_per_trial": 2}})
+print(Strategy.of(config).name, active_session())
+SparkSession._active_session.session = None
+os.environ["SPARK_REMOTE"] = "sc://localhost:1"
+del os.environ["SPARK_CONNECT_MODE_ENABLED"]
+said()
+"""
+
+
+@pytest.mark.system
+def test_a_connect_notebook_is_told_so_and_has_no_session_to_count_on() -> None:
+    pytest.importorskip("grpc_status", reason="Spark Connect's client needs grpcio-status")
+    done = subprocess.run(
+        [sys.executable, "-c", CONNECT_NOTEBOOK], capture_output=True, text=True, check=False, timeout=280
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    active, counted, remote = done.stdout.splitlines()
+    assert re.search(CONNECT, active)
+    assert counted == "horovod_local None"
+    assert re.search(f"SPARK_REMOTE is set: .*{CONNECT}", remote)

@@ -58,6 +58,12 @@ class Data(_Section):
     materialize: str | None = Field(
         None, description="Folder for a plain copy of a version that Parquet readers would get wrong."
     )
+    bad_rows: Literal["error", "skip"] = Field(
+        "error",
+        description="What is done with a row that cannot be decoded or has no label: `error` ends the training, `skip` "
+        "gives it weight 0 and says so.",
+    )
+    read_timeout_s: float = Field(45.0, gt=0, description="Seconds after which a read without an answer is an error.")
 
     @field_validator("version")
     @classmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...spark.session import SessionSource, opened
+from ...spark.session import SessionSource
 from ..configuration.experiment import ExperimentConfig, require_single
 from ..feed.plan.epoch_order import lanes_of_rank
 from ..trials.entrypoint import EntryPoint
@@ -32,7 +32,7 @@ def plan_of(config: ExperimentConfig, spark: SessionSource | None = None) -> dic
     feed, batch_size = data.training, config.global_batch_size
     steps_per_epoch = feed.steps_per_epoch(batch_size)
     lengths = Lengths.of(config, steps_per_epoch)
-    strategy = Strategy.of(config, opened(spark))
+    strategy = Strategy.of(config, spark)
     ranks = strategy.np
     lanes = len(lanes_of_rank(feed.plan.order.lanes, 0, abs(ranks)))
     height, width = data.image_size

@@ -88,6 +88,7 @@ class OpenTrial:
 @contextlib.contextmanager
 def open_trial(
     plan: TrialPlan,
+    start: Start,
     *,
     run_name: str | None = None,
     tags: Mapping[str, str] | None = None,
@@ -99,6 +100,7 @@ def open_trial(
 
     Args:
         plan: What it trains.
+        start: What it begins with.
         run_name: In place of the config's name.
         tags: Further tags of a run that begins.
         resumes: Id of the run that goes on; None begins a run.
@@ -107,12 +109,9 @@ def open_trial(
 
     Raises:
         InvalidArgumentError: If the run that goes on has finished, or is running.
-        ConfigurationError: If the run that `continue_from` names is of another training.
-        ModelNotFoundError: If there is no model as `warm_start` names it.
         TrackingError: If the store cannot be reached or refuses.
         CheckpointError: If its folder cannot be written.
     """
-    start = Start.of(plan, resumes)
     tags = {**start.tags, **(tags or {})}
     plan = replace(plan, config=start.pinned(plan.config))
     if resumes is None:

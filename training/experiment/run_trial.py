@@ -13,11 +13,13 @@ from ...extras import require
 from ...results import ReadableResult
 from ...spark.session import SessionSource, opened
 from ...tracking.logged_models import register_logged_model
+from ...tracking.runs import require_reachable, resolve_tracking_uri
 from ..configuration.experiment import ExperimentConfig
 from ..runner.placement.conversation import Controls
 from ..trials.entrypoint import EntryPoint
 from .interruption import obeying_requests
 from .open_trial import open_trial
+from .starts import Start
 from .trial_plan import TrialPlan
 
 logger = logging.getLogger(__name__)
@@ -89,9 +91,17 @@ def run_trial(
     started = time.perf_counter()
     require("a training", "mlflow", "tensorflow")
     plan = TrialPlan.of(config, entrypoint=entrypoint, version=version, np=np, spark=spark)
-    spark = opened(spark)
+    require_reachable(resolve_tracking_uri(config.tracking.uri))
+    begin = Start.of(plan, resumes)
+    spark = opened(spark) if plan.ranks >= 0 else None
     with open_trial(
-        plan, run_name=run_name, tags=tags, resumes=resumes, driver_log_verbosity=driver_log_verbosity, spark=spark
+        plan,
+        begin,
+        run_name=run_name,
+        tags=tags,
+        resumes=resumes,
+        driver_log_verbosity=driver_log_verbosity,
+        spark=spark,
     ) as trial:
         run, controls, start = trial.run, Controls(), trial.last_checkpoint()
         if resumes is not None and start is None:

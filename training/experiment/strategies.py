@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ...errors import ConfigurationError
+from ...spark.session import SessionSource, is_connect, opened
 from ..configuration.experiment import ExperimentConfig, Resources
 from ..runner.placement.gpus import list_driver_gpus
 from ..runner.runner import KERAS_MODULES, HorovodRunner
+from ..runner.spark.preflight import active_connect_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,12 +42,13 @@ class Strategy:
     env: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, config: ExperimentConfig, spark: SparkSession | None = None, np: int | None = None) -> Strategy:
+    def of(cls, config: ExperimentConfig, spark: SessionSource | None = None, np: int | None = None) -> Strategy:
         """Gives the strategy of an experiment, and says on stderr which one `auto` has chosen, and why.
 
         Args:
             config: The experiment.
-            spark: A session that was given; without one the active session counts.
+            spark: A session that was given, or what opens it, which only `auto` does; without one the active session
+                counts.
             np: Ranks in place of the config's `slots_per_trial`.
 
         Raises:
@@ -97,17 +100,17 @@ class Strategy:
         )
 
 
-def chosen(config: ExperimentConfig, spark: SparkSession | None) -> tuple[str, str]:
+def chosen(config: ExperimentConfig, spark: SessionSource | None) -> tuple[str, str]:
     """Chooses where a trial runs; gives the strategy's name and the reason.
 
     Args:
         config: The experiment.
-        spark: A session that was given; without one the active session counts.
+        spark: As for `Strategy.of`.
     """
     slots = config.resources.slots_per_trial
     if slots == 1:
         return "single", _ALONE
-    there = _cluster_slots(spark, config.resources)
+    there = _cluster_slots(opened(spark), config.resources)
     if there >= slots:
         return "horovod_cluster", f"{there} slots of the Spark session's executors"
     gpus = len(list_driver_gpus()) if config.resources.use_gpu is not False else 0
@@ -127,8 +130,8 @@ def _cluster_slots(spark: SparkSession | None, resources: Resources) -> int:
     if session is None and "pyspark" in sys.modules:
         from ...spark.session import running_session
 
-        session = running_session()
-    if session is None or "connect" in type(session).__module__ or session.sparkContext.master.startswith("local["):
+        session = active_connect_session() or running_session()
+    if session is None or is_connect(session) or session.sparkContext.master.startswith("local["):
         return 0
     from ..runner.spark.slots import total_slots
 

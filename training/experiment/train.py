@@ -12,9 +12,7 @@ from ...errors import InvalidArgumentError
 from ...locations import absolute, absolute_path
 from ...options import named_options
 from ...spark.session import SessionSource
-from ...tracking.runs import (
-    resolve_tracking_uri,
-)
+from ...tracking.runs import check_resumable, resolve_tracking_uri
 from ..configuration.experiment import ExperimentConfig
 from ..configuration.space import GLOBAL_BATCH_SIZE
 from ..trials.base import Trial
@@ -62,6 +60,8 @@ def train(
     format_column: str = "format",
     boxes_column: str = "annotations",
     materialize: str | Path | None = None,
+    bad_rows: str = "error",
+    read_timeout_s: float = 45.0,
     storage_options: Mapping[str, str] | None = None,
     spark: SessionSource | None = None,
 ) -> TrainResult:
@@ -108,6 +108,9 @@ def train(
         format_column: Name of the column that tells the stored form; need not exist.
         boxes_column: Name of the column of annotations; need not exist.
         materialize: Folder for a plain copy of a version that its Parquet files alone would get wrong.
+        bad_rows: `error` ends the training at a row that cannot be decoded or has no label; `skip` gives it weight
+            0 and says so.
+        read_timeout_s: Seconds after which a read of the table that has not answered is an error.
         storage_options: Access to an object store.
         spark: The session for np >= 0, or a function that opens it once all else is checked; None takes the active one,
             or starts one.
@@ -151,6 +154,8 @@ def train(
                     "boxes": boxes_column,
                 },
                 "materialize": None if materialize is None else absolute_path(materialize),
+                "bad_rows": bad_rows,
+                "read_timeout_s": float(read_timeout_s),
                 "storage_options": dict(storage_options or {}),
             },
             "hyperparameters": {**(hyperparameters or {}), GLOBAL_BATCH_SIZE: batch_size},
@@ -208,6 +213,7 @@ def resume(
     """
     uri = resolve_tracking_uri(tracking_uri)
     config, np = read_config(uri, run_id)
+    check_resumable(uri, run_id)
     tracked = config.tracking.model_copy(update={"uri": uri})
     return run_trial(
         config.model_copy(update={"tracking": tracked}),

@@ -9,7 +9,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...errors import EmptyFeedError, InvalidArgumentError, NotADeltaTableError, NotAnImageTableError
+from ...errors import (
+    EmptyFeedError,
+    InvalidArgumentError,
+    NotADeltaTableError,
+    NotAnImageTableError,
+    UnsupportedTableFeatureError,
+)
 from ...locations import absolute, is_table_name
 from ...spark.session import SessionSource, opened, spark_session
 from ...tracking.runs import TableVersion
@@ -53,7 +59,7 @@ class TrialData:
             data: The keys of the experiment.
             seed: Seed of the order of rows.
             version: In place of the key, which holds no time.
-            spark: The session that knows the catalog, for a table's name.
+            spark: The session that knows the catalog, for a table's name, and makes a copy (`data.materialize`).
 
         Raises:
             UsageError: If there is no such table, version or split, or something must be told that it does not tell.
@@ -61,7 +67,13 @@ class TrialData:
         options = _feed_options(data)
         location = location_of(data.table, spark)
         chosen = data.version if version is None else version
-        training = DeltaFeed(location, chosen, data.train_split, seed, **options)
+        try:
+            training = DeltaFeed(location, chosen, data.train_split, seed, **options)
+        except UnsupportedTableFeatureError:
+            if data.materialize is None or opened(spark) is None:
+                raise
+            # The copy is made by the active session, which there is from here on.
+            training = DeltaFeed(location, chosen, data.train_split, seed, **options)
         validation = None
         if data.validation_split is not None:
             try:

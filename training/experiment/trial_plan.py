@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from ...spark.session import SessionSource, opened
+from ...spark.session import SessionSource
 from ...tracking.runs import RunReference
 from ..configuration.experiment import ExperimentConfig, require_single
 from ..segments.job import TrainingJob
@@ -55,7 +55,7 @@ class TrialPlan:
             entrypoint: In place of the config's, for a class that no file can name.
             version: In place of the config's, for a time.
             np: Ranks as `train` counts them, in place of the config's resources.
-            spark: The session that knows the catalog, and has executors.
+            spark: The session that knows the catalog, makes a copy (`data.materialize`), and has executors.
 
         Raises:
             ConfigurationError: If the config asks for several trials.
@@ -66,7 +66,7 @@ class TrialPlan:
         root = checkpoint_root(config.checkpoint_storage.path)
         data = TrialData.open(config.data, config.reproducibility.experiment_seed, version=version, spark=spark)
         lengths = Lengths.of(config, data.training.steps_per_epoch(config.global_batch_size))
-        return cls(config, entry, data, lengths, Strategy.of(config, opened(spark), np), root)
+        return cls(config, entry, data, lengths, Strategy.of(config, spark, np), root)
 
     @property
     def ranks(self) -> int:
@@ -121,4 +121,5 @@ class TrialPlan:
             optimizations=OptimizationRules(**config.optimizations.model_dump()),
             initial_validation=config.perform_initial_validation,
             restore_best=rules is not None and rules.restore_best_weights,
+            feed_options={"bad_rows": config.data.bad_rows, "read_timeout_s": config.data.read_timeout_s},
         )

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import CopyError
 from ...etl.log.snapshot import Snapshot, VersionIdentity, identify, locate, open_snapshot
 from ...locations import absolute_path
+from ...spark.session import is_connect
 from ...stores.data_files import file_system, local_form, names_in, reaching, read_bytes
 
 if TYPE_CHECKING:
@@ -181,14 +182,16 @@ def make_copy(
 
 
 def active_session() -> SparkSession | None:
-    """Finds the Spark session that this process has; pyspark is not imported for it."""
+    """Finds the Spark session that this process has, none of Spark Connect; pyspark is not imported for it."""
     import sys
 
     sql = sys.modules.get("pyspark.sql")
     if sql is None:
         return None
     session: SparkSession | None = sql.SparkSession.getActiveSession() or sql.SparkSession._instantiatedSession
-    return session if session is not None and session.sparkContext._jsc is not None else None
+    if session is None or is_connect(session):
+        return None
+    return session if session.sparkContext._jsc is not None else None
 
 
 def _write(spark: SparkSession, identity: VersionIdentity, location: str) -> int:

@@ -153,7 +153,8 @@ def open_version(
             spark = active_session()
             if spark is None:
                 raise UnsupportedTableFeatureError(
-                    f"{error} There is no copy in {materialize} yet, and no Spark session that could make one."
+                    f"{error} There is no copy in {materialize} yet, and no Spark session that could make one: "
+                    "call lakelens.spark_session() first, or give --master, such as --master 'local[*]'"
                 ) from error
             copy = make_copy(spark, identity, materialize, storage_options)
         return watched(lambda: copy.open(storage_options), f"the log of {copy.location}", timeout_s)

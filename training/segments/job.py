@@ -47,6 +47,7 @@ class TrainingJob:
         optimizations: How gradients are computed and combined.
         initial_validation: Whether to validate before the first step too.
         restore_best: Whether to put the best weights back into the model when training ends.
+        feed_options: How feeds read: options of `DeltaFeed.as_dataset`, besides the task's.
         warm_start: A checkpoint whose weights the training begins with; rank 0 reads it.
         reports_progress: Whether rank 0 tells the driver, about once a second, which step it has reached.
         asks_to_count: Whether rank 0 asks the driver, when training has ended, if the task's counts are wanted: the
@@ -79,6 +80,7 @@ class TrainingJob:
     optimizations: OptimizationRules = field(default_factory=OptimizationRules)
     initial_validation: bool = False
     restore_best: bool = False
+    feed_options: Mapping[str, Any] = field(default_factory=dict)
     warm_start: Path | None = None
     reports_progress: bool = False
     asks_to_count: bool = False

@@ -174,6 +174,7 @@ class PreparedRank:
             start=start,
             preprocess=self.trial.preprocess if augments else None,
             **self.job.task.feed_options,
+            **self.job.feed_options,
         )
 
     def _epochs(self) -> int:
@@ -191,12 +192,14 @@ class PreparedRank:
         if given is not None:
             return Validation(given, *count_rows(given))
         share = (self.rank, self.size)
-        options = self.job.task.feed_options
+        options = {**self.job.task.feed_options, **self.job.feed_options}
         dataset = feed.as_dataset(self.job.batch_size, *share, image_size=self.job.image_size, **options)
         rows = rows_of_rank(feed.rows, *share)
         height, width = self.job.image_size
         if rows * height * width * 3 * 4 <= _CACHE_LIMIT_BYTES:
             dataset = dataset.cache()
+        if options.get("bad_rows") == "skip":  # only the rows tell how many count
+            return Validation(dataset, *count_rows(dataset))
         return Validation(dataset, rows, batches_of_rank(feed.rows, self.job.batch_size, *share))
 
 

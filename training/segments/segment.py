@@ -131,6 +131,12 @@ def _train(
         reason = loop.train()
     except TrialError as error:  # every rank meets it here alike
         return SegmentOutcome(failure=(type(error).__name__, str(error)))
+    for feed in filter(None, (job.training_feed, job.validation_feed)):
+        if feed.skipped.count:
+            log_to_driver(
+                f"bad_rows skip: rank {prepared.rank} met bad rows {feed.skipped.count} times and gave them weight 0; "
+                f"the first: {feed.skipped.first[0]}"
+            )
     progress, epochs = loop.progress, loop.epochs
     if progress.best is None and reason != "paused":
         return SegmentOutcome(

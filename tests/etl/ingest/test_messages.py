@@ -52,8 +52,11 @@ def test_what_is_passed_over_is_counted_by_reason_and_suffix_whoever_plans(table
 def test_a_class_that_neither_source_nor_table_has_is_refused_also_where_nothing_is_new(table, source):
     with pytest.raises(InvalidArgumentError, match=r"'cta' is a class neither of .*; did you mean 'cat'\?"):
         table.ingest(source, classes=["dog", "cta"])
+    with pytest.raises(InvalidArgumentError, match=r"'cta' is a class neither of .*; did you mean 'cat'\?"):
+        table.ingest_stream(source, classes=["dog", "cta"])
     assert table.ingest(source, classes=["dog", "cat"]).skipped == 3
-    for wrong in ({"classes": [3]}, {"allow_loss": "no"}, {"near_duplicates": 1}):
+    assert table.ingest_stream(source, classes=["dog", "cat"]).skipped == 3
+    for wrong in ({"classes": [3]}, {"allow_loss": "no"}, {"near_duplicates": 1}, {"retry_quarantine": "no"}):
         with pytest.raises(InvalidArgumentError, match=next(iter(wrong))):
             table.ingest(source, **wrong)
     assert table.version == 0
@@ -70,6 +73,11 @@ def test_an_emptied_folder_takes_its_rows_away_only_if_that_is_said_twice(spark,
     assert "allow_loss" not in str(keeps.value)
     with pytest.raises(EmptySourceError, match=r"on purpose.*removed='delete' with allow_loss=True \(--removed"):
         table.ingest(mine, removed="delete")
+    with pytest.raises(EmptySourceError, match=r"COCO.*on purpose.*delete\(\"path LIKE 'file:///.*/mine/%'\"\)"):
+        table.ingest(mine, "coco", removed="delete")
+    with pytest.raises(EmptySourceError) as keeps:
+        table.ingest(mine, "coco")
+    assert "on purpose" not in str(keeps.value)
     result = table.ingest(mine, removed="delete", allow_loss=True)
     assert (result.gone, result.removed, table.class_counts()) == (3, 3, {"cat": 0, "dog": 0})
 

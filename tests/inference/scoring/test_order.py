@@ -7,6 +7,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import lakelens
@@ -27,6 +28,7 @@ REFUSED = "predictions and table are both /tables/photos"
         (datetime(2026, 1, 1, tzinfo=timezone.utc), TABLE),
         ("latest", TABLE),
         ("a pin", Path(TABLE)),
+        (np.int64(3), TABLE),
     ],
 )
 def test_the_order_of_earlier_releases_works_and_warns(version_and_predictions: tuple[Any, ...]) -> None:
@@ -36,6 +38,15 @@ def test_the_order_of_earlier_releases_works_and_warns(version_and_predictions: 
             lakelens.score(spark, "model", TABLE, *version_and_predictions)
         with pytest.raises(InvalidArgumentError, match=REFUSED):
             lakelens.score(spark, "model", TABLE, version_and_predictions[0], predictions=TABLE)
+
+
+def test_latest_before_the_name_of_a_table_is_the_earlier_order() -> None:
+    spark: Any = None
+    with (
+        pytest.warns(DeprecationWarning, match="predictions before version"),
+        pytest.raises(InvalidArgumentError, match=r"predictions and table are both birds\.photos"),
+    ):
+        lakelens.score(spark, "model", "birds.photos", "latest", "birds.photos")
 
 
 @pytest.mark.parametrize(

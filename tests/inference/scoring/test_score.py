@@ -13,6 +13,7 @@ from pyspark.sql import functions
 
 from lakelens import progress
 from lakelens.errors import InvalidArgumentError, NotADeltaTableError, NotAnImageTableError, PredictionsSchemaError
+from lakelens.inference.evaluation.evaluate import evaluate
 from lakelens.inference.model.references import resolve_model
 from lakelens.inference.model.shipping import ship
 from lakelens.inference.scoring.predictions import PredictionsTable
@@ -159,8 +160,9 @@ def test_a_table_of_others_is_scored_by_the_key_that_tells_its_images_apart(spar
     table, predictions = tmp_path / "images", tmp_path / "predictions"
 
     def append(*numbers):
-        rows = [(f"/{number}", bytearray(image_of(NAMES[number % 3])), NAMES[number % 3], 1) for number in numbers]
-        frame = spark.createDataFrame(rows, "uri STRING, picture BINARY, kind STRING, changed INT")
+        images = ((number, NAMES[number % 3]) for number in numbers)
+        rows = [(f"/{number}", bytearray(image_of(name)), name, 1, "test") for number, name in images]
+        frame = spark.createDataFrame(rows, "uri STRING, picture BINARY, kind STRING, changed INT, split STRING")
         frame.coalesce(1).write.format("delta").mode("append").save(str(table))
 
     append(0, 1, 2)
@@ -174,6 +176,12 @@ def test_a_table_of_others_is_scored_by_the_key_that_tells_its_images_apart(spar
     assert found == [(number, name, name) for number, name in enumerate(NAMES)]
     second = score(spark, checkpoint.path, table, 2, predictions, key="changed", **columns)
     assert (second.scored, second.carried) == (1, 3)
+    # Which rows of a file are of the split is not in the log, so that the keys are compared.
+    kept = {"predictions": predictions, "split": "test", "record": False, **columns}
+    with pytest.raises(InvalidArgumentError, match=r"none has the value of key='content_hash': .*--key"):
+        evaluate(spark, checkpoint.path, f"{table}@2", **kept)
+    found = evaluate(spark, checkpoint.path, f"{table}@2", key="changed", **kept).evaluation
+    assert (found.rows, found.accuracy, len(read(predictions))) == (4, 1.0, 3 + 4)
     score(spark, checkpoint.path, table, 1, tmp_path / "others", **columns)
     assert "images@1 has no column 'content_hash'" in caplog.text
     assert "(--key)" in caplog.text

@@ -6,6 +6,7 @@ import functools
 import io
 import json
 import logging
+import re
 import shutil
 import tempfile
 import textwrap
@@ -20,6 +21,7 @@ from coloured_tables import add_rows, coloured_rows, coloured_table
 from deltalake import write_deltalake
 
 from lakelens.errors import (
+    ConfigurationError,
     InvalidArgumentError,
     NotADeltaTableError,
     NotAnImageTableError,
@@ -458,8 +460,11 @@ IN_AN_ENVIRONMENT = """
 
 @pytest.mark.usefixtures("store")
 @pytest.mark.tensorflow
-def test_columns_filters_and_settings_of_ranks_reach_the_feed_the_ranks_and_the_record(tmp_path):
+def test_columns_filters_and_settings_of_ranks_reach_the_feed_the_ranks_and_the_record(tmp_path, capfd):
     rows = pa.concat_tables([coloured_rows(0, 60, "train"), coloured_rows(900, 12, "validation")])
+    # A row of the training and one of the validation are damaged; both are of a class that is kept.
+    images = [b"damaged" if row in (0, 60) else image for row, image in enumerate(rows["image"].to_pylist())]
+    rows = rows.set_column(rows.schema.get_field_index("image"), "image", pa.array(images, pa.binary()))
     write_deltalake(str(tmp_path / "foreign"), rows.rename_columns([f"my_{name}" for name in rows.column_names]))
     settings = settings_in(tmp_path, "InAnEnvironment", IN_AN_ENVIRONMENT)
     given = {name: f"my_{name}" for name in ("image", "label", "split", "format")}
@@ -475,11 +480,16 @@ def test_columns_filters_and_settings_of_ranks_reach_the_feed_the_ranks_and_the_
         slots_wait_s=5,
         driver_port=4711,
         materialize=tmp_path / "copies",
+        bad_rows="skip",
+        read_timeout_s=30,
     )
+    said = "".join(capfd.readouterr())
+    assert len(re.findall(r"bad_rows skip: rank 0 met bad rows 1 times .*; the first: .*parquet", said)) == 2, said
     config, _ = read_config(result.tracking_uri, result.run_id)
     assert config.data.filters == {"my_label_name": ["blue", "red"]}
     assert config.data.columns.image == "my_image"
     assert config.data.materialize == str(tmp_path / "copies")
+    assert (config.data.bad_rows, config.data.read_timeout_s) == ("skip", 30.0)
     assert config.resources.env == {"OF_THE_RANKS": "a=b"}
     kept = config.resources
     # The port is for ranks on executors, and this rank ran here.
@@ -505,6 +515,8 @@ def test_columns_filters_and_settings_of_ranks_reach_the_feed_the_ranks_and_the_
         ({"version": 7}, VersionNotFoundError, "7"),
         ({"entrypoint": "nowhere"}, TrialError, "module:Class"),
         ({"entrypoint": "no_such_module:Mine"}, TrialError, "Python finds no module"),
+        ({"bad_rows": "drop"}, ConfigurationError, "data.bad_rows"),
+        ({"read_timeout_s": 0}, ConfigurationError, "data.read_timeout_s"),
         ({"image_size": (0, 5)}, InvalidArgumentError, r"image_size is \(0, 5\)"),
         ({"image_size": (8, 8, 3)}, InvalidArgumentError, "give one side or"),
         ({"checkpoint_dir": "s3://bucket/checkpoints"}, InvalidArgumentError, "both mount"),

@@ -11,11 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from foreign_tables import CASES, ForeignTable, build_all
+from foreign_tables import CASES, ForeignTable, build_all, write
 
 from lakelens import DeltaFeed, ImageTable, materialize
 from lakelens.errors import CopyError, UnsupportedTableFeatureError
 from lakelens.etl.log.snapshot import VersionIdentity, identify
+from lakelens.training.configuration.experiment import Data
+from lakelens.training.experiment.trial_data import TrialData
 from lakelens.training.feed.copies import copies, find_copy, remove_copy
 
 # The first test waits for all tables to be built.
@@ -138,6 +140,32 @@ def test_what_is_refused_is_read_from_a_copy_that_the_active_session_makes(spark
     assert feed.plan.copy is not None
     assert comparable(read_feed(feed)) == comparable(table.rows[None])
     assert through_a_copy(table.location, folder).plan.copy == feed.plan.copy
+
+
+def test_a_training_opens_its_session_for_a_copy_and_only_to_make_it(spark, tmp_path):
+    rows = "SELECT CAST('x' AS BINARY) AS image, CAST(id AS INT) AS label FROM range(6)"
+    write(spark, str(tmp_path / "t"), rows, delta__columnMapping__mode="name")
+    keys = {"table": str(tmp_path / "t"), "train_split": None, "validation_split": None, "image_size": 8}
+    data = Data(**keys, class_names=list("abcdef"), materialize=str(tmp_path / "copies"))
+    opened = []
+
+    def open_session():
+        opened.append(spark)
+        type(spark)._instantiatedSession = spark
+        return spark
+
+    # As in a process that has no session yet.
+    type(spark)._instantiatedSession = None
+    spark._jvm.SparkSession.clearActiveSession()
+    try:
+        with pytest.raises(UnsupportedTableFeatureError, match=r"no Spark session that could make one: .* --master"):
+            TrialData.open(data, 0)
+        assert TrialData.open(data, 0, spark=open_session).training.rows == 6
+        assert TrialData.open(data, 0, spark=open_session).training.rows == 6
+    finally:
+        type(spark)._instantiatedSession = spark
+        spark._jvm.SparkSession.setActiveSession(spark._jsparkSession)
+    assert opened == [spark]
 
 
 def test_copies_stay_within_their_limit_and_can_be_removed(spark, tables, folder):
