@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import shlex
@@ -118,3 +119,24 @@ def test_every_file_that_the_readme_points_at_exists() -> None:
     targets = [t for t in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in t]
     assert targets
     assert [t for t in targets if not (README.parent / t).exists()] == []
+
+
+@pytest.mark.unit
+def test_the_first_page_of_the_site_shows_lines_of_the_example_that_is_run() -> None:
+    index = (README.parent / "docs" / "index.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(r"^```python\n(.*?)^```$", index, re.MULTILINE | re.DOTALL)
+    run = {ast.unparse(statement) for statement in ast.parse(blocks("python")[0]).body}
+    assert {ast.unparse(statement) for statement in ast.parse(shown).body} <= run
+
+
+@pytest.mark.unit
+def test_the_readme_stays_short_and_leads_to_the_guides() -> None:
+    text = README.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 150
+    more = text[text.index("## More") :]
+    assert [t for t in ("start.md", "how-to", "troubleshooting.md", "migration") if f"](docs/{t})" not in more] == []
+    replaced = re.search(r"## What it replaces\n(.*?)\n## ", text, re.DOTALL)
+    assert replaced is not None
+    rows = [line.split("|")[1] for line in replaced[1].splitlines() if line.startswith("|")]
+    for guide in ("migration/horovodrunner.md", "petastorm.md", "migration/determined.md"):
+        assert any(f"](docs/{guide})" in row for row in rows), guide
