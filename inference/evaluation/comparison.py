@@ -120,8 +120,8 @@ def compare_groups(
                 found_before[label] - both[label],
                 *counts,
                 # 2 TP / (2 TP + FP + FN), where the denominator counts the class's rows and its answers.
-                2 * found_before[label] / (rows + answered_before[label]) if rows else None,
-                2 * found_after[label] / (rows + answered_after[label]) if rows else None,
+                f1_before=2 * found_before[label] / (rows + answered_before[label]) if rows else None,
+                f1_after=2 * found_after[label] / (rows + answered_after[label]) if rows else None,
             )
         )
     mended, broken = sum(one.mended for one in classes), sum(one.broken for one in classes)

@@ -7,7 +7,6 @@ from collections import Counter
 import pyarrow.parquet as pq
 import pytest
 from colours import NAMES, image_of, mixed_model, mixer, row, save, write_table
-from deltalake import DeltaTable, write_deltalake
 from tqdm import tqdm
 
 import lakelens
@@ -109,9 +108,7 @@ def test_a_comparison_names_what_changed_and_a_predictions_table_keeps_the_answe
 def test_progress_is_shown_where_the_log_does_not_tell_how_many_rows_a_split_has(
     spark, checkpoint, tmp_path, monkeypatch, capsys
 ):
-    write_table(tmp_path / "parted", [given(number) for number in range(ROWS)])
-    rows = DeltaTable(str(tmp_path / "parted")).to_pyarrow_table()
-    write_deltalake(str(tmp_path / "images"), rows)
+    write_table(tmp_path / "images", [given(number) for number in range(ROWS)], partition_by=())
     monkeypatch.setattr("lakelens.progress.in_notebook", lambda: True)
     monkeypatch.setattr("lakelens.progress._bar_class", lambda: tqdm)
     lakelens.evaluate(spark, checkpoint.path, tmp_path / "images", record=False)
