@@ -112,7 +112,7 @@ def test_progress_is_shown_where_the_log_does_not_tell_how_many_rows_a_split_has
     monkeypatch.setattr("lakelens.progress.in_notebook", lambda: True)
     monkeypatch.setattr("lakelens.progress._bar_class", lambda: tqdm)
     lakelens.evaluate(spark, checkpoint.path, tmp_path / "images", record=False)
-    assert "12.0/12.0 images" in capsys.readouterr().err
+    assert "12.0/12.0 [" in capsys.readouterr().err
 
 
 def test_what_cannot_be_evaluated_is_named(spark, checkpoint, table):
