@@ -108,7 +108,7 @@ def compare_groups(
     classes = []
     for label in sorted({*support, *names}):
         name, rows = names.get(label, str(label)), support[label]
-        counts = [None if one is None else one.get(name, 0) for one in trained]
+        before, after = (None if one is None else one.get(name, 0) for one in trained)
         classes.append(
             ClassChange(
                 name,
@@ -118,7 +118,8 @@ def compare_groups(
                 found_after[label] / rows if rows else None,
                 found_after[label] - both[label],
                 found_before[label] - both[label],
-                *counts,
+                trained_before=before,
+                trained_after=after,
                 # 2 TP / (2 TP + FP + FN), where the denominator counts the class's rows and its answers.
                 f1_before=2 * found_before[label] / (rows + answered_before[label]) if rows else None,
                 f1_after=2 * found_after[label] / (rows + answered_after[label]) if rows else None,
