@@ -67,7 +67,11 @@ def evaluation_lines(result: EvaluationResult) -> list[str]:
     if changed is not None:
         lines += ["", f"{changed.mended} answers mended, {changed.broken} broken; p = {changed.p_value:.2g} (McNemar)"]
         lines += [f"the class that gained most: {changed.mended_class}"] if changed.mended_class else []
-    return lines + [f"{name}: {place}" for name, place in (("page", result.page), ("in", result.artifacts)) if place]
+    return lines + [
+        f"{name}: {place}"
+        for name, place in (("page", result.page), ("changes", result.changes), ("in", result.artifacts))
+        if place
+    ]
 
 
 def version_lines(versions: Sequence[RegisteredVersion]) -> list[str]:

@@ -13,6 +13,7 @@
 # COMMAND ----------
 
 dbutils.widgets.text("folder", "~/lakelens-notebooks", "Folder (a volume on Databricks)")
+dbutils.widgets.text("table", "", "Image table; one in the folder when empty")
 import shutil
 
 folder = folder_of("folder") / "images-to-delta"
@@ -30,7 +31,7 @@ for place in sorted(images.iterdir()):
 
 # COMMAND ----------
 
-table = lakelens.ImageTable(spark, str(folder / "tables" / "digits"))
+table = new_table(folder)
 first = table.ingest(str(images), size=32, splits={"train": 0.7, "validation": 0.1, "test": 0.2})
 print(first)
 assert first.rows_in == first.stored + first.quarantined + first.skipped
@@ -123,6 +124,6 @@ table.pin("before-eight", first.version, replace=True)
 print("pins:", table.pins())
 for entry in table.history():
     print(f"version {entry.version}: {entry.rows} rows")
-rows = spark.read.format("delta").option("versionAsOf", first.version).load(table.location).count()
+rows = table.read(first.version).count()
 assert rows == first.stored
 print(f"version {first.version} still has its {rows} rows")

@@ -13,10 +13,11 @@
 # COMMAND ----------
 
 dbutils.widgets.text("folder", "~/lakelens-notebooks", "Folder (a volume on Databricks)")
+dbutils.widgets.text("table", "", "Image table; one in the folder when empty")
 folder = folder_of("folder")
 table = table_of_digits(folder)
 version = table.version
-store = f"sqlite:///{folder / 'mlflow.db'}"  # leave it out on Databricks: the workspace is the store
+store = store_of(folder)
 print(f"{table.location}, version {version}: {sum(table.class_counts(version).values())} images")
 
 # COMMAND ----------
@@ -61,7 +62,7 @@ def trained(name, np):
         epochs=4,
         batch_size=32,
         tracking_uri=store,
-        experiment_name="notebook-02",
+        experiment_name=experiment_of("notebook-02"),
         run_name=name,
         checkpoint_dir=folder / "checkpoints",
         spark=spark,

@@ -20,9 +20,10 @@
 # COMMAND ----------
 
 dbutils.widgets.text("folder", "~/lakelens-notebooks", "Folder (a volume on Databricks)")
+dbutils.widgets.text("table", "", "Image table; one in the folder when empty")
 folder = folder_of("folder")
 table = table_of_digits(folder)
-location, version, classes = table.location, table.version, len(table.labels())
+location, version, classes = path_of(table), table.version, len(table.labels())
 
 # COMMAND ----------
 
@@ -43,7 +44,7 @@ def train(epochs, learning_rate=0.003):
     feed = lakelens.DeltaFeed(location, version=version, split="train", seed=0)
     model = keras.Sequential(
         [
-            keras.Input((32, 32, 3)),
+            keras.Input((*feed.stored_size, 3)),
             keras.layers.Rescaling(1 / 255),
             keras.layers.Conv2D(16, 3, 2, "same", activation="relu"),
             keras.layers.Flatten(),

@@ -12,10 +12,11 @@
 # COMMAND ----------
 
 dbutils.widgets.text("folder", "~/lakelens-notebooks", "Folder (a volume on Databricks)")
+dbutils.widgets.text("table", "", "Image table; one in the folder when empty")
 folder = folder_of("folder")
 table = table_of_digits(folder)
 version = table.version
-store = f"sqlite:///{folder / 'mlflow.db'}"
+store = store_of(folder)
 
 # COMMAND ----------
 
@@ -43,7 +44,7 @@ experiment = {
     },
     "resources": {"slots_per_trial": 1, "strategy": "horovod_cluster"},
     "checkpoint_storage": {"path": str(folder / "checkpoints")},
-    "tracking": {"uri": store, "experiment": "notebook-04"},
+    "tracking": {"uri": store, "experiment": experiment_of("notebook-04")},
     "min_validation_period": {"epochs": 1},
 }
 
@@ -98,6 +99,18 @@ axis.set_ylabel("best validation accuracy")
 figure.colorbar(points, label="filters")
 axis.set_title("trials; the larger the point, the longer it trained")
 plt.show()
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC The report has the learning curves of all trials, which hyperparameters mattered, what the slots did, and the
+# MAGIC best trial's experiment. The search's run holds it too; `lakelens report RUN` writes it again.
+
+# COMMAND ----------
+
+from lakelens.search.report.write import write_report
+
+displayHTML(write_report(folder / "checkpoints" / result.run_id, folder / "search-report").read_text())
 
 # COMMAND ----------
 

@@ -12,17 +12,18 @@
 # COMMAND ----------
 
 dbutils.widgets.text("folder", "~/lakelens-notebooks", "Folder (a volume on Databricks)")
+dbutils.widgets.text("table", "", "Image table; one in the folder when empty")
 folder = folder_of("folder")
 table = table_of_digits(folder)
 version = table.version
-store = f"sqlite:///{folder / 'mlflow.db'}"
+store = store_of(folder)
 run = lakelens.train(
     table.location,
     version=version,
     epochs=5,
     batch_size=32,
     tracking_uri=store,
-    experiment_name="notebook-05",
+    experiment_name=experiment_of("notebook-05"),
     checkpoint_dir=folder / "checkpoints",
 )
 model = f"runs:/{run.run_id}"  # or models:/digits@champion, experiment:notebook-05, the path of a checkpoint

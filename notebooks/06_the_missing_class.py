@@ -13,14 +13,15 @@
 # COMMAND ----------
 
 dbutils.widgets.text("folder", "~/lakelens-notebooks", "Folder (a volume on Databricks)")
+dbutils.widgets.text("table", "", "Image table; one in the folder when empty")
 import shutil
 
 folder = folder_of("folder") / "missing-class"
 shutil.rmtree(folder, ignore_errors=True)
 folder.mkdir(parents=True)
-store = f"sqlite:///{folder / 'mlflow.db'}"
+store = store_of(folder)
 images, arrivals = digit_folders(folder)
-table = lakelens.ImageTable(spark, str(folder / "tables" / "digits"))
+table = new_table(folder)
 version_0 = table.ingest(str(images), size=32, splits={"train": 0.6, "validation": 0.1, "test": 0.3}).version
 for file in sorted(arrivals.rglob("*.jpg")):
     shutil.copy2(file, images / file.relative_to(arrivals))
@@ -42,7 +43,7 @@ def trained_on(version):
         epochs=8,
         batch_size=32,
         tracking_uri=store,
-        experiment_name="missing-class",
+        experiment_name=experiment_of("missing-class"),
         run_name=f"version {version}",
         checkpoint_dir=folder / "checkpoints",
     )

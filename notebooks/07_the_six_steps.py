@@ -13,10 +13,14 @@
 # COMMAND ----------
 
 dbutils.widgets.text("folder", "~/lakelens-notebooks", "Folder (a volume on Databricks)")
+dbutils.widgets.text("table", "", "Image table; one in the folder when empty")
 folder = folder_of("folder")
 table = table_of_digits(folder)
 version = table.version
-store = f"sqlite:///{folder / 'mlflow.db'}"
+store = store_of(folder)
+
+feed = lakelens.DeltaFeed(path_of(table), version=version, split="train", seed=0)
+classes = len(table.labels())
 
 import time
 
@@ -30,12 +34,12 @@ costs = []
 def model_of(learning_rate=0.003):
     model = keras.Sequential(
         [
-            keras.Input((32, 32, 3)),
+            keras.Input((*feed.stored_size, 3)),
             keras.layers.Rescaling(1 / 255),
             keras.layers.Conv2D(16, 3, 2, "same", activation="relu"),
             keras.layers.Conv2D(32, 3, 2, "same", activation="relu"),
             keras.layers.Flatten(),
-            keras.layers.Dense(10, "softmax"),
+            keras.layers.Dense(classes, "softmax"),
         ]
     )
     model.compile(
@@ -59,7 +63,7 @@ def noted(step, started, accuracy, note):
 # COMMAND ----------
 
 started = time.perf_counter()
-frame = lakelens.ImageTable(spark, table.location).read(version).select("image", "label", "split").toPandas()
+frame = table.read(version).select("image", "label", "split").toPandas()
 
 
 def arrays(split):
@@ -114,7 +118,6 @@ noted("3 larger batches", started, max(history["val_accuracy"]), "tune the learn
 # COMMAND ----------
 
 started = time.perf_counter()
-feed = lakelens.DeltaFeed(table.location, version=version, split="train", seed=0)
 model = model_of()
 model.fit(feed.as_dataset(32, epochs=4), steps_per_epoch=feed.steps_per_epoch(32, 1), epochs=4, verbose=0)
 noted("4 from the table", started, model.evaluate(*validation, verbose=0)[1], "decoding while training")
@@ -138,7 +141,7 @@ def trained(np):
         batch_size=32,
         patience=2,
         tracking_uri=store,
-        experiment_name="notebook-07",
+        experiment_name=experiment_of("notebook-07"),
         checkpoint_dir=folder / "checkpoints",
         spark=spark,
     )

@@ -3,15 +3,26 @@
 # MAGIC What the notebooks share. On Databricks `spark`, `display` and `dbutils` are there; in a Jupyter kernel
 # MAGIC elsewhere this gives stand-ins for them: a Spark on this machine, IPython's `display`, and widgets whose
 # MAGIC values come from the environment (`LAKELENS_WIDGETS`, a JSON object).
+# MAGIC
+# MAGIC On Databricks give the cluster the wheel of lakelens as a library, or remove the first `#` of the next cell and
+# MAGIC write where your wheel is. The ML runtimes have TensorFlow, MLflow and the progress bars' ipywidgets.
+
+# COMMAND ----------
+
+# MAGIC # %pip install /Volumes/main/default/libraries/lakelens-0.1.0-py3-none-any.whl
 
 # COMMAND ----------
 
 import io
 import json
 import os
+from html import escape
 from pathlib import Path
 
 import lakelens
+from lakelens.etl.spark.catalog import is_delta_table
+
+ON_DATABRICKS = "DATABRICKS_RUNTIME_VERSION" in os.environ
 
 if "dbutils" not in globals():
     from IPython.display import HTML
@@ -43,7 +54,8 @@ if "dbutils" not in globals():
     spark.sparkContext.setLogLevel("ERROR")
 
     def displayHTML(page):
-        _display(HTML(page))
+        """Shows a page in a frame of its own, so that its styles do not reach the notebook."""
+        _display(HTML(f'<div><iframe srcdoc="{escape(page)}" style="width:100%;height:700px;border:0"></iframe></div>'))
 
     def display(thing):
         """Shows a Spark DataFrame as a table, anything else as IPython does."""
@@ -56,8 +68,25 @@ if "dbutils" not in globals():
 def folder_of(widget):
     """The folder that a widget names: a volume on Databricks, any folder elsewhere."""
     folder = Path(dbutils.widgets.get(widget)).expanduser().absolute()
+    if ON_DATABRICKS and not str(folder).startswith(("/Volumes/", "/dbfs/")):
+        raise ValueError(
+            f"the widget {widget!r} is {folder}, which the workers do not have; give a folder of a volume, such as "
+            "/Volumes/main/default/files/lakelens"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def store_of(folder):
+    """The MLflow store: None, which is the workspace's own, on Databricks; elsewhere a file in the folder."""
+    return None if ON_DATABRICKS else f"sqlite:///{folder / 'mlflow.db'}"
+
+
+def experiment_of(name):
+    """The name of an MLflow experiment: on Databricks a path in the user's part of the workspace."""
+    if not ON_DATABRICKS:
+        return name
+    return f"/Users/{spark.sql('select current_user()').first()[0]}/lakelens-{name}"
 
 
 def digit_folders(folder, per_class=60):
@@ -76,13 +105,33 @@ def digit_folders(folder, per_class=60):
     return folder / "images", folder / "arrivals"
 
 
+def image_table(folder):
+    """The image table that the widget `table` names, by path or as catalog.schema.table; else one in the folder."""
+    return lakelens.ImageTable(spark, dbutils.widgets.get("table") or str(folder / "tables" / "digits"))
+
+
+def new_table(folder):
+    """The same for a notebook that makes its table and tells its story from version 0."""
+    table = image_table(folder)
+    if is_delta_table(spark, table.location):
+        raise ValueError(f"there is a table {table.location} already; name another in the widget 'table', or drop it")
+    return table
+
+
 def table_of_digits(folder):
-    """The image table in a folder, with version 0 in it."""
-    images, _ = digit_folders(folder)
-    table = lakelens.ImageTable(spark, str(folder / "tables" / "digits"))
-    if not (folder / "tables" / "digits" / "_delta_log").exists():
+    """The image table, with digits in it if it was not there."""
+    table = image_table(folder)
+    if not is_delta_table(spark, table.location):
+        images, _ = digit_folders(folder)
         table.ingest(str(images), size=32, splits={"train": 0.7, "validation": 0.1, "test": 0.2})
     return table
+
+
+def path_of(table):
+    """The path of an image table, which ranks read without Spark and its catalog."""
+    from lakelens.etl.spark.catalog import path_of
+
+    return path_of(spark, table.location)
 
 
 def show_png(data, width=None):

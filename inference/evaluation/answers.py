@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 _SLICE = "slice_{}"
 _MOST_VALUES = 50
+_ROWS_WRITTEN = 50_000
 _KEPT = ("path", "label", "label_name", "prediction", "predicted_name", "probability", "error")
 
 
@@ -38,16 +41,17 @@ def predicted_now(
 ) -> Iterator[DataFrame]:
     """Runs a model over a table version; the answers stay with the executors until the body ends."""
     spark = source.spark
+    row_count = source.keys().count() if source.rows is None else source.rows
     shipped = ship(spark, model, batch_bytes=batch_bytes, custom_objects=custom_objects)
     images = spread(
         source.images(more=_slice_columns(source, slices)),
-        row_count=source.rows or 1 << 30,
+        row_count=row_count,
         input_shape=model.input_shape,
         slots=spark.sparkContext.defaultParallelism,
         row_groups=None,
     )
     ddl = ", ".join([PASSED_DDL, *(f"{_SLICE.format(i)} STRING" for i in range(len(slices))), PREDICTION_DDL])
-    with image_progress(f"evaluate {source.name}", source.rows or 0) as count_file:
+    with image_progress(f"evaluate {source.name}", row_count) as count_file:
         rows = _ranked(images.mapInArrow(prediction_task(shipped, count_file), ddl), len(slices)).persist()
         try:
             with bounded_arrow_batches(spark, arrow_rows(batch_bytes, source.mean_row_bytes)):
@@ -156,6 +160,33 @@ def changed_answers(pairs: DataFrame, condition: str, count: int) -> list[Shown]
         )
         for row in found
     ]
+
+
+def changes_file(pairs: DataFrame) -> bytes:
+    """Writes all rows whose answer changed as a Parquet file, by `kind`, `truth` and `path`.
+
+    `kind` is `mended` (only the second model is right), `broken` (only the first) or `still_wrong`; `answer_before` and
+    `answer_after` are the names of classes, or `error`.
+    """
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    named = "coalesce(nullif(predicted_name_{0}, ''), string(prediction_{0}), 'error') AS answer_{0}"
+    changed = pairs.where("not (prediction_before <=> prediction_after)").selectExpr(
+        "path",
+        "coalesce(nullif(label_name, ''), string(label)) AS truth",
+        named.format("before"),
+        named.format("after"),
+        "CASE WHEN prediction_after <=> label THEN 'mended' WHEN prediction_before <=> label THEN 'broken' "
+        "ELSE 'still_wrong' END AS kind",
+    )
+    schema = pa.schema([(name, pa.string()) for name in changed.columns])
+    rows = changed.orderBy("kind", "truth", "path").toLocalIterator()
+    buffer = io.BytesIO()
+    with parquet.ParquetWriter(buffer, schema, compression="zstd") as writer:
+        while part := list(itertools.islice(rows, _ROWS_WRITTEN)):
+            writer.write_table(pa.Table.from_pylist([row.asDict() for row in part], schema))
+    return buffer.getvalue()
 
 
 def with_images(shown: Sequence[Shown], source: ScoredTable) -> list[Shown]:

@@ -33,6 +33,8 @@ class ClassChange:
         broken: Rows that only the first model has right.
         trained_before: Training rows of the class in the first model's table version; None where not known.
         trained_after: The same of the second model's.
+        f1_before: F1 of the first model, 0..1; None without rows.
+        f1_after: The same of the second model.
     """
 
     name: str
@@ -44,6 +46,8 @@ class ClassChange:
     broken: int
     trained_before: int | None = None
     trained_after: int | None = None
+    f1_before: float | None = None
+    f1_after: float | None = None
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,7 @@ class Comparison:
         changed: Rows whose answer differs.
         mended: Rows that only the second model has right.
         broken: Rows that only the first model has right.
+        still_wrong: Rows that both models have wrong, with another answer.
         p_value: Of McNemar's exact test: how probable so uneven a split of mended and broken rows is if both models
             are equally good.
         classes: By label number.
@@ -65,6 +70,7 @@ class Comparison:
     changed: int
     mended: int
     broken: int
+    still_wrong: int
     p_value: float
     classes: list[ClassChange]
     mended_class: str | None
@@ -89,16 +95,20 @@ def compare_groups(
     found_before: Counter[int] = Counter()
     found_after: Counter[int] = Counter()
     both: Counter[int] = Counter()
+    answered_before: Counter[int | None] = Counter()
+    answered_after: Counter[int | None] = Counter()
     for group in groups:
         was_right, is_right = group.before == group.label, group.after == group.label
         support[group.label] += group.rows
         found_before[group.label] += group.rows * was_right
         found_after[group.label] += group.rows * is_right
         both[group.label] += group.rows * (was_right and is_right)
+        answered_before[group.before] += group.rows
+        answered_after[group.after] += group.rows
     classes = []
     for label in sorted({*support, *names}):
         name, rows = names.get(label, str(label)), support[label]
-        counts = [None if one is None else one.get(name, 0) for one in trained]
+        before, after = (None if one is None else one.get(name, 0) for one in trained)
         classes.append(
             ClassChange(
                 name,
@@ -108,16 +118,22 @@ def compare_groups(
                 found_after[label] / rows if rows else None,
                 found_after[label] - both[label],
                 found_before[label] - both[label],
-                *counts,
+                trained_before=before,
+                trained_after=after,
+                # 2 TP / (2 TP + FP + FN), where the denominator counts the class's rows and its answers.
+                f1_before=2 * found_before[label] / (rows + answered_before[label]) if rows else None,
+                f1_after=2 * found_after[label] / (rows + answered_after[label]) if rows else None,
             )
         )
     mended, broken = sum(one.mended for one in classes), sum(one.broken for one in classes)
+    changed = sum(group.rows for group in groups if group.before != group.after)
     gained = max(classes, key=lambda one: one.mended - one.broken, default=None)
     return Comparison(
         rows=support.total(),
-        changed=sum(group.rows for group in groups if group.before != group.after),
+        changed=changed,
         mended=mended,
         broken=broken,
+        still_wrong=changed - mended - broken,
         p_value=mcnemar(mended, broken),
         classes=classes,
         mended_class=gained.name if gained is not None and gained.mended > gained.broken else None,

@@ -27,7 +27,7 @@ from .comparison import Comparison, PairGroup, compare_groups
 from .metrics import Evaluation, evaluate_groups, one_numbering
 from .page import evaluation_page
 from .plots import draw_comparison, draw_plots, draw_slices
-from .record import PAGE, file_name, record_evaluation, write_files
+from .record import CHANGES, PAGE, file_name, record_evaluation, write_files
 from .result import EvaluationResult, Shown
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def evaluate(
 
     Metrics: accuracy, precision, recall and F1 per class, confusion matrix, top-k, calibration. With `compare` also
     which answers changed between the two models, and which class gained. All of it is one HTML page with its PNG files,
-    in `output` and in the run that trained the model.
+    in `output` and in the run that trained the model; beside it `changes.parquet` lists all rows whose answer changed.
 
     Args:
         spark: A session with Delta; or a function that opens one, which is called once models and table are found.
@@ -121,9 +121,10 @@ def evaluate(
         result, files = work.report(answered[0], answered[1] if compare is not None else None)
     if output is not None:
         write_files(Path(output), files)
-        result = replace(result, page=str(Path(output).absolute() / PAGE))
+        folder = Path(output).absolute()
+        result = replace(result, page=str(folder / PAGE), changes=str(folder / CHANGES) if CHANGES in files else None)
     if record:
-        result = replace(result, artifacts=record_evaluation(asked[0], result, files))
+        result = replace(result, artifacts=record_evaluation(asked[0], result, files, *asked[1:]))
     return result
 
 
@@ -181,13 +182,14 @@ class _Evaluating:
         for column, values in result.slices.items():
             plots[f"slice_{column}"] = draw_slices(values, column, result.evaluation.accuracy)
         changes: dict[str, list[Shown]] = {}
+        files: dict[str, bytes] = {}
         if before is not None:
-            result, changes = self.compared(before, model, result, names)
+            result, changes, files[CHANGES] = self.compared(before, model, result, names)
         if before is not None and result.comparison is not None:
             shown = [one for group in changes.values() for one in group]
             plots["comparison"] = draw_comparison(result.comparison, shown, _names_of(before[0], model[0]))
         page = evaluation_page(result, plots, mistakes, changes)
-        return result, {PAGE: page.encode(), **{file_name(name, ".png"): data for name, data in plots.items()}}
+        return result, {PAGE: page.encode(), **files, **{file_name(name, ".png"): data for name, data in plots.items()}}
 
     def measured(self, model: ModelRef, rows: DataFrame) -> tuple[EvaluationResult, dict[int, str]]:
         """Computes the metrics of one model; also gives the names of the classes by number."""
@@ -220,8 +222,8 @@ class _Evaluating:
         after: tuple[ModelRef, DataFrame],
         result: EvaluationResult,
         names: Mapping[int, str],
-    ) -> tuple[EvaluationResult, dict[str, list[Shown]]]:
-        """Adds the comparison, and fetches images whose answers changed."""
+    ) -> tuple[EvaluationResult, dict[str, list[Shown]], bytes]:
+        """Adds the comparison, fetches images whose answers changed, and lists all such rows as a Parquet file."""
         evaluation, other_names = self._evaluated(*before)
         pairs = answers.paired(before[1], after[1]).persist()
         try:
@@ -231,10 +233,10 @@ class _Evaluating:
             ]
             trained = (_training_rows(before[0], self.source), _training_rows(after[0], self.source))
             comparison = compare_groups(groups, {**other_names, **names}, trained)
-            changes = self._changes(pairs, comparison)
+            changes, listed = self._changes(pairs, comparison), answers.changes_file(pairs)
         finally:
             pairs.unpersist()
-        return replace(result, compared=before[0].uri, other=evaluation, comparison=comparison), changes
+        return replace(result, compared=before[0].uri, other=evaluation, comparison=comparison), changes, listed
 
     def _evaluated(self, model: ModelRef, rows: DataFrame) -> tuple[Evaluation, dict[int, str]]:
         groups, true_names, predicted_names, unlabelled = answers.answer_groups(rows)
@@ -257,6 +259,11 @@ class _Evaluating:
             ),
             "Right before, wrong now": answers.changed_answers(
                 pairs, f"{right_before} and not ({right_after})", _CHANGED_SHOWN
+            ),
+            "Wrong before, another wrong answer now": answers.changed_answers(
+                pairs,
+                f"not ({right_before}) and not ({right_after}) and not (prediction_before <=> prediction_after)",
+                _CHANGED_SHOWN,
             ),
         }
         # The class that gained most first.

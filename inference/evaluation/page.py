@@ -89,21 +89,25 @@ def _comparison(
     )
     text = (
         f"<p>Against {escape(str(compared))}: {comparison.changed:,} of {comparison.rows:,} answers changed. "
-        f"{comparison.mended:,} wrong ones are right now, {comparison.broken:,} right ones are wrong now. McNemar's "
-        f"exact test: p = {comparison.p_value:.2g}; that is how often models of equal quality differ so unevenly."
-        f"{gained}</p>"
+        f"{comparison.mended:,} wrong ones are right now, {comparison.broken:,} right ones are wrong now, "
+        f"{comparison.still_wrong:,} are wrong in another way. McNemar's exact test: "
+        f"p = {comparison.p_value:.2g}; that is how often models of equal quality differ so unevenly.{gained}</p>"
     )
     head = [("class", True)]
-    head += [(name, False) for name in ("rows", "recall before", "recall after", "mended", "broken")]
+    numbers = ("rows", "recall before", "recall after", "F1 before", "F1 after", "F1 change", "mended", "broken")
+    head += [(name, False) for name in numbers]
     has_rows = any(one.trained_after is not None for one in comparison.classes)
     head += [("trained on, before", False), ("after", False)] if has_rows else []
     lines = []
     for one in comparison.classes:
         line = [one.name, f"{one.support:,}", _share(one.recall_before), _share(one.recall_after)]
+        line += [_share(one.f1_before), _share(one.f1_after), _change(one.f1_before, one.f1_after)]
         line += [f"{one.mended:,}", f"{one.broken:,}"]
         line += [_count(one.trained_before), _count(one.trained_after)] if has_rows else []
         lines.append(line)
     cards = "".join(f"<h3>{escape(title)}</h3>{_cards(shown)}" for title, shown in changes.items() if shown)
+    if comparison.changed:
+        cards += "<p>Some of each kind are shown; changes.parquet beside this page lists all.</p>"
     return text + plot_tag(plots.get("comparison"), "Recall of both models") + table_tag(head, lines) + cards
 
 
@@ -147,6 +151,10 @@ def _cards(shown: Sequence[Shown]) -> str:
 
 def _share(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
+
+
+def _change(before: float | None, after: float | None) -> str:
+    return "-" if before is None or after is None else f"{after - before:+.3f}"
 
 
 def _count(value: int | None) -> str:

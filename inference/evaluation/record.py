@@ -13,12 +13,22 @@ from ..model.references import ModelRef
 from .result import EvaluationResult
 
 PAGE = "evaluation.html"
+CHANGES = "changes.parquet"
 _UNFIT = re.compile(r"[^\w.-]+")
+_SCHEME = re.compile(r"(runs|models):/|(experiment|search):")
+_RUN_ID = re.compile(r"\b([0-9a-f]{8})[0-9a-f]{24}\b")
 
 
 def place_of(table: str, version: int, split: str | None) -> str:
     """Names an evaluation by what it is of, such as `images-v3-test`."""
     return file_name(f"{table.rstrip('/').rpartition('/')[2]}-v{version}-{split or 'all'}")
+
+
+def short_name(model: ModelRef) -> str:
+    """Names a model by its reference and its checkpoint, such as `photos_champion-1a2b3c4d`."""
+    scheme = _SCHEME.match(model.uri)
+    name = model.uri[scheme.end() :] if scheme else model.uri.rstrip("/").rpartition("/")[2]
+    return f"{file_name(_RUN_ID.sub(lambda found: found[1], name))}-{model.digest[:8]}"
 
 
 def file_name(name: str, suffix: str = "") -> str:
@@ -42,8 +52,13 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
         ) from error
 
 
-def record_evaluation(model: ModelRef, result: EvaluationResult, files: Mapping[str, bytes]) -> str | None:
+def record_evaluation(
+    model: ModelRef, result: EvaluationResult, files: Mapping[str, bytes], other: ModelRef | None = None
+) -> str | None:
     """Writes an evaluation into the model's run: metrics as `evaluation/<table>-v<version>-<split>/<name>`, and files.
+
+    What is compared with another model has a place of its own, `...-vs-<other model>`: its files, and the metrics
+    `p_value`, `mended` and `broken`.
 
     Returns:
         Where the files are, as `runs:/<id>/...`; None for a model that was given by its path.
@@ -58,6 +73,10 @@ def record_evaluation(model: ModelRef, result: EvaluationResult, files: Mapping[
     with as_tracking_errors(model.tracking_uri, f"write an evaluation into run {model.run_id}"):
         for name, value in result.evaluation.scores.items():
             client.log_metric(model.run_id, f"{place}/{name}", value)
+        if other is not None and result.comparison is not None:
+            place = f"{place}-vs-{short_name(other)}"
+            for name in ("p_value", "mended", "broken"):
+                client.log_metric(model.run_id, f"{place}/{name}", getattr(result.comparison, name))
         with tempfile.TemporaryDirectory(prefix="lakelens-evaluation-") as folder:
             write_files(Path(folder), files)
             client.log_artifacts(model.run_id, folder, place)

@@ -45,6 +45,7 @@ class EvaluationResult:
         other: The metrics of that model.
         comparison: What differs; None without another model.
         page: Path of the HTML page; None if none was asked for.
+        changes: Path of the Parquet file of all rows whose answer changed; None without another model or folder.
         artifacts: Where the run keeps page and PNG files, as `runs:/<id>/...`; None if it does not.
     """
 
@@ -61,14 +62,13 @@ class EvaluationResult:
     other: Evaluation | None = None
     comparison: Comparison | None = None
     page: str | None = None
+    changes: str | None = None
     artifacts: str | None = None
 
     def as_facts(self) -> dict[str, Any]:
         """Writes the result as plain values, for JSON."""
-        facts: dict[str, Any] = {
-            name: getattr(self, name)
-            for name in ("model", "digest", "run_id", "trained_on", "table", "version", "split", "page", "artifacts")
-        }
+        asked = ("model", "digest", "run_id", "trained_on", "table", "version", "split")
+        facts: dict[str, Any] = {name: getattr(self, name) for name in (*asked, "page", "changes", "artifacts")}
         facts |= _numbers(self.evaluation)
         facts["classes"] = [asdict(one) for one in self.evaluation.classes]
         if self.slices:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import shlex
@@ -13,6 +14,7 @@ import pytest
 from deltalake import DeltaTable
 
 from lakelens.jobs.cli import COMMANDS
+from lakelens.jobs.contracts import CONTRACTS
 from lakelens.jobs.demo.images import write_digits
 from lakelens.training.configuration.experiment import ExperimentConfig
 
@@ -94,6 +96,9 @@ def test_each_command_runs_as_written_one_after_the_other(read: Path) -> None:
         )
         assert done.returncode == 0, f"{line}\n{done.stdout[-3000:]}\n{done.stderr[-6000:]}"
         said = json.loads(done.stdout.splitlines()[-1])
+        contract = CONTRACTS.get(words[1]) or CONTRACTS[" ".join(words[1:3])]
+        forms = [contract.result, *contract.variants.values()]
+        assert any(set(said) <= set(keys.split()) for keys in forms), f"{line}: {sorted(said)}"
         if words[1] == "train" and "--dry-run" not in words:
             values["RUN"] = said["run_id"]
 
@@ -118,3 +123,24 @@ def test_every_file_that_the_readme_points_at_exists() -> None:
     targets = [t for t in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in t]
     assert targets
     assert [t for t in targets if not (README.parent / t).exists()] == []
+
+
+@pytest.mark.unit
+def test_the_first_page_of_the_site_shows_lines_of_the_example_that_is_run() -> None:
+    index = (README.parent / "docs" / "index.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(r"^```python\n(.*?)^```$", index, re.MULTILINE | re.DOTALL)
+    run = {ast.unparse(statement) for statement in ast.parse(blocks("python")[0]).body}
+    assert {ast.unparse(statement) for statement in ast.parse(shown).body} <= run
+
+
+@pytest.mark.unit
+def test_the_readme_stays_short_and_leads_to_the_guides() -> None:
+    text = README.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 150
+    more = text[text.index("## More") :]
+    assert [t for t in ("start.md", "how-to", "troubleshooting.md", "migration") if f"](docs/{t})" not in more] == []
+    replaced = re.search(r"## What it replaces\n(.*?)\n## ", text, re.DOTALL)
+    assert replaced is not None
+    rows = [line.split("|")[1] for line in replaced[1].splitlines() if line.startswith("|")]
+    for guide in ("migration/horovodrunner.md", "petastorm.md", "migration/determined.md"):
+        assert any(f"](docs/{guide})" in row for row in rows), guide

@@ -6,9 +6,12 @@ import os
 import re
 import subprocess
 import sys
+from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 import pytest
+from ruamel.yaml import YAML
 
 import lakelens
 from lakelens.training.configuration.experiment import ExperimentConfig
@@ -39,6 +42,35 @@ def test_the_site_builds_strictly_and_describes_every_public_name(tmp_path: Path
     assert "Stores the new and changed files of a source, as one commit." in described
     pages = [str(page.relative_to(DOCS).with_suffix(".html")) for page in DOCS.rglob("*.md")]
     assert [page for page in pages if not (site / page.replace("README", "index")).is_file()] == []
+
+
+def pages_of(nav: Any) -> set[str]:
+    """Every page of a navigation, at any depth."""
+    if isinstance(nav, str):
+        return {nav}
+    return {page for part in (nav.values() if isinstance(nav, dict) else nav) for page in pages_of(part)}
+
+
+@pytest.mark.unit
+def test_every_page_is_in_the_navigation() -> None:
+    settings = YAML().load(ROOT / "mkdocs.yml")
+    listed = pages_of(settings["nav"])
+    pages = {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")}
+    hidden = [pattern.strip("/") for pattern in settings["not_in_nav"].split()]
+    assert listed <= pages
+    assert [page for page in pages - listed if not any(fnmatch(page, pattern) for pattern in hidden)] == []
+
+
+@pytest.mark.unit
+def test_pages_hold_no_placeholder_and_name_tests_that_exist() -> None:
+    files = {path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("*.py")}
+    names = {path.rpartition("/")[2] for path in files}
+    for page in [*DOCS.rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]:
+        text = page.read_text(encoding="utf-8")
+        if page.name != "commands.md":  # where they stand for the values of flags
+            assert re.findall(r"\b[A-Z0-9]+_(?:RESULT|SIZE)\b", text) == [], page
+        assert [path for path in re.findall(r"tests/[\w/]+\.py", text) if path not in files] == [], page
+        assert [name for name in re.findall(r"\btest_\w+\.py", text) if name not in names] == [], page
 
 
 @pytest.mark.unit

@@ -58,10 +58,10 @@ def row(
     return (f"file:///images/{number:05d}.jpg", data, form, SIDE, SIDE, NAMES.index(name), name, split, content)
 
 
-def write_table(path: Path | str, rows: Sequence[tuple]) -> None:
-    """Appends rows as one version of an image table that is partitioned by split."""
+def write_table(path: Path | str, rows: Sequence[tuple], partition_by: Sequence[str] = ("split",)) -> None:
+    """Appends rows as one version of an image table that is partitioned by split, or by other columns."""
     columns = [pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), _SCHEMA, strict=True)]
-    write_deltalake(str(path), pa.table(columns, schema=_SCHEMA), mode="append", partition_by=["split"])
+    write_deltalake(str(path), pa.table(columns, schema=_SCHEMA), mode="append", partition_by=list(partition_by))
 
 
 def colour_model(sharpness: float = 8.0) -> Any:

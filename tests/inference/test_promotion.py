@@ -8,6 +8,7 @@ import pytest
 from colours import METADATA, colour_model, row, save, write_table
 
 from lakelens.errors import CheckpointError, InvalidArgumentError, ModelNotFoundError, UsageError
+from lakelens.inference.evaluation.evaluate import evaluate
 from lakelens.inference.model.references import resolve_model
 from lakelens.inference.model.registry import (
     compare_runs,
@@ -130,9 +131,16 @@ def test_an_alias_moves_only_to_a_better_model_and_both_scores_are_kept(spark, s
         1.0,
         f"{store.table}@0",
     )
-    artifacts = [file.path for file in store.client.list_artifacts(good, "evaluation/images-v0-test")]
-    assert "evaluation/images-v0-test/evaluation.html" in artifacts
-    assert store.client.get_run(good).data.metrics["evaluation/images-v0-test/accuracy"] == 1.0
+    place = f"evaluation/images-v0-test-vs-birds_1-{versions[1].digest[:8]}"
+    assert better.artifacts == f"runs:/{good}/{place}"
+    artifacts = {file.path for file in store.client.list_artifacts(good, place)}
+    assert {f"{place}/evaluation.html", f"{place}/changes.parquet"} <= artifacts
+    metrics = store.client.get_run(good).data.metrics
+    assert metrics["evaluation/images-v0-test/accuracy"] == 1.0
+    assert (metrics[f"{place}/mended"], metrics[f"{place}/broken"], metrics[f"{place}/p_value"]) == (3, 0, 0.25)
+    alone = evaluate(spark, f"runs:/{good}", f"{store.table}@0", tracking_uri=store.uri)
+    assert alone.artifacts == f"runs:/{good}/evaluation/images-v0-test"
+    assert artifacts == {file.path for file in store.client.list_artifacts(good, place)}
     with pytest.raises(InvalidArgumentError, match="'beauty' is no metric of an evaluation; it has accuracy"):
         promote(f"runs:/{bad}", "birds", **{**options, "if_better": "beauty"})
 

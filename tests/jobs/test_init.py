@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from lakelens.jobs.cli import main
+from lakelens.jobs.contracts import CONTRACTS
 from lakelens.training.configuration.experiment import ExperimentConfig
 
 pytestmark = pytest.mark.unit
@@ -18,7 +19,9 @@ pytestmark = pytest.mark.unit
 
 def init(capsys: pytest.CaptureFixture[str], *flags: str) -> tuple[int, dict[str, Any]]:
     code = main(["init", *flags])
-    return code, json.loads(capsys.readouterr().out.splitlines()[-1])
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert code or set(result) == set(CONTRACTS["init"].result.split())
+    return code, result
 
 
 def written_defaults(folder: Path) -> dict[str, Any]:

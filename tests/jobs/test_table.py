@@ -15,6 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from lakelens.etl.pins.pins import track
 from lakelens.jobs.cli import main
+from lakelens.jobs.contracts import CONTRACTS
 
 pytestmark = pytest.mark.unit
 
@@ -30,7 +31,9 @@ def table(tmp_path: Path) -> str:
 
 def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, dict[str, Any]]:
     code = main(["table", *argv])
-    return code, json.loads(capsys.readouterr().out.splitlines()[-1])
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert code or set(found) == set(CONTRACTS[f"table {argv[0]}"].result.split())
+    return code, found
 
 
 def test_history_counts_and_diff(table: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
+import runpy
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +28,15 @@ PICTURES = {
     "06_the_missing_class": 2,
     "07_the_six_steps": 1,
 }
+
+
+# Headings of the pages that a notebook shows inline.
+PAGES = {
+    "04_search": ("Learning curves", "Parallel coordinates", "Slots"),
+    "05_score_and_evaluate": ("Confusion matrix", "Worst mistakes"),
+}
+WITH_BARS = ("02_train_one_gpu_to_many", "04_search", "05_score_and_evaluate")
+WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
 def notebook_of(path: Path) -> dict[str, Any]:
@@ -64,11 +77,18 @@ def test_a_notebook_runs_from_top_to_bottom(name: str, kernel: tuple[Path, Path]
     client = NotebookClient(
         notebook, timeout=600, kernel_name="lakelens", resources={"metadata": {"path": str(NOTEBOOKS)}}
     )
+    started = time.monotonic()
     client.execute()
+    print(f"{name}: {time.monotonic() - started:.0f} s")
     outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
     pictures = [output for output in outputs if "image/png" in output.get("data", {})]
     nbformat.write(notebook, folder / f"{name}.ipynb")
     assert len(pictures) >= PICTURES[name]
+    pages = "".join(output.get("data", {}).get("text/html", "") for output in outputs)
+    assert [heading for heading in PAGES.get(name, ()) if heading not in pages] == []
+    if name in WITH_BARS:
+        # Where ipywidgets is installed the bars are widgets, as on Databricks.
+        assert any("images/s" in one.get("text", "") or WIDGET in one.get("data", {}) for one in outputs)
 
 
 STAND_IN = """
@@ -109,6 +129,36 @@ def test_a_task_of_a_bundle_hands_on_its_values_and_fails_when_its_command_fails
             client.execute()
 
 
+class Widgets(dict[str, str]):
+    """The part of `dbutils.widgets` that the notebooks use."""
+
+    def get(self, name: str) -> str:  # type: ignore[override]
+        return self[name]
+
+
+@pytest.mark.spark
+def test_on_databricks_notebooks_use_the_workspaces_tracking_and_folders_that_workers_have(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    widgets = Widgets(folder=str(tmp_path), table="main.default.digits")
+    given = {"dbutils": SimpleNamespace(widgets=widgets), "spark": spark}
+    here = runpy.run_path(str(NOTEBOOKS / "setup.py"), given)
+    assert here["store_of"](here["folder_of"]("folder")) == f"sqlite:///{tmp_path}/mlflow.db"
+    assert here["experiment_of"]("notebook-02") == "notebook-02"
+    monkeypatch.setenv("DATABRICKS_RUNTIME_VERSION", "15.4")
+    there = runpy.run_path(str(NOTEBOOKS / "setup.py"), given)
+    assert there["store_of"](tmp_path) is None
+    assert re.fullmatch(r"/Users/[^/]+/lakelens-notebook-02", there["experiment_of"]("notebook-02"))
+    with pytest.raises(ValueError, match=r"'folder' is .*, which the workers do not have; give a folder of a volume"):
+        there["folder_of"]("folder")
+    assert there["image_table"](tmp_path).location == "main.default.digits"
+    widgets["table"] = ""
+    table = there["table_of_digits"](tmp_path)
+    assert table.location == there["path_of"](table) == str(tmp_path / "tables" / "digits")
+    with pytest.raises(ValueError, match=r"there is a table .* already; name another in the widget 'table'"):
+        there["new_table"](tmp_path)
+
+
 def test_every_notebook_is_run_and_holds_no_output() -> None:
     numbered = {path.stem for path in NOTEBOOKS.glob("[0-9]*.py")}
     assert numbered == set(PICTURES)
@@ -118,3 +168,8 @@ def test_every_notebook_is_run_and_holds_no_output() -> None:
         assert path.read_text(encoding="utf-8").startswith("# Databricks notebook source\n")
         assert notebook["cells"][0]["cell_type"] == "markdown"
         assert notebook["cells"][1]["source"] == "%run -i ./setup.py"
+        source = path.read_text(encoding="utf-8")
+        assert all(f'dbutils.widgets.text("{widget}"' in source for widget in ("folder", "table"))
+        assert "sqlite:" not in source
+        assert not re.search(r'experiment(_name)?"?[=:] ?"', source), path
+    assert "# MAGIC # %pip install " in (NOTEBOOKS / "setup.py").read_text(encoding="utf-8")

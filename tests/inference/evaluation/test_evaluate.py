@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
+import pyarrow.parquet as pq
 import pytest
 from colours import NAMES, image_of, mixed_model, mixer, row, save, write_table
+from tqdm import tqdm
 
 import lakelens
 from lakelens.errors import InvalidArgumentError, VersionNotFoundError
@@ -85,10 +89,30 @@ def test_a_comparison_names_what_changed_and_a_predictions_table_keeps_the_answe
     assert (found.rows, found.changed, found.mended, found.broken) == (ROWS, ROWS, ROWS - 1, 0)
     assert found.p_value == pytest.approx(2 * 0.5 ** (ROWS - 1))
     assert {value: one.rows for value, one in first.slices["format"].items()} == {"jpeg": ROWS}
+    assert first.changes == str(tmp_path / "out" / "changes.parquet")
+    listed = pq.read_table(first.changes)
+    assert listed.column_names == ["path", "truth", "answer_before", "answer_after", "kind"]
+    assert Counter(listed["kind"].to_pylist()) == {"mended": ROWS - 1, "still_wrong": 1}
+    (other,) = [one for one in listed.to_pylist() if one["kind"] == "still_wrong"]
+    assert other["path"].endswith(f"images/{ROWS - 1:05d}.jpg")
+    assert (other["truth"], other["answer_before"], other["answer_after"]) == ("blue", "green", "red")
+    page = (tmp_path / "out" / "evaluation.html").read_text()
+    assert "Wrong before, another wrong answer now" in page
+    assert "F1 change" in page
     assert (tmp_path / "out" / "comparison.png").stat().st_size > 10_000
     assert again.as_facts() == first.as_facts()
     kept = spark.read.format("delta").load(str(tmp_path / "predictions"))
     assert kept.count() == 2 * ROWS
+
+
+def test_progress_is_shown_where_the_log_does_not_tell_how_many_rows_a_split_has(
+    spark, checkpoint, tmp_path, monkeypatch, capsys
+):
+    write_table(tmp_path / "images", [given(number) for number in range(ROWS)], partition_by=())
+    monkeypatch.setattr("lakelens.progress.in_notebook", lambda: True)
+    monkeypatch.setattr("lakelens.progress._bar_class", lambda: tqdm)
+    lakelens.evaluate(spark, checkpoint.path, tmp_path / "images", record=False)
+    assert "12.0/12.0 [" in capsys.readouterr().err
 
 
 def test_what_cannot_be_evaluated_is_named(spark, checkpoint, table):

@@ -76,9 +76,13 @@ def test_a_comparison_counts_what_was_mended_and_what_broke_by_class():
     ]
     found = compare_groups(pairs, NAMES, ({"cat": 50}, {"cat": 50, "dog": 40}))
     assert (found.rows, found.changed, found.mended, found.broken, found.mended_class) == (112, 17, 12, 2, "dog")
+    assert found.still_wrong == 3  # an error became another class
     cat, dog = found.classes
     assert (dog.recall_before, dog.recall_after, dog.mended, dog.broken) == (0.25, 0.85, 12, 0)
     assert (cat.mended, cat.broken) == (0, 2)
+    assert (dog.f1_before, dog.f1_after) == (pytest.approx(2 * 5 / (20 + 5)), pytest.approx(2 * 17 / (20 + 19)))
+    alone = evaluate_groups([AnswerGroup(one.label, one.after, rows=one.rows) for one in pairs], NAMES)
+    assert [one.f1 for one in alone.classes] == pytest.approx([one.f1_after for one in found.classes])
     assert [(one.trained_before, one.trained_after) for one in found.classes] == [(50, 50), (0, 40)]
 
 
