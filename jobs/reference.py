@@ -19,7 +19,8 @@ _HEAD = """\
 
 The same as [one JSON file](commands.json), for those who write pipelines. The last line on stdout is one JSON object;
 its keys are listed as the result of each command. Every command and action also takes `--result-file PATH|URI`, which
-gets the object too, and `--verbose`, which shows what Spark, Ivy and TensorFlow say while they start. When a command fails, the object has `error`, the class of the error, and `message`.
+gets the object too, and `--verbose`, which shows what Spark, Ivy and TensorFlow say while they start. When a command
+fails, the object has `error`, the class of the error, and `message`.
 
 ## Exit codes
 
