@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from borrowed import clean_environment, make_borrower
 from PIL import Image
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(900)]
@@ -34,8 +35,11 @@ class Cluster:
     url: str
     folder: Path
     environment: dict[str, str]
+    python: Path
 
-    def submit(self, job: str, *flags: str, options: tuple[str, ...], deploy: str = "client") -> tuple[int, str, str]:
+    def submit(
+        self, job: str, *flags: str, options: tuple[str, ...], deploy: str = "client", python: Path | None = None
+    ) -> tuple[int, str, str]:
         import pyspark
 
         command = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", self.url]
@@ -45,7 +49,7 @@ class Cluster:
         done = subprocess.run(
             [*command, str(ROOT / "jobs" / job), *flags],
             cwd=self.folder,
-            env=self.environment,
+            env=self.environment | {"PYSPARK_PYTHON": str(python or self.python)},
             capture_output=True,
             text=True,
             timeout=300,
@@ -53,8 +57,8 @@ class Cluster:
         )
         return done.returncode, done.stdout, done.stderr
 
-    def result(self, job: str, *flags: str, options: tuple[str, ...]) -> dict[str, Any]:
-        code, out, error = self.submit(job, *flags, options=options)
+    def result(self, job: str, *flags: str, options: tuple[str, ...], python: Path | None = None) -> dict[str, Any]:
+        code, out, error = self.submit(job, *flags, options=options, python=python)
         assert code == 0, out[-2000:] + error[-4000:]
         found: dict[str, Any] = json.loads(out.splitlines()[-1])
         return found
@@ -68,9 +72,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
     folder = tmp_path_factory.mktemp("standalone")
     environment = {
-        **os.environ,
+        **clean_environment(),
         "JAVA_HOME": str(find_java().home),
-        "PYSPARK_PYTHON": sys.executable,
         "SPARK_WORKER_DIR": str(folder / "work"),
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
@@ -105,7 +108,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         for _ in range(2):
             begin("worker.Worker", "--cores", "1", "--memory", "1g", "--webui-port", "0", url)
         wait_for(master, r"Registering worker", 2)
-        yield Cluster(url, folder, environment)
+        # What is not sent along has no lakelens.
+        yield Cluster(url, folder, environment, make_borrower(folder / "bare").python)
     finally:
         for process in processes:
             process.kill()
@@ -113,13 +117,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="module")
-def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel under the name of a zip file, which executors of Spark 3.5 import from."""
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("dist")
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)]
     subprocess.run(command, check=True, capture_output=True)
-    wheel = next(folder.glob("*.whl"))
-    return wheel.rename(wheel.with_suffix(".zip"))
+    return next(folder.glob("*.whl"))
 
 
 def images(folder: Path) -> Path:
@@ -131,9 +133,10 @@ def images(folder: Path) -> Path:
     return folder
 
 
-def test_the_jobs_of_a_pipeline_hand_their_results_on_through_files(cluster: Cluster, archive: Path) -> None:
+def test_the_jobs_of_a_pipeline_hand_their_results_on_through_files(cluster: Cluster, wheel: Path) -> None:
     from lakelens.spark.maven import delta_package
 
+    archive = shutil.copy(wheel, wheel.with_suffix(".zip"))  # which executors of Spark 3.5 import from
     sent = ("--packages", delta_package(), "--py-files", str(archive))
     folder = cluster.folder
     source, table, store = images(folder / "photos"), folder / "table", f"sqlite:///{folder / 'mlflow.db'}"
@@ -173,15 +176,19 @@ def test_the_jobs_of_a_pipeline_hand_their_results_on_through_files(cluster: Clu
     assert (promoted["promoted"], promoted["version"]) == (True, 1)
 
 
-def test_delta_comes_from_jars_on_a_disk_where_lakelens_is_installed(cluster: Cluster) -> None:
+def test_delta_comes_from_jars_on_a_disk_and_lakelens_from_an_installed_wheel(cluster: Cluster, wheel: Path) -> None:
     jars = sorted(Path.home().glob(".ivy2/jars/io.delta_delta-s*_2.12-3.3.3.jar"))
     jars += sorted(Path.home().glob(".ivy2/jars/io.delta_delta-storage-3.3.3.jar"))
     jars += sorted(Path.home().glob(".ivy2/jars/org.antlr_antlr4-runtime-4.9.3.jar"))
     assert len(jars) == 3, "the test before has fetched them"
     folder = cluster.folder
     table = str(folder / "from-jars")
+    installed = make_borrower(folder / "installed")
+    installed.install(str(wheel))
     options = ("--jars", ",".join(map(str, jars)))
-    found = cluster.result("etl.py", str(images(folder / "others")), table, "--size", "16", options=options)
+    found = cluster.result(
+        "etl.py", str(images(folder / "others")), table, "--size", "16", options=options, python=installed.python
+    )
     assert found["stored"] == 24
 
 

@@ -15,7 +15,7 @@ from lakelens import horovod_build, horovod_compile, horovod_patch
 from lakelens.errors import BuildError, MissingDependencyError
 
 if TYPE_CHECKING:
-    from conftest import Borrower
+    from borrowed import Borrower
 
 pytestmark = pytest.mark.unit
 

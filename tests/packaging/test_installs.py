@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from conftest import Borrower
+    from borrowed import Borrower
 
 pytestmark = pytest.mark.system
 

@@ -18,7 +18,7 @@ import pytest
 from lakelens.spark.java import find_java
 
 if TYPE_CHECKING:
-    from conftest import Borrower
+    from borrowed import Borrower
 
 pytestmark = pytest.mark.spark
 

@@ -9,11 +9,10 @@ import re
 import shutil
 import subprocess
 import sys
-import sysconfig
-import venv
 from pathlib import Path
 
 import pytest
+from borrowed import make_borrower
 from PIL import Image
 
 import lakelens
@@ -68,11 +67,7 @@ print(json.dumps(found))
 @pytest.fixture
 def bare_python(tmp_path: Path) -> Path:
     """An interpreter with every package of this environment but lakelens."""
-    folder = tmp_path / "bare"
-    venv.create(folder, with_pip=False, symlinks=True)
-    packages = next(folder.glob("lib/python3.*/site-packages"))
-    (packages / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
-    return folder / "bin" / "python"
+    return make_borrower(tmp_path / "bare").python
 
 
 def with_lakelens(bare: Path, folder: Path, version: str) -> Path:
