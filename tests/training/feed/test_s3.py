@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import subprocess
@@ -104,6 +105,16 @@ def test_the_environment_alone_is_enough(server, table):
         env={**os.environ, **given},
     )
     assert float(done.stdout) == 40
+
+
+def test_a_commands_result_goes_into_a_bucket_too(server, table):
+    given = {key.upper(): value for key, value in server.storage_options.items()}
+    place = f"{BUCKET}/results/counts.json"
+    code = "import sys, lakelens.jobs.cli as cli; sys.exit(cli.main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, "table", "pins", table, "--result-file", f"s3://{place}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **given})
+    assert done.returncode == 0, done.stderr
+    assert json.loads(server.files.cat_file(place)) == json.loads(done.stdout.splitlines()[-1])
 
 
 def test_a_place_without_a_table_is_refused_by_its_uri(server, table):
