@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import TrackingError
-from .runs import DIGEST_TAG, as_tracking_errors, open_client, resolve_tracking_uri
+from .runs import DIGEST_TAG, EXISTS, as_tracking_errors, open_client, resolve_tracking_uri
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -90,7 +90,7 @@ def register_logged_model(run_id: str, name: str, alias: str | None = None, trac
         try:
             client.create_registered_model(name)
         except MlflowException as error:
-            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            if error.error_code not in EXISTS:
                 raise
         tags = {DIGEST_TAG: model.tags[DIGEST_TAG], CHECKPOINT_RUN_KEY: run_id}
         # The location, not models:/<id>: that one MLflow looks up in its process's store, which may be another.

@@ -39,6 +39,7 @@ REQUEST_TAG = "lakelens.request"
 ORIGIN_TAG = "lakelens.reproduces"
 # MLflow's own name, by which its UI nests runs.
 PARENT_TAG = "mlflow.parentRunId"
+EXISTS = ("RESOURCE_ALREADY_EXISTS", "ALREADY_EXISTS")  # codes of MLflow's own stores, and of Unity Catalog
 CHECKPOINT_ARTIFACT = "checkpoint"
 
 _LOCAL_STORE = "mlflow.db"
@@ -343,7 +344,7 @@ def register_model(run_id: str, name: str, alias: str | None = None, tracking_ur
         try:
             client.create_registered_model(name)
         except MlflowException as error:
-            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            if error.error_code not in EXISTS:
                 raise
         source = f"{run.info.artifact_uri.rstrip('/')}/{CHECKPOINT_ARTIFACT}"
         version = client.create_model_version(name, source, run_id, tags={DIGEST_TAG: digest})
@@ -364,7 +365,7 @@ def _experiment_id(client: MlflowClient, tracking_uri: str, name: str) -> str:
         try:
             return str(client.create_experiment(name, artifact_location=_artifact_location(tracking_uri)))
         except MlflowException as error:
-            if error.error_code != "RESOURCE_ALREADY_EXISTS":  # another driver was faster
+            if error.error_code not in EXISTS:  # another driver was faster
                 raise
             experiment = client.get_experiment_by_name(name)
     if experiment.lifecycle_stage != "active":
