@@ -22,7 +22,7 @@ from ..log.table_columns import open_columns
 from ..model import schema
 from ..spark.catalog import read_table
 from ..spark.conflicts import conflicts_named
-from ..spark.local_frames import active_session
+from ..spark.local_frames import as_active_session
 from ..spark.path_forms import array_in_one_form, column_in_one_form
 from .public_commit import PublicTransaction, create_by_public_writer
 from .transaction import APPLICATION_ID, Batch, Committed, Transaction
@@ -126,7 +126,7 @@ class _DeltaTransaction:
         kept: list[Any] = []
         if others:
             # Delta writes files by the settings of the session that was active when it made the frame.
-            with active_session(self._spark):
+            with as_active_session(self._spark):
                 frame = self._log.createDataFrame(
                     self._transaction.snapshot(), self._sequence(others), False, self._none
                 )

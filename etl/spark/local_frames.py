@@ -23,7 +23,7 @@ def local_frame(spark: SparkSession, rows: Sequence[tuple[Any, ...]], ddl: str) 
         rows: The rows; None where a value is missing.
         ddl: Their columns, in the order of the values.
     """
-    with active_session(spark):
+    with as_active_session(spark):
         if not rows:
             return spark.createDataFrame([], ddl).limit(0)  # of which no task is left
         import pandas as pd
@@ -33,7 +33,7 @@ def local_frame(spark: SparkSession, rows: Sequence[tuple[Any, ...]], ddl: str) 
 
 
 @contextmanager
-def active_session(spark: SparkSession) -> Iterator[None]:
+def as_active_session(spark: SparkSession) -> Iterator[None]:
     """Makes a session this thread's active one, as `createDataFrame` does, and the caller's again at the end."""
     sessions: Any = spark._jvm.SparkSession
     before = sessions.getActiveSession()

@@ -198,12 +198,12 @@ def _write(spark: SparkSession, identity: VersionIdentity, location: str) -> int
     """Writes the version's rows as one commit; gives their number as Spark counts them in the original."""
     from ...etl.spark.catalog import naming_driver
     from ...etl.spark.failures import failures_named
-    from ...etl.spark.local_frames import active_session
+    from ...etl.spark.local_frames import as_active_session
     from ...etl.spark.writing_session import writing_session
 
     session = writing_session(spark)
     # Delta looks for the session of the thread, and a thread of the user's own has none.
-    with active_session(session):
+    with as_active_session(session):
         with naming_driver(identity.location):
             frame = session.read.format("delta").option("versionAsOf", identity.version).load(identity.location)
             rows = frame.count()
