@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Union, overload
 
 from ..errors import InvalidArgumentError, MissingDependencyError, SessionError
 from .java import find_java
-from .jvm import own_jvm, start_jvm
+from .jvm import is_verbose, own_jvm, start_jvm
 from .maven import delta_package, fetching
 from .shipping import ship_wheel
 
@@ -267,6 +267,9 @@ def _submitted() -> SparkConf:
 def _stop(spark: SparkSession, application_id: str, master: str) -> None:
     jvm = own_jvm()
     if jvm is None or jvm.poll() is None:
+        if not is_verbose():
+            with contextlib.suppress(Exception):  # it has been stopped
+                spark.sparkContext.setLogLevel("OFF")  # parts that end before others make errors of it
         spark.stop()
     if master.startswith("local-cluster"):
         # Such a cluster keeps each executor's logs and JARs below Spark's own folder, for ever.

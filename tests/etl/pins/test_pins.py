@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from full_disk import run_on_small_disk
 from s3_server import BUCKET, MISSING, S3Server, s3_server
+from tracked_runs import tracked
 from version_tables import three_versions
 
 from lakelens import ImageTable
@@ -57,8 +58,7 @@ class Table:
         return pins.untrack(self.location, run, self.storage_options)
 
     def tracked(self) -> dict[int, list[str]]:
-        found = pins.tracked(self.location, self.storage_options)
-        return {version: sorted(runs) for version, runs in found.items()}
+        return tracked(self.location, self.storage_options)
 
     def tracking(self, version: int, run: str, kept_as: str | None = None):
         options = self.storage_options

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from colours import NAMES, read, row, write_table
+from tracked_runs import tracked
 from watched_model import rows_run, watched_model
 
 from lakelens.errors import ModelMismatchError, ScoringFailedError
@@ -179,7 +180,7 @@ def test_a_killed_scoring_job_loses_only_the_part_that_it_was_at(checkpoint, tmp
         while len(list(predictions.glob("_delta_log/*.json"))) < 4 and job.poll() is None:
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        assert list(pins.tracked(str(table))) == [0], (tmp_path / "log").read_text()
+        assert list(tracked(str(table))) == [0], (tmp_path / "log").read_text()
         os.killpg(job.pid, signal.SIGKILL)
         job.wait()
     assert pins.tracked_notes(str(table)) == []
@@ -189,4 +190,4 @@ def test_a_killed_scoring_job_loses_only_the_part_that_it_was_at(checkpoint, tmp
     result = json.loads(done.stdout.splitlines()[-1])
     assert (result["scored"], result["skipped"]) == (rows - len(kept), len(kept))
     assert [one["path"] for one in read(predictions)] == [row(number)[0] for number in range(rows)]
-    assert list(pins.tracked(str(table))) == [0]
+    assert list(tracked(str(table))) == [0]

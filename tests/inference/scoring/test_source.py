@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
+from tracked_runs import tracked
 
 from lakelens.etl.pins import pins
 from lakelens.inference.scoring.source import ScoredTable
@@ -33,19 +34,19 @@ def test_a_scoring_that_fails_leaves_the_version_to_another_of_the_same_model_th
     failing.__enter__()
     lasting.__enter__()
     assert not failing.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
-    assert list(pins.tracked(table)) == [0]
+    assert list(tracked(table)) == [0]
     lasting.__exit__(None, None, None)
-    assert pins.tracked(table) == {0: [SCORED]}
+    assert tracked(table) == {0: [SCORED]}
 
 
 def test_a_failed_scoring_protects_nothing_unless_one_before_it_has_succeeded(table):
     for left in ({}, {0: [SCORED]}):
         with pytest.raises(KeyboardInterrupt), protected(table):
             raise KeyboardInterrupt
-        assert pins.tracked(table) == left
+        assert tracked(table) == left
         with protected(table):
-            assert list(pins.tracked(table)) == [0]
-        assert pins.tracked(table) == {0: [SCORED]}
+            assert list(tracked(table)) == [0]
+        assert tracked(table) == {0: [SCORED]}
 
 
 def test_scorings_that_end_at_once_leave_one_name(table):
@@ -60,7 +61,7 @@ def test_scorings_that_end_at_once_leave_one_name(table):
     for _ in range(5):
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(run, range(16)))
-        assert pins.tracked(table) == {0: [SCORED]}
+        assert tracked(table) == {0: [SCORED]}
         pins.untrack(table, SCORED)
 
 
