@@ -13,6 +13,7 @@ IMAGES ?=
 SEARCH ?=
 ARGS ?=
 SPARK ?=
+AIRFLOW ?= .airflow
 export PYTHON
 
 .DEFAULT_GOAL := help
@@ -36,9 +37,10 @@ test-unit: packages ## the tests of pure logic: seconds, and no compiler
 	@"$(VENV)/bin/python" -m pytest -m unit -n 2 --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 test-airflow: setup ## the DAGs in a real Airflow, in environments of their own
-	@.ci/airflow .airflow-venv "$(VENV)/bin/python" 2.11.2
-	@.ci/airflow .airflow3-venv "$(VENV)/bin/python" 3.2.2
-	@LAKELENS_AIRFLOW="$$PWD/.airflow-venv" LAKELENS_AIRFLOW3="$$PWD/.airflow3-venv" "$(VENV)/bin/python" -m pytest -m airflow -n 0 $(ARGS)
+	@.ci/airflow "$(AIRFLOW)-venv" "$(VENV)/bin/python" 2.11.2
+	@.ci/airflow "$(AIRFLOW)3-venv" "$(VENV)/bin/python" 3.2.2
+	@LAKELENS_AIRFLOW="$(abspath $(AIRFLOW)-venv)" LAKELENS_AIRFLOW3="$(abspath $(AIRFLOW)3-venv)" \
+	    "$(VENV)/bin/python" -m pytest -m airflow -n 0 $(ARGS)
 
 lint: packages ## ruff, formatting, mypy --strict and the directions of imports
 	@"$(VENV)/bin/ruff" check .
