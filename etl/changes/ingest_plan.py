@@ -33,8 +33,8 @@ WORK = (NEW, CHANGED)
 GROUPED_BY = (STATUS, IGNORED, IN_QUARANTINE, schema.LABEL_NAME, STORED_CLASS)
 FILES, BYTES, LARGEST, RANK = "files", "bytes", "largest", "rank"
 
-# The end of a file's name, as RE2, Java and Python read it; names that start with a dot have none.
 MOST_SUFFIXES = 20  # that are listed of a reason: numbered files may each have one of their own
+# The end of a file's name, as RE2, Java and Python read it; names that start with a dot have none.
 SUFFIX = r"[^/](\.[^./]{1,20})$"
 
 
@@ -137,13 +137,11 @@ class Plan(ABC):
 
     def box_classes(self) -> list[str]:
         """The classes of the boxes in the files that are to be read, in sorted order."""
-        rows = self.work_files().selectExpr("explode(boxes.label_name) AS name").distinct().collect()
-        return sorted(row[0] for row in rows if row[0] is not None)
+        return sorted(_box_classes(self.work_files()))
 
     def listed_box_classes(self) -> set[str]:
         """The classes of all boxes of the source, also in files that are known."""
-        rows = self.files.selectExpr("explode(boxes.label_name) AS name").distinct().collect()
-        return {row[0] for row in rows if row[0] is not None}
+        return _box_classes(self.files)
 
     @abstractmethod
     def ignored_suffixes(self) -> dict[str, dict[str, int]]:
@@ -191,6 +189,11 @@ class Plan(ABC):
         if listed_class is not None:
             ranks = [rank for rank in (self.class_ranks.get(listed_class), group[RANK]) if rank is not None]
             self.class_ranks[listed_class] = min(ranks, default=None)
+
+
+def _box_classes(files: DataFrame) -> set[str]:
+    rows = files.selectExpr("explode(boxes.label_name) AS name").distinct().collect()
+    return {row[0] for row in rows if row[0] is not None}
 
 
 def by_reason(counted: Iterable[tuple[str, str, int]]) -> dict[str, dict[str, int]]:

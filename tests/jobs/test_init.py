@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from written_steps import steps_of
 
 from lakelens.jobs.cli import main
 from lakelens.jobs.contracts import CONTRACTS
@@ -26,13 +25,7 @@ def init(capsys: pytest.CaptureFixture[str], *flags: str) -> tuple[int, dict[str
 
 def written_defaults(folder: Path) -> dict[str, Any]:
     """The parameters that a project's DAGs begin with."""
-    spec = importlib.util.spec_from_file_location("written_steps", folder / "airflow" / "lakelens_steps.py")
-    assert spec is not None
-    assert spec.loader is not None
-    steps = importlib.util.module_from_spec(spec)
-    sys.modules["written_steps"] = steps
-    spec.loader.exec_module(steps)
-    defaults: dict[str, Any] = steps.DEFAULTS
+    defaults: dict[str, Any] = steps_of(folder).DEFAULTS
     return defaults
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from written_steps import steps_of
 
 from lakelens.jobs.cli import main
 
@@ -37,12 +36,7 @@ def test_a_new_project_ingests_and_trains(
     monkeypatch.chdir(tmp_path)
     assert main(["init", "project", "--table", "tables/colours", "--source", "photos"]) == 0
 
-    spec = importlib.util.spec_from_file_location("project_steps", project / "airflow" / "lakelens_steps.py")
-    assert spec is not None
-    assert spec.loader is not None
-    steps = importlib.util.module_from_spec(spec)
-    sys.modules["project_steps"] = steps
-    spec.loader.exec_module(steps)
+    steps = steps_of(project)
     parameters = {**steps.DEFAULTS, "size": 16}
 
     assert main(steps.ETL.filled(lambda name: str(parameters[name]), lambda step, key: "")) == 0
