@@ -83,11 +83,6 @@ def main_of(description: str, add_arguments: AddArguments, run: Run, argv: Seque
     return run_command(parsed, ends_process=argv is None)
 
 
-def execute(run: Run, args: argparse.Namespace) -> int:
-    """Runs a parsed job; see `run_command`."""
-    return run_command(lambda: (run, args))
-
-
 def run_command(parse: Callable[[], tuple[Run, argparse.Namespace]], *, ends_process: bool = False) -> int:
     """Runs a job, prints its result as the last stdout line, and turns errors and signals into exit codes.
 

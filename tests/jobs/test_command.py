@@ -17,11 +17,15 @@ import pytest
 from lakelens.errors import InvalidArgumentError, LakelensError
 from lakelens.jobs import command, interrupts
 from lakelens.jobs.cli import COMMANDS, build_parser, main
-from lakelens.jobs.command import execute, key_values, main_of, version_value
+from lakelens.jobs.command import Run, key_values, main_of, run_command, version_value
 from lakelens.jobs.etl import fractions
 from lakelens.jobs.train import named_values
 
 pytestmark = pytest.mark.unit
+
+
+def execute(run: Run, args: argparse.Namespace) -> int:
+    return run_command(lambda: (run, args))
 
 
 def last_line(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
@@ -68,12 +72,12 @@ def test_an_error_is_a_json_line_and_an_exit_code(
 def test_a_reader_of_stdout_that_has_gone_ends_the_job_without_a_traceback(lines: int) -> None:
     job = f"""
 import argparse, sys
-from lakelens.jobs.command import execute
+from lakelens.jobs.command import run_command
 def run(_):
     for number in range({lines}):
         print("a line of history", number)
     return {{}}
-sys.exit(execute(run, argparse.Namespace()))
+sys.exit(run_command(lambda: (run, argparse.Namespace())))
 """
     read, write = os.pipe()
     os.close(read)
@@ -95,19 +99,19 @@ def test_a_number_that_is_none_is_null(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def in_a_process(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    job = f"import argparse, sys\nfrom lakelens.jobs.command import execute\n{code}"
+    job = f"import argparse, sys\nfrom lakelens.jobs.command import run_command\n{code}"
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), **variables}
     return subprocess.run([sys.executable, "-c", job], capture_output=True, text=True, env=environment, check=False)
 
 
 def test_a_name_that_stdout_cannot_encode_is_written_in_escapes() -> None:
-    run = r"sys.exit(execute(lambda _: print('k\u00e4tze \udcff') or {'rows': 1}, argparse.Namespace()))"
+    run = r"sys.exit(run_command(lambda: (lambda _: print('k\u00e4tze \udcff') or {'rows': 1}, argparse.Namespace())))"
     done = in_a_process(run, PYTHONIOENCODING="ascii")
     assert (done.returncode, done.stdout) == (0, 'k\\xe4tze \\udcff\n{"rows": 1}\n'), done.stderr
 
 
 def test_a_closed_stderr_takes_nothing_from_stdout() -> None:
-    run = "sys.stderr = None\nsys.exit(execute(lambda _: {'rows': 1}, argparse.Namespace()))"
+    run = "sys.stderr = None\nsys.exit(run_command(lambda: (lambda _: {'rows': 1}, argparse.Namespace())))"
     done = in_a_process(run)
     assert (done.returncode, done.stdout) == (0, '{"rows": 1}\n')
 
