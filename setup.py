@@ -40,10 +40,12 @@ S3 = ["s3fs>=2024.6"]  # tables in S3 for the feed; Spark brings its own Hadoop 
 GCS = ["gcsfs>=2024.6"]  # the same in Google Cloud Storage
 AZURE = ["adlfs>=2024.4"]  # the same in Azure
 HEIF = ["pillow-heif>=1.0"]  # HEIC, as phones write it; the wheel is GPLv2 (x265), so nothing else brings it
+NOTEBOOK = ["ipywidgets>=8.1"]  # progress bars as widgets; the ML runtimes have it
 TORCH = [*FEED, "torch>=2.2,<2.13"]  # from 2.13 on it asks for a setuptools without what Petastorm imports
 PLOTS = ["scikit-learn>=1.3", "matplotlib>=3.8"]  # reports of searches, profiles, evaluations, the demo's digits
 DEVELOPMENT = [
     *S3,
+    *NOTEBOOK,
     "build>=1",
     "databricks-bundles>=1",  # the classes that the bundle is checked with
     "flask-cors",  # moto's server needs it, and its [server] extra brings much more
@@ -123,6 +125,7 @@ setup(
         "azure": AZURE,
         "heif": HEIF,
         "torch": TORCH,
+        "notebook": NOTEBOOK,
         "search": PLOTS,
         "demo": PLOTS,
         "all": SPARK + TRAINING + PLOTS,

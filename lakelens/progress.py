@@ -70,14 +70,16 @@ class ImageLines:
     def __init__(self, name: str, file: TextIO | None = None, every_s: float = _LINE_EVERY_S) -> None:
         self._name, self._file, self._every_s = name, file, every_s
         self._began = self._wrote = time.monotonic()
-        self._first: int | None = None
+        self._first = 0
+        self._last: int | None = None
         self._numbers: dict[str, str] = {}
 
     def reached(self, place: str, images: int, total: int) -> None:
         """Writes a line when it is due."""
         now = time.monotonic()
-        if self._first is None or images < self._first:
+        if self._last is None or images < self._last:  # the work begins here, or a restarted training goes on here
             self._began, self._first = now, images
+        self._last = images
         if now - self._wrote < self._every_s:
             return
         self._wrote = now

@@ -94,8 +94,14 @@ def is_delta_table(spark: SparkSession, location: str) -> bool:
 def delta_table(spark: SparkSession, location: str) -> DeltaTable:
     """Opens Delta's own handle of the table at `location`."""
     from delta.tables import DeltaTable
+    from pyspark.errors import ParseException
 
-    return DeltaTable.forName(spark, location) if is_table_name(location) else DeltaTable.forPath(spark, location)
+    if not is_table_name(location):
+        return DeltaTable.forPath(spark, location)
+    try:
+        return DeltaTable.forName(spark, location)
+    except ParseException:  # the open Delta's takes a schema and a table, that of Databricks a catalog, too
+        return DeltaTable.forPath(spark, path_of(spark, location))
 
 
 def create_table(rows: DataFrame, location: str) -> None:

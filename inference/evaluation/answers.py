@@ -51,8 +51,9 @@ def predicted_now(
         row_groups=None,
     )
     ddl = ", ".join([PASSED_DDL, *(f"{_SLICE.format(i)} STRING" for i in range(len(slices))), PREDICTION_DDL])
-    with image_progress(f"evaluate {source.name}", row_count) as count_file:
-        rows = _ranked(images.mapInArrow(prediction_task(shipped, count_file), ddl), len(slices)).persist()
+    done = spark.sparkContext.accumulator(0)
+    with image_progress(f"evaluate {source.name}", row_count, lambda: (done.value, 0)) as count_file:
+        rows = _ranked(images.mapInArrow(prediction_task(shipped, count_file, done), ddl), len(slices)).persist()
         try:
             with bounded_arrow_batches(spark, arrow_rows(batch_bytes, source.mean_row_bytes)):
                 rows.count()

@@ -25,6 +25,7 @@ from .references import ModelRef
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.accumulators import Accumulator
     from pyspark.sql import SparkSession
 
 # Equal checkpoints make equal archives, so that shipping one twice is the same file.
@@ -112,13 +113,14 @@ def ship(
 
 
 def prediction_task(
-    shipped: ShippedModel, count_file: str | None = None
+    shipped: ShippedModel, count_file: str | None = None, done: Accumulator[int] | None = None
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Makes the function that predicts in Spark tasks, for `mapInArrow`.
 
     Args:
         shipped: The model.
         count_file: Where it counts images, as `lakelens.progress` reads it.
+        done: Counts images as well; Spark tells the driver when a task ends.
     """
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -126,6 +128,8 @@ def prediction_task(
             for predicted in predict_arrow(shipped.predictor(), batches):
                 for error in predicted.column("error"):
                     count(not error.is_valid)
+                if done is not None:
+                    done.add(predicted.num_rows)
                 yield predicted
 
     return run

@@ -368,6 +368,10 @@ def test_restarts_are_found_between_kills_and_first_steps() -> None:
     assert checkpointing.worked(noted) == 30.0
 
 
+# Not measured: what a formula gives for a training that is killed faster than it can start is 0.
+MODELLED = ("useful time, expected",)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     "command",
@@ -387,5 +391,7 @@ def test_the_benchmarks_of_training_run_at_their_smallest(command: str) -> None:
     )
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
-    assert all(value > 0 for series in found["series"].values() for value in series["values"])
+    measured = {name: series["values"] for name, series in found["series"].items() if name not in MODELLED}
+    assert all(value > 0 for values in measured.values() for value in values)
     assert found["aims"]
+    assert not [note for note in found["notes"] if note.startswith("no kill")]

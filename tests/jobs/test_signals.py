@@ -166,7 +166,7 @@ def test_a_training_ends_by_a_signal_at_any_moment(tmp_path: Path) -> None:
         ended = run_until(tmp_path, train, after(draws.uniform(0.3, usual_s)), number, draws.random() < 0.5)
         if ended.was_sent and ended.code != 0:
             assert ended.code == CODES[number], ended
-            assert not any("Traceback" in line for line in ended.stderr), ended.stderr
+            assert len(ended.stderr) <= 1, ended.stderr
             # A training that was done before the signal could stop it prints its result.
             if ended.result.get("error") == "TrainingPaused":
                 run = ended.result["message"].split()[1]

@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +15,7 @@ import pyspark
 import pytest
 
 from lakelens.spark.java import find_java
+from lakelens.spark.maven import delta_package
 
 if TYPE_CHECKING:
     from borrowed import Borrower
@@ -60,7 +60,7 @@ def submit(borrower: Borrower, clean_environment: dict[str, str], tmp_path: Path
         command = [str(home / "bin" / "spark-submit"), "--master", "local-cluster[1,1,1024]"]
         command += ["--conf", "spark.ui.enabled=false", "--conf", "spark.task.maxFailures=1"]
         if session == "lakelens":
-            command += ["--packages", f"io.delta:delta-spark_2.12:{version('delta-spark')}"]
+            command += ["--packages", delta_package()]
         done = subprocess.run(
             [*command, "--py-files", str(archive), str(job), session],
             capture_output=True,

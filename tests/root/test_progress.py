@@ -58,6 +58,15 @@ def test_a_log_gets_a_line_with_count_rate_time_left_and_bad_ones() -> None:
 
 
 @pytest.mark.unit
+def test_the_rate_of_a_training_that_goes_back_to_a_checkpoint_begins_anew() -> None:
+    file = io.StringIO()
+    lines = ImageLines("train birds", file, every_s=0.0)
+    for images in (64, 320, 128):
+        lines.reached("", images, 5000)
+    assert file.getvalue().splitlines()[-1] == "train birds: 128 of 5,000 images, 0.0 images/s"
+
+
+@pytest.mark.unit
 def test_a_short_work_says_nothing_in_a_log(capsys: pytest.CaptureFixture[str]) -> None:
     with image_progress("ingest", 5, lambda: (2, 0)):
         pass

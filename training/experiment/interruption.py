@@ -43,8 +43,9 @@ def pausing(pause: Callable[[int], None]) -> Iterator[None]:
     def handle(number: int, frame: FrameType | None) -> None:
         restore()
         pause(number)
-        with contextlib.suppress(RuntimeError):  # the main thread may be writing there
-            sys.stderr.write("lakelens: pausing after a checkpoint; interrupt again to end at once\n")
+        if sys.stderr.isatty():  # nobody interrupts again elsewhere, and the training's end has its own line
+            with contextlib.suppress(RuntimeError):  # the main thread may be writing there
+                sys.stderr.write("lakelens: pausing after a checkpoint; interrupt again to end at once\n")
 
     for number in _SIGNALS:
         handler = signal.getsignal(number)

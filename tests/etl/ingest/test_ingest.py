@@ -462,20 +462,20 @@ def test_a_folder_with_a_dot_in_its_relative_name_is_a_folder(spark, tmp_path, m
         again.ingest("gone.v2")
 
 
-def test_two_tables_by_name_live_in_the_catalog(spark, tmp_path):
+def test_two_tables_by_a_name_of_three_parts_live_in_the_catalog(spark, tmp_path):
     source = tmp_path / "source"
     write_image(source / "cat" / "1.jpg")
     (source / "cat" / "bad.jpg").write_text("x")
     spark.sql("CREATE DATABASE IF NOT EXISTS etl_names")
     try:
-        table = ImageTable(spark, "etl_names.images")
+        table = ImageTable(spark, "spark_catalog.etl_names.images")
         assert table.ingest(source, size=SIZE).stored == 1
         write_image(source / "dog" / "1.jpg", seed=1)
         result = table.ingest(source)
         assert (result.version, result.stored, result.skipped) == (table.version, 1, 2)
         assert table.class_counts() == {"cat": 1, "dog": 1}
         assert spark.catalog.tableExists("etl_names.images_quarantine")
-        assert not Path("etl_names.images_quarantine").exists()
+        assert not Path("spark_catalog.etl_names.images_quarantine").exists()
         assert [file.reason for file in table.quarantine().files] == ["not_an_image"]
         assert (table.restore(0).removed, table.class_counts()) == ({"dog": 1}, {"cat": 1, "dog": 0})
     finally:

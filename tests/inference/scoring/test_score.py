@@ -187,6 +187,20 @@ def test_a_table_of_others_is_scored_by_the_key_that_tells_its_images_apart(spar
     assert "(--key)" in caplog.text
 
 
+def test_tables_of_a_catalog_are_scored_and_evaluated_by_names_of_three_parts(spark, story, checkpoint):
+    spark.sql("CREATE DATABASE nature")
+    names = ("spark_catalog.nature.photos", "spark_catalog.nature.predictions")
+    try:
+        spark.sql(f"CREATE TABLE nature.photos USING delta LOCATION '{story['table']}'")
+        scored = [score(spark, checkpoint.path, *names, 0).scored for _ in range(2)]
+        assert scored == [FIRST, 0]
+        assert spark.table("nature.predictions").count() == FIRST
+        found = evaluate(spark, checkpoint.path, f"{names[0]}@0", predictions=names[1], split=None, record=False)
+        assert found.evaluation.rows == FIRST
+    finally:
+        spark.sql("DROP DATABASE nature CASCADE")
+
+
 def test_rows_of_a_copied_predictions_table_are_not_scored_again(story):
     rows = {version: [one for one in read(story["copy"]) if one["version"] == version] for version in (0, 1)}
     assert len(rows[0]) == FIRST - 1

@@ -430,7 +430,7 @@ def test_a_catalog_table_is_trained_on_two_spark_tasks(spark, trained, tmp_path)
     frame.write.format("delta").partitionBy("split").saveAsTable("pictures.squares")
     try:
         result = train(
-            "pictures.squares",
+            "spark_catalog.pictures.squares",
             entrypoint=f"{trial_file(tmp_path)}:Tiny",
             np=2,
             epochs=1,

@@ -8,10 +8,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -169,13 +171,32 @@ class Driver:
 
 
 @contextlib.contextmanager
-def driver_of(place: Place, name: str, *arguments: str, **changes: Any) -> Iterator[Driver]:
+def terminal(errors: Path) -> Iterator[int]:
+    """Gives a terminal for a process's stderr; what is written there comes into a file."""
+    ours, theirs = pty.openpty()
+
+    def copy() -> None:
+        with errors.open("wb", buffering=0) as file, contextlib.suppress(OSError):  # as the last writer has gone
+            while said := os.read(ours, 4096):
+                file.write(said)
+        os.close(ours)
+
+    errors.touch()
+    threading.Thread(target=copy, daemon=True).start()
+    try:
+        yield theirs
+    finally:
+        os.close(theirs)
+
+
+@contextlib.contextmanager
+def driver_of(place: Place, name: str, *arguments: str, in_terminal: bool = False, **changes: Any) -> Iterator[Driver]:
     file = place.folder / f"{name}.yaml"
     if not arguments:
         file.write_text(json.dumps(place.keys(name, **changes)))
         arguments = (str(file),)
     errors = place.folder / name / "stderr"
-    with errors.open("w") as stderr:
+    with terminal(errors) if in_terminal else errors.open("w") as stderr:
         process = subprocess.Popen(
             [sys.executable, "-m", "lakelens.jobs.cli", "train", *arguments],
             stdout=subprocess.PIPE,
@@ -276,7 +297,7 @@ def test_a_training_that_another_terminal_kills_ends_at_once_with_its_ranks(plac
 @pytest.mark.long
 @pytest.mark.tensorflow
 def test_a_second_interrupt_ends_a_training_at_once_that_cannot_pause(place):
-    with driver_of(place, "interrupted twice", env={"HOLD_AT": "7"}) as driver:
+    with driver_of(place, "interrupted twice", in_terminal=True, env={"HOLD_AT": "7"}) as driver:
         (driver.place / "stuck").touch()
         rank = driver.reached()
         driver.interrupt(signal.SIGINT)
@@ -298,6 +319,7 @@ def test_sigterm_pauses_and_the_training_goes_on_to_the_same_result(place, whole
         driver.interrupt(signal.SIGTERM)
         code, said = driver.end()
     assert (code, said["error"]) == (143, "TrainingPaused")
+    assert len(driver.errors.read_text().splitlines()) == 1
     run = driver.run_id()
     assert show_run(run, place.store).summary.state == "PAUSED"
     (driver.place / "until paused").unlink()

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyspark
 import pytest
 from leftovers import leaves_nothing
 
@@ -181,12 +182,13 @@ def test_gpus_that_are_asked_for_and_not_configured_are_refused_with_the_setting
 
 
 def test_a_stream_a_table_and_the_session_cannot_be_sent_and_are_named_with_the_way_out(found):
+    frame = "pyspark.sql.classic.dataframe" if pyspark.__version__.startswith("4.") else "pyspark.sql.dataframe"
     kind, message = found["stream"]
     assert kind == "UnpicklableFunctionError"
-    assert "'stream' (pyspark.sql.dataframe.DataFrame) cannot be pickled. Spark reads a stream on the driver" in message
+    assert f"'stream' ({frame}.DataFrame) cannot be pickled. Spark reads a stream on the driver" in message
     kind, message = found["table"]
     assert kind == "UnpicklableFunctionError"
-    assert "argument rows=DataFrame[id: bigint] (pyspark.sql.dataframe.DataFrame) cannot be pickled" in message
+    assert f"argument rows=DataFrame[id: bigint] ({frame}.DataFrame) cannot be pickled" in message
     assert "pass a table's path and version" in message
     assert "'spark' (pyspark.sql.session.SparkSession)" in found["session"][1]
 
