@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -34,6 +35,8 @@ os.environ.setdefault(
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # A Java or Spark that the developer's shell points at would make the tests depend on that machine.
 os.environ.pop("SPARK_HOME", None)
+# A shell's background jobs ignore Ctrl-C, and so does what they start: tests that interrupt would wait for ever.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 # The first of these that a test is marked with says how much it starts.

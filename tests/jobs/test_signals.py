@@ -71,8 +71,6 @@ def run_until(
             stdout=stdout,
             stderr=stderr,
             start_new_session=True,
-            # A shell's background jobs ignore it, and what they start does, too.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
         started, was_sent = time.monotonic(), False
         while process.poll() is None and not was_sent:

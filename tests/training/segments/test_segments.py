@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import textwrap
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import pytest
@@ -15,14 +13,6 @@ from segment_jobs import EPOCHS, NOISY, STEPS, Place, assert_equal_to_the_bit, h
 from lakelens.training.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from lakelens.training.segments.segment import SegmentOutcome, train_segment
 from lakelens.training.trials.entrypoint import EntryPoint
-
-
-@pytest.fixture(scope="module", autouse=True)
-def interrupts_are_heard() -> Iterator[None]:
-    """A shell's background jobs ignore SIGINT, and so does what they start."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="module")
