@@ -20,8 +20,7 @@ DRIVER = """
 import os, signal, sys
 from lakelens.training.runner.runner import HorovodRunner
 
-# Whoever starts the tests in the background, or under nohup, hands down that these are ignored.
-signal.signal(signal.SIGINT, signal.default_int_handler)
+# nohup hands down that this is ignored.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 def main(folder):
