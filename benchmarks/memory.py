@@ -96,10 +96,17 @@ def gone_within(processes: list[psutil.Process], timeout_s: float) -> list[psuti
     """Waits for processes to end and gives those that have not."""
     deadline = time.monotonic() + timeout_s
     while True:
-        alive = [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+        alive = [process for process in processes if _lives(process)]
         if not alive or time.monotonic() > deadline:
             return alive
         time.sleep(0.1)
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _kind(command: list[str]) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import psutil
 import pytest
+from child_processes import children_started_with, started_with
 
 from lakelens.search import SearchResult, run
 from lakelens.search.running.journal import EVENTS_FILE, read_events
@@ -53,18 +54,11 @@ def _events_so_far(keys: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _executor_of_a_rank() -> psutil.Process:
-    ranks = [child for child in psutil.Process().children(recursive=True) if _named(child, "lakelens-rank=0")]
-    for parent in ranks[0].parents():
-        if _named(parent, "org.apache.spark.executor.CoarseGrainedExecutorBackend"):
-            return parent
+    for rank in children_started_with("lakelens-rank=0"):
+        for parent in rank.parents():
+            if started_with(parent, "org.apache.spark.executor.CoarseGrainedExecutorBackend"):
+                return parent
     raise AssertionError("no rank runs on an executor")
-
-
-def _named(process: psutil.Process, word: str) -> bool:
-    try:
-        return any(word in part for part in process.cmdline())
-    except psutil.Error:
-        return False
 
 
 @pytest.mark.spark

@@ -10,8 +10,8 @@ import threading
 import time
 from collections.abc import Iterator
 
-import psutil
 import pytest
+from child_processes import children_started_with, descriptors_of_children
 from leftovers import Watch, leaves_nothing, listening
 
 from lakelens.errors import LakelensError, NotEnoughSlotsError, RankFailedError, SessionError
@@ -430,12 +430,11 @@ def test_repeated_starts_leave_nothing_in_the_executors(watch, spark):
     def main():
         return 1
 
-    me = psutil.Process()
     runner(2, watch).run(main)
-    descriptors = [child.num_fds() for child in me.children(recursive=True)]
+    descriptors = descriptors_of_children()
     for _ in range(8):
         runner(2, watch).run(main)
-    assert sum(child.num_fds() for child in me.children(recursive=True)) <= sum(descriptors) + 16
+    assert descriptors_of_children() <= descriptors + 16
 
 
 def test_a_lost_executor_ends_the_job_and_a_restart_finishes_it(spark):
@@ -466,11 +465,7 @@ def test_a_lost_executor_ends_the_job_and_a_restart_finishes_it(spark):
 
 def test_a_job_that_is_started_just_after_an_executor_was_lost_waits_for_its_successor(spark, capfd):
     wait_until(lambda: slots_now(spark) == 4)
-    lost = next(
-        child
-        for child in psutil.Process().children(recursive=True)
-        if "org.apache.spark.executor.CoarseGrainedExecutorBackend" in child.cmdline()
-    )
+    lost = children_started_with("org.apache.spark.executor.CoarseGrainedExecutorBackend")[0]
     with leaves_nothing(same_process_tree=False) as watch:
         lost.kill()
         wait_until(lambda: slots_now(spark) == 2)
