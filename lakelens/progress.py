@@ -53,6 +53,10 @@ class ImageBar:
         """Prints a line above the bar."""
         self._bar.write(text, file=sys.stdout)
 
+    def ended(self) -> None:
+        """Takes what is done for all: a training that stops early has not failed, and a notebook's bar stays green."""
+        self._bar.total = self._bar.n
+
     def close(self) -> None:
         """Leaves the bar as it is."""
         self._bar.close()
@@ -93,6 +97,9 @@ class ImageLines:
     def measured(self, name: str, value: float) -> None:
         """Shows a number at the end of the next lines."""
         self._numbers[name] = _number(value)
+
+    def ended(self) -> None:
+        """Does nothing."""
 
     def close(self) -> None:
         """Does nothing."""

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
 
 import psutil
 
@@ -27,3 +31,45 @@ def descriptors_of_children() -> int:
         with contextlib.suppress(psutil.Error):
             found += child.num_fds()
     return found
+
+
+def kill_family(child: subprocess.Popen) -> None:
+    """Kills a child and all below it, among them a JVM in a session of its own, and waits for their ends."""
+    family = _family(child)
+    _send(family, signal.SIGKILL)
+    child.wait()
+    _wait_for(family, {psutil.STATUS_ZOMBIE}, time.monotonic() + 60)
+
+
+@contextlib.contextmanager
+def stopped_family(child: subprocess.Popen, deadline: float) -> Iterator[None]:
+    """Lets a child and all below it stand still."""
+    family = _family(child)
+    _send(family, signal.SIGSTOP)
+    _wait_for(family, {psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE}, deadline)
+    try:
+        yield
+    finally:
+        _send(family, signal.SIGCONT)
+
+
+def _family(child: subprocess.Popen) -> list[psutil.Process]:
+    try:
+        process = psutil.Process(child.pid)
+        return [process, *process.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _wait_for(family: list[psutil.Process], states: set[str], deadline: float) -> None:
+    for process in family:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            while process.is_running() and process.status() not in states:
+                assert time.monotonic() < deadline
+                time.sleep(0.001)
+
+
+def _send(family: list[psutil.Process], number: int) -> None:
+    for process in family:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.send_signal(number)

@@ -75,7 +75,7 @@ def use_class_archive() -> None:
 
 
 def _make(archive: Path) -> None:
-    with tempfile.TemporaryDirectory(dir=archive.parent) as folder:
+    with tempfile.TemporaryDirectory(dir=archive.parent, ignore_cleanup_errors=True) as folder:
         made = Path(folder) / archive.name
         command = [sys.executable, "-c", TRAINING, str(made), folder]
         try:

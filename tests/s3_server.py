@@ -88,7 +88,7 @@ def _port(process: subprocess.Popen[bytes], log: Path) -> int:
     ended = threading.Event()
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and process.poll() is None:
-        found = re.search(r"Running on http://127\.0\.0\.1:(\d+)", log.read_text())
+        found = re.search(r"Running on http://127\.0\.0\.1:(\d+)\s", log.read_text())
         if found:
             return int(found.group(1))
         ended.wait(0.05)

@@ -125,9 +125,10 @@ class IsolatedDecoder:
         here, there = Pipe()
         sys.stdout.flush()
         sys.stderr.flush()
+        parent = os.getpid()
         pid = os.fork()
         if pid == 0:
-            _child_main(there, self._recipe, self._limits)
+            _child_main(parent, there, self._recipe, self._limits)
         there.close()
         self._pid, self._connection = pid, here
         self._poll.register(here.fileno(), select.POLLIN)
@@ -151,11 +152,11 @@ class IsolatedDecoder:
         return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
 
-def _child_main(connection: Connection[Any, Any], recipe: Recipe, limits: Limits) -> None:
+def _child_main(parent: int, connection: Connection[Any, Any], recipe: Recipe, limits: Limits) -> None:
     """The child's whole life; never returns."""
     code = 1
     try:
-        _bound_child(connection.fileno(), limits)
+        _bound_child(parent, connection.fileno(), limits)
         _serve(connection, recipe, limits)
         code = 0
     except (EOFError, OSError):
@@ -164,10 +165,12 @@ def _child_main(connection: Connection[Any, Any], recipe: Recipe, limits: Limits
         os._exit(code)
 
 
-def _bound_child(keep: int, limits: Limits) -> None:
+def _bound_child(parent: int, keep: int, limits: Limits) -> None:
     """Binds the child to its parent's life and to its memory, and closes the sockets of the parent."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+        if os.getppid() != parent:  # it went before it was listened for
+            os._exit(0)
         held = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (held + int(limits.memory_bytes),) * 2)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

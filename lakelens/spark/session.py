@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -41,6 +42,8 @@ _ONE_MACHINE = {
     "spark.sql.shuffle.partitions": "8",
     "spark.ui.showConsoleProgress": "false",
 }
+# Executors are told to end when their session does, and end a moment later.
+_EXECUTORS_END_S = 10.0
 
 
 def spark_session(master: str | None = None, *, app_name: str = "lakelens", **conf: str) -> SparkSession:
@@ -274,6 +277,9 @@ def _stop(spark: SparkSession, application_id: str, master: str) -> None:
     if master.startswith("local-cluster"):
         # Such a cluster keeps each executor's logs and JARs below Spark's own folder, for ever.
         folder = _spark_home() / "work" / application_id
+        deadline = time.monotonic() + _EXECUTORS_END_S
+        while _is_worked_in(folder) and time.monotonic() < deadline:
+            time.sleep(0.1)
         if not _is_worked_in(folder):
             shutil.rmtree(folder, ignore_errors=True)
 

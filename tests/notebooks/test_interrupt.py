@@ -1,4 +1,4 @@
-"""A notebook's interrupt pauses a training, and its cell shows a bar."""
+"""A notebook's interrupt pauses a training, and its cell shows a bar that is red after failures only."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import re
 import sys
 import textwrap
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +19,7 @@ from coloured_tables import coloured_table
 
 from lakelens.tracking.run_listing import list_runs
 
-SLOW = """
+TRIALS = """
     import time
 
     import keras
@@ -39,6 +41,15 @@ SLOW = """
 
         def keras_callbacks(self):
             return [Slow()]
+
+    class Still(Tiny):
+        def build_model(self):
+            model = super().build_model()
+            model.compile(keras.optimizers.SGD(0.0), "sparse_categorical_crossentropy")
+            return model
+
+        def keras_callbacks(self):
+            return []
 """
 CELL = """
 import lakelens
@@ -47,36 +58,51 @@ lakelens.train("squares", entrypoint="tiny.py:Tiny", epochs=50, batch_size=16, t
 """
 
 
+STOPS_EARLY = """
+lakelens.train("squares", entrypoint="tiny.py:Still", epochs=50, patience=1, batch_size=16, tracking_uri=store, np=-2)
+"""
+
+
+def shown_by(client: Any, code: str, interrupt: Callable[[], None] | None = None) -> tuple[str, str]:
+    """Runs a cell, interrupts it after its first epoch, and gives its text and the states of its widgets."""
+    cell, text, widgets = client.execute(code), "", ""
+    deadline = time.monotonic() + 300
+    while time.monotonic() < deadline:
+        message = client.get_iopub_msg(timeout=300)
+        if message["parent_header"].get("msg_id") != cell:
+            continue
+        content = message["content"]
+        text += content.get("text", "") + content.get("ename", "")
+        if message["msg_type"].startswith("comm_"):
+            widgets += json.dumps(content["data"])
+        if interrupt is not None and "epoch 1/50 in" in text:
+            interrupt()
+            interrupt = None
+        if content.get("execution_state") == "idle":
+            break
+    return text, widgets
+
+
 @pytest.mark.long
 @pytest.mark.horovod
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(700)
 def test_an_interrupt_of_a_notebook_pauses_its_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from jupyter_client.manager import start_new_kernel
 
     coloured_table(tmp_path / "squares")
-    (tmp_path / "tiny.py").write_text(textwrap.dedent(SLOW))
+    (tmp_path / "tiny.py").write_text(textwrap.dedent(TRIALS))
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[2]))
     manager, client = start_new_kernel(cwd=str(tmp_path))
     try:
-        cell, shown, widgets, interrupted = client.execute(CELL), "", "", False
-        deadline = time.monotonic() + 300
-        while time.monotonic() < deadline:
-            message = client.get_iopub_msg(timeout=300)
-            if message["parent_header"].get("msg_id") != cell:
-                continue
-            content = message["content"]
-            shown += content.get("text", "") + content.get("ename", "")
-            if message["msg_type"].startswith("comm_"):
-                widgets += json.dumps(content["data"])
-            if not interrupted and "epoch 1/50 in" in shown:
-                manager.interrupt_kernel()
-                interrupted = True
-            if content.get("execution_state") == "idle":
-                break
+        text, widgets = shown_by(client, CELL, manager.interrupt_kernel)
+        assert "TrainingPaused" in text
+        assert re.search(r"images/s,\\u2007val_loss=\d", widgets)  # tqdm pads with figure spaces
+        (run,) = list_runs(f"sqlite:///{tmp_path}/mlflow.db")
+        assert run.state == "PAUSED"
+        text, widgets = shown_by(client, STOPS_EARLY)
+        assert "epoch 2/50 in" in text
+        assert "epoch 3/50 in" not in text
+        assert [style for style in ("success", "danger") if f'"bar_style": "{style}"' in widgets] == ["success"]
     finally:
         client.stop_channels()
         manager.shutdown_kernel(now=True)
-    assert "TrainingPaused" in shown
-    assert re.search(r"images/s,\\u2007val_loss=\d", widgets)  # tqdm pads with figure spaces
-    (run,) = list_runs(f"sqlite:///{tmp_path}/mlflow.db")
-    assert run.state == "PAUSED"

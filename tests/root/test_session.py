@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -81,6 +82,10 @@ def test_workers_run_on_the_interpreter_of_the_driver_in_two_processes(spark: Sp
     def where(_: int) -> tuple[str, str]:
         return sys.executable, str(Path.cwd())  # each executor has a folder of its own
 
+    deadline = time.monotonic() + 120
+    while spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() < 3:  # the driver and two executors
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
     seen = spark.sparkContext.parallelize(range(8), 8).map(where).collect()
     assert {interpreter for interpreter, _ in seen} == {sys.executable}
     assert len({folder for _, folder in seen}) == 2

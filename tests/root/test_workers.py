@@ -100,6 +100,7 @@ def archive_of_checkout(folder: Path) -> Path:
 
 @pytest.mark.long
 @pytest.mark.spark
+@pytest.mark.timeout(600)
 def test_workers_without_this_lakelens_are_found_before_an_ingest_and_the_message_mends_it(
     bare_python: Path, tmp_path: Path
 ) -> None:
@@ -129,7 +130,7 @@ def test_workers_without_this_lakelens_are_found_before_an_ingest_and_the_messag
         text=True,
         check=False,
         cwd=tmp_path,
-        timeout=280,
+        timeout=580,
         env=variables | {"JAVA_HOME": str(find_java().home)},
     )
     assert done.returncode == 0, done.stderr[-4000:]
@@ -208,10 +209,11 @@ said()
 
 
 @pytest.mark.system
+@pytest.mark.timeout(600)
 def test_a_connect_notebook_is_told_so_and_has_no_session_to_count_on() -> None:
     pytest.importorskip("grpc_status", reason="Spark Connect's client needs grpcio-status")
     done = subprocess.run(
-        [sys.executable, "-c", CONNECT_NOTEBOOK], capture_output=True, text=True, check=False, timeout=280
+        [sys.executable, "-c", CONNECT_NOTEBOOK], capture_output=True, text=True, check=False, timeout=580
     )
     assert done.returncode == 0, done.stderr[-4000:]
     active, counted, remote = done.stdout.splitlines()

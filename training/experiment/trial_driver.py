@@ -67,6 +67,7 @@ def run_segment(
                     on_message=bar.write if isinstance(bar, ImageBar) else None,
                 )
                 outcome.raise_failure()
+                bar.ended()
                 return outcome
             except RankFailedError as error:
                 # Who cancels or pauses a job does not want it started again.

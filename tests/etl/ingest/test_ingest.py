@@ -41,7 +41,7 @@ from lakelens.etl.ingest.row_task import BatchTask
 from lakelens.etl.model.splits import split_of
 from lakelens.etl.quarantine.table import Quarantine
 
-pytestmark = [pytest.mark.spark, pytest.mark.both_engines]
+pytestmark = [pytest.mark.spark, pytest.mark.both_engines, pytest.mark.timeout(600)]
 
 SIZE = 32
 SPLITS = {"train": 0.5, "validation": 0.5}

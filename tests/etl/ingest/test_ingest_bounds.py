@@ -32,8 +32,8 @@ def decoders() -> list[psutil.Process]:
     found = []
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
-            family = [process, process.parent(), process.parent().parent()]
-            if all("pyspark.daemon" in member.cmdline() for member in family):
+            family = [process, *process.parents()[:2]]
+            if len(family) == 3 and all("pyspark.daemon" in member.cmdline() for member in family):
                 found.append(process)
     return found
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from child_processes import kill_family, stopped_family
 from etl_pictures import write_image
 from stored_rows import stored_paths
 
@@ -151,14 +151,13 @@ def killed(
                 assert child.poll() is None, "the stream ended before it was killed"
                 assert time.monotonic() < deadline
                 time.sleep(0.005)
-            os.killpg(child.pid, signal.SIGKILL if moment is MOMENTS[-1] else signal.SIGSTOP)
-            os.waitid(os.P_PID, child.pid, os.WEXITED | os.WSTOPPED | os.WNOWAIT)
-            shutil.copytree(place.parent, table.parent)
-            assert moment(table)
-            os.killpg(child.pid, signal.SIGCONT)
+            with stopped_family(child, deadline):
+                shutil.copytree(place.parent, table.parent)
+                assert moment(table)
+                if moment is MOMENTS[-1]:
+                    kill_family(child)
     finally:
-        os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
+        kill_family(child)
     return source, tables
 
 

@@ -136,6 +136,7 @@ def test_a_schema_that_the_catalog_does_not_have_is_named(spark, source):
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
 def test_six_writers_with_new_classes_at_once_all_succeed(spark, tmp_path):
     names = [f"class {number}" for number in range(6)]
     for number, name in enumerate(names):

@@ -18,8 +18,8 @@ pytestmark = [
     pytest.mark.skipif(bool(MISSING), reason=f"{', '.join(MISSING)} not installed: pip install 'lakelens[dev]'"),
 ]
 
-DRIVER = """
-import dataclasses, json, sys
+DRIVER = r"""
+import dataclasses, json, re, sys
 import lakelens
 from lakelens import ImageTable
 from lakelens.training.feed.feed import DeltaFeed
@@ -34,6 +34,8 @@ def told(result):
     return {name: getattr(result, name) for name in names}
 
 found = {"first": told(table.ingest(f"{bucket}/photos", size=16, splits={"train": 1.0}))}
+emptied = ImageTable(spark, f"{bucket}/tables/emptied", storage_options=storage_options)
+emptied.ingest(f"{bucket}/emptied", size=16, splits={"train": 1.0})
 print("ready", flush=True)
 input()  # until other objects are there
 found["second"] = told(table.ingest(f"{bucket}/photos", removed="delete"))
@@ -47,6 +49,10 @@ def error_of(call):
     except Exception as error:
         return [type(error).__name__, str(error)]
 
+found["emptied"] = error_of(lambda: emptied.ingest(f"{bucket}/emptied", removed="delete"))
+found["left"] = [emptied.read().count()]
+emptied.delete(re.search(r'delete\("(.+?)"\)', found["emptied"][1])[1])
+found["left"].append(emptied.read().count())
 nowhere = ImageTable(spark, "s3a://no-such-bucket/t", storage_options=storage_options)
 found["no bucket"] = {
     "source": error_of(lambda: table.ingest("s3a://no-such-bucket/photos")),
@@ -88,6 +94,7 @@ def found(tmp_path_factory):
         for number in range(2):
             put(f"photos/cat/{number} é%.jpg", encoded(picture(number)))
             put(f"photos/dog/{number}.jpg", encoded(picture(100 + number)))
+            put(f"emptied/dog/{number}.jpg", encoded(picture(100 + number)))
         put("photos/dog/bad.jpg", b"no image")
         put("photos/dog/notes.txt", b"notes")
         put("list.csv", b"path,label\nphotos/dog/0.jpg,dog\ns3a://images/photos/dog/1.jpg,dog\n")
@@ -115,6 +122,7 @@ def found(tmp_path_factory):
                 put("photos/cow/0.jpg", encoded(picture(500)))
                 put("photos/cat/0 é%.jpg", encoded(picture(501)))
                 server.files.rm(f"{BUCKET}/photos/cat/1 é%.jpg")
+                server.files.rm(f"{BUCKET}/emptied", recursive=True)
             output, _ = driver.communicate("\n", timeout=400)
         finally:
             driver.kill()
@@ -148,6 +156,13 @@ def test_versions_in_a_bucket_are_looked_at_and_fed_without_a_jvm(found):
     assert set(found["history"]) == {4}
     assert found["quarantine"] == [[f"s3a://{BUCKET}/photos/dog/bad.jpg", "not_an_image"]]
     assert found["fed"] == 4
+
+
+def test_a_bucket_folder_that_was_emptied_loses_its_rows_only_by_a_delete_that_the_error_names(found):
+    kind, message = found["emptied"]
+    assert kind in ("EmptySourceError", "SourceNotFoundError")
+    assert "If it was emptied on purpose" in message
+    assert found["left"] == [2, 0]
 
 
 @pytest.mark.parametrize("door", ["source", "manifest", "table", "read", "history", "feed"])

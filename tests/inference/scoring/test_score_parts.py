@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from child_processes import kill_family
 from colours import NAMES, read, row, write_table
 from tracked_runs import tracked
 from watched_model import rows_run, watched_model
@@ -170,6 +169,7 @@ def test_a_model_of_other_classes_scores_with_one_warning_and_strict_refuses_it(
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
 def test_a_killed_scoring_job_loses_only_the_part_that_it_was_at(checkpoint, tmp_path):
     table, predictions, rows = tmp_path / "images", tmp_path / "predictions", 60
     write_table(table, [row(number) for number in range(rows)])
@@ -182,8 +182,7 @@ def test_a_killed_scoring_job_loses_only_the_part_that_it_was_at(checkpoint, tmp
             assert time.monotonic() < deadline
             time.sleep(0.05)
         assert list(tracked(str(table))) == [0], (tmp_path / "log").read_text()
-        os.killpg(job.pid, signal.SIGKILL)
-        job.wait()
+        kill_family(job)
     assert pins.tracked_notes(str(table)) == []
     kept = read(predictions)
     assert 0 < len(kept) < rows
