@@ -82,7 +82,8 @@ class ImageLines:
         """Writes a line when it is due."""
         now = time.monotonic()
         if self._last is None or images < self._last:  # the work begins here, or a restarted training goes on here
-            self._began, self._first = now, images
+            self._began = self._wrote = now
+            self._first = images
         self._last = images
         if now - self._wrote < self._every_s:
             return

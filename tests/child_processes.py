@@ -19,9 +19,9 @@ def started_with(process: psutil.Process, word: str) -> bool:
         return False
 
 
-def children_started_with(word: str) -> list[psutil.Process]:
-    """The living processes below this one with `word` in their command."""
-    return [child for child in psutil.Process().children(recursive=True) if started_with(child, word)]
+def children_started_with(word: str, parent: int | None = None) -> list[psutil.Process]:
+    """The living processes below this one, or below another, with `word` in their command."""
+    return [child for child in psutil.Process(parent).children(recursive=True) if started_with(child, word)]
 
 
 def descriptors_of_children() -> int:

@@ -9,6 +9,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 
 # pytest imports test files by path; what they share lies beside them.
@@ -35,6 +36,9 @@ os.environ.setdefault(
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # A Java or Spark that the developer's shell points at would make the tests depend on that machine.
 os.environ.pop("SPARK_HOME", None)
+# A deadline for each example would be a measured time, which a loaded machine misses.
+hypothesis.settings.register_profile("lakelens", deadline=None)
+hypothesis.settings.load_profile("lakelens")
 # A shell's background jobs ignore Ctrl-C, and so does what they start: tests that interrupt would wait for ever.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -78,6 +82,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         marked = (rank for rank, name in enumerate(_HEAVY_FIRST) if item.get_closest_marker(name))
         weight = -1 if groups[item] == _SHARED_SESSION else next(marked, len(_HEAVY_FIRST))
         weights[groups[item]] = min(weight, weights.get(groups[item], weight))
+    for item in {groups[item]: item for item in reversed(items)}.values():
+        if item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(900))  # the first of a group waits for what the session shares
     places = {group: (weights[group], place) for place, group in enumerate(dict.fromkeys(groups.values()))}
     items.sort(key=lambda item: places[groups[item]])
 

@@ -83,12 +83,12 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     running: list[subprocess.Popen[str]] = []
     with tempfile.TemporaryDirectory(prefix="lakelens-doctor-") as folder, ThreadPoolExecutor(len(ORDER)) as pool:
         futures = {}
-        for part in sorted(parts, key=SLOWEST_FIRST.index):
-            if part in IN_THIS_PROCESS:
-                futures[part] = pool.submit(_timed, part, IN_THIS_PROCESS[part])
-            else:
-                futures[part] = pool.submit(examine, part, Path(folder), args.timeout_s, running)
         try:
+            for part in sorted(parts, key=SLOWEST_FIRST.index):
+                if part in IN_THIS_PROCESS:
+                    futures[part] = pool.submit(_timed, part, IN_THIS_PROCESS[part])
+                else:
+                    futures[part] = pool.submit(examine, part, Path(folder), args.timeout_s, running)
             for part in parts:
                 findings.append(futures[part].result())
                 if not args.json:

@@ -42,8 +42,8 @@ _ONE_MACHINE = {
     "spark.sql.shuffle.partitions": "8",
     "spark.ui.showConsoleProgress": "false",
 }
-# Executors are told to end when their session does, and end a moment later.
-_EXECUTORS_END_S = 10.0
+# Executors are told to end when their session does, and are killed if they have not after ten seconds.
+_EXECUTORS_END_S = 20.0
 
 
 def spark_session(master: str | None = None, *, app_name: str = "lakelens", **conf: str) -> SparkSession:

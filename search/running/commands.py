@@ -45,10 +45,12 @@ class Inbox:
 
     def take(self) -> Command | None:
         """Takes the last command; None if there is none."""
+        taken = self._path.with_suffix(".taken")
         try:
-            text = self._path.read_text(encoding="utf-8")
+            self._path.replace(taken)  # what is sent from now on is the next command
         except FileNotFoundError:
             return None
-        self._path.unlink(missing_ok=True)
+        text = taken.read_text(encoding="utf-8")
+        taken.unlink()
         command = json.loads(text).get("command")
         return command if command in get_args(Command) else None

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -18,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks import (
     checkpointing,
+    emulated,
     fault_page,
     faults,
     feed_planning,
@@ -203,7 +206,7 @@ def test_a_contender_leaves_no_child_behind(target: Path) -> None:
     with counter(target) as running:
         child = psutil.Process(running.call("start_child")["pid"])
         assert child in memory.tree(running.pid)
-    assert memory.gone_within([child], 5) == []
+    assert memory.gone_within([child], 60) == []
 
 
 def test_photographs_are_the_same_for_the_same_seed_and_differ_among_themselves(tmp_path: Path) -> None:
@@ -224,14 +227,25 @@ def test_photographs_are_the_same_for_the_same_seed_and_differ_among_themselves(
     assert photographs.photographs(tmp_path / "a", 12, classes=4, seed=5) == made
 
 
-def test_an_emulated_accelerator_is_busy_while_it_sleeps() -> None:
+def test_an_emulated_accelerator_is_busy_while_it_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
     import numpy as np
 
-    batches = [np.zeros((4, 2, 2, 3), np.uint8)] * 5
-    found = take(iter(batches), 4, rate=400)
-    assert found["rows"] == 20
-    assert 0.5 < found["busy"] <= 1.0  # sixteen images after the first batch at 400/s: 40 ms of sleep and little else
-    assert take(iter(batches), 4)["busy"] == 0
+    now = 0.0
+
+    def passes(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    def batches() -> Iterator[np.ndarray]:
+        for _ in range(5):
+            passes(0.002)
+            yield np.zeros((4, 2, 2, 3), np.uint8)
+
+    monkeypatch.setattr(emulated, "time", SimpleNamespace(perf_counter=lambda: now, sleep=passes))
+    found = take(batches(), 4, rate=400)
+    # Sixteen images after the first batch at 400/s, and 2 ms of waiting for each of their batches.
+    assert (found["rows"], found["busy"]) == (20, pytest.approx(40 / 48))
+    assert take(batches(), 4)["busy"] == 0
 
 
 def test_bisection_finds_the_highest_rate_that_stays_busy() -> None:
@@ -259,19 +273,22 @@ def test_the_log_without_data_is_one_that_delta_reads(tmp_path: Path) -> None:
 
 
 def test_tagged_processes_are_found_when_their_parent_has_gone(tmp_path: Path) -> None:
-    environment = {**os.environ, TAG: "a-test"}
-    before = look("a-test", 0, tmp_path)
-    subprocess.run(["sh", "-c", "sleep 600 & "], env=environment, check=True)
+    tag = f"a-test-{secrets.token_hex(4)}"
+    before = look(tag, 0, tmp_path)
+    subprocess.run(["sh", "-c", "sleep 600 & "], env={**os.environ, TAG: tag}, check=True)
     (tmp_path / "left").touch()
+
+    def left() -> dict[str, list[str]]:
+        return look(tag, 0, tmp_path).beyond(before)
+
     try:
-        deadline = time.monotonic() + 10
-        while "sleep" not in "".join(look("a-test", 0, tmp_path).processes.values()) and time.monotonic() < deadline:
+        deadline = time.monotonic() + 60
+        while [line.split()[1] for line in left()["processes"]] != ["sleep"]:
+            assert time.monotonic() < deadline
             time.sleep(0.02)  # it is a shell until it has replaced itself
-        left = look("a-test", 0, tmp_path).beyond(before)
-        assert [line.split()[1] for line in left["processes"]] == ["sleep"]
-        assert left["files"] == [str(tmp_path / "left")]
+        assert [file for file in left()["files"] if file.startswith(str(tmp_path))] == [str(tmp_path / "left")]
     finally:
-        assert end_tagged("a-test") == 1
+        assert end_tagged(tag) == 1
 
 
 def test_the_table_of_faults_says_what_was_seen(tmp_path: Path) -> None:
@@ -373,10 +390,11 @@ MODELLED = ("useful time, expected",)
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "command",
     [
-        "checkpointing --photographs 64 --side 32 --epochs 4 --kill-every-s 1 --kills 1 --repeats 1",
+        "checkpointing --photographs 64 --side 32 --epochs 4 --kill-every-s 0.2 --kills 1 --repeats 1",
         "petastorm --photographs 70 --epochs 1 --repeats 1 --no-torch",
         "training --photographs 64 --sides 32 --ranks 1 2 --epochs 2 --repeats 1",
     ],

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import hypothesis
 import pytest
 
 # pytest imports test files by path; what they share lies beside them.
@@ -20,10 +19,6 @@ from lakelens.etl.commit.commit import ENGINE_VARIABLE, PUBLIC
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-# A deadline for each example would be a measured time, which a loaded machine misses.
-hypothesis.settings.register_profile("lakelens", deadline=None)
-hypothesis.settings.load_profile("lakelens")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

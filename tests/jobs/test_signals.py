@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -28,6 +29,8 @@ from lakelens.etl.log.snapshot import open_snapshot
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 PATIENCE_S = 300.0
 IMAGES = 120
+# Said every 30 s of a slow machine.
+_PROGRESS = re.compile(r": [\d,]+ of [\d,]+ images\b")
 
 
 @dataclass
@@ -85,11 +88,12 @@ def run_until(
         time.sleep(0.1)
     assert watch.processes() == []
     code = 128 - code if code < 0 else code
-    return Ended(code, out.read_text().splitlines(), err.read_text().splitlines(), was_sent)
+    said = [line for line in err.read_text().splitlines() if not _PROGRESS.search(line)]
+    return Ended(code, out.read_text().splitlines(), said, was_sent)
 
 
 def java_runs(watch: Watch, _: float) -> bool:
-    return any("java" in process for process in watch.processes())
+    return any("pyspark-shell" in process for process in watch.processes())  # how the JVM of Spark's command ends
 
 
 def worker_runs(watch: Watch, _: float) -> bool:

@@ -87,13 +87,17 @@ def shown_by(client: Any, code: str, interrupt: Callable[[], None] | None = None
 @pytest.mark.horovod
 @pytest.mark.timeout(700)
 def test_an_interrupt_of_a_notebook_pauses_its_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from jupyter_client.manager import start_new_kernel
+    from jupyter_client.manager import KernelManager
 
     coloured_table(tmp_path / "squares")
     (tmp_path / "tiny.py").write_text(textwrap.dedent(TRIALS))
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[2]))
-    manager, client = start_new_kernel(cwd=str(tmp_path))
+    manager = KernelManager(transport="ipc", ip=str(tmp_path / "kernel"))
+    manager.start_kernel(cwd=str(tmp_path))
+    client = manager.client()
+    client.start_channels()
     try:
+        client.wait_for_ready(timeout=120)
         text, widgets = shown_by(client, CELL, manager.interrupt_kernel)
         assert "TrainingPaused" in text
         assert re.search(r"images/s,\\u2007val_loss=\d", widgets)  # tqdm pads with figure spaces

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from traitlets.config import Config
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 
@@ -75,7 +76,11 @@ def test_a_notebook_runs_from_top_to_bottom(name: str, kernel: tuple[Path, Path]
     folder, _ = kernel
     notebook = nbformat.from_dict(notebook_of(NOTEBOOKS / f"{name}.py"))
     client = NotebookClient(
-        notebook, timeout=600, kernel_name="lakelens", resources={"metadata": {"path": str(NOTEBOOKS)}}
+        notebook,
+        config=sockets_in(folder),
+        timeout=600,
+        kernel_name="lakelens",
+        resources={"metadata": {"path": str(NOTEBOOKS)}},
     )
     started = time.monotonic()
     client.execute()
@@ -88,6 +93,11 @@ def test_a_notebook_runs_from_top_to_bottom(name: str, kernel: tuple[Path, Path]
     assert [heading for heading in PAGES.get(name, ()) if heading not in pages] == []
     if name in WITH_BARS:
         assert any(WIDGET in one.get("data", {}) for one in outputs)
+
+
+def sockets_in(folder: Path) -> Config:
+    """Lets a kernel speak through files: of ports that are found free, another process may take one before it does."""
+    return Config({"KernelManager": {"transport": "ipc", "ip": str(folder / "kernel")}})
 
 
 STAND_IN = """
@@ -119,7 +129,7 @@ def test_a_task_of_a_bundle_hands_on_its_values_and_fails_when_its_command_fails
     arguments = "\n".join(["init", str(kernel[0] / "project"), *flags])
     notebook.cells.insert(0, nbformat.v4.new_code_cell(STAND_IN.format(arguments=arguments)))
     notebook.cells.append(nbformat.v4.new_code_cell("print(dict(dbutils.jobs.taskValues))"))
-    client = NotebookClient(notebook, timeout=120, kernel_name="lakelens")
+    client = NotebookClient(notebook, config=sockets_in(kernel[0]), timeout=240, kernel_name="lakelens")
     if "--dry-run" in flags:
         client.execute()
         assert "'dry_run': True" in notebook.cells[-1].outputs[0].text

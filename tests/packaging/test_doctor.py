@@ -25,7 +25,7 @@ def doctor(checkout: Path, *arguments: str, **variables: str) -> tuple[int, list
         text=True,
         check=False,
         cwd=checkout,
-        timeout=280,
+        timeout=580,
         env=os.environ | variables,
     )
     lines = done.stdout.strip().splitlines()
@@ -140,8 +140,9 @@ def test_json_prints_one_line_only(checkout: Path) -> None:
 
 
 @pytest.mark.horovod
+@pytest.mark.timeout(600)
 def test_every_part_of_this_environment_works(checkout: Path) -> None:
-    code, lines, said = doctor(checkout)
+    code, lines, said = doctor(checkout, "--timeout-s", "270")
     assert [part["part"] for part in said["parts"] if not part["ok"]] == []
     assert [line.split()[0] for line in lines] == list(ORDER)
     assert all(part["version"] for part in said["parts"])

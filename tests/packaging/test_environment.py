@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from types import ModuleType
 
@@ -182,23 +183,26 @@ def test_a_set_up_that_was_killed_holds_the_lock_until_its_pip_has_gone(
 ) -> None:
     """The killed process's child writes into the environment for as long as it lives."""
     clone = setup_module_of.CHECKOUT
-    started, log = tmp_path / "started", tmp_path / "log"
+    started, end, log = tmp_path / "started", tmp_path / "end", tmp_path / "log"
     code = (
         f"import sys; sys.path.insert(0, {os.fspath(clone / '.ci')!r})\n"
         "import environment, pathlib\n"
-        f"child = ['sh', '-c', 'touch {started}; sleep 2']\n"
+        f"child = ['sh', '-c', 'touch {started}; until [ -e {end} ]; do sleep 0.1; done']\n"
         "with environment._locked() as lock:\n"
         f"    environment.run_logged(child, pathlib.Path({os.fspath(log)!r}), 'pip', str, keep_open=[lock])\n"
     )
     parent = subprocess.Popen([sys.executable, "-c", code])
     while not started.exists():
         assert parent.poll() is None
+        time.sleep(0.01)
     parent.kill()
     parent.wait()
     handle = os.open(clone, os.O_RDONLY)
     try:
         with pytest.raises(BlockingIOError):
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        end.touch()
         fcntl.flock(handle, fcntl.LOCK_EX)  # given once the child has ended
     finally:
+        end.touch()
         os.close(handle)

@@ -21,7 +21,10 @@ from lakelens.progress import ImageBar, ImageLines, shown_progress
 pytestmark = pytest.mark.unit
 
 
-def test_a_bar_shows_epoch_step_images_per_second_and_metric(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bar_shows_epoch_step_images_per_second_and_metric(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
     file = io.StringIO()
     bar = ImageBar("train birds@3", file)
     bar.reached("epoch 2/4, step 7/24", 112, 384)

@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -319,7 +320,8 @@ def test_sigterm_pauses_and_the_training_goes_on_to_the_same_result(place, whole
         driver.interrupt(signal.SIGTERM)
         code, said = driver.end()
     assert (code, said["error"]) == (143, "TrainingPaused")
-    assert len(driver.errors.read_text().splitlines()) == 1
+    lines = driver.errors.read_text().splitlines()  # with a line of progress every 30 s of a slow machine
+    assert len([line for line in lines if not re.search(r"[\d,]+ of [\d,]+ images", line)]) == 1, lines
     run = driver.run_id()
     assert show_run(run, place.store).summary.state == "PAUSED"
     (driver.place / "until paused").unlink()

@@ -248,7 +248,7 @@ def test_rank_and_size_are_found_from_the_running_job(feed, monkeypatch):
 
 
 def assert_no_thread_is_left() -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while feed_threads() and time.monotonic() < deadline:
         time.sleep(0.02)
     assert feed_threads() == []

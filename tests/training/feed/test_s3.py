@@ -168,14 +168,14 @@ def test_an_object_that_was_cut_short_is_named(server, local):
 
 def test_a_store_that_stalls_is_an_error_while_planning_and_while_reading(server, table):
     feed = DeltaFeed(table, lanes=1, storage_options=server.storage_options)
-    batches = feed.as_column_numpy(3, 0, 1, columns=["label"], read_timeout_s=1.0)
+    batches = feed.as_column_numpy(3, 0, 1, columns=["label"], read_timeout_s=5.0)
     next(batches)
     with server.hanging():
         with pytest.raises(FeedStalledError, match=r"50% of é has not answered for 1 s; .*stall_timeout_s"):
             open_version(table, storage_options=server.storage_options, timeout_s=1.0)
         with pytest.raises(FeedStalledError, match=r"the list of the files in .* has not answered for 1 s"):
             check(feed.plan, timeout_s=1.0)
-        with pytest.raises(FeedStalledError, match=r"\.parquet has not answered for 1 s; .*read_timeout_s"):
+        with pytest.raises(FeedStalledError, match=r"\.parquet has not answered for 5 s; .*read_timeout_s"):
             for _ in batches:
                 pass
     assert sorted(labels(feed)) == list(range(40))

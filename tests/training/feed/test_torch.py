@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import json
 import os
@@ -129,7 +130,7 @@ class TestPyTorch:
 
 
 @pytest.mark.unit
-@pytest.mark.skipif("torch" in sys.modules, reason="PyTorch is here")
+@pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="PyTorch is here")
 def test_without_pytorch_its_package_is_named(digits):
     converter = make_delta_converter(digits, columns=["label", "number"])
     with pytest.raises(MissingDependencyError, match=r"needs PyTorch.*: pip install 'lakelens\[torch\]'"):

@@ -225,9 +225,10 @@ def test_rendezvous_values_go_to_every_other_task_as_they_are(driver):
 
 
 def test_a_client_without_the_secret_is_refused_and_so_is_a_driver_without_it(driver, monkeypatch):
-    monkeypatch.setattr(task_channel, "CONNECT_TIMEOUT_S", 0.5)
-    with pytest.raises(LaunchError, match="cannot reach the driver"):
-        driver.task(0, secret=secrets.token_bytes(32))
+    with monkeypatch.context() as patch:
+        patch.setattr(task_channel, "CONNECT_TIMEOUT_S", 0.5)
+        with pytest.raises(LaunchError, match="cannot reach the driver"):
+            driver.task(0, secret=secrets.token_bytes(32))
     assert driver.frames == []
 
     # Something that listens in the driver's place cannot prove that it is the driver.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -38,7 +39,7 @@ def runner(np: int, watch: Watch, **options) -> HorovodRunner:
 
 
 def no_job_runs(spark) -> bool:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while spark.sparkContext.statusTracker().getActiveJobsIds() and time.monotonic() < deadline:
         time.sleep(0.1)
     return not spark.sparkContext.statusTracker().getActiveJobsIds()
@@ -266,7 +267,7 @@ def test_cancelling_the_callers_job_group_ends_the_ranks(watch, spark):
     thread, result = run_in_thread(call)
     wait_until(lambda: len(watch.processes()) >= 4)
     spark.sparkContext.cancelJobGroup("a-cell")
-    thread.join(timeout=60)
+    thread.join(timeout=200)
     assert isinstance(result["error"], RankFailedError)
     assert "cancelled" in str(result["error"]) or "lost contact" in str(result["error"])
 
@@ -301,7 +302,7 @@ def test_two_runners_at_once_share_the_slots(watch, spark, capfd):
 
     calls = [run_in_thread(lambda np=np: runner(np, watch, name=f"job-{np}").run(main, seconds=2)) for np in (3, 2, 2)]
     for thread, _ in calls:
-        thread.join(timeout=90)
+        thread.join(timeout=200)
     assert [result.get("value", result.get("error")) for _, result in calls] == [3, 2, 2]
     assert "waits for" in capfd.readouterr().err
 
@@ -312,7 +313,7 @@ def test_a_runner_that_waits_too_long_says_for_what(watch, spark):
     with pytest.raises(NotEnoughSlotsError, match="needs 2 slots; the-long-one holds 3 and 1 of 4 are free after 1 s"):
         runner(2, watch, slots_wait_s=1, name="waiting").run(sleep_for_ever())
     spark.sparkContext.cancelAllJobs()
-    thread.join(timeout=60)
+    thread.join(timeout=200)
     assert isinstance(result["error"], RankFailedError)
 
 
@@ -343,7 +344,7 @@ def test_slots_that_other_spark_jobs_hold_are_waited_for_with_a_bound(watch, spa
     ):
         runner(2, watch, slots_wait_s=1).run(sleep_for_ever())
     released.touch()
-    thread.join(timeout=60)
+    thread.join(timeout=200)
     assert runner(2, watch).run(lambda: "later") == "later"
 
 
@@ -355,7 +356,7 @@ def test_the_spark_ui_shows_what_runs(watch, spark, tmp_path):
     store = spark.sparkContext._jsc.sc().statusStore()
     seen = [store.job(job).description().get() for job in tracker.getActiveJobsIds()]
     released.touch()
-    thread.join(timeout=60)
+    thread.join(timeout=200)
     assert seen == ["lakelens: night-training, 2 ranks"]
 
 
@@ -366,7 +367,7 @@ def test_nothing_listens_beyond_loopback_while_a_job_runs_on_one_machine(watch, 
     wait_until(lambda: len(watch.processes()) >= 4)
     during = listening() - before
     released.touch()
-    thread.join(timeout=60)
+    thread.join(timeout=200)
     assert {address for address, _ in during} <= {"127.0.0.1", "::ffff:127.0.0.1"}
 
 
@@ -434,7 +435,7 @@ def test_repeated_starts_leave_nothing_in_the_executors(watch, spark):
     descriptors = descriptors_of_children()
     for _ in range(8):
         runner(2, watch).run(main)
-    assert descriptors_of_children() <= descriptors + 16
+    wait_until(lambda: descriptors_of_children() <= descriptors + 16)
 
 
 def test_a_lost_executor_ends_the_job_and_a_restart_finishes_it(spark):
@@ -464,13 +465,17 @@ def test_a_lost_executor_ends_the_job_and_a_restart_finishes_it(spark):
 
 
 def test_a_job_that_is_started_just_after_an_executor_was_lost_waits_for_its_successor(spark, capfd):
-    wait_until(lambda: slots_now(spark) == 4)
-    lost = children_started_with("org.apache.spark.executor.CoarseGrainedExecutorBackend")[0]
-    with leaves_nothing(same_process_tree=False) as watch:
-        lost.kill()
-        wait_until(lambda: slots_now(spark) == 2)
-        assert runner(4, watch, name="unlucky").run(lambda: "ran") == "ran"
-    said = capfd.readouterr().err
+    for _ in range(3):
+        wait_until(lambda: slots_now(spark) == 4)
+        lost = children_started_with("org.apache.spark.executor.CoarseGrainedExecutorBackend")[0]
+        with leaves_nothing(same_process_tree=False) as watch:
+            lost.kill()
+            with contextlib.suppress(AssertionError):  # its successor may have come between two looks
+                wait_until(lambda: slots_now(spark) < 4, seconds=20)
+            assert runner(4, watch, name="unlucky").run(lambda: "ran") == "ran"
+        said = capfd.readouterr().err
+        if "unlucky waits for" in said:
+            break
     assert re.search(
-        r"lakelens: unlucky waits for 4 slots; the cluster has 2; executor \d+ on \S+ was lost \d s ago", said
+        r"lakelens: unlucky waits for 4 slots; the cluster has 2; executor \d+ on \S+ was lost \d+ s ago", said
     )

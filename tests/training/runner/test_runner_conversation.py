@@ -134,8 +134,8 @@ def test_a_driver_that_thinks_longer_than_the_stall_timeout_stalls_nobody(watch,
         current().send(Kind.PROGRESS, {"entered": 1, "left": 1})
 
     def on_question(rank, body):
-        time.sleep(5.0)
+        time.sleep(9.0)
         return {}
 
-    runner = HorovodRunner(np=np, env=watch.env, stall_timeout_s=4.0)
+    runner = HorovodRunner(np=np, env=watch.env, stall_timeout_s=8.0)
     runner.run_with(main, {"folder": str(tmp_path)}, on_question=on_question)

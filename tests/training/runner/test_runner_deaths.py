@@ -106,7 +106,7 @@ def test_a_fork_of_the_driver_that_keeps_its_pipes_open_does_not_keep_ranks_aliv
         "def fork():\n"
         "    time.sleep(1.0)\n"
         "    if os.fork() == 0:\n"
-        "        time.sleep(60); os._exit(0)\n"
+        "        time.sleep(600); os._exit(0)\n"
         "threading.Thread(target=fork, daemon=True).start()\n" + DRIVER
     )
     folder = tmp_path / "ranks"

@@ -20,7 +20,7 @@ from recipes import classic_recipe
 from lakelens.errors import RankFailedError
 from lakelens.training.runner.runner import KERAS_MODULES, HorovodRunner
 
-pytestmark = pytest.mark.horovod
+pytestmark = [pytest.mark.horovod, pytest.mark.timeout(900)]
 
 # While ranks wait, Horovod's threads ask one another once in each of its cycles, a thousand times a second by default.
 SELDOM = {"HOROVOD_CYCLE_TIME": "20"}
@@ -183,7 +183,7 @@ def two(_functions_travel_by_value: None, tmp_path_factory) -> dict[str, Any]:
         command = [*IN_OWN_UTS, f'hostname {outer}; exec "$@"', "sh", *command]
     with leaves_nothing() as watch:
         sent.write_bytes(cloudpickle.dumps(({**watch.env, "TF_CPP_MIN_LOG_LEVEL": "2"}, together, str(found))))
-        done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=800, check=False)
         assert done.returncode == 0, done.stderr[-3000:]
     assert found.exists(), pickle.loads(failed.read_bytes())
     return {
@@ -233,16 +233,23 @@ def test_the_classic_recipe_runs_with_its_imports_changed_and_nothing_else(two):
     assert "val_accuracy: " in two["said"]
 
 
-def collective_faults(fault):
+def collective_faults(fault, folder=None):
     """Rank 1 does something wrong in the middle of a run of collectives."""
     import os
     import signal
     import time
+    from pathlib import Path
 
+    import horovod.tensorflow  # noqa: F401  before ranks meet in the folder: imports take long, and the clock runs
     import tensorflow as tf
 
     import lakelens.training.distributed as hvd
+    from lakelens.training.rank.process_context import current
 
+    if folder is not None:
+        Path(folder, str(current().rank)).touch()
+        while len(list(Path(folder).iterdir())) < 2:
+            time.sleep(0.02)
     hvd.init()
     for step in range(10_000):
         if step == 5 and hvd.rank() == 1:
@@ -269,14 +276,16 @@ def collective_faults(fault):
         ("stalls", "stalled", "did not take part in a collective that the others wait in"),
     ],
 )
-def test_a_fault_in_a_collective_is_blamed_on_the_rank_that_has_it(request, watch, fault, reason, words):
+def test_a_fault_in_a_collective_is_blamed_on_the_rank_that_has_it(request, watch, tmp_path, fault, reason, words):
     if fault == "leaves":
         error = request.getfixturevalue("two")["failed"]
     else:
         # The last two are seen by the clock alone; the others by what happens, however long ranks take to come.
         stall_timeout_s = 15 if reason in ("stopped", "stalled") else 120
         with pytest.raises(RankFailedError) as caught:
-            runner(-2, watch, SELDOM, stall_timeout_s=stall_timeout_s).run(collective_faults, fault=fault)
+            runner(-2, watch, SELDOM, stall_timeout_s=stall_timeout_s).run(
+                collective_faults, fault=fault, folder=str(tmp_path)
+            )
         error = caught.value
     assert (error.rank, error.reason) == (1, reason)
     assert words in str(error)

@@ -212,7 +212,8 @@ def test_a_rank_that_is_stopped_and_continued_in_time_goes_on(watch):
         import subprocess
         import time
 
-        subprocess.Popen(["sh", "-c", f"sleep 0.5; kill -CONT {os.getpid()}"])
+        stopped = f"grep -q '^State:.T' /proc/{os.getpid()}/status"
+        subprocess.Popen(["sh", "-c", f"until {stopped}; do sleep 0.05; done; sleep 0.5; kill -CONT {os.getpid()}"])
         os.kill(os.getpid(), signal.SIGSTOP)
         time.sleep(0.1)
         return "went on"
@@ -303,21 +304,25 @@ def test_whatever_a_rank_has_started_ends_with_it(watch, tmp_path):
     assert watch.processes() == []
 
 
-def test_a_rank_that_ignores_the_soft_end_is_ended_hard(watch):
-    def main():
+def test_a_rank_that_ignores_the_soft_end_is_ended_hard(watch, tmp_path):
+    def main(folder):
         import signal
         import time
+        from pathlib import Path
 
         from lakelens.training.rank.process_context import current
 
+        ignores = Path(folder, "ignores")
         if current().rank == 1:
-            time.sleep(0.5)
+            while not ignores.exists():
+                time.sleep(0.01)
             raise ValueError("stop")
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        ignores.touch()
         time.sleep(600)
 
     with pytest.raises(RankFailedError, match="ValueError: stop"):
-        runner(-2, watch).run(main)
+        runner(-2, watch).run(main, folder=str(tmp_path))
     assert watch.processes() == []
 
 
@@ -328,10 +333,13 @@ def test_the_soft_end_lets_finally_blocks_run(watch, tmp_path):
 
         from lakelens.training.rank.process_context import current
 
+        inside = Path(folder, "inside")
         if current().rank == 1:
-            time.sleep(0.5)
+            while not inside.exists():
+                time.sleep(0.01)
             raise ValueError("stop")
         try:
+            inside.touch()
             time.sleep(600)
         finally:
             Path(folder, "cleaned up").touch()
@@ -480,7 +488,7 @@ def test_many_starts_in_a_row_leave_nothing_that_a_later_one_would_stumble_over(
     for _ in range(10):
         assert runner(-2, watch).run(main) == 1
     gc.collect()
-    assert [kept for kept in gc.get_objects() if isinstance(kept, (RankProcess, Supervisor, LoopbackStore))] == []
+    assert [kept for kept in gc.get_objects() if type(kept) in (RankProcess, Supervisor, LoopbackStore)] == []
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pyspark
 import pytest
 from leftovers import leaves_nothing
 
-pytestmark = [pytest.mark.spark, pytest.mark.horovod]
+pytestmark = [pytest.mark.spark, pytest.mark.horovod, pytest.mark.timeout(900)]
 
 DRIVER = """
 import json, os, sys, threading, time
@@ -138,7 +138,7 @@ def found(tmp_path_factory):
             ],
             capture_output=True,
             text=True,
-            timeout=280,
+            timeout=800,
             check=False,
         )
     assert run.returncode == 0, run.stderr[-3000:]

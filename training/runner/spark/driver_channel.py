@@ -58,6 +58,7 @@ class _Connection:
         key = session_key(self._secret, self._nonce, nonce)
         self._reader = SealedReader(Seal(key, b"to driver"))
         self._seal = Seal(key, b"to task")
+        self.opened_at = time.monotonic()  # how long the driver took to look is not the task's
         self.unsent += prove(self._secret, b"driver", nonce, self._nonce)
         return greeting[NONCE_BYTES + MAC_BYTES :]
 
