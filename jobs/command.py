@@ -21,7 +21,7 @@ from lakelens.errors import LakelensError, UsageError
 from lakelens.extras import missing_dependency
 from lakelens.jobs.interrupts import Interrupts, Terminated, signal_of
 from lakelens.jobs.task_values import set_task_values
-from lakelens.spark.jvm import VERBOSE_VARIABLE, is_verbose
+from lakelens.spark.jvm import COMMAND_TAG, VERBOSE_VARIABLE, is_verbose
 
 EXIT_DONE, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
 
@@ -272,6 +272,7 @@ def _open_session(master: str | None, app_name: str, settings: dict[str, str]) -
     session = spark_session(master, app_name=app_name, **settings)
     if session.sparkContext.master.startswith("local"):
         session.sparkContext.setLogLevel("ERROR")
+    session.sparkContext.addJobTag(COMMAND_TAG)
     return session
 
 

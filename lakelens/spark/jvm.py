@@ -16,6 +16,9 @@ from typing import Any
 
 VERBOSE_VARIABLE = "LAKELENS_VERBOSE"
 
+# What the Spark jobs of this process's command carry: a JVM that somebody else has, runs theirs too.
+COMMAND_TAG = f"lakelens-command-{os.getpid()}"
+
 _KEPT_LINES = 200
 _POLL_S = 0.05
 # Spark removes its temporary folders in this time, or the JVM is killed.
@@ -172,7 +175,7 @@ def own_jvm() -> subprocess.Popen[bytes] | None:
 
 
 def end_jvm() -> None:
-    """Ends the JVM that this process has started, or the Spark jobs of a JVM that somebody else has.
+    """Ends the JVM that this process has started, or what runs with `COMMAND_TAG` in a JVM that somebody else has.
 
     From any thread but one that waits for the JVM: pyspark has one connection per thread, and on that of a thread which
     waits for the end of a job nothing can be said before.
@@ -190,4 +193,4 @@ def end_jvm() -> None:
     active = getattr(context, "_active_spark_context", None)
     if active is not None:
         with contextlib.suppress(Exception):  # it ends by itself, or its jobs with this process
-            active.cancelAllJobs()
+            active.cancelJobsWithTag(COMMAND_TAG)

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,8 @@ import pytest
 
 from lakelens import spark_session
 from lakelens.errors import InvalidArgumentError, SessionError
+from lakelens.jobs.command import session_of
+from lakelens.spark import jvm
 from lakelens.spark.session import _is_worked_in
 
 if TYPE_CHECKING:
@@ -89,6 +92,40 @@ def test_workers_run_on_the_interpreter_of_the_driver_in_two_processes(spark: Sp
     seen = spark.sparkContext.parallelize(range(8), 8).map(where).collect()
     assert {interpreter for interpreter, _ in seen} == {sys.executable}
     assert len({folder for _, folder in seen}) == 2
+
+
+@pytest.mark.spark
+def test_a_signal_cancels_the_jobs_of_its_command_and_no_others_of_a_jvm_that_others_share(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Args:
+        master, conf = None, ()
+
+    def wait(_: int) -> int:
+        while not (tmp_path / "go").exists():
+            time.sleep(0.05)
+        return 1
+
+    def command() -> int:
+        return int(session_of(Args, "test")().sparkContext.parallelize(range(1), 1).map(wait).sum())
+
+    def others() -> int:
+        return int(spark.sparkContext.parallelize(range(1), 1).map(wait).sum())
+
+    monkeypatch.setattr(jvm, "own_jvm", lambda: None)
+    with ThreadPoolExecutor(2) as pool:
+        try:
+            ours, theirs = pool.submit(command), pool.submit(others)
+            deadline = time.monotonic() + 120
+            while len(spark.sparkContext.statusTracker().getActiveJobsIds()) < 2:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            jvm.end_jvm()
+            with pytest.raises(Exception, match="cancelled"):
+                ours.result(timeout=120)
+        finally:
+            (tmp_path / "go").touch()
+        assert theirs.result(timeout=120) == 1
 
 
 @pytest.mark.unit
