@@ -7,13 +7,14 @@ lakelens would say so, after the driver's part of the work and in the middle of 
 from __future__ import annotations
 
 import platform
+import re
 import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ClusterConfigurationError
+from ..errors import ClusterConfigurationError, SessionError
 from .shipping import ship_wheel
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 # Each starts a Python worker, which the work that follows uses again.
 _MOST_ASKED = 16
 _MAX_REASON_CHARACTERS = 500
+# What Spark says of a job that a cancelled cell or the end of its session has ended.
+CANCELLED = re.compile(r"\bJob \d+ cancelled\b")
 # What was found in order: application, interpreter and packages.
 _checking = threading.Lock()
 _checked: set[tuple[str, str, tuple[str, ...]]] = set()
@@ -38,6 +41,7 @@ def check_workers(spark: SparkSession, call: str, modules: Sequence[str]) -> Non
 
     Raises:
         ClusterConfigurationError: If Python or lakelens differs or is missing there, or a module; says how to fix it.
+        SessionError: If the Spark job was cancelled.
     """
     ship_wheel(spark)
     context = spark.sparkContext
@@ -58,6 +62,8 @@ def _ask(context: SparkContext, call: str, modules: tuple[str, ...]) -> None:
             answers = context.parallelize(range(tasks), tasks).mapPartitions(_question(modules)).collect()
     except (Py4JError, PySparkException) as error:
         problem = problem_in(str(error))
+        if problem is None and CANCELLED.search(str(error)):
+            raise SessionError(f"{call}: {reason_of(error)}; nothing has been done") from None
         if problem is None:
             problem = f"Spark runs no Python worker on {context.pythonExec} ({reason_of(error)}); {_SAME_PYTHON}"
         raise ClusterConfigurationError(f"{call}: {problem}") from None

@@ -9,6 +9,8 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from PIL import Image
 
 import lakelens
 from lakelens.errors import SessionError
+from lakelens.spark import workers
 from lakelens.spark.java import find_java
 from lakelens.spark.workers import difference
 from lakelens.training.checkpoints.checkpoint import write_checkpoint
@@ -152,6 +155,31 @@ def test_workers_without_this_lakelens_are_found_before_an_ingest_and_the_messag
     # Spark's own account of the workers that did not start has gone nowhere.
     assert "Traceback" not in done.stderr
     assert "\tat org.apache.spark" not in done.stderr
+
+
+@pytest.mark.spark
+def test_a_cancelled_check_is_not_taken_for_workers_that_cannot_run(spark, monkeypatch, tmp_path):
+    over = tmp_path / "over"
+
+    def never(_):
+        while not over.exists():  # what is cancelled goes on in its worker
+            time.sleep(0.05)
+        yield
+
+    monkeypatch.setattr(workers, "_question", lambda modules: never)
+    context = spark.sparkContext
+
+    def cancel() -> None:
+        while not context.statusTracker().getActiveJobsIds():
+            time.sleep(0.05)
+        context.cancelAllJobs()
+
+    cancelling = threading.Thread(target=cancel)
+    cancelling.start()
+    with pytest.raises(SessionError, match=r"ingest photos: Job \d+ cancelled .*; nothing has been done"):
+        workers.check_workers(spark, "ingest photos", ["no_such_module"])
+    over.touch()
+    cancelling.join()
 
 
 @pytest.mark.unit

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import ipaddress
-import re
 import socket
 from collections.abc import Mapping
 from typing import Any
 
 from ....errors import ClusterConfigurationError, LaunchError, RankFailedError
-from ....spark.workers import difference, problem_in, reason_of
+from ....spark.workers import CANCELLED, difference, problem_in, reason_of
 
 # From the sentence of `task_channel`.
 _UNREACHABLE = "cannot reach the driver"
 _LAUNCH_ERROR = "lakelens.errors.LaunchError: "
-# A user's own exception may speak of something cancelled too, and a cancelled job is not started again.
-_CANCELLED = re.compile(r"\bJob \d+ cancelled\b")
 
 
 def listening_address(master: str, conf: Mapping[str, str | None]) -> tuple[str, str]:
@@ -90,7 +87,8 @@ def explained(error: Exception, name: str) -> LaunchError:
         return ClusterConfigurationError(f"{name}: {problem}")
     if _UNREACHABLE in text:
         return ClusterConfigurationError(f"{name}: {reason_of(error).removeprefix(_LAUNCH_ERROR)}")
-    cancelled = _CANCELLED.search(text) is not None
+    # A user's own exception may speak of something cancelled too, and a cancelled job is not started again.
+    cancelled = CANCELLED.search(text) is not None
     what = "was cancelled" if cancelled else "was ended by Spark"
     return RankFailedError(
         f"{name} {what} before every rank had returned; Spark says: {reason_of(error)}",
