@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from leftovers import leaves_nothing
 
@@ -93,11 +91,11 @@ def late_gradients():
 
 
 @pytest.fixture(scope="module")
-def late(functions_travel_by_value) -> Iterator[dict]:
+def late(functions_travel_by_value) -> dict:
     with leaves_nothing() as watch:
         # What is ready within such a long cycle would be put together, were that not off for groups.
         env = {**watch.env, "TF_CPP_MIN_LOG_LEVEL": "2", "HOROVOD_CYCLE_TIME": "100"}
-        yield HorovodRunner(np=-3, env=env).run(late_gradients)
+        return HorovodRunner(np=-3, env=env).run(late_gradients)
 
 
 def test_gradients_travel_while_earlier_layers_still_compute(late):

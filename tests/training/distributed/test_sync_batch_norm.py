@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 import zipfile
-from collections.abc import Iterator
 
 import cloudpickle
 import numpy as np
@@ -103,11 +102,11 @@ def on_a_rank():
 
 
 @pytest.fixture(scope="module")
-def ranks() -> Iterator[list[dict]]:
+def ranks() -> list[dict]:
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     try:
         with leaves_nothing() as watch:
-            yield HorovodRunner(np=-2, env={**watch.env, "TF_CPP_MIN_LOG_LEVEL": "2"}).run(on_a_rank)
+            return HorovodRunner(np=-2, env={**watch.env, "TF_CPP_MIN_LOG_LEVEL": "2"}).run(on_a_rank)
     finally:
         cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
 

@@ -277,20 +277,20 @@ def test_an_exit_without_an_error_fails_where_the_disk_has_no_room_for_its_value
     assert caught.value.reason == "raised"
 
 
-def test_an_interruption_at_any_moment_of_the_start_leaves_nothing(watch):
+def test_an_interruption_at_any_moment_of_the_start_leaves_nothing(watch, monkeypatch):
     def main():
         import time
 
         time.sleep(100)
 
-    def interrupt(number, frame):
-        while frame is not None:
-            if frame.f_code.co_name == "__del__":  # Python would report it there and go on
-                signal.setitimer(signal.ITIMER_REAL, 0.001)
-                return
-            frame = frame.f_back
+    def interrupt(*_):
         raise KeyboardInterrupt
 
+    def again(found):
+        if found.exc_type is KeyboardInterrupt:  # raised where Python reports it and goes on, as in __del__
+            signal.setitimer(signal.ITIMER_REAL, 0.001)
+
+    monkeypatch.setattr(sys, "unraisablehook", again)
     previous = signal.signal(signal.SIGALRM, interrupt)
     try:
         for moment in range(20):
