@@ -114,7 +114,9 @@ def evaluate(
         write_files(Path(output), {})
     spark = opened(spark)
     require_delta(spark)
-    source = open_scored_table(spark, named, wanted, split, columns=columns, storage_options=storage_options)
+    source = open_scored_table(
+        spark, named, wanted, split, columns=columns, storage_options=storage_options, snapshot=snapshot
+    )
     work = _Evaluating(source, tuple(slices), predictions, tracking_uri, batch_bytes, custom_objects)
     with ExitStack() as stack, typed_failures(source.name):
         answered = [(one, stack.enter_context(work.answers(one))) for one in asked]

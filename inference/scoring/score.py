@@ -175,10 +175,12 @@ def score(
     columns = SourceColumns(path_column, image_column, label_column, key)
     target = predictions_location(predictions, table, storage_options)
     reference = resolve_model(model, tracking_uri)
-    check_by_log(table, version, split, columns, storage_options)
+    snapshot = check_by_log(table, version, split, columns, storage_options)
     spark = opened(spark)
     require_delta(spark)
-    source = open_scored_table(spark, table, version, split, columns=columns, storage_options=storage_options)
+    source = open_scored_table(
+        spark, table, version, split, columns=columns, storage_options=storage_options, snapshot=snapshot
+    )
     check_model(reference, source, strict)
     if not source.has_key:
         logger.warning(

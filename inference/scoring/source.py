@@ -302,8 +302,9 @@ def open_scored_table(
     *,
     columns: SourceColumns | None = None,
     storage_options: Mapping[str, str] | None = None,
+    snapshot: Snapshot | None = None,
 ) -> ScoredTable:
-    """Resolves a table and a version for scoring.
+    """Resolves a table and a version for scoring; `snapshot` is that version where `check_by_log` has read it already.
 
     Raises:
         NotADeltaTableError: If there is no Delta table.
@@ -317,7 +318,7 @@ def open_scored_table(
         raise NotADeltaTableError(f"{name} holds no Delta table; check the path, or ingest into it first")
     location = absolute(path_of(spark, name)).rstrip("/")
     try:
-        snapshot = open_snapshot(location, version, storage_options)
+        snapshot = snapshot or open_snapshot(location, version, storage_options)
     except UnsupportedTableFeatureError:
         # Spark reads what the log's files alone do not show; only sizes and row counts stay unknown.
         number = _version_by_spark(spark, location, version, storage_options)

@@ -168,6 +168,17 @@ def test_a_model_of_other_classes_scores_with_one_warning_and_strict_refuses_it(
     assert [one.message.count("may not fit") for one in caplog.records if one.name.startswith("lakelens")] == [1]
 
 
+def test_the_latest_version_is_that_of_the_call_and_not_of_the_session(spark, checkpoint, tmp_path):
+    write_table(tmp_path / "images", [row(0)])
+
+    def session():
+        write_table(tmp_path / "images", [row(1)])
+        return spark
+
+    result = score(session, checkpoint.path, tmp_path / "images", tmp_path / "predictions")
+    assert (result.version, result.scored) == (0, 1)
+
+
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_killed_scoring_job_loses_only_the_part_that_it_was_at(checkpoint, tmp_path):
