@@ -92,6 +92,7 @@ def server(tmp_path_factory) -> Iterator[tuple[int, str]]:
 def settings(server, tmp_path, monkeypatch) -> Iterator[dict[str, Any]]:
     """A short training that is recorded in the server, with short limits; the server answers again afterwards."""
     monkeypatch.setattr("lakelens.tracking.runs._ANSWER_TIMEOUT_S", 5.0)
+    monkeypatch.setattr("lakelens.tracking.store_client._ARTIFACTS_TIMEOUT_S", 5.0)
     monkeypatch.setattr("lakelens.tracking.runs._END_TIMEOUT_S", 1.0)
     monkeypatch.setattr("lakelens.tracking.run_writer.FINISH_S", 6.0)
     monkeypatch.setattr("lakelens.tracking.run_writer._RETRY_S", 1.0)
