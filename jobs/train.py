@@ -137,10 +137,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     # A copy may have to be made of the version; the session is opened for it only then.
     may_need_spark = needs_spark or args.materialize is not None
     if not may_need_spark and (args.master or args.conf):
-        given = f"--master {args.master}" if args.master else f"--conf {args.conf[0]}"
-        raise InvalidArgumentError(
-            f"{given}: ranks on the driver (--np {args.np}) need no Spark; leave it out, or give --np 0 or more"
-        )
+        raise _unused_session(args, f"ranks on the driver (--np {args.np})", ", or give --np 0 or more")
     spark = session_of(args, f"lakelens train {args.table}") if may_need_spark else None
     options = {} if args.checkpoint_dir is None else {"checkpoint_dir": args.checkpoint_dir}
     result = train(
@@ -189,13 +186,22 @@ def _run_experiment(args: argparse.Namespace) -> dict[str, Any]:
 
     _require_no_flags_beside(args, args.table, _BESIDE_A_FILE, "set the file's key instead, with --set KEY=VALUE")
     config = ExperimentConfig.read(args.table, args.set)
-    on_executors = config.resources.strategy == "horovod_cluster" or is_table_name(config.data.table)
-    needs_spark = on_executors or bool(args.master or args.conf)
+    strategy, data = config.resources.strategy, config.data
+    needs_spark = strategy == "horovod_cluster" or is_table_name(data.table) or data.materialize is not None
+    if args.master or args.conf:
+        if not needs_spark and strategy != "auto":
+            raise _unused_session(args, f"resources.strategy {strategy}", ", or choose horovod_cluster")
+        needs_spark = True
     spark = session_of(args, f"lakelens train {args.table}") if needs_spark else None
     if args.dry_run:
         return plan_of(config, spark)
     result = run_trial(config, spark=spark)
     return {**dataclasses.asdict(result), "tracking_uri": without_password(result.tracking_uri)}
+
+
+def _unused_session(args: argparse.Namespace, what: str, way_out: str = "") -> InvalidArgumentError:
+    given = f"--master {args.master}" if args.master else f"--conf {args.conf[0]}"
+    return InvalidArgumentError(f"{given}: no Spark for {what}; leave it out{way_out}")
 
 
 def resume_run(args: argparse.Namespace) -> dict[str, Any]:
@@ -206,6 +212,8 @@ def resume_run(args: argparse.Namespace) -> dict[str, Any]:
 
     config, np = read_config(resolve_tracking_uri(args.tracking_uri), args.resume)
     needs_spark = np >= 0 or is_table_name(config.data.table) or config.data.materialize is not None
+    if not needs_spark and (args.master or args.conf):
+        raise _unused_session(args, f"run {args.resume}, with its ranks on the driver,")
     spark = session_of(args, f"lakelens train --resume {args.resume}") if needs_spark else None
     result = resume(args.resume, tracking_uri=args.tracking_uri, spark=spark)
     return {**dataclasses.asdict(result), "tracking_uri": without_password(result.tracking_uri)}

@@ -254,15 +254,16 @@ def _ended(client: MlflowClient, run: RunReference) -> Iterator[RunReference]:
         client.set_terminated(run_id, "FINISHED")
 
 
-def steps_of(run: RunReference, metric: str) -> list[int]:
-    """Returns the steps that a run has a metric of.
+def steps_of(run: RunReference) -> set[int]:
+    """Returns the steps that a run has metrics of, those of its best checkpoint (`best_...`) left out.
 
     Raises:
         TrackingError: If the store refuses.
     """
-    with as_tracking_errors(run.tracking_uri, f"read {metric} of run {run.run_id}"):
-        history = open_client(run.tracking_uri).get_metric_history(run.run_id, metric)
-        return [int(point.step) for point in history]
+    with as_tracking_errors(run.tracking_uri, f"read the metrics of run {run.run_id}"):
+        client = open_client(run.tracking_uri)
+        names = [name for name in client.get_run(run.run_id).data.metrics if not name.startswith(("best_", "system/"))]
+        return {int(point.step) for name in names for point in client.get_metric_history(run.run_id, name)}
 
 
 def log_params(client: MlflowClient, run_id: str, params: Mapping[str, Any]) -> None:

@@ -19,6 +19,7 @@ from ...training.checkpoints.checkpoint import Checkpoint, last_checkpoint
 from ...training.experiment.begun_run import goal_tags
 from ...training.experiment.config_meaning import hyperparameters_of, retention_of
 from ...training.experiment.config_record import log_config
+from ...training.experiment.pruning import prune
 from ...training.experiment.run_folder import run_folder
 from ...training.experiment.starts import Start
 from ...training.segments.decisions import Decisions, Progress
@@ -26,7 +27,6 @@ from ...training.segments.job import TrainingJob
 from ...training.segments.training_state import TrainingState
 from ...training.segments.verdicts import records_in
 from .plan import PlannedTrial, SearchPlan
-from .retention import prune, while_running
 from .trial_state import COMPLETED, FAILED, INVALID, PAUSED, RUNNING, STOPPED, WAITING, TrialState
 
 logger = logging.getLogger(__name__)
@@ -120,7 +120,7 @@ class TrialRuns:
         planned = self._plan.trial(trial.hyperparameters)
         run = self._run_of(trial, planned)
         goal = planned.plan.config.goal
-        recorded = steps_of(run, goal.metric) if trial.number in self._used else []
+        recorded = steps_of(run) if trial.number in self._used else set()
         self._used.add(trial.number)
         with contextlib.ExitStack() as stack:
             folder = stack.enter_context(run_folder(self._plan.root, run))
@@ -166,12 +166,12 @@ class TrialRuns:
 
     def recover(self, trial: TrialState) -> None:
         """Writes what a kill has left to write into a trial's run, and tidies its folder, in the background."""
-        run, metric = self._runs[trial.number], self._plan.config.goal.metric
+        run = self._runs[trial.number]
 
         def work() -> None:
             with run_folder(self._plan.root, run) as folder:
                 if (folder / RECORDS_FILE).exists():
-                    with RunWriter(run, folder, steps_of(run, metric)) as writer:
+                    with RunWriter(run, folder, steps_of(run)) as writer:
                         writer.finish()
 
         self._later(trial.number, work)
@@ -183,14 +183,14 @@ class TrialRuns:
         if not at_the_end:
             if rules.save_experiment_best == 0:
                 return
-            rules = while_running(rules)
+            rules = rules.while_running()
         running = {trial.number for trial in trials if trial.state in (RUNNING, WAITING)} if not at_the_end else set()
-        prune(self.folders, running, rules, self._plan.config.goal)
+        prune(self.folders, rules, self._plan.config.goal, running=running)
 
     def _job(self, planned: PlannedTrial, run: RunReference, folder: Path) -> TrainingJob:
         job = planned.plan.job(run, folder)
         rungs = frozenset(planned.steps(length) for length in self._lengths)
-        return replace(job, validations=rungs, retention=while_running(job.retention), asks_to_count=True)
+        return replace(job, validations=rungs, asks_to_count=True)
 
     def _run_of(self, trial: TrialState, planned: PlannedTrial) -> RunReference:
         if trial.number not in self._runs:

@@ -218,32 +218,23 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
 
 
 def list_checkpoints(folder: str | Path) -> list[Checkpoint]:
-    """Opens every checkpoint in `folder`, the earliest in the training first; half-written ones are passed over."""
+    """Opens every checkpoint in `folder`, the earliest in the training first; damaged ones are passed over."""
     root = Path(folder)
-    if not root.is_dir():
-        return []
-    found = [
-        open_checkpoint(child)
-        for child in sorted(root.iterdir())
-        if (child / MANIFEST_FILE).is_file() and not is_partial(child)
-    ]
+    found = []
+    for child in sorted(root.iterdir()) if root.is_dir() else []:
+        if not (child / MANIFEST_FILE).is_file() or is_partial(child):
+            continue
+        try:
+            found.append(open_checkpoint(child))
+        except CheckpointError as error:
+            logger.warning("%s is passed over: %s", child, error)
     return sorted(found, key=_place)
 
 
 def last_checkpoint(folder: str | Path) -> Checkpoint | None:
     """Opens the checkpoint of `folder` that is the latest in the training; damaged ones are passed over."""
-    last: Checkpoint | None = None
-    root = Path(folder)
-    for child in sorted(root.iterdir()) if root.is_dir() else []:
-        if not (child / MANIFEST_FILE).is_file() or is_partial(child):
-            continue
-        try:
-            found = open_checkpoint(child)
-        except CheckpointError as error:
-            logger.warning("%s is passed over: %s", child, error)
-            continue
-        last = max((each for each in (last, found) if each is not None), key=_place)
-    return last
+    found = list_checkpoints(folder)
+    return found[-1] if found else None
 
 
 def _place(checkpoint: Checkpoint) -> tuple[int, int, str]:
@@ -267,18 +258,29 @@ def sweep(folder: str | Path) -> list[Path]:
 
 
 def copy_checkpoint(checkpoint: Checkpoint, folder: str | Path) -> Checkpoint:
-    """Copies a checkpoint into another folder, where it appears when it is complete and on disk."""
+    """Copies a checkpoint into another folder, where it appears when it is complete and on disk.
+
+    Raises:
+        CheckpointError: If the disk refuses; then nothing of the copy is left.
+    """
     root = Path(folder)
-    root.mkdir(parents=True, exist_ok=True)
     final = root / checkpoint.name
     partial = root / f".{checkpoint.name}.{secrets.token_hex(8)}.partial"
-    if not final.exists():
-        shutil.copytree(checkpoint.path, partial)
-        for file in partial.iterdir():
-            _sync(file)
-        _sync(partial)
-        partial.rename(final)
-        _sync(root)
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        if not final.exists():
+            shutil.copytree(checkpoint.path, partial)
+            for file in partial.iterdir():
+                _sync(file)
+            _sync(partial)
+            partial.rename(final)
+            _sync(root)
+    except OSError as error:  # shutil's Error is one
+        raise CheckpointError(
+            f"{checkpoint.path} cannot be copied to {root} ({error}); free space, or give another folder"
+        ) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
     return Checkpoint(final, checkpoint.digest, checkpoint.metadata)
 
 

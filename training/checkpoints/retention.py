@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...errors import InvalidArgumentError
 
@@ -44,6 +44,10 @@ class Retention:
         for field in ("save_experiment_best", "save_trial_best", "save_trial_latest"):
             if getattr(self, field) < 0:
                 raise InvalidArgumentError(f"{field} is {getattr(self, field)}; it must be 0 or more")
+
+    def while_running(self) -> Retention:
+        """Gives the rules of a trial that may be continued: its latest checkpoint always stays."""
+        return replace(self, save_trial_latest=max(1, self.save_trial_latest))
 
 
 def checkpoints_to_keep(

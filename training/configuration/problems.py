@@ -34,8 +34,9 @@ def _line(model: type[BaseModel], document: Document, found: dict[str, Any]) -> 
     if found["type"] == "extra_forbidden":
         rule = instead_of(path) or rule
     dotted = ".".join(str(part) for part in path)
-    if not dotted:  # keys that contradict each other: the rule names them
-        return rule
+    if not dotted:  # keys that contradict each other: the rule begins with one of them
+        place = document.place_of(tuple(rule.split()[0].split(".")))
+        return f"{place}, {rule}" if place else rule
     place = document.place_of(path)
     subject = f"{place}, {dotted}" if place else dotted
     if found["type"] == "missing" or rule == MISSING:

@@ -30,6 +30,8 @@ from ..segments.job import TrainingJob
 from ..segments.segment import SegmentOutcome
 from ..trials.entrypoint import EntryPoint
 from .begun_run import begun_run
+from .config_meaning import retention_of
+from .pruning import prune
 from .run_folder import run_folder
 from .starts import Start
 from .trial_driver import run_segment
@@ -77,11 +79,12 @@ class OpenTrial:
             CheckpointError: If the checkpoint is not the one that rank 0 has written.
             TrackingError: If the store did not take it; names the checkpoint.
         """
-        checkpoint = checkpoint_of(outcome, self.run)
+        checkpoint, config = checkpoint_of(outcome, self.run), self.plan.config
         by_epochs = self.job.schedule().counts_epochs
         best = outcome.best_epoch if by_epochs else None
         log_run_files(self.writer, self.job.task, self.folder, best, "epoch" if by_epochs else "step")
         record_outcome(self.writer, outcome, checkpoint, self.plan.entrypoint)
+        prune({0: self.folder}, retention_of(config.checkpoint_storage), config.goal, needed=[checkpoint.path])
         return checkpoint
 
 
@@ -121,7 +124,7 @@ def open_trial(
     else:
         opened = resumed_run(resolve_tracking_uri(plan.config.tracking.uri), resumes)
     with opened as run:
-        recorded = [] if resumes is None else steps_of(run, plan.config.goal.metric)
+        recorded = set() if resumes is None else steps_of(run)
         feed = plan.data.training
         # VACUUM stays off the version while it is read, and after that as long as the run that read it matters.
         in_use = pins.tracking(

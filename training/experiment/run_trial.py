@@ -35,9 +35,9 @@ class TrainResult(ReadableResult):
         tracking_uri: Its store.
         table: Path or URI of the table.
         version: The version that was read, also when a time, a pin or the latest was asked for.
-        checkpoint: Folder of the best checkpoint.
+        checkpoint: Folder of the best checkpoint, or of the last one where the config keeps no best one.
         digest: Its digest.
-        metrics: Metrics of its epoch, over all ranks.
+        metrics: Its metrics, over all ranks.
         best_epoch: Its epoch, from 1.
         epochs: Epochs that were trained.
         ranks: Number of ranks.

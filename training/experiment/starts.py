@@ -24,6 +24,7 @@ from ..checkpoints.checkpoint import Checkpoint, copy_checkpoint, last_checkpoin
 from ..checkpoints.references import ModelRef, resolve_model
 from ..configuration.experiment import ExperimentConfig
 from ..segments.training_state import TrainingState
+from .config_meaning import hyperparameters_of
 from .config_record import read_recorded
 from .run_folder import checkpoint_root
 
@@ -37,7 +38,7 @@ WARM_START_TAG = "lakelens.warm_start"
 WARM_START_DIGEST_TAG = "lakelens.warm_start_digest"
 _WARM_START_FOLDER = "warm-start"
 # What must stay as it was where a training goes on with its whole state.
-_KEPT = ("hyperparameters", "optimizations", "reproducibility")
+_KEPT = ("optimizations", "reproducibility", "global_batch_size")
 _KEPT_OF_DATA = ("train_split", "validation_split", "filters", "columns", "image_size", "class_names")
 
 
@@ -86,8 +87,15 @@ class Start:
         return {}
 
     def pinned(self, config: ExperimentConfig) -> ExperimentConfig:
-        """Gives a config whose `warm_start` stays the same model where an alias is moved: its run."""
-        if self.model is None or self.model.run_id is None or not self.model.uri.startswith("models:"):
+        """Gives a config whose `warm_start` stays the same model wherever and whenever it is read.
+
+        An alias may move, an experiment may find a better run, and a relative path is another one elsewhere.
+        """
+        if self.model is None or self.model.uri.startswith("runs:"):
+            return config
+        if self.model.tracking_uri is None:
+            return config.model_copy(update={"warm_start": str(self.model.path)})
+        if self.model.run_id is None:
             return config
         return config.model_copy(update={"warm_start": f"runs:/{self.model.run_id}"})
 
@@ -183,6 +191,9 @@ def _differences(run: Run, old: ExperimentConfig, new: ExperimentConfig, reads: 
         yield f"data.{key}", getattr(old.data, key), getattr(new.data, key)
     for key in _KEPT:
         yield key, getattr(old, key), getattr(new, key)
+    yield "hyperparameters", hyperparameters_of(old), hyperparameters_of(new)
+    # The best value so far is carried on, and compared with those that come.
+    yield "searcher.metric", *(f"{one.goal.metric} ({one.goal.mode})" for one in (old, new))
 
 
 def _require_the_same(run_id: str, values: Iterator[Any]) -> None:

@@ -114,7 +114,8 @@ def chosen(config: ExperimentConfig, spark: SessionSource | None) -> tuple[str, 
     if there >= slots:
         return "horovod_cluster", f"{there} slots of the Spark session's executors"
     gpus = len(list_driver_gpus()) if config.resources.use_gpu is not False else 0
-    if gpus >= slots and config.optimizations.aggregation_frequency == 1:
+    shares = config.global_batch_size % slots == 0 and config.optimizations.aggregation_frequency == 1
+    if gpus >= slots and shares:
         return "mirrored", f"{gpus} GPUs of this machine"
     lacking = f"a Spark session with {there} slots" if there else "no Spark session with executors"
     return "horovod_local", f"{slots} slots, {lacking} and {gpus} GPUs here"

@@ -190,10 +190,26 @@ def _end_in_probabilities(model: Mapping[str, Any]) -> bool | None:
         return None
     activation = last["config"].get("activation")
     name = activation.get("config") if isinstance(activation, dict) else activation
-    if name == "linear" and last["class_name"] == "Dense":
-        last["config"]["activation"] = "sigmoid" if last["config"]["units"] == 1 else "softmax"
+    units = last["config"].get("units", _units_before(model, last))
+    if name == "linear" and units is not None:
+        last["config"]["activation"] = "sigmoid" if units == 1 else "softmax"
         return True
     return True if name in _PROBABLE else None
+
+
+def _units_before(model: Mapping[str, Any], last: Mapping[str, Any]) -> int | None:
+    """Gives the units of a Dense layer right before the last one, an Activation that mixed precision ends with."""
+    layers = list(_flat(model))
+    before = layers[max(0, next(number for number, layer in enumerate(layers) if layer is last) - 1)]
+    return before["config"]["units"] if before["class_name"] == "Dense" else None
+
+
+def _flat(model: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    for layer in _layers(model):
+        if layer["class_name"] in _CONTAINERS:
+            yield from _flat(layer)
+        else:
+            yield layer
 
 
 def _user_objects(value: Any) -> Iterator[UserObject]:

@@ -135,7 +135,7 @@ class Decisions:
     def _wrote(self, name: str, step: int, metric: float | None) -> list[str]:
         self._checkpoints.append(CheckpointRecord(name, 0, step, metric))
         smaller = self._rules.goal.mode == "min"
-        kept = checkpoints_to_keep(self._checkpoints, self._rules.retention, smaller_is_better=smaller)
+        kept = checkpoints_to_keep(self._checkpoints, self._rules.retention.while_running(), smaller_is_better=smaller)
         removed = [record.name for record in self._checkpoints if record.name not in kept]
         self._checkpoints = [record for record in self._checkpoints if record.name in kept]
         return removed

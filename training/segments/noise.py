@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     import keras
     import tensorflow as tf
+
+    NoiseSource: TypeAlias = keras.layers.Layer | keras.random.SeedGenerator
 
 
 def rank_seed(seed: int, rank: int) -> int:
@@ -19,31 +21,31 @@ def rank_seed(seed: int, rank: int) -> int:
     return int.from_bytes(digest[:4], "big") >> 1
 
 
-def separate_noise(layers: Iterable[keras.layers.Layer], rank: int) -> None:
+def separate_noise(sources: Iterable[NoiseSource], rank: int) -> None:
     """Reseeds the random layers (dropout, augmentation) of models that every rank has built from one seed.
 
     Where a process has several devices, their copies are reseeded as those of so many ranks are.
 
     Args:
-        layers: Layers and models; what they hold is found.
+        sources: Layers, models and seed generators; what they hold is found.
         rank: This rank; nothing changes for the first copy on rank 0.
     """
-    for state in noise_states(layers):
+    for state in noise_states(sources):
         copies = copies_of(state)
         seed, drawn = (int(number) for number in copies[0].numpy())
         for number, copy in enumerate(copies):
             copy.assign([rank_seed(seed, rank * len(copies) + number), drawn])
 
 
-def renew_noise(layers: Iterable[keras.layers.Layer], rank: int, step: int) -> None:
+def renew_noise(sources: Iterable[NoiseSource], rank: int, step: int) -> None:
     """Reseeds random layers with seeds that no rank has used before a step: where the number of ranks has changed.
 
     Args:
-        layers: Layers and models.
+        sources: Layers, models and seed generators.
         rank: This rank.
         step: The step that training goes on after; above 0.
     """
-    for state in noise_states(layers):
+    for state in noise_states(sources):
         for copy in copies_of(state):
             seed, _ = (int(number) for number in copy.numpy())
             copy.assign([rank_seed(rank_seed(seed, step), rank), 0])
@@ -55,14 +57,18 @@ def copies_of(variable: keras.Variable) -> list[tf.Variable]:
     return list(getattr(held, "values", [held]))
 
 
-def noise_states(layers: Iterable[keras.layers.Layer]) -> list[keras.Variable]:
-    """Finds the states of seed generators, each once, in the order of the layers.
+def noise_states(sources: Iterable[NoiseSource]) -> list[keras.Variable]:
+    """Finds the states of seed generators, each once, in the order of the sources.
 
     Keras counts them among a layer's variables, and not among its weights.
     """
-    return list({id(state): state for layer in layers for state in _noise_states(layer)}.values())
+    return list({id(state): state for source in sources for state in _noise_states(source)}.values())
 
 
-def _noise_states(layer: keras.layers.Layer) -> list[keras.Variable]:
-    weights = {id(weight) for weight in layer.weights}
-    return [variable for variable in layer.variables if id(variable) not in weights]
+def _noise_states(source: NoiseSource) -> list[keras.Variable]:
+    import keras
+
+    if isinstance(source, keras.random.SeedGenerator):
+        return [source.state]
+    weights = {id(weight) for weight in source.weights}
+    return [variable for variable in source.variables if id(variable) not in weights]

@@ -26,6 +26,7 @@ from .replicas import Replicas
 if TYPE_CHECKING:
     from ..checkpoints.checkpoint import Checkpoint
     from .epoch_end import Validation
+    from .noise import NoiseSource
     from .training_state import TrainingState
 
 # Validation images of one rank are kept decoded up to here; more are decoded again each epoch.
@@ -47,7 +48,7 @@ class PreparedRank:
         described: On rank 0 what the task says of the model's output.
         replicas: The devices of this process.
         learning_rate: Scales and raises the optimizer's learning rate.
-        noisy: The model, and layers outside it that draw noise.
+        noisy: The model, and layers and seed generators outside it that draw noise.
         callbacks: The Trial's.
         training: Batches from the state's place on.
         feeds: Whether these are the job's feed, rather than a dataset of the user's own.
@@ -82,7 +83,7 @@ class PreparedRank:
             check_model(self.model, self.context)
             self.callbacks = list(self.trial.keras_callbacks() or [])
         self.described = job.task.describe_output(self.model, (*job.image_size, 3)) if rank == 0 else {}
-        self.noisy = [self.model, *_layers_of(self.trial)]
+        self.noisy = [self.model, *_noise_sources_of(self.trial)]
         # From here on a seed is one of noise: what all ranks must have alike has been built.
         separate_noise(self.noisy, rank)
         if rank > 0:
@@ -210,9 +211,10 @@ def _keras_trial(job: TrainingJob, context: TrialContext) -> KerasTrial:
     return kind(context)
 
 
-def _layers_of(trial: KerasTrial) -> list[keras.layers.Layer]:
-    """Finds the layers that a Trial holds outside its model, such as those that `preprocess` augments with."""
-    return [value for value in vars(trial).values() if isinstance(value, keras.layers.Layer)]
+def _noise_sources_of(trial: KerasTrial) -> list[NoiseSource]:
+    """Finds what a Trial holds outside its model, also in lists and dicts, such as layers that `preprocess` uses."""
+    kinds = (keras.layers.Layer, keras.random.SeedGenerator)
+    return [value for value in keras.tree.flatten(list(vars(trial).values())) if isinstance(value, kinds)]
 
 
 def share_cores(local_size: int) -> None:

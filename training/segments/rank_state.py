@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     import numpy as np
     import tensorflow as tf
 
+    from .noise import NoiseSource
     from .plain_values import Arrays
 
 # What Keras gives a callback anew in each process; it turns the sign of `min_delta` at the first epoch's end.
 _OF_KERAS = frozenset({"_model", "model", "params", "validation_data", "min_delta"})
-_STATISTIC = "statistic/"
 _ADDED_UP = "added_up/"
 
 
@@ -43,7 +43,7 @@ class RankState:
 
 def capture(
     model: keras.Model,
-    layers: Sequence[keras.layers.Layer],
+    noisy: Sequence[NoiseSource],
     callbacks: Sequence[keras.callbacks.Callback],
     inside: bool,
 ) -> RankState:
@@ -51,7 +51,7 @@ def capture(
 
     Args:
         model: The model in training.
-        layers: It, and layers outside it that draw noise.
+        noisy: It, and layers and seed generators outside it that draw noise.
         callbacks: All of them, in order.
         inside: Whether an epoch is under way; its metrics, and statistics that no gradient trains, are taken too.
             Gradients that have led to no update yet are taken wherever there are some.
@@ -60,7 +60,7 @@ def capture(
     values = {
         "python": encode(random.getstate(), arrays, "python"),
         "numpy": encode(_numpy_state(), {}, "numpy"),
-        "noise": [[int(number) for number in copy.numpy()] for copy in _noise(layers)],
+        "noise": [[int(number) for number in copy.numpy()] for copy in _noise(noisy)],
         "callbacks": [
             {"class": type(each).__name__, "values": encode_attributes(each, arrays, f"callback/{number}", _OF_KERAS)}
             for number, each in enumerate(callbacks)
@@ -75,19 +75,22 @@ def capture(
     return RankState(values, arrays)
 
 
-def restore_variables(
-    state: RankState, model: keras.Model, layers: Sequence[keras.layers.Layer], *, inside: bool
-) -> None:
+def restore_variables(state: RankState, model: keras.Model, noisy: Sequence[NoiseSource], *, inside: bool) -> None:
     """Puts noise and, inside an epoch, metrics and statistics back into a model that was built as the one before."""
-    for variable, numbers in zip(_noise(layers), state.values["noise"], strict=True):
+    for variable, numbers in zip(_noise(noisy), state.values["noise"], strict=True):
         variable.assign(numbers)
     if inside:
-        for name, variable in _running(model).items():
-            if name in state.arrays:  # else it is as the model's file has it
-                variable.assign(state.arrays[name])
+        restore_running(state, model)
     for number, variable in enumerate(_added_up(model)):
         if f"{_ADDED_UP}{number}" in state.arrays:
             variable.assign(state.arrays[f"{_ADDED_UP}{number}"])
+
+
+def restore_running(state: RankState, model: keras.Model) -> None:
+    """Puts this rank's own metrics and statistics of an epoch under way back."""
+    for name, variable in _running(model).items():
+        if name in state.arrays:  # else it is as the model's file has it
+            variable.assign(state.arrays[name])
 
 
 def restore_process(state: RankState, callbacks: Sequence[keras.callbacks.Callback]) -> None:
@@ -112,7 +115,7 @@ def restore_callbacks(state: RankState, callbacks: Sequence[keras.callbacks.Call
 def gather(state: RankState, rank: int) -> list[RankState]:
     """Collects the states of all ranks on rank 0; every rank calls it.
 
-    Arrays that are equal to rank 0's do not travel, and its statistics are left out: the model's file has them.
+    Arrays that are equal to rank 0's do not travel.
 
     Returns:
         On rank 0 a state for each rank; elsewhere none.
@@ -120,19 +123,14 @@ def gather(state: RankState, rank: int) -> list[RankState]:
     from .. import distributed as world
 
     if world.size() == 1:
-        return [_without_statistics(state)]
+        return [state]
     mine = {name: hashlib.sha256(array.tobytes()).hexdigest() for name, array in state.arrays.items()}
     first = world.broadcast_object(mine, 0, name="lakelens.state.digests")
     other = {} if rank == 0 else {name: state.arrays[name] for name in mine if mine[name] != first.get(name)}
     gathered = world.allgather_object((state.values, other), name="lakelens.state")
     if rank > 0:
         return []
-    return [_without_statistics(state), *(RankState(values, arrays) for values, arrays in gathered[1:])]
-
-
-def _without_statistics(state: RankState) -> RankState:
-    kept = {name: array for name, array in state.arrays.items() if not name.startswith(_STATISTIC)}
-    return RankState(state.values, kept)
+    return [state, *(RankState(values, arrays) for values, arrays in gathered[1:])]
 
 
 def of_rank(states: Sequence[RankState], rank: int) -> RankState:
@@ -151,14 +149,14 @@ def statistics_of(model: keras.Model) -> list[keras.Variable]:
     return [v for v in {id(v): v for v in variables}.values() if tf.as_dtype(v.dtype).is_floating]
 
 
-def _noise(layers: Sequence[keras.layers.Layer]) -> list[tf.Variable]:
-    return [copy for state in noise_states(layers) for copy in copies_of(state)]
+def _noise(noisy: Sequence[NoiseSource]) -> list[tf.Variable]:
+    return [copy for state in noise_states(noisy) for copy in copies_of(state)]
 
 
 def _running(model: keras.Model) -> dict[str, tf.Variable]:
     """Finds what an epoch in progress has changed on this rank's devices alone, by the name of its array."""
     found = {}
-    kinds = {_STATISTIC: statistics_of(model), "metric/": model.metrics_variables}
+    kinds = {"statistic/": statistics_of(model), "metric/": model.metrics_variables}
     for kind, variables in kinds.items():
         for number, variable in enumerate(variables):
             first, *others = copies_of(variable)

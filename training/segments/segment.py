@@ -38,8 +38,8 @@ class SegmentOutcome:
         last: Folder of the checkpoint of that step; "" if none was worth keeping.
         checkpoint: Folder of the best checkpoint; "" if it is not kept.
         digest: Its digest.
-        best_epoch: Its epoch, from 1; 0 if no validation gave a number.
-        metrics: That validation's metrics.
+        best_epoch: Its epoch, from 1, or that of `last` if it is not kept; 0 if no validation gave a number.
+        metrics: The metrics of that checkpoint; none where the last one was written between validations.
         epochs: Epochs that were trained; one in progress counts.
         ranks: Number of ranks.
         failure: Name and message of an error of lakelens; then nothing else counts.
@@ -146,9 +146,10 @@ def _train(
                 "lower the learning rate, or look at the labels and the loss",
             )
         )
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {"best_epoch": progress.best_epoch, "metrics": progress.best_metrics}
     if prepared.rank == 0:
-        found = _best(job, progress) | {"last": str(loop.last.path) if loop.last is not None else ""}
+        found |= _best(job, progress) or _as_last(loop.last)
+        found["last"] = str(loop.last.path) if loop.last is not None else ""
         log_to_driver(_summary(job, progress, reason, epochs))
     ended = reason == "stopped" or (reason == "completed" and loop.step == job.schedule().length)
     if ended and _counts_wanted(prepared):
@@ -156,8 +157,6 @@ def _train(
     return SegmentOutcome(
         reason=reason,
         step=loop.step,
-        best_epoch=progress.best_epoch,
-        metrics=progress.best_metrics,
         epochs=epochs,
         ranks=prepared.size,
         **found,
@@ -180,6 +179,14 @@ def _best(job: TrainingJob, progress: Progress) -> dict[str, str]:
         if kept.metadata.get("step") == progress.best_step:
             return {"checkpoint": str(kept.path), "digest": kept.digest}
     return {}
+
+
+def _as_last(last: Checkpoint | None) -> dict[str, Any]:
+    """Gives epoch and metrics of the last checkpoint, which stands for the best one where that is not kept."""
+    if last is None:
+        return {}
+    metrics = {name: float(value) for name, value in last.metadata["metrics"].items()}
+    return {"best_epoch": int(last.metadata["epoch"]), "metrics": metrics}
 
 
 def _summary(job: TrainingJob, progress: Progress, reason: Reason, epochs: int) -> str:

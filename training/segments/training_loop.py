@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import tensorflow as tf
 
-from ...errors import FeedError
+from ...errors import CheckpointError, FeedError
 from ...tracking.run_records import RecordFile, RunRecord
 from .. import distributed as world
 from ..checkpoints.checkpoint import Checkpoint, list_checkpoints, remove_checkpoint, save_checkpoint
@@ -20,7 +20,16 @@ from .checks import cause_in_graph
 from .decisions import Answer, Progress
 from .epoch_end import Pulse, Report, TrainingMetrics, average_statistics
 from .prepared_rank import PreparedRank
-from .rank_state import capture, gather, of_rank, restore_callbacks, restore_process, restore_variables
+from .rank_state import (
+    RankState,
+    capture,
+    gather,
+    of_rank,
+    restore_callbacks,
+    restore_process,
+    restore_running,
+    restore_variables,
+)
 from .training_state import TrainingState
 from .verdicts import Verdicts
 
@@ -53,7 +62,7 @@ class TrainingLoop:
         self._model, self._rank, self._job = prepared.model, prepared.rank, prepared.job
         self._schedule = schedule = prepared.job.schedule()
         self._until = min(until or schedule.length, schedule.length)
-        self.step = state.step if state is not None else 0
+        self.step = self._first = state.step if state is not None else 0
         self.last = checkpoint
         feed = self._job.training_feed
         self._metrics = TrainingMetrics(self._model, feed.rows if prepared.feeds else None, self._job.batch_size)
@@ -127,7 +136,13 @@ class TrainingLoop:
         if self.progress.best is None or self.progress.best_step == self.step:
             return
         if self._rank == 0:
-            best = next(c for c in list_checkpoints(self._job.folder) if c.metadata["step"] == self.progress.best_step)
+            kept = list_checkpoints(self._job.folder)
+            best = next((each for each in kept if each.metadata["step"] == self.progress.best_step), None)
+            if best is None:
+                raise CheckpointError(
+                    f"{self._job.folder} has no whole checkpoint of step {self.progress.best_step}, the best, whose "
+                    "weights early_stopping.restore_best_weights wants back"
+                )
             load_weights(self._model, best.model_path)
             log_to_driver(f"the model has the weights of its best validation again, after step {best.metadata['step']}")
         world.broadcast_variables(list(self._model.weights), 0)
@@ -175,6 +190,12 @@ class TrainingLoop:
         count = int(given.cardinality())
         return self._prepared.replicas.shared(given.skip(self.step % count if count > 0 else self.step))
 
+    def _epoch_from(self, place: int) -> Any:
+        """Gives a dataset that holds one epoch from a step of the epoch on, where its end told that it is one."""
+        if place == 0:
+            return self._dataset
+        return self._prepared.replicas.shared(self._prepared.training.skip(place))
+
     def _train_step(self) -> Reason | None:
         place = self.step % self._schedule.steps_per_epoch
         if place == 0:
@@ -200,12 +221,12 @@ class TrainingLoop:
             try:
                 logs = self._model.train_function(iter((self._next_batch(),)))
             except (StopIteration, tf.errors.OutOfRangeError):
-                if place > 0:
+                if place > 0 and self.step != self._first:
                     raise FeedError(
                         f"build_training_dataset gave {place} batches of an epoch of {self._schedule.steps_per_epoch}; "
                         "every rank must give context.training_feed.steps_per_epoch(batch_size, size) of them"
                     ) from None
-                self._batches = iter(self._dataset)  # a dataset of the user's own that holds one epoch
+                self._batches = iter(self._epoch_from(place))  # a dataset of the user's own that holds one epoch
                 logs = self._model.train_function(iter((self._next_batch(),)))
         except tf.errors.OpError as error:
             cause = cause_in_graph(error, feed, self._job.task)
@@ -273,8 +294,13 @@ class TrainingLoop:
         inside = not self._schedule.ends_epoch(self.step)
         own = capture(self._model, self._prepared.noisy, self._callbacks.callbacks, inside=inside)
         ranks = gather(own, self._rank)
-        if self._rank > 0:
-            return
+        if inside:  # whoever reads the model alone gets what all ranks have seen; each goes on with its own
+            average_statistics(self._model)
+        if self._rank == 0:
+            self._save(metrics, ranks, stopped=stopped, inside=inside)
+        restore_running(own, self._model)
+
+    def _save(self, metrics: Mapping[str, float], ranks: list[RankState], *, stopped: bool, inside: bool) -> None:
         job, step = self._job, self.step
         state = TrainingState(
             step=step,

@@ -1,32 +1,34 @@
-"""Which checkpoints a search keeps: the rules of its trials, and the best over all trials."""
+"""Removes the checkpoints of ended trials that no rule keeps."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from ...errors import CheckpointError
-from ...training.checkpoints.checkpoint import Checkpoint, remove_checkpoint
-from ...training.checkpoints.manifests import is_partial, read_manifest
-from ...training.checkpoints.retention import CheckpointRecord, Retention, checkpoints_to_keep
-from ...training.trials.metrics import Goal
+from ..checkpoints.checkpoint import Checkpoint, remove_checkpoint
+from ..checkpoints.manifests import is_partial, read_manifest
+from ..checkpoints.retention import CheckpointRecord, Retention, checkpoints_to_keep
+from ..trials.metrics import Goal
 
 
-def while_running(rules: Retention) -> Retention:
-    """Gives the rules of a trial that may be continued: its latest checkpoint always stays."""
-    return replace(rules, save_trial_latest=max(1, rules.save_trial_latest))
-
-
-def prune(folders: Mapping[int, Path], running: Collection[int], rules: Retention, goal: Goal) -> list[Path]:
+def prune(
+    folders: Mapping[int, Path],
+    rules: Retention,
+    goal: Goal,
+    *,
+    running: Collection[int] = (),
+    needed: Collection[Path] = (),
+) -> list[Path]:
     """Removes the checkpoints that no rule keeps.
 
     Args:
         folders: The folder of each trial, by its number.
-        running: Trials that hold slots; their checkpoints stay.
         rules: The rules.
         goal: The metric that decides, and its direction.
+        running: Trials that hold slots; their checkpoints stay.
+        needed: Checkpoints that stay whatever the rules say.
 
     Returns:
         What was removed.
@@ -35,6 +37,7 @@ def prune(folders: Mapping[int, Path], running: Collection[int], rules: Retentio
     records = [_record(name, trial, path, goal) for name, (trial, path) in found.items()]
     kept = checkpoints_to_keep(records, rules, smaller_is_better=goal.mode == "min")
     removed = [path for name, (trial, path) in found.items() if name not in kept and trial not in running]
+    removed = [path for path in removed if path not in needed]
     for path in removed:
         with contextlib.suppress(FileNotFoundError):
             remove_checkpoint(Checkpoint(path, "", {}))
