@@ -15,6 +15,8 @@ import pytest
 from lakelens.errors import CheckpointError, CheckpointNotFoundError, InvalidArgumentError, UsageError
 from lakelens.training.checkpoints.checkpoint import (
     Checkpoint,
+    copy_checkpoint,
+    last_checkpoint,
     list_checkpoints,
     open_checkpoint,
     remove_checkpoint,
@@ -55,6 +57,13 @@ def test_a_copy_has_the_digest_of_its_original(tmp_path):
     copy.parent.mkdir()
     written.path.rename(copy)
     assert open_checkpoint(copy).digest == written.digest
+
+
+def test_a_copy_that_the_disk_refuses_is_an_error_that_names_both_places(tmp_path):
+    checkpoint = write(tmp_path / "a")
+    (tmp_path / "file").touch()
+    with pytest.raises(CheckpointError, match=rf"{checkpoint.path} cannot be copied to {tmp_path}/file"):
+        copy_checkpoint(checkpoint, tmp_path / "file")
 
 
 def test_the_digest_depends_on_weights_and_on_metadata(tmp_path):
@@ -238,6 +247,14 @@ def test_checkpoints_are_listed_by_epoch(tmp_path):
         write(tmp_path, epoch=epoch)
     assert [checkpoint.metadata["epoch"] for checkpoint in list_checkpoints(tmp_path)] == [1, 2, 10]
     assert list_checkpoints(tmp_path / "absent") == []
+
+
+def test_damaged_checkpoints_are_passed_over_with_a_warning(tmp_path, caplog):
+    whole, damaged = (write(tmp_path, epoch=epoch, step=epoch) for epoch in (1, 2))
+    damaged.model_path.write_bytes(b"")
+    assert [checkpoint.name for checkpoint in list_checkpoints(tmp_path)] == [whole.name]
+    assert last_checkpoint(tmp_path) == open_checkpoint(whole.path)
+    assert f"{damaged.path} is passed over" in caplog.text
 
 
 def test_a_removed_checkpoint_is_gone_and_leaves_no_folder(tmp_path):

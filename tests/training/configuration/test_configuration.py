@@ -204,6 +204,11 @@ def test_every_problem_of_a_file_has_its_line(tmp_path: Path) -> None:
         "  line 5, searcher.max_lenght: is not a key here; did you mean max_length?",
         "  --set max_restarts, max_restarts is -1: must be at least 0",
     ]
+    path = write(
+        tmp_path, "data: {table: t}\nmin_validation_period: {epochs: 3}\nsearcher: {max_length: {epochs: 2}}\n"
+    )
+    with pytest.raises(ConfigurationError, match=r"line 2, min_validation_period \(3 epochs\) is longer than searcher"):
+        ExperimentConfig.read(path)
 
 
 @pytest.mark.parametrize(

@@ -329,7 +329,8 @@ WITH_NOISE = """
             images = next(iter(self.trial.context.training_feed.as_dataset(16, 0, 1)))[0]
             self.seen = {"weights": [float(tf.reduce_sum(weight)) for weight in self.model.trainable_weights]}
             self.seen["dropped"] = self.model.get_layer("dropped")(tf.ones((1, 50)), training=True).numpy().tolist()
-            self.seen["shifted"] = self.trial.shift(images[:1], training=True).numpy().sum(axis=(1, 3)).tolist()
+            self.seen["shifted"] = self.trial.shifts[0](images[:1], training=True).numpy().sum(axis=(1, 3)).tolist()
+            self.seen["drawn"] = keras.random.uniform((3,), seed=self.trial.seeds["of lines"]).numpy().tolist()
 
         def on_epoch_end(self, epoch, logs=None):
             context = self.trial.context
@@ -338,7 +339,8 @@ WITH_NOISE = """
 
     class WithNoise(Tiny):
         def build_model(self):
-            self.shift = keras.layers.RandomTranslation(0.4, 0.4, fill_mode="constant", seed=self.context.seed)
+            self.shifts = [keras.layers.RandomTranslation(0.4, 0.4, fill_mode="constant", seed=self.context.seed)]
+            self.seeds = {"of lines": keras.random.SeedGenerator(self.context.seed)}
             model = keras.Sequential([
                 keras.Input((*self.context.image_size, 3)),
                 keras.layers.BatchNormalization(name="norm"),
@@ -397,6 +399,7 @@ def test_ranks_begin_with_the_same_weights_and_draw_noise_of_their_own(noisy):
     assert first["weights"] == second["weights"]
     assert first["dropped"] != second["dropped"]
     assert first["shifted"] != second["shifted"]
+    assert first["drawn"] != second["drawn"]
     assert noisy.drawn[0] != noisy.drawn[1]
 
 

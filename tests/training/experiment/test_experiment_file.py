@@ -25,6 +25,7 @@ TINY = """
     import os
     import signal
     import time
+    from pathlib import Path
 
     import keras
     from lakelens.training.rank import process_context
@@ -32,7 +33,9 @@ TINY = """
 
     class Interrupt(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
-            if str(int(self.model.optimizer.iterations)) == os.environ.get("INTERRUPT_AT"):
+            once = Path(os.environ.get("ONCE", "/nowhere"))
+            if str(int(self.model.optimizer.iterations)) == os.environ.get("INTERRUPT_AT") and not once.exists():
+                once.touch()
                 os.kill(int(os.environ["DRIVER"]), signal.SIGINT)
                 while not process_context.told().get("pause"):
                     time.sleep(0.01)
@@ -121,12 +124,17 @@ def test_an_experiment_file_trains_by_batches_and_keeps_and_registers_what_it_sa
 
 @pytest.mark.tensorflow
 def test_an_interrupted_training_pauses_and_is_resumed_in_the_same_run(keys, tmp_path, capsys):
-    config = config_of(keys, resources={"env": {"INTERRUPT_AT": "7", "DRIVER": str(os.getpid())}})
+    storage = keys["checkpoint_storage"] | {"save_trial_latest": 0}
+    env = {"INTERRUPT_AT": "7", "DRIVER": str(os.getpid()), "ONCE": str(tmp_path / "once")}
+    config = config_of(keys, resources={"env": env}, checkpoint_storage=storage)
     with pytest.raises(TrainingPaused, match=r"has paused after step 7 of 15; lakelens train --resume \w+ goes on"):
         train(config)
     (folder,) = (tmp_path / "checkpoints").iterdir()
     client = open_client(keys["tracking"]["uri"])
     assert client.get_run(folder.name).info.status == "KILLED"
+    before, paused = list_checkpoints(folder)
+    assert (before.metadata["step"], paused.metadata["step"]) == (5, 7)
+    paused.model_path.write_bytes(b"damaged")  # so it goes on from step 5, and what is recorded of step 6 stays
     resume = ["train", "--resume", folder.name, "--tracking-uri", keys["tracking"]["uri"]]
     assert main(resume) == 0
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
@@ -136,6 +144,8 @@ def test_an_interrupted_training_pauses_and_is_resumed_in_the_same_run(keys, tmp
     assert "lakelens.failure" not in run.data.tags
     history = client.get_metric_history(folder.name, "val_loss")
     assert [point.step for point in history] == [5, 10, 15]
+    assert sorted(point.step for point in client.get_metric_history(folder.name, "loss")) == [5, 6, 10, 12, 15]
+    assert [str(path) for path in folder.glob("*-*")] == [result["checkpoint"]]
     assert main(resume) == 2
     assert f"run {folder.name} is FINISHED" in capsys.readouterr().err
 
@@ -209,3 +219,5 @@ def test_arguments_beside_an_experiment_are_refused(keys, tmp_path, capsys):
     assert main(["train", str(file), "--epochs", "3"]) == 2
     assert "--epochs beside" in capsys.readouterr().err
     assert main(["train", "some/table", "--dry-run"]) == 2
+    assert main(["train", str(file), "--set", "resources.strategy=single", "--master", "local[2]"]) == 2
+    assert "--master local[2]: no Spark for resources.strategy single; leave it out" in capsys.readouterr().err

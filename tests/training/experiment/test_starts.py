@@ -14,8 +14,11 @@ from segment_jobs import EXACT, NOISY, assert_equal_to_the_bit
 from lakelens.errors import CheckpointError, ConfigurationError, ModelNotFoundError
 from lakelens.tracking.runs import open_client, register_model
 from lakelens.training.checkpoints.checkpoint import Checkpoint, last_checkpoint, open_checkpoint
+from lakelens.training.checkpoints.references import ModelRef
+from lakelens.training.configuration.experiment import ExperimentConfig
 from lakelens.training.experiment.config_record import read_config
 from lakelens.training.experiment.run_trial import TrainResult
+from lakelens.training.experiment.starts import Start
 from lakelens.training.experiment.train import train
 
 Keys = dict[str, Any]
@@ -82,7 +85,15 @@ def longer(**changes: Any) -> Keys:
         ),
         (
             longer(hyperparameters={"global_batch_size": 8}),
-            "hyperparameters is .*8.* and was .*16.*leave the key as it",
+            "global_batch_size is 8 and was 16.*leave the key as it",
+        ),
+        (
+            longer(hyperparameters={"global_batch_size": 16, "learning_rate": 0.1}),
+            "hyperparameters is {'learning_rate': 0.1} and was {} in",
+        ),
+        (
+            {"searcher": {"max_length": {"epochs": 3}, "metric": "val_accuracy"}},
+            r"searcher.metric is val_accuracy \(max\) and was val_loss \(min\)",
         ),
         (
             longer(reproducibility={"experiment_seed": 5}),
@@ -153,6 +164,23 @@ def test_a_warm_start_without_a_layer_that_fits_is_refused(keys, finished, tmp_p
     other = {"entrypoint": f"{tmp_path / 'other.py'}:Noisy", "warm_start": finished.checkpoint}
     with pytest.raises(CheckpointError, match=r"none of its layers \(conv2d, .* \(other, norm, head\)"):
         train(keys | other)
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("named", "store", "recorded"),
+    [
+        ("models:/starts@champion", "sqlite:///s.db", "runs:/r1"),
+        ("experiment:starts", "sqlite:///s.db", "runs:/r1"),
+        ("search:r1", "sqlite:///s.db", "runs:/r1"),
+        ("runs:/r1/other", "sqlite:///s.db", "runs:/r1/other"),
+        ("checkpoints/epoch-0001", None, "/here/checkpoints/epoch-0001"),
+    ],
+)
+def test_a_warm_start_is_recorded_so_that_it_stays_the_same_model(keys, named, store, recorded):
+    model = ModelRef(named, Path("/here/checkpoints/epoch-0001"), "digest", "r1", {}, store)
+    config = ExperimentConfig.read(keys | {"warm_start": named})
+    assert Start(model=model).pinned(config).warm_start == recorded
 
 
 @pytest.mark.unit

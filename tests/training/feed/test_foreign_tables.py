@@ -16,7 +16,8 @@ from foreign_tables import CASES, ForeignTable, build_all, write
 from lakelens import DeltaFeed, ImageTable, materialize
 from lakelens.errors import CopyError, UnsupportedTableFeatureError
 from lakelens.etl.log.snapshot import VersionIdentity, identify
-from lakelens.training.configuration.experiment import Data
+from lakelens.training.configuration.experiment import Data, ExperimentConfig, Searcher
+from lakelens.training.experiment.dry_run import plan_of
 from lakelens.training.experiment.trial_data import TrialData
 from lakelens.training.feed.copies import copies, find_copy, remove_copy
 
@@ -160,12 +161,17 @@ def test_a_training_opens_its_session_for_a_copy_and_only_to_make_it(spark, tmp_
     try:
         with pytest.raises(UnsupportedTableFeatureError, match=r"no Spark session that could make one: .* --master"):
             TrialData.open(data, 0)
+        config = ExperimentConfig(data=data, searcher=Searcher(metric="loss"))
+        with pytest.raises(UnsupportedTableFeatureError, match="the training makes one, a dry run does not"):
+            plan_of(config, open_session)
+        assert opened == []
         assert TrialData.open(data, 0, spark=open_session).training.rows == 6
         assert TrialData.open(data, 0, spark=open_session).training.rows == 6
     finally:
         type(spark)._instantiatedSession = spark
         spark._jvm.SparkSession.setActiveSession(spark._jsparkSession)
     assert opened == [spark]
+    assert plan_of(config)["rows"] == {"all": 6}
 
 
 def test_copies_stay_within_their_limit_and_can_be_removed(spark, tables, folder):

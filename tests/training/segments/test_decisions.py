@@ -78,6 +78,15 @@ def test_a_checkpoint_is_removed_only_when_the_one_that_takes_its_place_is_whole
     assert removed == [[], [], ["b"], ["a", "paused"]]
 
 
+def test_what_a_trial_goes_on_from_stays_until_its_successor_is_whole_though_no_rule_keeps_it():
+    decisions = Decisions(Rules(LOSS, retention=Retention(0, 1, 0)))
+    removed = [
+        decisions.answer({"checkpoint": {"name": name, "step": step, "metric": metric}})["remove"]
+        for step, (name, metric) in enumerate([("best", 0.5), ("paused", None), ("next", 0.7)])
+    ]
+    assert removed == [[], [], ["paused"]]
+
+
 def test_decisions_that_go_on_from_their_progress_are_those_of_an_uninterrupted_trial():
     rules, values = Rules(LOSS, patience=3, min_delta=0.1), [1.0, 0.95, 0.7, 0.65, math.inf, 0.62, 0.5]
     whole = answers(rules, values)

@@ -246,6 +246,30 @@ def test_a_trial_may_bring_its_own_datasets(rank, usual):
         assert own[name] == pytest.approx(usual.metrics[name], rel=1e-5)
 
 
+def test_a_dataset_that_does_not_tell_its_length_goes_on_within_an_epoch(rank, tmp_path):
+    class Filtered(Tiny):
+        def build_training_dataset(self):
+            given = self.context.training_feed.as_dataset(self.context.batch_size, 0, 1)
+            return given.filter(lambda *_: True)
+
+    # An epoch has 6 steps; step 8 lies in the second one.
+    whole = rank(Filtered, checkpoint_period=8, retention=Retention(0, 9, 9))
+    start = next(each for each in list_checkpoints(tmp_path) if each.metadata["step"] == 8)
+    resumed = rank(Filtered, start=start)
+    resumed.raise_failure()
+    assert resumed.metrics == pytest.approx(whole.metrics, rel=1e-5)
+
+
+def test_where_the_best_one_is_not_kept_the_outcome_tells_of_the_last(rank):
+    # The model before the first step is the best one.
+    outcome = rank(initial_validation=True, checkpoint_policy="none", hyperparameters={"learning_rate": 1e4})
+    outcome.raise_failure()
+    told = open_checkpoint(outcome.last).metadata
+    assert (outcome.checkpoint, outcome.best_epoch, told["step"]) == ("", 2, 12)
+    # NaN is kept as its name.
+    assert outcome.metrics == pytest.approx({n: float(v) for n, v in told["metrics"].items()}, nan_ok=True)
+
+
 # --- what is refused before the first step -------------------------------------------------------------------------
 
 

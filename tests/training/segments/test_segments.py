@@ -7,11 +7,14 @@ import shutil
 import textwrap
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 from segment_jobs import EPOCHS, NOISY, STEPS, Place, assert_equal_to_the_bit, history, in_a_new_process, place_in
 
 from lakelens.training.checkpoints.checkpoint import Checkpoint, open_checkpoint
+from lakelens.training.segments.rank_state import of_rank
 from lakelens.training.segments.segment import SegmentOutcome, train_segment
+from lakelens.training.segments.training_state import TrainingState
 from lakelens.training.trials.entrypoint import EntryPoint
 
 
@@ -80,11 +83,23 @@ def test_ranks_that_pause_and_later_fail_are_those_of_one_training_to_the_bit(pl
     paused = in_a_new_process(cut, ranks=ranks, INTERRUPT_AT=str(STEPS + 3), DRIVER=str(os.getpid()))
     assert paused.reason == "paused"
     assert STEPS + 3 <= paused.step <= 2 * STEPS  # ranks agree every half second, and at the end of an epoch
+    assert_averaged(open_checkpoint(paused.last))
     once = place.folder / f"one of {ranks} killed"
     outcome = in_a_new_process(cut, paused.last, ranks=ranks, restarts=1, KILL_AT="22", KILL_ONCE=str(once))
     assert once.exists()
     assert history(cut) == history(job)
     assert_equal_to_the_bit(open_checkpoint(outcome.last), open_checkpoint(uninterrupted.last))
+
+
+def assert_averaged(checkpoint: Checkpoint) -> None:
+    """Checks that the model alone has the statistics of all ranks, and each rank its own to go on with."""
+    ranks = TrainingState.of(checkpoint).ranks
+    own = [of_rank(ranks, rank).arrays.get("statistic/0") for rank in range(len(ranks))]
+    if own[0] is None:  # at the end of an epoch they are the same
+        return
+    assert not np.array_equal(own[0], own[1])
+    (norm,) = (layer for layer in checkpoint.load_model().layers if layer.name.startswith("batch_norm"))
+    np.testing.assert_allclose(norm.moving_mean.numpy(), np.mean(own, axis=0), rtol=1e-5)
 
 
 @pytest.mark.long
