@@ -7,6 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..options import named_options
 from .files.layouts import CLASS_FOLDERS
 from .ingest.landing import ingest_available
 from .ingest.options import IngestOptions, request_of
@@ -107,7 +108,8 @@ class ImageTable(TableVersions):
             NotAnImageTableError: If a Delta table is there that lakelens did not create.
             TableConflictError: If other writers kept committing first.
         """
-        return ingest(self.spark, self.location, request_of(source, layout, options))
+        request = request_of(source, layout, options)
+        return ingest(self.spark, self.location, request)
 
     def ingest_stream(
         self,
@@ -135,7 +137,7 @@ class ImageTable(TableVersions):
             UsageError: Its other subclasses, as `ingest` does, but for EmptySourceError.
             TableConflictError: If other writers kept committing first.
         """
-        request = request_of(source, layout, options)
+        request = request_of(source, layout, options, "ingest_stream", "max_files", "on_batch")
         return ingest_available(self.spark, self.location, request, max_files, on_batch)
 
     def preview(
@@ -157,9 +159,10 @@ class ImageTable(TableVersions):
         Raises:
             UsageError: Its subclasses, as `ingest` does.
         """
-        request = request_of(source, layout, options)
+        request = request_of(source, layout, options, "preview", "limit")
         return preview(self.spark, self.location, request, limit)
 
+    @named_options
     def read(self, version: Version = None) -> DataFrame:
         """Reads one version as a DataFrame.
 
@@ -182,6 +185,7 @@ class ImageTable(TableVersions):
         """The same as a DataFrame: path, reason, error, label_name, source_length, source_modified, batch_id."""
         return Quarantine(self.spark, self.location).read()
 
+    @named_options
     def restore(self, version: int | str | datetime) -> RestoreResult:
         """Makes a new version whose rows are exactly an old one's; the versions between stay in the history.
 
@@ -206,6 +210,7 @@ class ImageTable(TableVersions):
         """
         return optimize(self.spark, self.location)
 
+    @named_options
     def delete(self, where: str) -> DeleteResult:
         """Deletes the rows that meet a condition, as one commit; older versions keep them until `vacuum`.
 
@@ -222,6 +227,7 @@ class ImageTable(TableVersions):
         """
         return delete(self.spark, self.location, where)
 
+    @named_options
     def rename_class(self, old: str, new: str) -> RenameResult:
         """Renames a class in rows and boxes, as one commit; its number stays.
 
@@ -238,6 +244,7 @@ class ImageTable(TableVersions):
         """
         return rename_class(self.spark, self.location, old, new)
 
+    @named_options
     def repair(self, *, dry_run: bool = False) -> RepairResult:
         """Corrects class numbers that other writers have damaged, as one commit: each class gets one number.
 
@@ -253,6 +260,7 @@ class ImageTable(TableVersions):
         """
         return repair(self.spark, self.location, dry_run=dry_run)
 
+    @named_options
     def profile(
         self,
         version: Version = None,

@@ -14,6 +14,7 @@ from ..etl.spark.catalog import path_of
 from ..etl.versions.changes import diff
 from ..etl.versions.classes import class_counts
 from ..locations import absolute, table_and_version
+from ..options import named_options
 from ..spark.session import SessionSource, opened
 from ..tracking.runs import as_tracking_errors, open_client, resolve_tracking_uri
 from .evaluation.evaluate import DEFAULT_SPLIT, evaluate
@@ -58,6 +59,7 @@ class Promotion:
     artifacts: str | None = None
 
 
+@named_options
 def promote(
     candidate: str,
     name: str,
@@ -192,6 +194,7 @@ class Due:
     drifted_class: str | None = None
 
 
+@named_options
 def training_due(
     name: str,
     table: str | Path,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidArgumentError
 from ..extras import require
+from ..options import named_options
 from ..spark.session import require_driver
 from .model.arrow_batches import PREDICTION_DDL, predict_pandas
 from .model.predictor import DEFAULT_BATCH_BYTES, check_batch_bytes
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 _ARGUMENTS = ("image", "format", "height", "width")
 
 
+@named_options
 def predict_udf(
     spark: SparkSession,
     model: str | Path,

@@ -45,11 +45,14 @@ def check_names(call: str, given: Iterable[str], known: Iterable[str]) -> None:
 
 
 def named_options(function: Callable[_Parameters, _Value]) -> Callable[_Parameters, _Value]:
-    """Makes a function, or a class's `__init__`, name the nearest keyword where Python would raise a bare TypeError."""
+    """Makes a function or a method name the nearest keyword where Python would raise a bare TypeError.
+
+    Messages call an `__init__` by its class.
+    """
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     parameters = inspect.signature(function).parameters.values()
     known = [parameter.name for parameter in parameters if parameter.kind in kinds and parameter.name != "self"]
-    call = function.__qualname__.removesuffix(".__init__")
+    call = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
 
     @functools.wraps(function)
     def checked(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Value:

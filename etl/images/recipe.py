@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...errors import InvalidArgumentError, NotAnImageTableError
+from ...options import named_options
 from ..model.splits import DEFAULT_SPLITS, check_splits
 from .codec import DEFAULT_MAX_PIXELS
 from .encoding import DEFAULT_JPEG_QUALITY, RESAMPLINGS, SUBSAMPLINGS, check_resample, check_resize, check_size
@@ -122,6 +123,10 @@ class Limits:
             value = getattr(self, field.name)
             if not isinstance(value, (int, float)) or isinstance(value, bool) or not value > 0:
                 raise InvalidArgumentError(f"limits: {field.name} = {value!r} must be a number above 0")
+
+
+Recipe.__init__ = named_options(Recipe.__init__)  # type: ignore[method-assign]
+Limits.__init__ = named_options(Limits.__init__)  # type: ignore[method-assign]
 
 
 def _is_whole(value: Any) -> bool:

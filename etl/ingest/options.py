@@ -46,14 +46,23 @@ class IngestOptions(RecipeOptions, total=False):
     retry_quarantine: bool
 
 
-def request_of(source: str | Path | DataFrame, layout: str, options: Mapping[str, Any]) -> IngestRequest:
+def request_of(
+    source: str | Path | DataFrame, layout: str, options: Mapping[str, Any], call: str = "ingest", *own: str
+) -> IngestRequest:
     """Makes the request that keywords ask for.
+
+    Args:
+        source: As for `ImageTable.ingest`.
+        layout: As for `ImageTable.ingest`.
+        options: The keywords of an ingest.
+        call: The method that they are given to, for the message.
+        *own: Keywords that the method has besides, for the message.
 
     Raises:
         UnknownOptionError: If there is no such keyword.
         InvalidArgumentError: If `recipe` or `limits` is something else.
     """
-    check_names("ingest", options, ("source", "layout", *IngestOptions.__annotations__))
+    check_names(call, options, ("source", "layout", *own, *IngestOptions.__annotations__))
     asked = dict(options)
     place = {name: asked.pop(name, None) for name in ("annotations", "images")}
     changes = _fields_of("recipe", asked.pop("recipe", None), Recipe)

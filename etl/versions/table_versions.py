@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ...errors import InvalidArgumentError, NotADeltaTableError, SessionError
 from ...locations import absolute, is_table_name
+from ...options import named_options
 from ...spark.session import require_delta
 from ..log.opening import place_of
 from ..log.snapshot import Snapshot, open_snapshot
@@ -42,6 +43,7 @@ class TableVersions:
         location: The table's path, absolute, or its name.
     """
 
+    @named_options
     def __init__(
         self,
         spark: SparkSession | None,
@@ -80,6 +82,7 @@ class TableVersions:
         """
         return self.snapshot().version
 
+    @named_options
     def snapshot(self, version: Version = None) -> Snapshot:
         """Opens one version's files and properties without Spark.
 
@@ -88,10 +91,12 @@ class TableVersions:
         """
         return open_snapshot(self._path(), version, self._options, mapped=True)
 
+    @named_options
     def labels(self, version: Version = None) -> dict[str, int]:
         """Class numbers by name, as of one version."""
         return labels_of(self.snapshot(version).configuration)
 
+    @named_options
     def class_counts(self, version: Version = None) -> dict[str, int]:
         """Number of rows by class name as of one version: in the order of the class numbers, 0 where there is no row.
 
@@ -99,6 +104,7 @@ class TableVersions:
         """
         return class_counts(self.snapshot(version), self._options)
 
+    @named_options
     def quarantine(
         self, *, batch_id: str | None = None, reason: str | None = None, limit: int | None = None
     ) -> QuarantineList:
@@ -115,6 +121,7 @@ class TableVersions:
         place = self._quarantine_path(self._place())
         return list_quarantine_at(place, batch_id=batch_id, reason=reason, limit=limit, storage_options=self._options)
 
+    @named_options
     def pin(self, name: str, version: Version = None, *, replace: bool = False) -> int:
         """Names a version, which protects its files from `vacuum`; returns its number.
 
@@ -131,6 +138,7 @@ class TableVersions:
         """
         return pin_version(self._path(), name, version, replace=replace, storage_options=self._options)
 
+    @named_options
     def unpin(self, name: str) -> None:
         """Removes a pin."""
         pin_files.unpin(self._place(), name, self._options)
@@ -143,6 +151,7 @@ class TableVersions:
         """
         return protections(self._place(), self._options)
 
+    @named_options
     def untrack(self, run_id: str | None = None, *, older_than: timedelta | None = None) -> int:
         """Removes the protection of versions that runs have read; returns how many there were.
 
@@ -164,6 +173,7 @@ class TableVersions:
         """The pins: versions by name."""
         return pin_files.pins(self._place(), self._options)
 
+    @named_options
     def history(self, limit: int | None = None) -> list[VersionInfo]:
         """The versions that the log still knows, the newest first, with rows, classes, batch and user.
 
@@ -174,10 +184,12 @@ class TableVersions:
         """
         return history(self._path(), limit, self._options)
 
+    @named_options
     def diff(self, first: int | str | datetime, second: Version = None) -> VersionDiff:
         """Counts by class what `changes` lists between two versions; None is the latest."""
         return diff(self._path(), first, second, self._options)
 
+    @named_options
     def changes(self, first: int | str | datetime, second: Version = None) -> pa.Table:
         """Lists the rows that differ between two versions; None is the latest.
 
@@ -191,6 +203,7 @@ class TableVersions:
         """
         return changes(self._path(), first, second, self._options)
 
+    @named_options
     def vacuum(
         self,
         retention_hours: int | None = None,

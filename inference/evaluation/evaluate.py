@@ -15,6 +15,7 @@ from ...etl.model import schema
 from ...etl.versions.classes import class_counts
 from ...extras import require
 from ...locations import table_and_version
+from ...options import named_options
 from ...spark.session import SessionSource, opened, require_delta, require_driver
 from ..model.failures import typed_failures
 from ..model.predictor import DEFAULT_BATCH_BYTES, check_batch_bytes
@@ -39,6 +40,7 @@ _CHANGED_SHOWN = 12
 _TRAIN_SPLIT = "train"
 
 
+@named_options
 def evaluate(
     spark: SessionSource,
     model: str | Path,

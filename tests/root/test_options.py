@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import signature
 from typing import Any
 
 import pytest
 
 import lakelens
 from lakelens.errors import InvalidArgumentError, UnknownOptionError
+from lakelens.etl.image_table import ImageTable
 from lakelens.etl.images.recipe import Limits, Recipe
 from lakelens.etl.ingest.options import request_of
+from lakelens.etl.versions.table_versions import TableVersions
+from lakelens.inference.promotion import promote, training_due
 from lakelens.options import named_options, suggestion
 
 pytestmark = pytest.mark.unit
+
+_TABLE = lakelens.ImageTable(None, "photos")
 
 
 @pytest.mark.parametrize(
@@ -24,6 +30,26 @@ pytestmark = pytest.mark.unit
         (lambda: lakelens.score(None, "m", "t", splits="a"), "splits", "did you mean 'split'"),
         (lambda: lakelens.DeltaFeed("t", sead=1), "sead", "did you mean 'seed'"),
         (lambda: lakelens.HorovodRunner(np=-1, environ={}), "environ", "did you mean 'env'"),
+        (lambda: lakelens.evaluate(None, "m", "t", slcies=()), "slcies", "did you mean 'slices'"),
+        (lambda: lakelens.predict_udf(None, "m", bach_size=1), "bach_size", "did you mean 'batch_bytes'"),
+        (lambda: lakelens.make_delta_converter("t", versoin=1), "versoin", "did you mean 'version'"),
+        (lambda: lakelens.decode_images(8, 8, image_colum="x"), "image_colum", "did you mean 'image_column'"),
+        (lambda: lakelens.materialize(None, "t", 0, "f", max_byte=1), "max_byte", "did you mean 'max_bytes'"),
+        (
+            lambda: promote("m", "n", if_beter="ece"),
+            "if_beter",
+            "did you mean 'if_better'",
+        ),
+        (
+            lambda: training_due("n", "t", min_rows=1),
+            "min_rows",
+            "did you mean 'min_new_rows'",
+        ),
+        (lambda: _TABLE.pin("p", replcae=True), "replcae", "did you mean 'replace'"),
+        (lambda: _TABLE.profile(outptu="f"), "outptu", "did you mean 'output'"),
+        (lambda: _TABLE.preview("photos", limt=3), "limt", "did you mean 'limit'"),
+        (lambda: _TABLE.ingest_stream("photos", max_fils=3), "max_fils", "did you mean 'max_files'"),
+        (lambda: Recipe(sise=64), "sise", "did you mean 'size'"),
         (lambda: lakelens.HorovodRunner(np=-1, xyz=1), "xyz", "known are driver_log_verbosity, driver_port, env"),
     ],
 )
@@ -31,6 +57,15 @@ def test_a_misspelt_option_is_refused_with_the_nearest_one(call: Callable[[], An
     with pytest.raises(UnknownOptionError, match=f"has no option '{name}'; {hint}") as caught:
         call()
     assert isinstance(caught.value, TypeError)  # as Python's own error is
+
+
+def test_every_method_of_a_table_with_arguments_refuses_a_misspelt_one() -> None:
+    methods = {name: method for name, method in {**vars(TableVersions), **vars(ImageTable)}.items() if callable(method)}
+    for name, method in methods.items():
+        if not name.startswith("_") and len(signature(method).parameters) > 1:
+            source = ("photos",) if "source" in signature(method).parameters else ()
+            with pytest.raises(UnknownOptionError, match=f"{name} has no option 'vresion'"):
+                method(_TABLE, *source, vresion=1)
 
 
 def test_a_function_keeps_its_signature_and_its_other_errors() -> None:

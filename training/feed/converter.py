@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ...errors import InvalidArgumentError, MissingDependencyError, NotSupportedError
 from ...extras import require
+from ...options import named_options
 from .feed import DeltaFeed
 from .plan.epoch_order import RankBatches
 
@@ -34,6 +35,7 @@ _WITHOUT_EFFECT = frozenset(
         "zmq_copy_buffers",
     }
 )
+_OWN = ("num_epochs", "schema_fields", "cur_shard", "shard_count", "shuffle_row_groups", "seed", "transform_spec")
 # Those that change which rows come or where they lie, and what does the same.
 _INSTEAD = {
     "predicate": "give filters={column: values} to make_delta_converter",
@@ -75,6 +77,7 @@ class DeltaConverter:
     def __repr__(self) -> str:
         return f"DeltaConverter({self.feed!r})"
 
+    @named_options
     def steps_per_epoch(self, batch_size: int = _BATCH_SIZE, shard_count: int = 1, *, drop_last: bool = True) -> int:
         """Counts the batches of an epoch of one shard.
 
@@ -202,6 +205,7 @@ class DeltaConverter:
         return self.feed if seed is None and shuffle else self.feed.reordered(seed, shuffle)
 
 
+@named_options
 def make_delta_converter(
     table: str | Path | ImageTable | DeltaFeed,
     version: int | str | datetime | None = None,
@@ -250,6 +254,7 @@ def make_delta_converter(
     return DeltaConverter(feed, columns)
 
 
+@named_options
 def decode_images(height: int, width: int, *, image_column: str = "image") -> Any:
     """Makes a `petastorm.transform.TransformSpec` that decodes a column of stored images.
 
@@ -312,15 +317,16 @@ def _reader_options(options: Mapping[str, Any], **own: Any) -> ReaderOptions:
     """
     from .adapters.fields import nearest
 
-    known = ("fill", "reader_threads", "read_timeout_s")
+    passed_on = ("fill", "reader_threads", "read_timeout_s")
     given = dict(own)
     for name, value in options.items():
-        if name in known:
+        if name in passed_on:
             given[name] = value
         elif name == "cache_type" and value in (None, "null"):
             continue
         elif name in _INSTEAD:
             raise NotSupportedError(f"{name}={value!r}: {_INSTEAD[name]}")
         elif name not in _WITHOUT_EFFECT:
+            known = (*passed_on, *own, *_OWN)
             raise InvalidArgumentError(f"{name}={value!r}: there is no such argument{nearest(name, known)}")
     return cast("ReaderOptions", given)

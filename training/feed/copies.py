@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import CopyError
 from ...etl.log.snapshot import Snapshot, VersionIdentity, identify, locate, open_snapshot
 from ...locations import absolute_path
+from ...options import named_options
 from ...spark.session import is_connect
 from ...stores.data_files import file_system, local_form, names_in, reaching, read_bytes
 
@@ -84,6 +85,7 @@ class TableCopy:
         return int(open_snapshot(self.location, 0, storage_options).files.sizes.sum())
 
 
+@named_options
 def materialize(
     spark: SparkSession,
     location: str | Path,

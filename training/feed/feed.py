@@ -199,6 +199,7 @@ class DeltaFeed:
 
         return size_of_first_image(self)
 
+    @named_options
     def reordered(self, seed: int | None = None, shuffle: bool = True) -> DeltaFeed:
         """Gives the same rows in another order.
 
@@ -222,6 +223,7 @@ class DeltaFeed:
         """
         check(self.plan)
 
+    @named_options
     def steps_per_epoch(self, batch_size: int, size: int | None = None) -> int:
         """Counts the batches of one epoch: the same on every rank, whatever their number.
 
@@ -231,6 +233,7 @@ class DeltaFeed:
         """
         return RankBatches(self.rows, batch_size, 0, size or 1).steps()
 
+    @named_options
     def position(self, steps: int, batch_size: int, start: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Gives the place in the order of rows that is reached after a number of batches.
 
@@ -415,6 +418,8 @@ class DeltaFeed:
         """
         from .adapters.reader import FeedReader, shard_of
 
+        known = ("columns", "num_epochs", "cur_shard", "shard_count", "transform_spec", *ReaderOptions.__annotations__)
+        check_names("petastorm_reader", options, known)
         output = ReaderOutput(columns=columns, epochs=num_epochs, transform_spec=transform_spec, **options)
         reader = FeedReader(self, *shard_of(cur_shard, shard_count), output)
         self._say(reader.batches, reader.bytes_held)
@@ -483,7 +488,7 @@ def running_rank_and_size() -> tuple[int, int]:
 
 
 def _output(kind: type[_Output], options: Mapping[str, Any]) -> _Output:
-    check_names("DeltaFeed", options, [field.name for field in fields(kind)])
+    check_names("DeltaFeed", options, ["batch_size", "rank", "size", "epochs", *(field.name for field in fields(kind))])
     return kind(**options)
 
 
