@@ -15,6 +15,7 @@ from ..etl.versions.changes import diff
 from ..etl.versions.classes import class_counts
 from ..locations import absolute, table_and_version
 from ..options import named_options
+from ..results import ReadableResult
 from ..spark.session import SessionSource, opened
 from ..tracking.runs import as_tracking_errors, open_client, resolve_tracking_uri
 from .evaluation.evaluate import DEFAULT_SPLIT, evaluate
@@ -26,8 +27,8 @@ from .model.registry import PROMOTION_TAG_PREFIX, list_versions, register, regis
 _LESS_IS_BETTER = frozenset({"ece"})
 
 
-@dataclass(frozen=True)
-class Promotion:
+@dataclass(frozen=True, repr=False)
+class Promotion(ReadableResult):
     """What was decided about an alias.
 
     Attributes:
@@ -169,8 +170,8 @@ def _decided(asked: Promotion, result: EvaluationResult, metric: str, by: float)
     return replace(decided, promoted=better, previous_score=before, reason=f"{reason} by more than {by:g}")
 
 
-@dataclass(frozen=True)
-class Due:
+@dataclass(frozen=True, repr=False)
+class Due(ReadableResult):
     """Whether a model should be trained again.
 
     Attributes:

@@ -8,12 +8,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 _MOST_SHOWN = 10
+_LINE_LENGTH = 100
 
 
 class ReadableResult:
     """Base of result dataclasses (`repr=False`): shows the fields that say something, one per line.
 
-    Fields that have their default, and empty ones, are left out; long lists and mappings are cut.
+    Fields that have their default, and empty ones, are left out; long lists and mappings are cut. A list that one line
+    does not hold has a line for each item.
     """
 
     def __repr__(self) -> str:
@@ -50,7 +52,10 @@ def _text(value: Any) -> str:
         return f"{{{', '.join(_cut([f'{key!r}: {_text(inner)}' for key, inner in _head(value.items())], len(value)))}}}"
     if isinstance(value, (list, tuple)):
         parts = _cut([_text(inner) for inner in _head(value)], len(value))
-        return f"[{', '.join(parts)}]"
+        text = ", ".join(parts)
+        if len(text) <= _LINE_LENGTH:
+            return f"[{text}]"
+        return "\n".join(["[", *(f"    {part},".replace("\n", "\n  ") for part in parts), "  ]"])
     return repr(value).replace("\n", "\n  ")
 
 

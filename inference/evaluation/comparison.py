@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...errors import MissingDependencyError
+from ...results import ReadableResult
 
 
 class PairGroup(NamedTuple):
@@ -50,8 +51,8 @@ class ClassChange:
     f1_after: float | None = None
 
 
-@dataclass(frozen=True)
-class Comparison:
+@dataclass(frozen=True, repr=False)
+class Comparison(ReadableResult):
     """How a second model's answers differ from a first one's.
 
     Attributes:

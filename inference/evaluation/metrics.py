@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import MissingDependencyError, PredictionsSchemaError
+from ...results import ReadableResult
 from ...training.tasks.class_metrics import ClassMetrics
 
 # Equal parts of 0..1, as in Guo et al., On Calibration of Modern Neural Networks (2017).
@@ -56,8 +57,8 @@ class CalibrationBin:
     accuracy: float
 
 
-@dataclass(frozen=True)
-class Evaluation:
+@dataclass(frozen=True, repr=False)
+class Evaluation(ReadableResult):
     """How well a model's predictions meet the labels.
 
     Attributes:
@@ -80,12 +81,12 @@ class Evaluation:
     errors: int
     unlabelled: int
     classes: list[ClassMetrics]
-    confusion: npt.NDArray[np.int64]
+    confusion: npt.NDArray[np.int64] = field(repr=False)
     balanced_accuracy: float | None = None
     macro_f1: float | None = None
     top_k: dict[int, float] = field(default_factory=dict)
     ece: float | None = None
-    calibration: list[CalibrationBin] = field(default_factory=list)
+    calibration: list[CalibrationBin] = field(default_factory=list, repr=False)
 
     @property
     def scores(self) -> dict[str, float]:

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ...etl.images.stored_image import StoredImage
+from ...results import ReadableResult
 from .comparison import Comparison
 from .metrics import Evaluation
 
@@ -27,8 +28,8 @@ class Shown:
     image: StoredImage | None = None
 
 
-@dataclass(frozen=True)
-class EvaluationResult:
+@dataclass(frozen=True, repr=False)
+class EvaluationResult(ReadableResult):
     """One model on one table version, and against another model.
 
     Attributes:

@@ -6,7 +6,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from lakelens.inference.evaluation.metrics import AnswerGroup, evaluate_groups
+from lakelens.inference.evaluation.result import EvaluationResult
+from lakelens.inference.promotion import Due, Promotion
 from lakelens.results import ReadableResult
+from lakelens.search.running.result import SearchResult
 
 pytestmark = pytest.mark.unit
 
@@ -45,3 +49,26 @@ def test_a_notebook_shows_a_table_whose_texts_are_escaped() -> None:
     assert "&lt;b&gt;: 2" in page
     assert "a &amp; b" in page
     assert "committed" not in page
+
+
+def test_a_list_that_one_line_does_not_hold_has_a_line_for_each_item() -> None:
+    names = ("a" * 60, "b" * 60)
+    assert repr(Result(1, names=names)).splitlines()[2:5] == ["  names=[", f"    {names[0]!r},", f"    {names[1]!r},"]
+
+
+def test_results_of_evaluations_promotions_and_searches_are_readable() -> None:
+    names = {number: f"class {number}" for number in range(30)}
+    evaluation = evaluate_groups([AnswerGroup(n, n, 0, 3, 5, 4.0) for n in names], names)
+    states = {"completed": 2}
+    results = [
+        EvaluationResult("runs:/1", "d" * 64, "1", "/t@0", "/t", 3, "test", evaluation),
+        Promotion("photos", "champion", 2, promoted=True, reason="no version had the alias"),
+        Due(True, "no version of model 'photos' was trained on this table", "/t", 3),
+        SearchResult("1", "2", "file:/m", "/t", 3, 0, "4", "loss", 0.5, {"lr": 0.1}, "/c", "d" * 64, states, 9.0),
+    ]
+    for result in results:
+        assert repr(result).startswith(f"{type(result).__name__}(\n  ")
+        assert max(map(len, repr(result).splitlines())) < 120
+        assert f"<caption>{type(result).__name__}</caption>" in result._repr_html_()
+        for hidden in ("confusion", "calibration", "_trials", "None"):
+            assert hidden not in repr(result)
