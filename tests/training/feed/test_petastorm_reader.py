@@ -262,6 +262,10 @@ def test_windows_of_rows_are_refused(feed):
     ("function", "said"),
     [
         (lambda row: row["imge"], r"asks for column 'imge' \(did you mean 'image'\?\); the columns are image, label"),
+        (
+            lambda frame: frame.lable,
+            r"asks for attribute 'lable' \(did you mean 'label'\?\); the columns are image, label",
+        ),
         (lambda row: {"label": 1}, "gave dict; it is called with a pandas DataFrame"),
         (lambda frame: frame[["label"]], "gave the columns label, declared are image, label"),
     ],
@@ -283,6 +287,14 @@ def test_a_transform_of_another_shape_than_declared_is_refused(feed):
         pytest.raises(InvalidArgumentError, match=r"'label': a row has shape \[3\], expected is \[4\]"),
     ):
         next(reader)
+
+
+def test_an_item_whose_rows_a_transform_has_all_left_out_is_empty_in_the_declared_shapes(feed):
+    shapes = [("label", np.float32, (4,), False), ("boxes", np.int32, (None, 2), False)]
+    spec = TransformSpec(lambda frame: frame.assign(boxes=None)[:0], shapes)
+    with feed.petastorm_reader(["label"], transform_spec=spec) as reader:
+        item = next(reader)
+    assert (item.label.shape, item.label.dtype, item.boxes.shape) == ((0, 4), np.float32, (0, 0, 2))
 
 
 def test_what_a_transform_raises_comes_out_and_the_data_does_not_seem_to_end(feed):

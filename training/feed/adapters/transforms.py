@@ -93,12 +93,15 @@ def apply_transform(spec: Any, columns: Columns, given: Any) -> Columns:
     else:
         try:
             frame = spec.func(frame)
-        except KeyError as error:
-            name = error.args[0] if error.args else None
+        except (KeyError, AttributeError) as error:
+            if isinstance(error, AttributeError):
+                kind, name = "attribute", error.name if isinstance(error.obj, pd.DataFrame) else None
+            else:
+                kind, name = "column", error.args[0] if error.args else None
             if not isinstance(name, str) or name in columns:
                 raise
             raise InvalidArgumentError(
-                f"transform_spec: its function asks for column {name!r}{nearest(name, columns)}; the columns are "
+                f"transform_spec: its function asks for {kind} {name!r}{nearest(name, columns)}; the columns are "
                 f"{', '.join(columns)}"
             ) from error
     if not isinstance(frame, pd.DataFrame):
@@ -122,6 +125,8 @@ def _array(name: str, values: pd.Series[Any], field: Any) -> npt.NDArray[Any]:
         if array.dtype.kind in "biuf":
             array = array.astype(field.numpy_dtype, copy=False)
         return array.astype(np.str_) if field.numpy_dtype is np.str_ else array
+    if values.empty:
+        return np.empty((0, *(side or 0 for side in field.shape)), dtype=field.numpy_dtype)
     found = [np.asarray(value) for value in values]
     for value in found:
         fits = len(value.shape) == len(field.shape) and all(
