@@ -101,11 +101,11 @@ def evaluate(
     require("lakelens.evaluate", "pyspark", "matplotlib", "sklearn")
     check_batch_bytes(batch_bytes)
     require_driver(spark)
-    named, said = table_and_version(table)
-    if version is not None and said is not None:
+    named, named_version = table_and_version(table)
+    if version is not None and named_version is not None:
         raise InvalidArgumentError(f"table={str(table)!r} names a version, and version={version!r} does too; give one")
     columns = SourceColumns(path_column, image_column, label_column, key)
-    wanted = version if said is None else int(said) if said.isdecimal() else said
+    wanted = version if named_version is None else int(named_version) if named_version.isdecimal() else named_version
     asked = [resolve_model(one, tracking_uri) for one in (model, compare) if one is not None]
     snapshot = check_by_log(named, wanted, split, columns, storage_options)
     if snapshot is not None:

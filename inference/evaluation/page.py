@@ -141,9 +141,9 @@ def _cards(shown: Sequence[Shown]) -> str:
     for one in shown:
         jpeg = thumbnail(one)
         image = "" if jpeg is None else thumbnail_tag(jpeg, one.path)
-        said = " → ".join(name if p is None else f"{name} {p:.2f}" for name, p in one.answers)
+        answers = " → ".join(name if p is None else f"{name} {p:.2f}" for name, p in one.answers)
         cards.append(
-            f'<div class="card"><h3>{escape(one.truth)} <small>{escape(said)}</small></h3>'
+            f'<div class="card"><h3>{escape(one.truth)} <small>{escape(answers)}</small></h3>'
             f'<div class="thumbs">{image}</div><figcaption>{escape(tail_of(one.path))}</figcaption></div>'
         )
     return f'<div class="cards" style="--card:170px;--thumb:120px">{"".join(cards)}</div>' if cards else ""

@@ -192,13 +192,13 @@ def _draw_sample(axis: Any, one: Shown) -> None:
     image = _decoded(one)
     if image is not None:
         axis.imshow(image, interpolation="nearest")
-    said = " → ".join(_said(*answer) for answer in one.answers)
+    answers = " → ".join(_answer(*answer) for answer in one.answers)
     right = one.answers[-1][0] == one.truth
-    axis.set_title(f"{_text(one.truth)}\n{said}", fontsize=8, color=_INK if right else _WRONG)
+    axis.set_title(f"{_text(one.truth)}\n{answers}", fontsize=8, color=_INK if right else _WRONG)
     axis.text(0.5, -0.02, _text(tail_of(one.path)), transform=axis.transAxes, ha="center", va="top", fontsize=6)
 
 
-def _said(name: str, probability: float | None) -> str:
+def _answer(name: str, probability: float | None) -> str:
     return _text(name) if probability is None else f"{_text(name)} {probability:.2f}"
 
 

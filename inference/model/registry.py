@@ -222,15 +222,15 @@ def _require_run(client: MlflowClient, model: ModelRef) -> str:
             f"{model.uri!r}: the run that trained it is not known; only models of runs are registered"
         )
     try:
-        said = client.get_run(model.run_id).data.tags.get(DIGEST_TAG)
+        recorded = client.get_run(model.run_id).data.tags.get(DIGEST_TAG)
     except MlflowException as error:
         raise ModelNotFoundError(
             f"{model.uri!r}: its run {model.run_id} is not in the store: {error.message}"
         ) from error
-    if said != model.digest:
+    if recorded != model.digest:
         raise CheckpointError(
             f"{model.uri}: its checkpoint has digest {model.digest}, and run {model.run_id}, which trained it, wrote "
-            f"{said}: they are not the same model. Register the run again: "
+            f"{recorded}: they are not the same model. Register the run again: "
             f"lakelens models register runs:/{model.run_id} NAME"
         )
     return model.run_id

@@ -114,7 +114,7 @@ def _column(actions: Any, name: str, length: int) -> list[Any]:
 def _has_transient(file: str, storage_options: Mapping[str, str] | None) -> bool:
     try:
         with open_parquet_file(file, storage_options) as parquet:
-            said = parquet.read(columns=["error"]).column("error").drop_null().unique().to_pylist()
+            errors = parquet.read(columns=["error"]).column("error").drop_null().unique().to_pylist()
     except (OSError, LakelensError):  # Spark may have an access that this process has not
         return True
-    return any(is_transient(error) for error in said)
+    return any(is_transient(error) for error in errors)

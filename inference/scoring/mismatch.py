@@ -54,12 +54,12 @@ def check_fit(
         found.append(f"the model was trained on another table, {trained_on}")
     if not found:
         return
-    said = f"model {model} may not fit {table}: {'; '.join(found)}"
+    warning = f"model {model} may not fit {table}: {'; '.join(found)}"
     if strict:
         raise ModelMismatchError(
-            f"{said}. Score with a model that was trained for this table, or without strict=True (--strict)"
+            f"{warning}. Score with a model that was trained for this table, or without strict=True (--strict)"
         )
-    logger.warning("%s. It is scored all the same; strict=True (--strict) refuses", said)
+    logger.warning("%s. It is scored all the same; strict=True (--strict) refuses", warning)
 
 
 def _class_differences(class_names: Sequence[str], labels: Mapping[str, int]) -> list[str]:

@@ -373,8 +373,8 @@ def _require_split_column(name: str, split: str, columns: Collection[str]) -> No
 
 def _require_split(name: str, split: str, known: Collection[str | None]) -> None:
     if split not in known:
-        said = ", ".join(sorted(map(str, known))) or "no rows"
-        raise InvalidArgumentError(f"split={split!r}: {name} has no such split; it has {said}")
+        present = ", ".join(sorted(map(str, known))) or "no rows"
+        raise InvalidArgumentError(f"split={split!r}: {name} has no such split; it has {present}")
 
 
 def _version_by_spark(

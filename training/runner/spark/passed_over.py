@@ -55,15 +55,15 @@ class PassedOver:
             path = None if self._file is None else Path(self._file.name)
         if kept == lost == 0:
             return None
-        said = f"{self._name}: ranks write faster than the driver prints; "
+        notice = f"{self._name}: ranks write faster than the driver prints; "
         if kept:
-            said += f"{kept} lines and messages were not shown, and are in {path}"
+            notice += f"{kept} lines and messages were not shown, and are in {path}"
         if lost:
-            said += (
+            notice += (
                 f"{'; ' if kept else ''}{lost} were lost: the folder for temporary files takes no more "
                 f"({self._problem}); make room there, or set TMPDIR to another folder"
             )
-        return said
+        return notice
 
     def close(self) -> None:
         """Closes the file, which stays."""

@@ -183,7 +183,7 @@ def total_slots(
     conf = spark.sparkContext.getConf()
     coming = expected(spark.sparkContext.master, {key: conf.get(key) for key in _SETTINGS})
     started = time.monotonic()
-    said = False
+    notified = False
     while True:
         # In this order: a slot of an executor that comes in between is counted.
         there = None if coming.executors == 0 else registered_now(spark)
@@ -194,9 +194,9 @@ def total_slots(
         waited = time.monotonic() - started
         if (slots > 0 and none_to_come) or waited >= wait_s:
             return slots
-        if notice is not None and not said and (waited >= _SAY_AFTER_S or (there is not None and there.lost)):
+        if notice is not None and not notified and (waited >= _SAY_AFTER_S or (there is not None and there.lost)):
             notice(f"waits for {enough or 'the'} slots; {shortage(spark)}")
-            said = True
+            notified = True
         time.sleep(_POLL_S)
 
 
@@ -237,7 +237,7 @@ def reserve(
         NotEnoughSlotsError: If they do not come free within `wait_s`.
     """
     deadline = time.monotonic() + wait_s
-    said = False
+    notified = False
     entry = (name, ranks)
     with _ledger.changed:
         while True:
@@ -247,9 +247,9 @@ def reserve(
             if free >= ranks:
                 holders.append(entry)
                 break
-            if not said:
+            if not notified:
                 notice(f"{name} waits for {ranks} slots; {_held(holders)}, {free} of {slots} are free")
-                said = True
+                notified = True
             left_s = deadline - time.monotonic()
             _ledger.changed.wait(timeout=max(0.0, min(left_s, _RECOUNT_S)))
             if left_s <= 0.0:
