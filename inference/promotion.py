@@ -163,7 +163,10 @@ def _decided(asked: Promotion, result: EvaluationResult, metric: str, by: float)
     )
     if result.other is None:
         return decided
-    before = result.other.scores[metric]
+    before = result.other.scores.get(metric)
+    if before is None:
+        reason = f"{metric} {score:.4f} against none: version {asked.previous} answered no row without an error"
+        return replace(decided, reason=f"{reason}, which counts as worse")
     gain = before - score if metric in _LESS_IS_BETTER else score - before
     better = gain > by
     reason = f"{metric} {score:.4f} against {before:.4f}: {'better' if better else 'not better'}"

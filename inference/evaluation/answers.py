@@ -239,12 +239,14 @@ def _ranked(rows: DataFrame, slices: int) -> DataFrame:
     rank = functions.expr("size(filter(probabilities, p -> p > get(probabilities, label)))")
     # Of a class that the model does not know there is no probability.
     knows = functions.expr("label is not null and error is null and label < size(probabilities)")
-    bins = functions.floor(functions.col("probability") * CALIBRATION_BINS)
+    # `least` passes over null, and would count rows with an error as answers in the last bin.
+    probability, last = functions.col("probability"), functions.lit(CALIBRATION_BINS - 1)
+    bins = functions.least(functions.floor(probability * CALIBRATION_BINS), last)
     return rows.select(
         *_KEPT,
         *(_SLICE.format(i) for i in range(slices)),
         functions.when(knows, functions.least(rank, functions.lit(max(TOP_K)))).alias("true_rank"),
-        functions.least(bins, functions.lit(CALIBRATION_BINS - 1)).cast("int").alias("bin"),
+        functions.when(probability.isNotNull(), bins).cast("int").alias("bin"),
     )
 
 

@@ -145,6 +145,16 @@ def test_an_alias_moves_only_to_a_better_model_and_both_scores_are_kept(spark, s
         promote(f"runs:/{bad}", "birds", **{**options, "if_better": "beauty"})
 
 
+@pytest.mark.spark
+def test_a_version_that_answers_every_row_with_an_error_counts_as_worse(spark, store):
+    broken, good = store.run(colour_model(float("nan"))), store.run(colour_model(7.0))
+    options = {"spark": spark, "on": f"{store.table}@0", "tracking_uri": store.uri}
+    assert promote(f"runs:/{broken}", "auks", tracking_uri=store.uri).promoted
+    found = promote(f"runs:/{good}", "auks", if_better="ece", **options)
+    assert (found.promoted, found.previous, found.previous_score) == (True, 1, None)
+    assert "against none: version 1 answered no row without an error, which counts as worse" in found.reason
+
+
 @pytest.mark.tensorflow
 def test_a_promotion_that_cannot_be_decided_opens_no_session_and_registers_nothing(store):
     run = store.run(colour_model(6.0))
