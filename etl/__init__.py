@@ -2,6 +2,6 @@
 
 The rooms, each of which imports only from those to its right:
 
-    image_table > ingest > profile > versions > commit > changes > quarantine > sources > log
-                > spark, pins, annotations, files > images > model
+    image_table > ingest > profile > versions > changes > sources > quarantine > commit > log
+                > spark, pins, annotations > files, images > model
 """

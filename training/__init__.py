@@ -2,5 +2,6 @@
 
 The rooms, each of which imports only from those to its right:
 
-    experiment > configuration > trials > checkpoints, runner, feed > distributed > rank
+    experiment > record > segments > configuration > trials > tasks
+               > checkpoints, runner, feed > distributed > rank
 """
