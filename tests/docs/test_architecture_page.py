@@ -77,3 +77,8 @@ def test_every_file_that_the_page_names_is_there() -> None:
     named = re.findall(r"`([\w/]+\.py)`", page)
     known = [path.as_posix() for hall in HALLS for path in (ROOT / hall).rglob("*.py")]
     assert [name for name in named if not any(path.endswith(f"/{name}") for path in known)] == []
+
+
+def test_a_decision_note_has_at_most_twenty_lines() -> None:
+    notes = [note for note in (ROOT / "docs" / "decisions").glob("*.md") if note.name != "README.md"]
+    assert {note.name: lines for note in notes if (lines := len(note.read_text().splitlines())) > 20} == {}
