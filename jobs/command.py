@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from lakelens.errors import LakelensError, UsageError
-from lakelens.extras import missing_dependency
+from lakelens.extras import missing_dependency, require
 from lakelens.jobs.interrupts import Interrupts, Terminated, signal_of
 from lakelens.jobs.task_values import set_task_values
 from lakelens.spark.jvm import COMMAND_TAG, VERBOSE_VARIABLE, is_verbose
@@ -253,16 +253,25 @@ def add_session_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def session_of(args: argparse.Namespace, app_name: str) -> Callable[[], Any]:
+def session_of(args: argparse.Namespace, app_name: str, *modules: str) -> Callable[[], Any]:
     """Checks the flags of `add_session_arguments`; gives what opens the session, for when all else is checked too.
+
+    Args:
+        args: The flags.
+        app_name: The name that the Spark UI shows.
+        modules: What the session's Python workers import; checked where they run on this interpreter.
 
     Raises:
         InvalidArgumentError: If a `--conf` is no Spark setting.
+        MissingDependencyError: If one of `modules` is not installed.
     """
     from lakelens.spark.session import check_settings
 
     settings = key_values(args.conf, "--conf")
     check_settings(settings)
+    python = settings.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or sys.executable
+    if python == sys.executable and sees_the_files_of_executors(args):
+        require(app_name, *modules)
     return functools.cache(partial(_open_session, args.master, app_name, settings))
 
 

@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     from lakelens.jobs.run_lines import evaluation_lines
 
     result = evaluate(
-        session_of(args, f"lakelens evaluate {args.table}"),
+        session_of(args, f"lakelens evaluate {args.table}", "pyspark", "tensorflow"),
         args.model,
         args.table,
         split=None if args.all_splits else args.split,

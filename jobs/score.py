@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     from lakelens.inference.scoring.score import score
 
     result = score(
-        session_of(args, f"lakelens score {args.table}"),
+        session_of(args, f"lakelens score {args.table}", "pyspark", "tensorflow"),
         args.model,
         args.table,
         args.predictions,

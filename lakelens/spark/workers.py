@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ClusterConfigurationError, SessionError
+from ..extras import missing_dependency
 from .shipping import ship_wheel
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def check_workers(spark: SparkSession, call: str, modules: Sequence[str]) -> Non
 
     Raises:
         ClusterConfigurationError: If Python or lakelens differs or is missing there, or a module; says how to fix it.
+        MissingDependencyError: If a module is missing both there and here, on the same interpreter.
         SessionError: If the Spark job was cancelled.
     """
     ship_wheel(spark)
@@ -71,6 +73,9 @@ def _ask(context: SparkContext, call: str, modules: tuple[str, ...]) -> None:
         where = f"the Python worker {answer['executable']} on {answer['host']}"
         found = difference(where, answer["python"], answer["lakelens"])
         if found is None and answer["missing"]:
+            lacking = missing_dependency(ImportError(name=answer["missing"][0]), call)
+            if lacking is not None and answer["executable"] == sys.executable:
+                raise lacking
             missing = ", ".join(answer["missing"])
             found = f"{where} cannot import {missing}; install there what the driver has: {_INSTALL}"
         if found is not None:

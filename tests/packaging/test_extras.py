@@ -63,6 +63,8 @@ NEEDS = {
     "hvd.SyncBatchNormalization": "training",
     "hvd.callbacks": "training",
     "hvd.load_model": "training",
+    "__import__('lakelens.training.distributed.callbacks')": "training",
+    "__import__('lakelens.training.trials.transfer')": "training",
     "hvd.allreduce(1.0)": "training",
     "hvd.allgather([1.0])": "training",
     "hvd.broadcast(1.0)": "training",
@@ -89,8 +91,8 @@ COMMANDS = {
     "train table": "training",
     "search experiment.yaml": "training",
     "report abc": "training",
-    "score runs:/abc table predictions": "spark",
-    "evaluate runs:/abc table@0": "spark,search",
+    "score runs:/abc table predictions": "spark,training",
+    "evaluate runs:/abc table@0": "spark,training",
     "reproduce abc": "training",
     "demo": "spark,training,search",
     "table profile table": "search",
@@ -182,11 +184,16 @@ import os
 os.makedirs("classes/red", exist_ok=True)
 Image.new("RGB", (40, 30), "red").save("classes/red/a.jpg")
 spark = lakelens.spark_session("local[1]", **{"spark.ui.enabled": "false"})
-print(lakelens.ImageTable(spark, "ingested").ingest("classes", size=16).stored)
+stored = lakelens.ImageTable(spark, "ingested").ingest("classes", size=16).stored
+try:
+    lakelens.spark.workers.check_workers(spark, "scoring", ["PIL", "tensorflow"])
+except lakelens.errors.MissingDependencyError as error:
+    print(stored, error)
 """,
     "s3": "print(lakelens.stores.data_files.file_system('s3://bucket/a', {'AWS_REGION': 'eu-west-1'})[1])",
 }
-PRINTED = {"feed": "(4, 16, 16, 3) 6", "search": "profile.html", "training": "1 1", "spark": "1", "s3": "bucket/a"}
+PRINTED = {"feed": "(4, 16, 16, 3) 6", "search": "profile.html", "training": "1 1", "s3": "bucket/a"}
+PRINTED["spark"] = "1 scoring needs TensorFlow, which is not installed: pip install 'lakelens[training]'"
 
 
 @pytest.mark.long

@@ -5,7 +5,12 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-import keras
+from ...extras import missing_dependency
+
+try:
+    import keras
+except ModuleNotFoundError as error:
+    raise missing_dependency(error, __name__) or error from None
 
 from ...errors import InvalidArgumentError, NotSupportedError
 from .. import distributed as world

@@ -7,7 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import keras
+from ...extras import missing_dependency
+
+try:
+    import keras
+except ModuleNotFoundError as error:
+    raise missing_dependency(error, __name__) or error from None
 
 from ...errors import InvalidHyperparameters, TrialError
 from ...options import closest
