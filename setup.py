@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 from setuptools import find_packages, setup
+from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).resolve().parent
 
@@ -75,6 +77,16 @@ def packages() -> dict[str, str]:
     return {**mapping, **TEMPLATES}
 
 
+class FreshBuild(build_py):
+    """Builds without what an earlier build has left: setuptools would put modules that are gone into the wheel."""
+
+    def run(self) -> None:
+        """Copies the packages."""
+        if not self.editable_mode:
+            shutil.rmtree(Path(self.build_lib) / "lakelens", ignore_errors=True)
+        super().run()
+
+
 def version() -> str:
     """Reads the version from the package without importing it."""
     text = (HERE / "lakelens" / "__init__.py").read_text(encoding="utf-8")
@@ -99,6 +111,7 @@ setup(
     python_requires=">=3.10,<3.13",
     packages=list(packages()),
     package_dir=packages(),
+    cmdclass={"build_py": FreshBuild},
     package_data={"lakelens": ["py.typed"], "lakelens.jobs.databricks": ["*.yml", "*.sh", "resources/*.yml"]},
     install_requires=[
         "cloudpickle>=3.0",

@@ -125,12 +125,12 @@ class SearchState:
             trial = self.trials[number]
             if trial.state in ENDED:
                 continue
-            if self._given_up or state in (STOPPED, COMPLETED):
+            if self._given_up or state == STOPPED or (state == COMPLETED and trial.state == PAUSED):
                 state = COMPLETED if state == COMPLETED else STOPPED
                 missing.append({"event": state, "trial": number, "length": trial.length})
-            elif trial.state == RUNNING or (trial.state == PAUSED and state == RUNNING):
-                trial.was_in_flight = trial.state == state == RUNNING
-                trial.state, trial.slots = (WAITING if state == RUNNING else PAUSED), ()
+            else:
+                trial.was_in_flight = trial.state == RUNNING and state != PAUSED
+                trial.state, trial.slots = (PAUSED if state == PAUSED else WAITING), ()
         self._write([{"event": "resumed"}, *missing])
 
     # --- what happens to trials -----------------------------------------------------------------------------------
@@ -143,8 +143,10 @@ class SearchState:
         """
         with self.changed:
             waiting = [trial.number for trial in self.trials if trial.state == WAITING and trial.number not in besides]
+            states = self.searcher.states
             for number in waiting:
-                if self.trials[number].was_in_flight:
+                # A completed trial that waits lacks the checkpoint of its end; the searcher asks no more of it.
+                if self.trials[number].was_in_flight or states[number] == COMPLETED:
                     return self.trials[number]
             return self.trials[self.searcher.next_trial(waiting)] if waiting else None
 
@@ -191,15 +193,15 @@ class SearchState:
 
         Args:
             trial: The trial.
-            length: How far it has come.
+            length: How far it has come. A completed trial that has not come to its end again goes on.
             by_itself: Whether the trial has stopped itself, so that it counts as having reached what it was asked for.
         """
         with self.changed:
             if by_itself and trial.last is not None and self.searcher.states[trial.number] == RUNNING:
                 self.validated(trial, trial.last, reached=True)
             state = self.searcher.states[trial.number]
-            kind = state if state in (STOPPED, COMPLETED) else PAUSED
-            self._write([{"event": kind, "trial": trial.number, "length": length}])
+            ended = state == STOPPED or (state == COMPLETED and length >= trial.length)
+            self._write([{"event": state if ended else PAUSED, "trial": trial.number, "length": length}])
 
     def failed(self, trial: TrialState, error: str, *, invalid: bool = False) -> None:
         """Takes the failure of a trial; the searcher ranks it last, or draws others for invalid hyperparameters."""
@@ -215,8 +217,13 @@ class SearchState:
             self._write([event, *self._events_of(operations)])
 
     def restart(self, trial: TrialState, error: str) -> None:
-        """Lets a trial that has failed wait for slots again."""
+        """Lets a trial that has failed wait for slots again, unless the searcher has paused or stopped it since.
+
+        One that died between its last validation and its checkpoint trains that part again.
+        """
         with self.changed:
+            if self.searcher.states[trial.number] not in (RUNNING, COMPLETED):
+                return self.failed(trial, error)
             restarted = {"event": "restarted", "trial": trial.number, "length": trial.length, "error": error}
             self._write([restarted])
 
@@ -305,7 +312,7 @@ class SearchState:
             trial.error = event.get("error")
             self.invalid_in_a_row += event["event"] == INVALID
             # It may have been asked to go on while it wrote its checkpoint.
-            if trial.state == PAUSED and self.searcher.states[trial.number] == RUNNING:
+            if trial.state == PAUSED and self.searcher.states[trial.number] in (RUNNING, COMPLETED):
                 trial.state = WAITING
 
     def _on_launched(self, trial: TrialState, event: Event) -> None:

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -244,15 +245,21 @@ def test_all_brings_what_the_demo_needs_but_horovod(make_extra: Callable[..., Bo
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_make_wheel_needs_no_environment_of_the_checkout(
+def test_make_wheel_needs_no_environment_of_the_checkout_and_keeps_nothing_of_an_earlier_build(
     sources: Path, clean_environment: dict[str, str], tmp_path: Path
 ) -> None:
     clone = tmp_path / "clone"
     shutil.copytree(sources, clone, ignore=shutil.ignore_patterns("dist", "build"))
+    stale = clone / "build" / "lib" / "lakelens" / "etl" / "gone.py"
+    stale.parent.mkdir(parents=True)
+    stale.touch()
     done = subprocess.run(
         ["make", "wheel"], cwd=clone, capture_output=True, text=True, check=False, env=clean_environment
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert sorted(path.suffix for path in (clone / "dist").iterdir()) == [".whl", ".zip"]
     assert not (clone / ".venv").exists()
-    assert next((clone / "dist").glob("*.whl")).stat().st_size > 100_000
+    with zipfile.ZipFile(next((clone / "dist").glob("*.whl"))) as archive:
+        names = set(archive.namelist())
+    assert "lakelens/etl/image_table.py" in names
+    assert "lakelens/etl/gone.py" not in names
