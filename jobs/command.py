@@ -25,6 +25,11 @@ from lakelens.spark.jvm import COMMAND_TAG, VERBOSE_VARIABLE, is_verbose
 
 EXIT_DONE, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
 
+# Schemes that Hadoop and its usual drivers bring, beside those of the stores that the feed reads.
+_HADOOP_SCHEMES = ["file", "hdfs", "webhdfs", "swebhdfs", "viewfs", "har", "http", "https", "ftp", "sftp", "dbfs"]
+_HADOOP_SCHEMES += ["wasb", "wasbs", "adl", "alluxio", "cosn", "jfs", "lakefs", "maprfs", "obs", "o3fs", "ofs", "oss"]
+_CONFIGURES_SPARK = ("SPARK_HOME", "SPARK_CONF_DIR", "HADOOP_CONF_DIR")
+
 AddArguments = Callable[[argparse.ArgumentParser], None]
 Run = Callable[[argparse.Namespace], dict[str, Any]]
 
@@ -289,6 +294,22 @@ def sees_the_files_of_executors(args: argparse.Namespace) -> bool:
     """Tells whether Spark is going to run in this process's own JVM, and so on this machine's files."""
     master = key_values(args.conf, "--conf").get("spark.master", args.master) or "local"
     return "PYSPARK_GATEWAY_PORT" not in os.environ and master.startswith("local")
+
+
+def check_schemes(args: argparse.Namespace, *locations: str) -> None:
+    """Checks that Spark may have a file system for each location, where no setting can bring further ones.
+
+    Raises:
+        InvalidArgumentError: If a scheme is not known.
+    """
+    from lakelens.locations import has_scheme, scheme_of
+    from lakelens.stores.data_files import PROTOCOLS, unknown_store
+
+    if args.conf or any(os.environ.get(name) for name in _CONFIGURES_SPARK):
+        return
+    for location in locations:
+        if has_scheme(location) and scheme_of(location) not in {*PROTOCOLS, *_HADOOP_SCHEMES}:
+            raise unknown_store(location)
 
 
 def key_values(pairs: Sequence[str], flag: str) -> dict[str, str]:

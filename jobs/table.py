@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from lakelens.jobs.command import (
     add_session_arguments,
+    check_schemes,
     main_of,
     sees_the_files_of_executors,
     session_of,
@@ -297,8 +298,10 @@ def _session_of(args: argparse.Namespace, action: str, version: str | None = Non
 
     open_session = session_of(args, f"lakelens table {action} {args.table}")
     # Elsewhere, and in object stores, Spark's own settings may be all that leads to the table.
-    if sees_the_files_of_executors(args) and not has_scheme(absolute(args.table)):
-        check_version(args.table, _version(version))
+    if sees_the_files_of_executors(args):
+        check_schemes(args, args.table)
+        if not has_scheme(absolute(args.table)):
+            check_version(args.table, _version(version))
     return open_session()
 
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from ...errors import NotADeltaTableError, SourceNotFoundError, TableError
+from ...errors import InvalidArgumentError, NotADeltaTableError, SourceNotFoundError, TableError
 from ...locations import absolute, absolute_path, has_scheme, is_table_name
+from ...options import suggestion
+from ..annotations.manifest import manifest_format
 from ..files.class_folders import Wanted, list_top
+from ..files.layouts import CLASS_FOLDERS, class_of_folder
 from ..images.recipe import Recipe
 from ..log.snapshot import identify
+from ..model.aliases import aliases_of
+from ..model.labels import labels_of
 from ..sources.annotated import MANIFEST
 from .results import IngestRequest
 
@@ -24,24 +29,51 @@ def check_without_spark(location: str, request: IngestRequest) -> None:
         SourceNotFoundError: If the source does not exist.
         EmptySourceError: If it has no class folder and the layout wants some.
         NotADeltaTableError: If something else is where the table is to be.
-        InvalidArgumentError: If the table was made by another recipe.
+        InvalidArgumentError: If the table was made by another recipe, a manifest's suffix is unknown, or a class is
+            neither of the source's folders nor of the table.
     """
     request.check()
     source = request.source
+    is_text = source.layout == MANIFEST and manifest_format(str(source.location)) != "parquet"
     for file in (source.annotations, source.location if source.layout == MANIFEST else None):
         place = None if file is None else absolute_path(str(file))
         if place is not None and not has_scheme(place) and not Path(place).exists():
             raise SourceNotFoundError(f"{place} does not exist; give the path of an existing file")
+        if is_text and place is not None and Path(place).is_dir():
+            raise SourceNotFoundError(f"{place} is a folder; layout {MANIFEST!r} wants a file")
     folder = absolute_path(str(source.location))
+    top = None
     if source.layout != MANIFEST and not has_scheme(folder):
-        list_top(os.fsencode(folder)).check(folder, Wanted(source.layout))
+        top = list_top(os.fsencode(folder))
+        top.check(folder, Wanted(source.layout))
     table = absolute(location)
     if is_table_name(table) or has_scheme(table):
         return
     check_place(table)
-    if (configuration := _configuration(table)) is not None:
+    configuration = _configuration(table)
+    if configuration is not None:
         recipe = Recipe.of(configuration, table)
         recipe.check_unchanged(recipe.with_changes(**request.recipe_changes), table)
+    elif (Path(table) / "_delta_log").is_dir():
+        return
+    if top is not None and source.layout == CLASS_FOLDERS and request.classes is not None:
+        known = {class_of_folder(name.decode("utf-8", "replace")) for name in top.folders}
+        known.update(labels_of(configuration or {}), aliases_of(configuration or {}))
+        check_classes_known(request.classes, known, source.name, location)
+
+
+def check_classes_known(wanted: Collection[str], known: Collection[str], source: str, location: str) -> None:
+    """Checks that classes that were asked for are known.
+
+    Raises:
+        InvalidArgumentError: If one is not; names the nearest.
+    """
+    unknown = [name for name in wanted if name not in known]
+    if unknown:
+        raise InvalidArgumentError(
+            f"classes: {unknown[0]!r} is a class neither of {source} nor of {location}. "
+            f"Leave it out until there are files of it; {suggestion(unknown[0], known)}"
+        )
 
 
 def check_place(location: str) -> None:

@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from ...errors import EmptySourceError, InvalidArgumentError, SourceNotFoundError
+from ...errors import EmptySourceError, SourceNotFoundError
 from ...locations import absolute_path, has_scheme, is_table_name
-from ...options import suggestion
 from ...spark.workers import check_workers
 from ..changes.ingest_plan import GONE, Plan
 from ..changes.plan_on_driver import plan_listing, plan_on_driver
@@ -32,7 +31,7 @@ from ..sources.sources import list_source
 from ..spark.catalog import is_delta_table, path_of, read_table, require_schema
 from ..spark.local_frames import local_frame
 from ..spark.writing_session import writing_session
-from .checks import check_place
+from .checks import check_classes_known, check_place
 from .loss import LossGuard
 from .results import CONTENT, DELETE, IngestRequest
 
@@ -265,12 +264,7 @@ def check_classes(prepared: Prepared) -> None:
     known = {*plan.listed_by_class, *(labels_of({} if text is None else {LABELS_PROPERTY: text}))}
     if prepared.listing.has_annotations and not known.issuperset(wanted):
         known |= plan.listed_box_classes()
-    unknown = [name for name in wanted if name not in known]
-    if unknown:
-        raise InvalidArgumentError(
-            f"classes: {unknown[0]!r} is a class neither of {prepared.request.source.name} nor of {prepared.location}. "
-            f"Leave it out until there are files of it; {suggestion(unknown[0], known)}"
-        )
+    check_classes_known(wanted, known, prepared.request.source.name, prepared.location)
 
 
 def open_table(spark: SparkSession, location: str) -> Transaction | None:

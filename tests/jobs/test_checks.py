@@ -57,6 +57,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "photos" / "cat").mkdir(parents=True)
+    (tmp_path / "photos.csv").mkdir()
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "today.txt").write_text("")
     (tmp_path / "search.yaml").write_text(EXPERIMENT)
@@ -107,6 +108,13 @@ def said(argv: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
             "SourceNotFoundError",
             "x.json does not",
         ),
+        (["etl", "photos", "t", "--layout", "manifest"], "InvalidArgumentError", "told by its suffix"),
+        (["etl", "photos.csv", "t", "--layout", "manifest"], "SourceNotFoundError", "photos.csv is a folder"),
+        (["etl", "nope://bucket/photos", "t"], "InvalidArgumentError", "no store of scheme 'nope'"),
+        (["etl", "photos", "nope://bucket/t"], "InvalidArgumentError", "no store of scheme 'nope'"),
+        (["etl", "photos", "t", "--class", "cta"], "InvalidArgumentError", "did you mean 'cat'?"),
+        (["etl", "photos", "table", "--class", "bird"], "InvalidArgumentError", "'bird' is a class neither of photos"),
+        (["table", "restore", "nope://bucket/t", "0"], "InvalidArgumentError", "no store of scheme 'nope'"),
         (["etl", "photos", "notes"], "NotADeltaTableError", "notes exists and is no Delta table"),
         (["etl", "photos", "table", "--size", "32"], "InvalidArgumentError", "size = 32"),
         (["etl", "photos", "t", "--conf", "memory=1g"], "InvalidArgumentError", "'memory' is not a Spark setting"),
@@ -177,7 +185,9 @@ def test_a_run_that_has_finished_is_not_resumed_and_no_jvm_starts_for_it(capsys:
 def test_what_is_right_comes_to_the_start_of_the_jvm() -> None:
     training = ["train", "widened", "--materialize", "copies", "--image-size", "8"]
     commands = [
-        ["etl", "photos", "t"],
+        ["etl", "photos", "t", "--class", "cat"],
+        ["etl", "hdfs://host/photos", "table", "--class", "bird"],
+        ["etl", "nope://bucket/photos", "t", "--conf", "spark.jars.packages=nope:nope:1"],
         ["etl", "notes", "t", "--stream"],
         ["table", "optimize", "table"],
         [*training, "--np", "2"],
@@ -187,7 +197,7 @@ def test_what_is_right_comes_to_the_start_of_the_jvm() -> None:
     calls = f"import lakelens.jobs.cli as cli; print(*map(cli.main, {commands}))"
     done = subprocess.run([sys.executable, "-c", calls], capture_output=True, text=True, check=False)
     *answers, codes = done.stdout.splitlines()
-    assert codes == "2 2 2 2 2", done.stderr
+    assert codes == "2 2 2 2 2 2 2", done.stderr
     for found in map(json.loads, answers):
         assert found["error"] == "MissingDependencyError", found
         assert "holds no Java that runs" in found["message"]
