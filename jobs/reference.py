@@ -136,7 +136,7 @@ def _argument(action: argparse.Action) -> dict[str, Any]:
         "name": words if action.option_strings else str(action.metavar or action.dest),
         "required": action.required,
         "repeatable": isinstance(action, argparse._AppendAction),
-        "default": None if action.default in (None, False, [], argparse.SUPPRESS) else action.default,
+        "default": None if action.default is False or action.default in ([], argparse.SUPPRESS) else action.default,
         "help": action.help or "",
     }
 

@@ -131,7 +131,7 @@ def _cells(run: RunSummary) -> tuple[str, ...]:
     if len(entry) > _LONGEST_ENTRY:  # its end tells most: file and class
         entry = f"…{entry[-_LONGEST_ENTRY + 1 :]}"
     table = _table(run.table, run.version).rstrip("/").rpartition("/")[2]
-    started = run.started[:16].replace("T", " ")
+    started = f"{run.started[:16].replace('T', ' ')}Z"
     return run.run_id, run.state, table, entry, _metric(run), started, duration(run.seconds)
 
 

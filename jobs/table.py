@@ -30,7 +30,7 @@ _Work = Callable[[argparse.Namespace], dict[str, Any]]
 _Add = Callable[..., argparse.ArgumentParser]
 
 DESCRIPTION = "Show, compare, pin, restore, clean and edit the versions of an image table."
-_OTHER_VACUUMS = "The VACUUM of Spark and that of Databricks do not know pins and runs: clean the table with this one."
+_OTHER_VACUUMS = "The VACUUM of Spark and that of Databricks do not know pins and runs: use `lakelens table vacuum`."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -37,6 +37,8 @@ def test_the_pages_have_the_commands_and_flags_that_there_are() -> None:
     etl = {argument["name"]: argument for argument in by_name["lakelens etl"]["arguments"]}
     assert (etl["source"]["required"], etl["--class NAME"]["repeatable"]) == (True, True)
     assert etl["--removed REMOVED"]["default"] == "keep"
+    (seed,) = (one for one in by_name["lakelens train"]["arguments"] if one["name"] == "--seed SEED")
+    assert seed["default"] == 0
     assert {"lakelens table vacuum", "lakelens models promote", "lakelens experiments pause"} <= set(by_name)
     assert set(described_here["exit_codes"]) == {"0", "1", "2", "130", "141", "143"}
 

@@ -224,7 +224,10 @@ def test_experiments_lists_runs_and_marks_lost_ones(run, capsys):
     (listed,) = [entry for entry in found["runs"] if entry["run_id"] == run.result.run_id]
     assert (listed["version"], listed["metric"], listed["digest"]) == (0, "val_loss", run.result.digest)
     assert listed["value"] == run.result.metrics["val_loss"]
-    assert any(run.result.run_id in line and "squares@0" in line and "tiny.py:Tiny" in line for line in lines)
+    (line,) = (line for line in lines if line.startswith(run.result.run_id))
+    assert "squares@0" in line
+    assert "tiny.py:Tiny" in line
+    assert f"  {listed['started'][:16].replace('T', ' ')}Z  " in line
     assert any("no sign of life" in line for line in lines)
     assert command(capsys, "experiments", "--tracking-uri", run.store, "--json")[1] == []
 
