@@ -2,7 +2,7 @@
 #   make PYTHON=/path/to/python3.12 ...   this Python instead of the one that is found
 #   make VENV=/path/to/folder ...         another environment
 #   make test ARGS="-k allreduce -x"      arguments for pytest
-#   make test SPARK=4.0                   the tests that need Spark, on another Spark and its Delta
+#   make test SPARK=4.0                   the tests that need Spark but the long ones, on another Spark and its Delta
 #   make demo IMAGES=/class/folders       your own images instead of the digits
 #   make demo SEARCH=1                    a search over one version, with its report
 

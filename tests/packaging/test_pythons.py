@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -22,13 +23,12 @@ print(next(lakelens.DeltaFeed("table").as_numpy(4))[0].shape, lakelens.HorovodRu
 """
 
 
-def find_python(minor: int) -> str | None:
-    """Asks `.ci/find-python`'s places for one Python."""
-    root = Path.home() / ".pyenv" / "versions"
-    for path in (*root.glob(f"3.{minor}.*/bin/python3"), Path(f"/usr/bin/python3.{minor}")):
-        if path.exists():
-            return str(path)
-    return None
+def find_python(checkout: Path, minor: int) -> str | None:
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHON"}
+    command = [str(checkout / ".ci" / "find-python")]
+    environment = variables | {"FIND_PYTHON_MINOR": str(minor)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    return done.stdout.strip() if done.returncode == 0 else None
 
 
 @pytest.mark.timeout(600)
@@ -36,7 +36,7 @@ def find_python(minor: int) -> str | None:
 def test_the_wheel_installs_and_feeds_on_other_pythons(
     wheel: Path, checkout: Path, clean_environment: dict[str, str], tmp_path: Path, minor: int
 ) -> None:
-    python = find_python(minor)
+    python = find_python(checkout, minor)
     if python is None or sys.version_info[:2] == (3, minor):
         pytest.skip(f"there is no other Python 3.{minor} on this machine")
     environment = tmp_path / "environment"

@@ -1,4 +1,4 @@
-"""Every part once on Spark 4.0 and Delta 4.0, in an environment of their own; `make test SPARK=4.0` runs all tests."""
+"""Every part once on Spark 4.0 and Delta 4.0, in an environment of their own."""
 
 from __future__ import annotations
 
