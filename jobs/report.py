@@ -26,14 +26,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Writes the report and returns where it is."""
     from lakelens.search.report.write import BEST, REPORT_FOLDER, write_report
+    from lakelens.tracking.run_listing import show_run
     from lakelens.tracking.runs import resolve_tracking_uri
     from lakelens.training.experiment.config_record import read_config
     from lakelens.training.experiment.run_folder import checkpoint_root
 
     folder = Path(args.search).expanduser()
     if not folder.is_dir():
-        config, _ = read_config(resolve_tracking_uri(args.tracking_uri), args.search)
-        folder = checkpoint_root(config.checkpoint_storage.path) / args.search
+        run_id = show_run(args.search, args.tracking_uri).summary.run_id
+        config, _ = read_config(resolve_tracking_uri(args.tracking_uri), run_id)
+        folder = checkpoint_root(config.checkpoint_storage.path) / run_id
     page = write_report(folder, folder / REPORT_FOLDER if args.output is None else args.output)
     best = page.with_name(BEST)
     return {"page": str(page), "best": str(best) if best.exists() else None}

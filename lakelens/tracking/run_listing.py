@@ -10,6 +10,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from ..errors import InvalidArgumentError, ModelNotFoundError, TrainingPaused
+from ..extras import require
 from .heartbeat import FAILURE_TAG, end_lost_runs
 from .runs import (
     DIGEST_TAG,
@@ -94,8 +95,10 @@ def open_existing_store(tracking_uri: str | None) -> tuple[str, MlflowClient]:
 
     Raises:
         InvalidArgumentError: If it is a file or folder of this machine that does not exist.
+        MissingDependencyError: If MLflow is not installed.
         TrackingError: If it cannot be reached.
     """
+    require("a tracking store", "mlflow")
     uri = resolve_tracking_uri(tracking_uri)
     path = local_store_path(uri)
     if path is not None and not path.exists():

@@ -120,6 +120,8 @@ def said(argv: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
         (["etl", "photos", "t", "--conf", "memory=1g"], "InvalidArgumentError", "'memory' is not a Spark setting"),
         (["etl", "photos", "t", "--stream", "--max-files", "0"], "InvalidArgumentError", "max_files = 0"),
         (["score", "nosuch", "table", "p"], "ModelNotFoundError", "nosuch"),
+        (["score", "runs:/abc", "table", "p"], "InvalidArgumentError", "there is no MLflow store at"),
+        (["report", "nosuch"], "InvalidArgumentError", "there is no MLflow store at"),
         (["score", "model", "table", "notes"], "NotADeltaTableError", "notes exists and is no Delta table"),
         (["score", "model", "table", "parts"], "PredictionsSchemaError", "no column 'content_hash'"),
         (["score", "model", "parts", "p", "--split", "tset"], "InvalidArgumentError", "no such split; it has train"),
@@ -165,6 +167,7 @@ def test_it_is_found_where_no_jvm_can_start(
     found = said(argv, capsys)
     assert found["error"] == error, found
     assert words in found["message"]
+    assert not Path("mlflow.db").exists()
 
 
 @pytest.mark.usefixtures("place")
@@ -179,6 +182,8 @@ def test_a_run_that_has_finished_is_not_resumed_and_no_jvm_starts_for_it(capsys:
         found = said([*command, "--tracking-uri", "file:runs"], capsys)
         assert found["error"] == "InvalidArgumentError", found
         assert f"run {run} is FINISHED" in found["message"]
+    found = said(["report", "nosuch", "--tracking-uri", "file:runs"], capsys)
+    assert (found["error"], "no run 'nosuch'" in found["message"]) == ("ModelNotFoundError", True)
 
 
 @pytest.mark.usefixtures("place")

@@ -14,12 +14,12 @@ from ...errors import CheckpointNotFoundError, ModelNotFoundError
 from ...locations import absolute_path, has_scheme
 from ...tracking.heartbeat import end_lost_runs
 from ...tracking.logged_models import CHECKPOINT_RUN_KEY, MODEL_NAME, logged_facts
+from ...tracking.run_listing import open_existing_store
 from ...tracking.runs import (
     CHECKPOINT_ARTIFACT,
     DIGEST_TAG,
     METRIC_TAG,
     SEARCH_TAG,
-    open_client,
     resolve_tracking_uri,
     without_password,
 )
@@ -94,6 +94,7 @@ def resolve_model(uri: str | Path, tracking_uri: str | None = None) -> ModelRef:
 
     Raises:
         ModelNotFoundError: If there is no such run, model, alias, experiment or artifact, or the form is unknown.
+        InvalidArgumentError: If there is no such tracking store on this machine.
         CheckpointError: If the checkpoint is damaged or changed, or a pickle, HDF5 or SavedModel is offered.
     """
     text = str(uri).strip()
@@ -292,7 +293,7 @@ def _ref(
 
 
 def _client(tracking_uri: str | None) -> MlflowClient:
-    return open_client(resolve_tracking_uri(tracking_uri))
+    return open_existing_store(tracking_uri)[1]
 
 
 def _get_run(client: MlflowClient, run_id: str) -> Run:
