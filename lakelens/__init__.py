@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from .errors import InvalidHyperparameters, LakelensError
 
 if TYPE_CHECKING:
+    from . import search as search
     from .etl.image_table import ImageTable
     from .etl.images.recipe import Limits, Recipe
     from .inference.evaluation.evaluate import evaluate
@@ -77,6 +78,8 @@ if (_checkout / "setup.py").is_file() and (_checkout / "etl" / "__init__.py").is
 
 
 def __getattr__(name: str) -> Any:
+    if name == "search":
+        return importlib.import_module(".search", __name__)
     if name not in _HOME_OF:
         raise AttributeError(f"module 'lakelens' has no attribute {name!r}")
     value = getattr(importlib.import_module(_HOME_OF[name], __name__), name)
