@@ -21,19 +21,22 @@ SPARK = [
     "pyspark>=3.5.0,<3.6",  # the Spark of Databricks 14.3-16.4 LTS, the last with Horovod
     "delta-spark>=3.3.0,<3.4",  # Delta's line for Spark 3.5
 ]
+JPEG = "simplejpeg>=1.8"  # decodes JPEG to the very pixels of Pillow, in less time
 FEED = [
     "petastorm==0.13.1",  # the release whose adapters the feed is written and tested for
     "setuptools<70",  # Petastorm imports distutils
-    "simplejpeg>=1.8",  # decodes JPEG to the very pixels of Pillow, in less time
+    JPEG,
 ]
 TENSORFLOW = "tensorflow>=2.16,<2.19"  # Keras 3 from 2.16; Horovod 0.28.1 does not compile against 2.19
 TENSORFLOW_CPU = "tensorflow-cpu>=2.16,<2.19"  # the same without CUDA's kernels: 0.8 GB less
-KERAS = [
-    *FEED,
+MODELS = [
     "keras>=3.11.3",  # older ones execute code when a model is loaded (CVE-2025-1550, -8747, -9905)
     "matplotlib>=3.8",  # draws a run's learning curves and confusion matrix
     "mlflow>=3.11",  # below: CVE-2026-4137
 ]
+KERAS = [*FEED, *MODELS]
+# What Databricks' runtimes for machine learning lack, or have too old. Petastorm would bring a second PySpark there.
+DATABRICKS = [JPEG, *MODELS]
 TRAINING = [*KERAS, TENSORFLOW]
 TRAINING_CPU = [*KERAS, TENSORFLOW_CPU]
 HOROVOD = ["horovod==0.28.1"]  # never its [spark] extra: that one forces pyarrow < 11
@@ -137,6 +140,7 @@ setup(
         "gcs": GCS,
         "azure": AZURE,
         "heif": HEIF,
+        "databricks": DATABRICKS,
         "torch": TORCH,
         "notebook": NOTEBOOK,
         "search": PLOTS,

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+from importlib.metadata import PackageNotFoundError, version
+
+from packaging.version import Version
 
 from .errors import LakelensError, MissingDependencyError
 
@@ -26,21 +29,32 @@ _BROUGHT_BY = {
     "tensorflow": ("TensorFlow", "training"),
     "torch": ("PyTorch", "torch"),
 }
+# Module -> the oldest version that works, as in setup.py. Machine learning runtimes bring older ones.
+OLDEST = {"keras": "3.11.3", "mlflow": "3.11"}
 
 
 def require(call: str, *modules: str) -> None:
-    """Checks, without importing them, that the packages which a call needs are installed.
+    """Checks, without importing them, that the packages which a call needs are installed and not too old.
 
     Args:
         call: What needs them, as the error names it.
         modules: Their modules, such as `tensorflow`.
 
     Raises:
-        MissingDependencyError: If one is not; names all that are missing, and the line that installs them.
+        MissingDependencyError: If one is not; names all that are missing or too old, and the line that installs them.
     """
     missing = [module for module in modules if not _is_installed(module)]
     if missing:
         raise _missing(call, missing)
+    old = {module: found for module in modules if (found := _found_if_too_old(module)) is not None}
+    if old:
+        needed = " and ".join(
+            f"{_BROUGHT_BY[name][0]} {OLDEST[name]} or newer ({old[name]} is installed)" for name in old
+        )
+        line = " ".join(f"'{name}>={OLDEST[name]}'" for name in old)
+        raise MissingDependencyError(
+            f"{call} needs {needed}: pip install {line}. A notebook or session that runs has to be started again then"
+        )
 
 
 def missing_dependency(error: ImportError, call: str = "this call") -> MissingDependencyError | None:
@@ -53,6 +67,17 @@ def missing_dependency(error: ImportError, call: str = "this call") -> MissingDe
 
 def _is_installed(module: str) -> bool:
     return importlib.util.find_spec(module) is not None
+
+
+def _found_if_too_old(module: str) -> str | None:
+    """The installed version of a module where it is older than what is needed."""
+    for package in (module, f"{module}-skinny"):  # some runtimes have MLflow under the second name only
+        try:
+            found = version(package)
+        except PackageNotFoundError:
+            continue
+        return found if module in OLDEST and Version(found) < Version(OLDEST[module]) else None
+    return None
 
 
 def _missing(call: str, modules: list[str]) -> MissingDependencyError:

@@ -4,12 +4,14 @@
 # MAGIC elsewhere this gives stand-ins for them: a Spark on this machine, IPython's `display`, and widgets whose
 # MAGIC values come from the environment (`LAKELENS_WIDGETS`, a JSON object).
 # MAGIC
-# MAGIC On Databricks give the cluster the wheel of lakelens as a library, or remove the first `#` of the next cell and
-# MAGIC write where your wheel is. The ML runtimes have TensorFlow, MLflow and the progress bars' ipywidgets.
+# MAGIC On Databricks, with an ML runtime: remove the first `#` of both lines of the next cell, write where your wheel is,
+# MAGIC and run it once before anything else. The extra `databricks` brings what the runtime lacks or has too old: MLflow 3,
+# MAGIC a newer Keras. Or give the cluster the wheel and what the extra names as libraries.
 
 # COMMAND ----------
 
-# MAGIC # %pip install /Volumes/main/default/libraries/lakelens-0.1.0-py3-none-any.whl
+# MAGIC # %pip install "/Volumes/main/default/libraries/lakelens-0.1.0-py3-none-any.whl[databricks]"
+# MAGIC # %restart_python
 
 # COMMAND ----------
 

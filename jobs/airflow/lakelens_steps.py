@@ -33,6 +33,8 @@ DEFAULTS: dict[str, Any] = {
     # Where it is empty, MLFLOW_TRACKING_URI of the worker's own environment counts.
     "tracking_uri": "",
 }
+# The extra `databricks` of lakelens: what the runtime for machine learning lacks, or has too old.
+DATABRICKS_LIBRARIES = ("simplejpeg>=1.8", "keras>=3.11.3", "matplotlib>=3.8", "mlflow>=3.11")
 _PLACE = re.compile(r"<(\w+)(?:\.(\w+))?>")
 
 
@@ -133,6 +135,8 @@ def databricks_tasks(
 ) -> list[dict[str, Any]]:
     """Writes steps as the tasks of one Databricks run: they hand their values on as task values.
 
+    Each task's cluster gets the wheel and `DATABRICKS_LIBRARIES`.
+
     Args:
         steps: The steps.
         parameter: Writes a parameter, by name.
@@ -141,6 +145,7 @@ def databricks_tasks(
         wheel: Path of the lakelens wheel, in a volume or the workspace.
     """
     tasks: list[dict[str, Any]] = []
+    libraries = [{"whl": wheel}, *({"pypi": {"package": package}} for package in DATABRICKS_LIBRARIES)]
     for step in steps:
         after = [{"task_key": name} for name in step.after]
         if step.only_if is not None:
@@ -157,7 +162,7 @@ def databricks_tasks(
                     "notebook_path": job_notebook,
                     "base_parameters": {"arguments": "\n".join(arguments)},
                 },
-                "libraries": [{"whl": wheel}],
+                "libraries": libraries,
                 "max_retries": 1,
                 **cluster,
             }

@@ -78,7 +78,7 @@ def run(
         TrackingError: If MLflow's store cannot be reached.
     """
     started = time.perf_counter()
-    require("a search", "mlflow", "tensorflow")
+    require("a search", "mlflow", "keras", "tensorflow")
     experiment = ExperimentConfig.read(config)
     entry = None if entrypoint is None else EntryPoint.parse(entrypoint)
     require_reachable(resolve_tracking_uri(experiment.tracking.uri))
@@ -112,7 +112,7 @@ def resume(
         LakelensError: As `run`.
     """
     started = time.perf_counter()
-    require("a search", "mlflow", "tensorflow")
+    require("a search", "mlflow", "keras", "tensorflow")
     uri = resolve_tracking_uri(tracking_uri)
     config, np = read_config(uri, run_id)
     check_resumable(uri, run_id)

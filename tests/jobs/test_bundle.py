@@ -6,10 +6,12 @@ No workspace can be reached here: what a workspace does with it is not tested.
 from __future__ import annotations
 
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from ruamel.yaml import YAML
@@ -59,11 +61,22 @@ def jobs(target: str, folder: Path = BUNDLE) -> dict[str, Any]:
     return filled(read(folder / "resources" / "jobs.yml")["resources"]["jobs"], variables(target, folder))
 
 
+def extra(name: str) -> list[str]:
+    """What an extra of setup.py brings."""
+    with mock.patch("setuptools.setup") as called:
+        runpy.run_path(str(ROOT / "setup.py"))
+    packages: list[str] = called.call_args.kwargs["extras_require"][name]
+    return packages
+
+
 def wheels(folder: Path) -> set[Path]:
     """The wheels of all tasks; the command line takes their paths from the file of the task, not of the variable."""
     tasks = [task for job in jobs("prod", folder).values() for task in job["tasks"]]
     return {
-        (folder / "resources" / library["whl"]).resolve() for task in tasks for library in task.get("libraries", [])
+        (folder / "resources" / library["whl"]).resolve()
+        for task in tasks
+        for library in task.get("libraries", [])
+        if "whl" in library
     }
 
 
@@ -109,6 +122,14 @@ def test_the_bundle_and_the_dags_have_the_same_steps() -> None:
         found = [{"depends_on": [], **task} for task in raw[name]["tasks"]]
         assert found == wanted
     assert set(lakelens_steps.DEFAULTS) - {"results", "tracking_uri"} <= set(variables("dev"))
+
+
+def test_every_task_installs_what_the_extra_databricks_brings() -> None:
+    for target in ("dev", "prod"):
+        tasks = [task for job in jobs(target).values() for task in job["tasks"] if "notebook_task" in task]
+        for task in tasks:
+            packages = [library["pypi"]["package"] for library in task["libraries"] if "pypi" in library]
+            assert packages == extra("databricks"), task["task_key"]
 
 
 def test_databricks_takes_every_task_of_the_dags_as_one_of_a_submitted_run() -> None:

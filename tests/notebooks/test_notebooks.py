@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 from traitlets.config import Config
 
+import lakelens
+
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
@@ -37,6 +39,7 @@ PAGES = {
     "05_score_and_evaluate": ("Confusion matrix", "Worst mistakes"),
 }
 WITH_BARS = ("02_train_one_gpu_to_many", "04_search", "05_score_and_evaluate")
+WHEEL = f"lakelens-{lakelens.__version__}-py3-none-any.whl"
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
@@ -181,4 +184,5 @@ def test_every_notebook_is_run_and_holds_no_output() -> None:
         assert all(f'dbutils.widgets.text("{widget}"' in source for widget in ("folder", "table"))
         assert "sqlite:" not in source
         assert not re.search(r'experiment(_name)?"?[=:] ?"', source), path
-    assert "# MAGIC # %pip install " in (NOTEBOOKS / "setup.py").read_text(encoding="utf-8")
+    setup = (NOTEBOOKS / "setup.py").read_text(encoding="utf-8")
+    assert f'# MAGIC # %pip install "/Volumes/main/default/libraries/{WHEEL}[databricks]"\n' in setup

@@ -89,7 +89,7 @@ def run_trial(
         LakelensError: As `train`.
     """
     started = time.perf_counter()
-    require("a training", "mlflow", "tensorflow")
+    require("a training", "mlflow", "keras", "tensorflow")
     plan = TrialPlan.of(config, entrypoint=entrypoint, version=version, np=np, spark=spark)
     require_reachable(resolve_tracking_uri(config.tracking.uri))
     begin = Start.of(plan, resumes)
