@@ -4,9 +4,9 @@
 # MAGIC elsewhere this gives stand-ins for them: a Spark on this machine, IPython's `display`, and widgets whose
 # MAGIC values come from the environment (`LAKELENS_WIDGETS`, a JSON object).
 # MAGIC
-# MAGIC On Databricks, with an ML runtime: remove the first `#` of both lines of the next cell, write where your wheel is,
-# MAGIC and run it once before anything else. The extra `databricks` brings what the runtime lacks or has too old: MLflow 3,
-# MAGIC a newer Keras. Or give the cluster the wheel and what the extra names as libraries.
+# MAGIC On Databricks, with an ML runtime: remove the first `#` of both lines of the next cell, write where your wheel
+# MAGIC is, and run it once before anything else. The extra `databricks` brings what the runtime lacks or has too old:
+# MAGIC MLflow 3, a newer Keras. Or give the cluster the wheel and what the extra names as libraries.
 
 # COMMAND ----------
 
