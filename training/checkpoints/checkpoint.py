@@ -6,11 +6,13 @@ in it is pickled. The manifest's digest identifies it wherever it is copied to.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
 import secrets
 import shutil
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -160,7 +162,8 @@ def write_checkpoint(
         name: Beginning of the checkpoint's name.
 
     Raises:
-        CheckpointError: If the metadata is no JSON, or the disk refuses; then nothing of the checkpoint is left.
+        CheckpointError: If the metadata is no JSON, or a disk refuses, that of the folder or that of temporary files;
+            then nothing of the checkpoint is left.
     """
     if not NAME.match(name):
         raise InvalidArgumentError(
@@ -174,7 +177,7 @@ def write_checkpoint(
         partial.mkdir()
         entries = {}
         for file_name, write in files.items():
-            write(partial / file_name)
+            _write_sequentially(partial / file_name, write)
             _sync(partial / file_name)
             entries[file_name] = entry_of(partial / file_name)
         digest = digest_of(entries, described)
@@ -269,13 +272,14 @@ def copy_checkpoint(checkpoint: Checkpoint, folder: str | Path) -> Checkpoint:
     try:
         root.mkdir(parents=True, exist_ok=True)
         if not final.exists():
-            shutil.copytree(checkpoint.path, partial)
-            for file in partial.iterdir():
-                _sync(file)
+            partial.mkdir()
+            for file in checkpoint.path.iterdir():
+                shutil.copyfile(file, partial / file.name)
+                _sync(partial / file.name)
             _sync(partial)
             partial.rename(final)
             _sync(root)
-    except OSError as error:  # shutil's Error is one
+    except OSError as error:
         raise CheckpointError(
             f"{checkpoint.path} cannot be copied to {root} ({error}); free space, or give another folder"
         ) from error
@@ -289,6 +293,20 @@ def remove_checkpoint(checkpoint: Checkpoint) -> None:
     doomed = checkpoint.path.with_name(f".{checkpoint.name}.{secrets.token_hex(8)}.partial")
     checkpoint.path.rename(doomed)
     shutil.rmtree(doomed, ignore_errors=True)
+
+
+def _write_sequentially(path: Path, write: Callable[[Path], None]) -> None:
+    """Writes a file with the temporary files and copies it: mounted object stores take bytes from start to end only."""
+    with contextlib.ExitStack() as stack:
+        try:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="lakelens-checkpoint-"))
+            write(Path(folder) / path.name)
+        except OSError as error:
+            raise CheckpointError(
+                f"{path.name} of a checkpoint cannot be written to the folder for temporary files, "
+                f"{tempfile.tempdir} ({error}), from which it is copied; free space there, or set TMPDIR"
+            ) from error
+        shutil.copyfile(Path(folder) / path.name, path)
 
 
 def _write_text(path: Path, text: str) -> None:

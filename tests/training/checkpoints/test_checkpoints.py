@@ -11,6 +11,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from full_disk import run_on_small_disk
 
 from lakelens.errors import CheckpointError, CheckpointNotFoundError, InvalidArgumentError, UsageError
 from lakelens.training.checkpoints.checkpoint import (
@@ -189,6 +190,30 @@ def test_a_failed_write_leaves_nothing(tmp_path):
     with pytest.raises(CheckpointError, match=r"cannot be written to .* \(disk full\)"):
         write_checkpoint(tmp_path, files={"model.keras": fail}, metadata=METADATA, name="x")
     assert list(tmp_path.iterdir()) == []
+
+
+FULL_DISK = """
+import tempfile
+from lakelens.training.checkpoints.checkpoint import write_checkpoint
+files = {"model.keras": lambda path: path.write_bytes(bytes(100_000)) and None}
+metadata = {"input": {"height": 8, "width": 8, "channels": 3}}
+fill()
+tempfile.tempdir = str(disk)
+temporary = told(lambda: write_checkpoint(given, files=files, metadata=metadata, name="x"))
+tempfile.tempdir = given
+kept = told(lambda: write_checkpoint(disk, files=files, metadata=metadata, name="x"))
+print(json.dumps([temporary, kept, os.listdir(given)]))
+"""
+
+
+def test_the_error_of_a_full_disk_names_the_folder_that_is_full(tmp_path):
+    (tmp_path / "free").mkdir()
+    disk = tmp_path / "disk"
+    temporary, kept, left = run_on_small_disk(disk, "import os" + FULL_DISK, str(tmp_path / "free"))
+    assert temporary[0] == kept[0] == "CheckpointError"
+    assert f"cannot be written to the folder for temporary files, {disk} ([Errno 28]" in temporary[1]
+    assert f"checkpoint x cannot be written to {disk} ([Errno 28]" in kept[1]
+    assert left == []
 
 
 # Dies by SIGKILL at the n-th system call that matters, counted over fsync and rename.

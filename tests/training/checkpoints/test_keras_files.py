@@ -9,9 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from volumes import make_volume
 
 from lakelens.errors import CheckpointError
-from lakelens.training.checkpoints.checkpoint import open_checkpoint, save_checkpoint
+from lakelens.training.checkpoints.checkpoint import copy_checkpoint, open_checkpoint, save_checkpoint
 from lakelens.training.checkpoints.keras_files import check_keras_file, load_keras_file
 
 pytestmark = pytest.mark.tensorflow
@@ -59,6 +60,18 @@ def test_the_optimizers_state_travels_with_the_checkpoint(tmp_path):
     model.fit(images, np.arange(6) % 3, verbose=0)
     loaded = save_checkpoint(model, tmp_path, metadata=METADATA).load_model(compile=True)
     for mine, theirs in zip(model.optimizer.variables, loaded.optimizer.variables, strict=True):
+        np.testing.assert_array_equal(mine.numpy(), theirs.numpy())
+
+
+def test_the_files_of_a_checkpoint_are_written_from_start_to_end(tmp_path, monkeypatch):
+    make_volume(tmp_path, monkeypatch)
+    model = small_model()
+    arrays = {"order": np.arange(5), "seed": np.zeros(3, "uint8")}
+    saved = save_checkpoint(model, tmp_path / "run", metadata=METADATA, state={"epoch": 1}, arrays=arrays)
+    copied = open_checkpoint(copy_checkpoint(saved, tmp_path / "another").path)
+    assert copied.digest == saved.digest
+    np.testing.assert_array_equal(copied.arrays()["order"], arrays["order"])
+    for mine, theirs in zip(model.weights, copied.load_model(compile=True).weights, strict=True):
         np.testing.assert_array_equal(mine.numpy(), theirs.numpy())
 
 
