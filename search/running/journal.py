@@ -1,23 +1,31 @@
 """The journal of a search: one JSON object per line and event, on disk before the event takes effect.
 
-A search that was killed goes on from it: the searcher's answers follow from the events alone.
+A search that was killed goes on from it: the searcher's answers follow from the events alone. Where the file system
+takes no appends, as Databricks' volumes, the file is written anew for each event and a file beside it is the lock.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import math
 import os
+import socket
 import time
+import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
 from ...errors import CheckpointError, InvalidArgumentError
+from ...stores.data_files import write_bytes
 
 JOURNAL_FOLDER = "journal"
 EVENTS_FILE = "events.jsonl"
+LOCK_FILE = "events.lock"
+# What file systems answer that have no appends or no locks; others are faults. Databricks' volumes: no seek to the end.
+_HAS_NONE = {errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL, errno.ENOLCK, errno.ESPIPE}
 
 
 def journal_folder(root: Path, run_id: str) -> Path:
@@ -43,22 +51,20 @@ class Journal:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / EVENTS_FILE
+        self._file: IO[bytes] | None = None  # None: written anew for each event
+        self._lock: Path | None = None
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._file: IO[bytes] = self.path.open("ab")
+            if _takes_appends(folder):
+                self._file = self.path.open("ab")
+            self._hold()
+            self._content = self._whole_lines()
+            _sync_folder(folder)
         except OSError as error:
+            self.close()
             raise CheckpointError(
-                f"{folder} cannot be written ({error}); checkpoint_storage.path must be a folder that takes appends"
+                f"{folder} cannot be written ({error}); checkpoint_storage.path must be a folder that can"
             ) from error
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._file.close()
-            raise InvalidArgumentError(
-                f"the search of {self.path} is running in another process; one process runs a search"
-            ) from None
-        self._cut_torn_line()
-        _sync_folder(folder)
 
     def append(self, events: Iterable[Mapping[str, Any]]) -> None:
         """Adds events; once this returns they are on disk.
@@ -68,10 +74,15 @@ class Journal:
         """
         now = time.time()
         lines = [json.dumps({"event": event["event"], "time": now, **_plain(event)}) + "\n" for event in events]
+        added = "".join(lines).encode()
         try:
-            self._file.write("".join(lines).encode())
-            self._file.flush()
-            os.fsync(self._file.fileno())
+            if self._file is None:
+                write_bytes(str(self.path), self._content + added, None)
+                self._content += added
+            else:
+                self._file.write(added)
+                self._file.flush()
+                os.fsync(self._file.fileno())
         except OSError as error:
             raise CheckpointError(
                 f"{self.path} cannot be appended to ({error}); resume the search when it can"
@@ -79,14 +90,45 @@ class Journal:
 
     def close(self) -> None:
         """Lets another process hold it."""
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
+        if self._lock is not None:
+            self._lock.unlink(missing_ok=True)
 
-    def _cut_torn_line(self) -> None:
+    def _hold(self) -> None:
+        """Takes the kernel's lock; makes a lock file where there is none, or where each event makes another file."""
+        try:
+            if self._file is not None:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+        except OSError as error:
+            if error.errno not in _HAS_NONE:
+                self.close()
+                raise InvalidArgumentError(
+                    f"the search of {self.path} is running in another process; one process runs a search"
+                ) from None
+        lock = self.path.with_name(LOCK_FILE)
+        holder = _holder_of(lock)
+        try:
+            if holder is None:
+                lock.unlink(missing_ok=True)
+            with lock.open("x", encoding="utf-8") as file:
+                json.dump({"host": socket.gethostname(), "pid": os.getpid()}, file)
+        except FileExistsError:
+            self.close()
+            raise InvalidArgumentError(
+                f"the search of {self.path} is running in {holder or 'another process'}; one process runs a search. If "
+                f"that one has ended, remove {lock}"
+            ) from None
+        self._lock = lock
+
+    def _whole_lines(self) -> bytes:
         """Removes the beginning of a line whose writer was killed: it has not taken effect."""
-        content = self.path.read_bytes()
+        content = self.path.read_bytes() if self.path.exists() else b""
         whole = content.rfind(b"\n") + 1
-        if whole < len(content):
+        if self._file is not None and whole < len(content):
             self._file.truncate(whole)
+        return content[:whole]
 
 
 def read_events(folder: Path) -> list[dict[str, Any]]:
@@ -113,14 +155,49 @@ def read_events(folder: Path) -> list[dict[str, Any]]:
 
 def is_held(folder: Path) -> bool:
     """Tells whether a process runs the search of a journal."""
+    if _holder_of(folder / LOCK_FILE) is not None:
+        return True
     try:
         with (folder / EVENTS_FILE).open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False
-    except OSError:
-        return True
+    except OSError as error:
+        return error.errno not in _HAS_NONE
     return False
+
+
+def _takes_appends(folder: Path) -> bool:
+    """Tries it, twice: some file systems refuse the second append, to a file that is there."""
+    probe = folder / f".{EVENTS_FILE}.{uuid.uuid4().hex}"
+    try:
+        for _ in range(2):
+            with probe.open("ab") as file:
+                file.write(b"\n")
+    except OSError as error:
+        if error.errno not in _HAS_NONE:
+            raise
+        return False
+    finally:
+        probe.unlink(missing_ok=True)
+    return True
+
+
+def _holder_of(lock: Path) -> str | None:
+    """The process that a lock file is of; None without one, or if that process has ended on this machine."""
+    import psutil
+
+    try:
+        text = lock.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    try:
+        host, pid = json.loads(text)["host"], int(json.loads(text)["pid"])
+    except (ValueError, KeyError, TypeError):
+        return "another process"  # which is writing it, or was killed then
+    if host == socket.gethostname() and not psutil.pid_exists(pid):
+        return None
+    return f"process {pid} on {host}"
 
 
 def _plain(event: Mapping[str, Any]) -> dict[str, Any]:

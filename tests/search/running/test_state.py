@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import re
+import socket
+import subprocess
 from typing import Any
 
 import pytest
+from volumes import make_volume
 
 from lakelens.errors import InvalidArgumentError
 from lakelens.search import create_searcher
@@ -217,3 +222,47 @@ def test_a_journal_keeps_whole_lines_and_numbers_that_json_lacks_and_is_held_by_
     journal.path.write_text("nonsense\n")
     with pytest.raises(InvalidArgumentError, match="line 1 is no event"):
         read_events(folder)
+
+
+@pytest.mark.unit
+def test_a_journal_is_written_anew_for_each_event_where_the_folder_takes_no_appends(tmp_path, monkeypatch):
+    make_volume(tmp_path, monkeypatch)
+    section = {"name": "random", "metric": "val_loss", "max_length": {"epochs": 2}, "max_trials": 2}
+    for begin in (lambda state: state.start({}), lambda state: state.replay(read_events(tmp_path))):
+        journal = Journal(tmp_path)
+        state = SearchState(create_searcher(section, SPACE, seed=0), GOAL, journal)
+        begin(state)
+        journal.append([{"event": "resumed"}])
+        assert is_held(tmp_path)
+        assert read_events(tmp_path)[-1]["event"] == "resumed"
+        assert {path.name for path in tmp_path.iterdir()} == {"events.jsonl", "events.lock"}
+        lock = re.escape(f"process {os.getpid()} on {socket.gethostname()}")
+        with pytest.raises(InvalidArgumentError, match=rf"is running in {lock}; .* remove .*events\.lock"):
+            Journal(tmp_path)
+        journal.close()
+        assert not is_held(tmp_path)
+
+
+@pytest.mark.unit
+def test_the_lock_file_of_a_process_that_ended_is_taken_over_on_its_machine_alone(tmp_path, monkeypatch):
+    make_volume(tmp_path, monkeypatch)
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    lock = tmp_path / "events.lock"
+    lock.write_text(json.dumps({"host": "another", "pid": ended.pid}))
+    with pytest.raises(InvalidArgumentError, match=f"is running in process {ended.pid} on another"):
+        Journal(tmp_path)
+    lock.write_text(json.dumps({"host": socket.gethostname(), "pid": ended.pid}))
+    assert not is_held(tmp_path)
+    Journal(tmp_path).close()
+    assert not lock.exists()
+
+
+@pytest.mark.unit
+def test_a_torn_line_goes_where_the_folder_takes_no_appends(tmp_path, monkeypatch):
+    make_volume(tmp_path, monkeypatch)
+    (tmp_path / "events.jsonl").write_bytes(b'{"event": "started", "time": 1}\n{"event": "crea')
+    journal = Journal(tmp_path)
+    journal.append([{"event": "finished"}])
+    journal.close()
+    assert [event["event"] for event in read_events(tmp_path)] == ["started", "finished"]
