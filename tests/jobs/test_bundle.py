@@ -205,5 +205,18 @@ def test_every_lakelens_command_of_the_bundle_is_one_that_the_command_line_takes
                 build_parser().parse_args(arguments)
 
 
+def test_the_search_of_the_bundle_is_complete_with_what_its_job_sets() -> None:
+    from lakelens.jobs.cli import build_parser
+    from lakelens.training.configuration.experiment import ExperimentConfig
+
+    task = jobs("prod")["lakelens_search"]["tasks"][0]
+    given = task["notebook_task"]["base_parameters"]["arguments"].replace("{{job.parameters.version}}", "latest")
+    args = build_parser().parse_args(given.splitlines())
+    file = args.experiment.replace(GIVEN["workspace.file_path"], str(BUNDLE))
+    config = ExperimentConfig.read(file, args.set)
+    assert (config.searcher.name, config.data.version) == ("adaptive_asha", "latest")
+    assert config.checkpoint_storage.path == "/Volumes/main/lakelens/files/checkpoints"
+
+
 def test_the_init_script_is_a_shell_script() -> None:
     subprocess.run(["bash", "-n", str(BUNDLE / "install_horovod.sh")], check=True)
