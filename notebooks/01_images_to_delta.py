@@ -84,7 +84,7 @@ show_png(folder / "profile-0" / "class_distribution.png", width=800)
 for file in sorted(arrivals.rglob("*.jpg")):
     target = images / file.relative_to(arrivals)
     target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copy2(file, target)
+    shutil.copyfile(file, target)
 second = table.ingest(str(images))
 print(second)
 

@@ -24,7 +24,7 @@ images, arrivals = digit_folders(folder)
 table = new_table(folder)
 version_0 = table.ingest(str(images), size=32, splits={"train": 0.6, "validation": 0.1, "test": 0.3}).version
 for file in sorted(arrivals.rglob("*.jpg")):
-    shutil.copy2(file, images / file.relative_to(arrivals))
+    shutil.copyfile(file, images / file.relative_to(arrivals))
 version_1 = table.ingest(str(images)).version
 print(f"versions {version_0} and {version_1}; added since: {table.diff(version_0, version_1).added}")
 

@@ -1,11 +1,12 @@
 """Who may name, read or restore versions of a table, or remove files: a readers-writer lock.
 
 On disks it is the kernel's. In an object store no kernel lets go of a dead process's lock, and some file systems have
-no locks (Lustre without `flock`, NFS without its lock service). There each process that wants the lock writes a marker,
-lists the others' and has the lock once no marker is in its way; what makes that safe is that a store lists an object as
-soon as it is written, as S3, Google and Azure do. Of two that meet, the one whose marker sorts later withdraws: VACUUMs
-last, so that a pin is made before files are chosen. A marker is renewed as long as its process lives; one
-that stays the same for `DEAD_S` seconds of the observer's own clock is of a dead process and is removed.
+no locks (Lustre without `flock`, NFS without its lock service) or do not open the file for them (Databricks' volumes).
+There each process that wants the lock writes a marker, lists the others' and has the lock once no marker is in its way;
+what makes that safe is that a store lists an object as soon as it is written, as S3, Google and Azure do. Of two that
+meet, the one whose marker sorts later withdraws: VACUUMs last, so that a pin is made before files are chosen. A marker
+is renewed as long as its process lives; one that stays the same for `DEAD_S` seconds of the observer's own clock is of
+a dead process and is removed.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _POLL_S = 0.5
 Purpose = Literal["pin", "read", "vacuum"]
 _PURPOSES = ("pin", "read", "vacuum")  # in the order in which they go first, which is that of their markers' names
 # What file systems answer that have no locks; others are faults.
-_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}
+_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL, errno.ESPIPE}
 
 
 @contextlib.contextmanager
@@ -71,9 +72,9 @@ def _keep() -> None:
 def _locked_by_kernel(folder: Path, purpose: Purpose, holding: contextlib.ExitStack) -> bool:
     """Takes the kernel's lock until `holding` ends; returns False where the file system has none."""
     folder.mkdir(exist_ok=True)
-    # Readable too: NFS gives a shared lock only on a file that is.
-    file = holding.enter_context((folder / "lock").open("a+"))
     try:
+        # Readable too: NFS gives a shared lock only on a file that is.
+        file = holding.enter_context((folder / "lock").open("a+"))
         fcntl.flock(file, fcntl.LOCK_SH if purpose == "read" else fcntl.LOCK_EX)
     except OSError as error:
         if error.errno not in _NO_LOCKS:

@@ -43,10 +43,11 @@ _NO_BUCKET = re.compile(r"NoSuchBucket|UnknownStoreException|ContainerNotFound|(
 def local_form(location: str) -> str | None:
     """Returns the path on this machine's disks of a location, or None for one in an object store.
 
-    `dbfs:/x` is `/dbfs/x`, where Databricks mounts it.
+    `dbfs:/x` is `/dbfs/x`, where Databricks mounts it; of a volume, `dbfs:/Volumes/x`, it is `/Volumes/x`.
     """
     if location.startswith("dbfs:"):
-        return "/dbfs/" + location[len("dbfs:") :].lstrip("/")
+        path = "/" + location.removeprefix("dbfs:").lstrip("/")
+        return path if path.startswith("/Volumes/") else f"/dbfs{path}"
     return None if has_scheme(location) else location
 
 

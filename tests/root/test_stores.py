@@ -20,6 +20,7 @@ pytestmark = pytest.mark.unit
         ("/data/t", "/data/t"),
         ("dbfs:/tables/t", "/dbfs/tables/t"),
         ("dbfs:///tables/t", "/dbfs/tables/t"),
+        ("dbfs:/Volumes/main/default/files/t", "/Volumes/main/default/files/t"),
         ("s3://bucket/t", None),
         ("s3a://bucket/t", None),
         ("gs://bucket/t", None),

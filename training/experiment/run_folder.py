@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ...errors import CheckpointError, InvalidArgumentError
 from ...locations import absolute_path, has_scheme
+from ...stores.data_files import local_form
 from ...tracking.runs import RunReference
 from ..checkpoints.checkpoint import sweep
 from ..segments.checks import PROBE_FILE
@@ -23,7 +24,7 @@ def checkpoint_root(checkpoint_dir: str | Path | None) -> Path:
     """
     place = absolute_path(checkpoint_dir if checkpoint_dir is not None else Path(DEFAULT_CHECKPOINT_DIR))
     if place.startswith("dbfs:"):
-        raise InvalidArgumentError(f"checkpoint_dir is {place}; give its mount: /dbfs{place.removeprefix('dbfs:')}")
+        raise InvalidArgumentError(f"checkpoint_dir is {place}; give its mount: {local_form(place)}")
     if has_scheme(place):
         raise InvalidArgumentError(
             f"checkpoint_dir is {place!r}; it must be a folder that the driver and rank 0 both mount (NFS, /dbfs, "

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from s3_server import BUCKET, MISSING, S3Server, s3_server
+from volumes import make_volume
 
 from lakelens.errors import TableConflictError
 from lakelens.etl.pins import table_lock as module
@@ -123,6 +124,14 @@ def test_a_file_system_without_locks_is_said_and_gets_the_markers(tmp_path, monk
     monkeypatch.setattr(module.fcntl, "flock", refuse)
     require_alone(lambda purpose: table_lock(str(tmp_path), purpose))
     assert "the file system has no locks (No locks available), so marker files in" in caplog.text
+    assert list((tmp_path / "locks").iterdir()) == []
+
+
+def test_a_folder_that_takes_no_appends_gets_the_markers(tmp_path, monkeypatch):
+    make_volume(tmp_path, monkeypatch)
+    monkeypatch.setattr(module, "_POLL_S", 0.05)
+    require_alone(lambda purpose: table_lock(str(tmp_path), purpose))
+    assert [path.name for path in tmp_path.iterdir()] == ["locks"]
     assert list((tmp_path / "locks").iterdir()) == []
 
 
