@@ -187,10 +187,15 @@ def _is_in_reach(source: str) -> bool:
 
 
 def _bundle_notes(table: str, source: str) -> list[str]:
-    """Says which of the bundle's variables are still its defaults."""
+    """Says what the user has to do first: which variables are still defaults, what the table has to be."""
     notes = []
     if not _is_full_name(table):
         notes.append(f"set catalog, schema, table and model in databricks.yml: {table} is no catalog.schema.table")
+    else:
+        notes.append(
+            f"make {table.rpartition('.')[2]} an external table in each target's schema, or write a path of the volume "
+            "at `table` in databricks.yml: trainings read files by path, which managed tables refuse"
+        )
     if not _is_in_reach(source):
         notes.append(f"set source in databricks.yml: {source} is neither in a volume nor a URI")
     return notes

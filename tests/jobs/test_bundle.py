@@ -160,13 +160,14 @@ def test_a_written_bundle_writes_into_the_users_schema_in_prod_alone(
     source = "/Volumes/lake/nature/photos"
     assert main(["init", str(tmp_path), "--table", "lake.nature.birds", "--source", source, "--model", "names"]) == 0
     bundle = tmp_path / "databricks"
-    own = {"table": "birds", "model": "names", "predictions": "predictions", "candidates": "candidates"}
+    own = {"table": "birds", "model": "names"}
     found = {target: filled(variables(target, bundle), variables(target, bundle)) for target in read_targets(bundle)}
     for target, schema in {"dev": "nature_dev", "staging": "nature_staging", "prod": "nature"}.items():
         assert {name: found[target][name] for name in own} == {
             name: f"lake.{schema}.{table}" for name, table in own.items()
         }
         assert found[target]["volume"] == f"/Volumes/lake/{schema}/files"
+        assert found[target]["predictions"] == f"/Volumes/lake/{schema}/files/tables/predictions"
         assert found[target]["source"] == source
     assert "${workspace.file_path}/trial.py:NamesTrial" in (bundle / "databricks.yml").read_text(encoding="utf-8")
     arguments = jobs("prod", bundle)["lakelens_training"]["tasks"][0]["notebook_task"]["base_parameters"]["arguments"]
@@ -176,6 +177,7 @@ def test_a_written_bundle_writes_into_the_users_schema_in_prod_alone(
     said = capsys.readouterr().out
     assert f"put {wheel.name} into {wheel.parent}" in said
     assert "set " not in said
+    assert "make birds an external table in each target's schema, or write a path of the volume" in said
 
 
 def test_a_path_is_no_table_of_a_bundle_which_keeps_its_defaults_and_says_so(
@@ -203,6 +205,13 @@ def test_every_lakelens_command_of_the_bundle_is_one_that_the_command_line_takes
             if "notebook_task" in task:
                 arguments = task["notebook_task"]["base_parameters"]["arguments"].splitlines()
                 build_parser().parse_args(arguments)
+
+
+def test_the_tables_of_the_bundle_are_paths_that_ranks_may_read() -> None:
+    for target in ("dev", "staging", "prod"):
+        given = filled(variables(target), variables(target))
+        for table in ("table", "predictions", "candidates"):
+            assert given[table].startswith(f"/Volumes/main/{given['schema']}/files/tables/")
 
 
 def test_the_search_of_the_bundle_is_complete_with_what_its_job_sets() -> None:
