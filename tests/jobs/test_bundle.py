@@ -227,5 +227,34 @@ def test_the_search_of_the_bundle_is_complete_with_what_its_job_sets() -> None:
     assert config.checkpoint_storage.path == "/Volumes/main/lakelens/files/checkpoints"
 
 
-def test_the_init_script_is_a_shell_script() -> None:
-    subprocess.run(["bash", "-n", str(BUNDLE / "install_horovod.sh")], check=True)
+# In place of the node's Python: there is no Horovod, and what would be built is a note of how.
+NODE = """#!/bin/sh
+case "$*" in
+    *"import horovod"*) exit 1 ;;
+    *tensorflow*) echo tf2.18.0-py312 ;;
+    *"pip wheel"*)
+        while [ "$1" != --wheel-dir ]; do shift; done
+        echo "$HOROVOD_GPU_OPERATIONS" >"$2/horovod-0.28.1.whl" ;;
+esac
+"""
+
+
+def run_init_script(folder: Path, kept: Path, *programs: str) -> None:
+    """Runs the init script as on a node with these programs."""
+    folder.mkdir()
+    for program in ("python", *programs):
+        (folder / program).write_text(NODE, encoding="utf-8")
+        (folder / program).chmod(0o755)
+    script = (BUNDLE / "install_horovod.sh").read_text(encoding="utf-8")
+    subprocess.run(
+        ["bash", "-c", script.replace("/databricks/python/bin/python", str(folder / "python"))],
+        env={"PATH": f"{folder}:/usr/bin:/bin", "LAKELENS_WHEELS": str(kept)},
+        check=True,
+    )
+
+
+def test_the_init_script_builds_with_nccl_on_gpu_nodes_and_keeps_both_wheels(tmp_path: Path) -> None:
+    run_init_script(tmp_path / "cpu", tmp_path / "kept")
+    run_init_script(tmp_path / "gpu", tmp_path / "kept", "nvidia-smi")
+    built = {path.parent.name: path.read_text().strip() for path in (tmp_path / "kept").rglob("*.whl")}
+    assert built == {"tf2.18.0-py312-cpu": "", "tf2.18.0-py312-nccl": "NCCL"}
