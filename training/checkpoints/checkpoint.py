@@ -303,8 +303,8 @@ def _write_sequentially(path: Path, write: Callable[[Path], None]) -> None:
             write(Path(folder) / path.name)
         except OSError as error:
             raise CheckpointError(
-                f"{path.name} of a checkpoint cannot be written to the folder for temporary files, "
-                f"{tempfile.tempdir} ({error}), from which it is copied; free space there, or set TMPDIR"
+                f"checkpoint file {path.name} cannot be written to the folder for temporary files, {tempfile.tempdir} "
+                f"({error}), from which it is copied; whole checkpoints stay. Free space there, or set TMPDIR"
             ) from error
         shutil.copyfile(Path(folder) / path.name, path)
 
