@@ -164,6 +164,68 @@ def test_a_trial_that_is_paused_by_hand_waits_again_and_one_that_fails_after_its
     assert (second.state, second.error) == ("paused", "killed while it wrote its checkpoint")
 
 
+def decided_trial(lines: Lines, **searcher: Any) -> tuple[SearchState, TrialState]:
+    """A search of one bracket, whose first trial is killed after its deciding validation and before its checkpoint."""
+    section = {**SEARCHER, "max_length": {"epochs": 3}, "max_concurrent_trials": 1, **searcher}
+    state = SearchState(create_searcher(section, SPACE, seed=3), GOAL, lines)
+    state.start({})
+    trial = state.trials[0]
+    state.launch(trial, (0,), "run", 0)
+    measured = Measurement(trial.asked, 10 * trial.asked, trial.asked, 0.5, {"val_loss": 0.5})
+    state.validated(trial, measured, reached=True)
+    return state, trial
+
+
+PAUSED_THERE = {"bracket_rungs": [2], "max_trials": 6, "max_concurrent_trials": 2}
+COMPLETED_THERE = {"bracket_rungs": [1], "max_trials": 2}
+
+
+@pytest.mark.unit
+def test_a_trial_that_dies_after_its_rung_was_decided_stays_paused_and_the_search_goes_on():
+    lines = Lines()
+    state, trial = decided_trial(lines, **PAUSED_THERE)
+    state.restart(trial, "SIGKILL")
+    assert (trial.state, trial.error) == ("paused", "SIGKILL")
+    state.launch(other := state.next_trial(), (0,), "other", 0)
+    assert other is not trial
+    assert state.next_trial() is not trial
+
+
+@pytest.mark.unit
+def test_a_journal_in_which_a_paused_trial_was_restarted_is_gone_on_with():
+    lines = Lines()
+    decided_trial(lines, **PAUSED_THERE)
+    lines.append([{"event": "restarted", "trial": 0, "length": 1, "error": "SIGKILL"}])
+    again = SearchState(create_searcher({**SEARCHER, "max_length": {"epochs": 3}, **PAUSED_THERE}, SPACE, 3), GOAL, lines)
+    again.replay(list(lines.events))
+    assert again.trials[0].state == "paused"
+    assert again.next_trial() is not again.trials[0]
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("how", ["restarted", "resumed"])
+def test_a_completed_trial_without_the_checkpoint_of_its_end_trains_its_last_part_again_without_a_second_verdict(how):
+    lines = Lines()
+    state, trial = decided_trial(lines, **COMPLETED_THERE)
+    if how == "restarted":
+        state.restart(trial, "SIGKILL")
+    else:
+        section = {**SEARCHER, "max_length": {"epochs": 3}, "max_concurrent_trials": 1, **COMPLETED_THERE}
+        state = SearchState(create_searcher(section, SPACE, seed=3), GOAL, lines)
+        state.replay(list(lines.events))
+        trial = state.trials[0]
+    for length in (2.5, 3):  # paused by hand on the way
+        assert state.next_trial() is trial
+        assert not state.finished
+        state.launch(trial, (0,), "run", 0)
+        if length == 3:
+            assert state.validated(trial, Measurement(3, 30, 3, 0.5, {"val_loss": 0.5}), reached=True) == "continue"
+        state.ended_segment(trial, length)
+    assert trial.state == "completed"
+    assert sum(event.get("decides", False) for event in lines.events) == 1
+    assert state.next_trial() is state.trials[1]
+
+
 @pytest.mark.unit
 def test_a_search_that_is_given_up_stays_so_after_a_kill():
     lines = Lines()
