@@ -45,7 +45,9 @@ class Searcher(BaseModel):
     )
     max_trials: int = Field(1, ge=1, description="Trials in all; random and adaptive_asha need it.")
     max_concurrent_trials: int = Field(
-        16, ge=0, description="Trials at the same time at the most; 0 derives it from the brackets."
+        16,
+        ge=0,
+        description="Trials at the same time at the most, and one of each bracket at the least; 0 derives it from them.",
     )
     mode: Literal["aggressive", "standard", "conservative"] = Field(
         "standard", description="How early trials are stopped (adaptive_asha)."
