@@ -118,11 +118,12 @@ class SearchHistory:
 
     @cached_property
     def best(self) -> tuple[TrialHistory, float, float] | None:
-        """The trial with the best finite metric, the length at which it had it, and the metric; None without any."""
+        """The valid trial with the best finite metric, the length at which it had it, and that; None without any."""
         sign = 1 if self.minimized else -1
         found = [
             (sign * metric, trial.number, length)
             for trial in self.trials
+            if trial.state != "invalid"
             for length, metric in trial.curve.items()
             if math.isfinite(metric)
         ]

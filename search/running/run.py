@@ -40,7 +40,7 @@ from ...training.trials.entrypoint import EntryPoint
 from ..report.write import REPORT_FOLDER, write_report
 from .commands import Command, Inbox, send
 from .display import display_for
-from .journal import Journal, journal_folder, read_events
+from .journal import EVENTS_FILE, Journal, journal_folder, read_events
 from .places import Place
 from .plan import SearchPlan
 from .result import SearchResult
@@ -84,9 +84,7 @@ def run(
     require_reachable(resolve_tracking_uri(experiment.tracking.uri))
     plan = SearchPlan.of(experiment, entrypoint=entry, spark=spark)
     with _begun_run(plan) as parent:
-        result = _run(plan, parent, started, opened(spark), resumes=False)
-    _register(plan, result)
-    return result
+        return _run(plan, parent, started, opened(spark), resumes=False)
 
 
 def resume(
@@ -99,7 +97,7 @@ def resume(
     """Goes on with a search that was interrupted, failed or was killed.
 
     Its trials, their hyperparameters and promotions are those of a search that was never killed; trials that were in
-    flight go on from their checkpoints.
+    flight go on from their checkpoints. One whose trials have all ended trains nothing: its run gets what it lacks.
 
     Args:
         run_id: Its MLflow run.
@@ -115,15 +113,20 @@ def resume(
     require("a search", "mlflow", "keras", "tensorflow")
     uri = resolve_tracking_uri(tracking_uri)
     config, np = read_config(uri, run_id)
-    check_resumable(uri, run_id)
-    read_events(journal_folder(checkpoint_root(config.checkpoint_storage.path), run_id))
+    _, tags = check_resumable(uri, run_id)
+    if SEARCH_TAG not in tags:
+        raise InvalidArgumentError(f"run {run_id} is no search; give the run of a search, not of one of its trials")
+    folder = journal_folder(checkpoint_root(config.checkpoint_storage.path), run_id)
+    if not (folder / EVENTS_FILE).exists() or not read_events(folder):
+        raise InvalidArgumentError(
+            f"the journal {folder / EVENTS_FILE} of search {run_id} has no event. A search that ended before its first "
+            "trial is begun anew; if it has trials, checkpoint_storage.path does not hold what they wrote"
+        )
     config = config.model_copy(update={"tracking": config.tracking.model_copy(update={"uri": uri})})
     entry = None if entrypoint is None else EntryPoint.parse(entrypoint)
     plan = SearchPlan.of(config, entrypoint=entry, np=np, spark=spark)
     with resumed_run(uri, run_id) as parent:
-        result = _run(plan, parent, started, opened(spark), resumes=True)
-    _register(plan, result)
-    return result
+        return _run(plan, parent, started, opened(spark), resumes=True)
 
 
 def tell(run_id: str, command: Command, *, tracking_uri: str | None = None) -> None:
@@ -168,7 +171,7 @@ def _run(
         children = ChildRuns(parent)
         writer = stack.enter_context(RunWriter(parent, folder.parent, alive=alive))
         if resumes:
-            _replay(state, folder, parent.run_id)
+            state.replay(read_events(folder))
         else:
             state.start(
                 {
@@ -181,16 +184,14 @@ def _run(
         with TrialRuns(plan, children, known, plan.rungs(state.searcher.settings)) as runs:
             for number in known:
                 runs.recover(state.trials[number])
-            _run_trials(plan, state, runs, Inbox(folder), parent, spark)
+            if not state.finished:
+                _run_trials(plan, state, runs, Inbox(folder), parent, spark)
         runs.prune(state.trials, at_the_end=True)
-        return _finish(plan, state, runs, parent, writer, started)
-
-
-def _replay(state: SearchState, folder: Path, run_id: str) -> None:
-    events = read_events(folder)
-    if any(event["event"] == "finished" for event in events):
-        raise InvalidArgumentError(f"the search {run_id} has finished; its journal is {folder}")
-    state.replay(events)
+        result = _finish(plan, state, runs, parent, writer, started)
+        # Before the run is FINISHED: until then the search can be resumed, which registers the model again.
+        if plan.config.tracking.register_as is not None and result.checkpoint:
+            register_model(parent.run_id, plan.config.tracking.register_as, tracking_uri=parent.tracking_uri)
+        return result
 
 
 def _run_trials(
@@ -233,22 +234,21 @@ def _run_trials(
 def _finish(
     plan: SearchPlan, state: SearchState, runs: TrialRuns, parent: RunReference, writer: RunWriter, started: float
 ) -> SearchResult:
-    best = state.best()
+    best, checkpoint = _best_of(plan.config, state, runs.folders)
     if best is None or best.best is None or best.run_id is None:
         first = next((trial for trial in state.trials if trial.error), None)
-        state.finish()
+        state.finish(None)
         _log_report(plan.root, parent)
         told = "none was validated" if first is None else f"trial {first.number}: {first.error}"
         raise SearchFailedError(
             f"none of {len(state.trials)} trials gave a number for {plan.config.goal.metric}; {told}"
         )
-    checkpoint = _checkpoint_of(best, runs.folders[best.number])
     if checkpoint is not None:
         outcome = SegmentOutcome(metrics=best.best.metrics, best_epoch=best.best.epoch)
         writer.set_tags({"lakelens.search.best_run": best.run_id, "lakelens.search.best_trial": str(best.number)})
         writer.log_files(validation_files(plan.data.task, runs.folders[best.number]))
         record_outcome(writer, outcome, checkpoint, plan.entrypoint)
-    state.finish()
+    state.finish(best)
     _log_report(plan.root, parent)
     return SearchResult(
         run_id=parent.run_id,
@@ -278,13 +278,31 @@ def _log_report(root: Path, parent: RunReference) -> None:
         logger.warning("no report was written (%s); `lakelens report %s` tries again", error, parent.run_id)
 
 
-def _checkpoint_of(trial: TrialState, folder: Path) -> Checkpoint | None:
+def _best_of(
+    config: ExperimentConfig, state: SearchState, folders: Mapping[int, Path]
+) -> tuple[TrialState | None, Checkpoint | None]:
+    """Finds the best trial whose checkpoint is there; where there is none at all, the best trial and None."""
+    lost: list[int] = []
+    while (trial := state.best(besides=lost)) is not None:
+        checkpoint = _checkpoint_of(config, trial, folders[trial.number])
+        if checkpoint is not None:
+            if lost:
+                logger.warning(
+                    "trial %d is the best one whose checkpoint of its best validation is there; trials %s were better, "
+                    "and theirs were not written or are gone",
+                    trial.number,
+                    lost,
+                )
+            return trial, checkpoint
+        lost.append(trial.number)
+    return state.best(), None
+
+
+def _checkpoint_of(config: ExperimentConfig, trial: TrialState, folder: Path) -> Checkpoint | None:
     """Finds the checkpoint of a trial's best validation, or its last one where the config keeps no best one."""
     step = trial.best.step if trial.best is not None else None
     kept = [checkpoint for checkpoint in list_checkpoints(folder) if checkpoint.metadata.get("step") == step]
-    return kept[0] if kept else last_checkpoint(folder)
-
-
-def _register(plan: SearchPlan, result: SearchResult) -> None:
-    if plan.config.tracking.register_as is not None and result.checkpoint:
-        register_model(result.run_id, plan.config.tracking.register_as, tracking_uri=result.tracking_uri)
+    storage = config.checkpoint_storage
+    if kept or (config.checkpoint_policy != "none" and (storage.save_experiment_best or storage.save_trial_best)):
+        return kept[0] if kept else None
+    return last_checkpoint(folder)

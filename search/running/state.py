@@ -52,7 +52,8 @@ class SearchState:
     Attributes:
         changed: Lock of the state; notified whenever a trial's state changes.
         trials: By number.
-        invalid_in_a_row: Trials with invalid hyperparameters since the last one that was validated.
+        invalid_in_a_row: Trials with invalid hyperparameters, in whose place others were drawn, since the last one that
+            was validated.
     """
 
     def __init__(self, searcher: Searcher, goal: Goal, journal: Writer) -> None:
@@ -223,7 +224,8 @@ class SearchState:
         """
         with self.changed:
             if self.searcher.states[trial.number] not in (RUNNING, COMPLETED):
-                return self.failed(trial, error)
+                self.failed(trial, error)
+                return
             restarted = {"event": "restarted", "trial": trial.number, "length": trial.length, "error": error}
             self._write([restarted])
 
@@ -234,10 +236,13 @@ class SearchState:
             stopped = [{"event": STOPPED, "trial": trial.number, "length": trial.length} for trial in left]
             self._write([{"event": "given_up"}, *stopped])
 
-    def finish(self) -> None:
-        """Ends the search."""
+    def finish(self, best: TrialState | None) -> None:
+        """Ends the search.
+
+        Args:
+            best: The trial that it is remembered by.
+        """
         with self.changed:
-            best = self.best()
             self._write([{"event": "finished", **({} if best is None else {"best_trial": best.number})}])
 
     # --- what is known --------------------------------------------------------------------------------------------
@@ -258,15 +263,19 @@ class SearchState:
         with self.changed:
             return dict(sorted(Counter(trial.state for trial in self.trials).items()))
 
-    def best(self) -> TrialState | None:
-        """Gives the trial with the best validation; of equal ones the first."""
+    def best(self, besides: Collection[int] = ()) -> TrialState | None:
+        """Gives the trial with the best validation; of equal ones the first. Invalid ones are none.
+
+        Args:
+            besides: Trials that are passed over.
+        """
         with self.changed:
             best: TrialState | None = None
             for trial in self.trials:
                 known = best.best if best is not None else None
-                if trial.best is not None and self._goal.is_better(
-                    trial.best.metric, known.metric if known is not None else None
-                ):
+                if trial.state == INVALID or trial.number in besides or trial.best is None:
+                    continue
+                if self._goal.is_better(trial.best.metric, known.metric if known is not None else None):
                     best = trial
             return best
 
@@ -310,7 +319,7 @@ class SearchState:
             trial = self.trials[event["trial"]]
             trial.state, trial.slots = event["event"], ()
             trial.error = event.get("error")
-            self.invalid_in_a_row += event["event"] == INVALID
+            self.invalid_in_a_row += event["event"] == INVALID and self.searcher.replaces_invalid
             # It may have been asked to go on while it wrote its checkpoint.
             if trial.state == PAUSED and self.searcher.states[trial.number] in (RUNNING, COMPLETED):
                 trial.state = WAITING

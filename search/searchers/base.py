@@ -60,7 +60,13 @@ class Searcher(ABC):
 
     Call `start` once, then carry out the operations and tell `validated` or `exited` what happened to each trial. A
     trial whose validation brings no operation for it is paused.
+
+    Attributes:
+        replaces_invalid: Whether others are drawn in the place of trials with invalid hyperparameters, which are then
+            not counted.
     """
+
+    replaces_invalid = True
 
     def __init__(self, definition: Definition) -> None:
         self.definition = definition

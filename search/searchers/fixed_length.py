@@ -12,7 +12,6 @@ class FixedLengthSearcher(Searcher):
 
     Attributes:
         total: Trials that are counted.
-        replaces_invalid: Whether a trial with invalid hyperparameters is not counted.
     """
 
     replaces_invalid = False

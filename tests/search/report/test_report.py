@@ -130,6 +130,15 @@ def test_a_search_of_which_every_trial_failed_has_a_report(tmp_path: Path) -> No
     assert [path.name for path in (tmp_path / "out").glob("*.png")] == ["slots.png"]
 
 
+def test_a_trial_with_invalid_hyperparameters_is_never_the_best(tmp_path: Path) -> None:
+    write_journal(tmp_path, 6)
+    best, *_ = read_history(tmp_path).best or ()
+    with (tmp_path / "journal" / "events.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"event": "invalid", "time": 2e9, "trial": best.number, "length": best.length}) + "\n")
+    other, *_ = read_history(tmp_path).best or ()
+    assert other.number != best.number
+
+
 def test_importance_finds_what_decides(tmp_path: Path) -> None:
     write_journal(tmp_path, 60)
     found = importance_of(read_history(tmp_path))

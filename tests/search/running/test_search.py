@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,15 @@ from typing import Any
 import pytest
 from segment_jobs import assert_equal_to_the_bit
 
-from lakelens.errors import SearchFailedError, TrialError
+from lakelens.errors import InvalidArgumentError, SearchFailedError, TrialError
 from lakelens.jobs.cli import main
-from lakelens.search import SearchResult, run
+from lakelens.search import SearchResult, resume, run
 from lakelens.search.running.journal import journal_folder, read_events
-from lakelens.tracking.runs import open_client
+from lakelens.search.running.plan import SearchPlan
+from lakelens.tracking.runs import SEARCH_TAG, open_client
 from lakelens.training.checkpoints.checkpoint import open_checkpoint
+from lakelens.training.configuration.experiment import ExperimentConfig
+from lakelens.training.experiment.begun_run import begun_run
 from lakelens.training.experiment.config_record import read_config
 from lakelens.training.experiment.train import train
 from lakelens.training.segments.evaluation import read_counts
@@ -148,6 +152,46 @@ def _every_trial_went_on_exactly(searched: Searched, client, again: list[int]) -
         return [point.value for point in client.get_metric_history(run_id, "val_loss")]
 
     assert curve(alone.run_id) == curve(frame["run_id"][again[0]])
+
+
+@pytest.mark.tensorflow
+@pytest.mark.long
+def test_a_search_whose_trials_have_ended_is_resumed_without_training_and_a_trial_without_its_best_model_is_passed_over(
+    keys, caplog
+):
+    keys["searcher"] = {"name": "random", "max_trials": 2, "metric": "val_loss", "max_length": {"epochs": 1}}
+    first = run(keys)
+    launched = [event for event in events_of(keys, first.run_id) if event["event"] == "launched"]
+    shutil.rmtree(first.checkpoint)
+    client = open_client(first.tracking_uri)
+    client.set_terminated(first.run_id, "KILLED")
+    found = resume(first.run_id, tracking_uri=first.tracking_uri)
+    events = events_of(keys, first.run_id)
+    assert [event for event in events if event["event"] == "launched"] == launched
+    assert found.best_trial == 1 - first.best_trial
+    assert events[-1]["best_trial"] == found.best_trial
+    assert found.value == found.trials()["best"][found.best_trial]
+    assert f"trials [{first.best_trial}] were better" in caplog.text
+    parent = client.get_run(first.run_id)
+    assert (parent.info.status, parent.data.tags["lakelens.checkpoint_digest"]) == ("FINISHED", found.digest)
+    assert parent.data.metrics["best_val_loss"] == found.value
+
+
+@pytest.mark.tensorflow
+def test_what_is_no_search_or_has_no_journal_is_not_resumed(keys, tmp_path):
+    plan = SearchPlan.of(ExperimentConfig.read(keys))
+    uri = keys["tracking"]["uri"]
+
+    def killed(tags: dict[str, str]) -> str:
+        with begun_run(plan.config, plan.entrypoint, plan.data, plan.strategy, tags=tags, params={}) as run:
+            pass
+        open_client(uri).set_terminated(run.run_id, "KILLED")
+        return run.run_id
+
+    with pytest.raises(InvalidArgumentError, match="is no search"):
+        resume(killed({}), tracking_uri=uri)
+    with pytest.raises(InvalidArgumentError, match="A search that ended before its first trial is begun anew"):
+        resume(killed({SEARCH_TAG: "random"}), tracking_uri=uri)
 
 
 @pytest.mark.tensorflow

@@ -196,7 +196,9 @@ def test_a_journal_in_which_a_paused_trial_was_restarted_is_gone_on_with():
     lines = Lines()
     decided_trial(lines, **PAUSED_THERE)
     lines.append([{"event": "restarted", "trial": 0, "length": 1, "error": "SIGKILL"}])
-    again = SearchState(create_searcher({**SEARCHER, "max_length": {"epochs": 3}, **PAUSED_THERE}, SPACE, 3), GOAL, lines)
+    again = SearchState(
+        create_searcher({**SEARCHER, "max_length": {"epochs": 3}, **PAUSED_THERE}, SPACE, 3), GOAL, lines
+    )
     again.replay(list(lines.events))
     assert again.trials[0].state == "paused"
     assert again.next_trial() is not again.trials[0]
@@ -224,6 +226,31 @@ def test_a_completed_trial_without_the_checkpoint_of_its_end_trains_its_last_par
     assert trial.state == "completed"
     assert sum(event.get("decides", False) for event in lines.events) == 1
     assert state.next_trial() is state.trials[1]
+
+
+@pytest.mark.unit
+def test_a_trial_with_invalid_hyperparameters_is_never_the_best():
+    state, trial = decided_trial(Lines(), bracket_rungs=[2], max_trials=6, max_concurrent_trials=2)
+    other = state.next_trial()
+    state.launch(other, (0,), "other", 0)
+    state.validated(other, Measurement(0.5, 5, 1, 0.1, {"val_loss": 0.1}), reached=False)
+    assert state.best() is other
+    state.failed(other, "no such model", invalid=True)
+    assert state.best() is trial
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(("name", "counted"), [("random", 3), ("grid", 0)])
+def test_invalid_trials_are_counted_in_a_row_where_others_are_drawn_for_them(name, counted):
+    section = {"name": name, "metric": "val_loss", "max_length": {"epochs": 1}}
+    section |= {"max_trials": 5} if name == "random" else {}
+    space = {"x": {"type": "int", "minval": 0, "maxval": 4, "count": 5}}
+    state = SearchState(create_searcher(section, space, seed=0), GOAL, Lines())
+    state.start({})
+    for _ in range(3):
+        state.launch(trial := state.next_trial(), (0,), "run", 0)
+        state.failed(trial, "no such model", invalid=True)
+    assert state.invalid_in_a_row == counted
 
 
 @pytest.mark.unit
