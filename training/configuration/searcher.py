@@ -47,7 +47,7 @@ class Searcher(BaseModel):
     max_concurrent_trials: int = Field(
         16,
         ge=0,
-        description="Trials at the same time at the most, and one of each bracket at the least; 0 derives it from them.",
+        description="Trials at the same time at the most, but one of each bracket at least; 0 derives it from them.",
     )
     mode: Literal["aggressive", "standard", "conservative"] = Field(
         "standard", description="How early trials are stopped (adaptive_asha)."
