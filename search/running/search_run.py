@@ -119,6 +119,10 @@ class SearchRun:
     def _stops(self) -> bool:
         return self.ending is not None or self._held_up or self.error is not None
 
+    def _ends(self, process: SlotProcess) -> bool:
+        """Whether a process gets no more trials: its ranks, once told to pause, would pause each of them at once."""
+        return self._stops() or bool(process.controls.since(0))
+
     def _interrupt(self, signal_number: int) -> None:
         self.signal_number = signal_number
         self.ending = "paused"  # in a signal handler, where no lock may be waited for
@@ -195,7 +199,7 @@ class SearchRun:
         """Chooses the next trial of a process; None if none waits, or another search is to get the slots."""
         with self.state.changed:
             process.busy = False
-            if self._stops() or (process.trained and not self._share.may_keep()):
+            if self._ends(process) or (process.trained and not self._share.may_keep()):
                 return None
             trial = self.state.next_trial(besides=self._assigned)
             process.busy = trial is not None
@@ -207,12 +211,16 @@ class SearchRun:
         """Takes that a trial that was assigned has begun, or failed to."""
         with self.state.changed:
             self._assigned.discard(trial.number)
+
+    def joined(self) -> None:
+        """Takes that the cluster had room for a process."""
+        with self.state.changed:
             self._shortages = 0
 
     def may_go_on(self, process: SlotProcess) -> bool:
         """Tells whether a process without a trial may wait for one."""
         with self.state.changed:
-            return not self._stops() and not self.state.finished and self._share.may_keep()
+            return not self._ends(process) and not self.state.finished and self._share.may_keep()
 
     def say(self, text: str, *, detail: bool = False) -> None:
         """Shows a line."""

@@ -50,6 +50,9 @@ class Host(Protocol):
     def launched(self, trial: TrialState) -> None:
         """Takes that a trial that was assigned has begun, or failed to."""
 
+    def joined(self) -> None:
+        """Takes that the cluster had room for a process."""
+
     def may_go_on(self, process: SlotProcess) -> bool:
         """Tells whether a process keeps its slots."""
 
@@ -159,6 +162,7 @@ class SlotProcess(threading.Thread):
         return answer if answer["action"] == "stop" else {**answer, "action": verdict}
 
     def _next(self, outcome: dict[str, Any] | None) -> dict[str, Any]:
+        self._host.joined()
         if outcome is not None and self.current is not None:
             self._ended(self.current, SegmentOutcome(**outcome))
         # TensorFlow sets up several devices once in a process.

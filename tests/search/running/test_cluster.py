@@ -11,8 +11,10 @@ import psutil
 import pytest
 from child_processes import children_started_with, started_with
 
+from lakelens.errors import NotEnoughSlotsError
 from lakelens.search import SearchResult, run
 from lakelens.search.running.journal import EVENTS_FILE, read_events
+from lakelens.training.runner.spark.slots import reserve, slots_now
 
 
 def events_in(keys: dict[str, Any]) -> list[dict[str, Any]]:
@@ -48,6 +50,19 @@ def test_trials_run_on_executors_side_by_side_and_a_lost_executor_takes_only_its
     launched = [event for event in events if event["event"] == "launched"]
     assert {tuple(event["slots"]) for event in launched} == {(0,), (1,)}
     assert max(event["from_length"] for event in launched) >= 1  # it went on from its checkpoint
+
+
+@pytest.mark.spark
+@pytest.mark.long
+def test_a_search_ends_when_others_keep_the_slots_that_it_waits_for(random_search, spark):
+    random_search["resources"] = {"max_slots": 1, "slots_wait_s": 1}
+    slots = slots_now(spark)
+    with (
+        reserve(spark.sparkContext.applicationId, "another training", slots, lambda: slots, 1, print),
+        pytest.raises(NotEnoughSlotsError, match="another training holds"),
+    ):
+        run(random_search, spark)
+    assert [event["event"] for event in events_in(random_search)].count("paused") == 3
 
 
 def _runs_with_checkpoints(keys: dict[str, Any]) -> set[Path]:
