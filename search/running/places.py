@@ -66,7 +66,7 @@ def _driver(plan: SearchPlan) -> Place:
         return {} if "TF_NUM_INTRAOP_THREADS" in os.environ else {"TF_NUM_INTRAOP_THREADS": threads}
 
     what = "GPUs" if gpus else "cores"
-    return Place("driver", f"this machine has {slots} slots ({what})", lambda: slots, environment, None)
+    return Place(f"driver's {what}", f"this machine has {slots} slots ({what})", lambda: slots, environment, None)
 
 
 def _executors(plan: SearchPlan, spark: SparkSession | None) -> Place:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 DEFAULT_PRIORITY = 42
 _pools: dict[str, SlotPool] = {}
@@ -20,6 +20,7 @@ class Share:
 
     Args:
         pool: The slots of the place.
+        capacity: Counts the slots that the search may be given; executors come and go.
         size: Slots that a trial takes.
         priority: 1 is first.
         most: The most slots that the search takes together; None for no limit.
@@ -29,9 +30,9 @@ class Share:
         wants: Whether a trial waits for slots.
     """
 
-    def __init__(self, pool: SlotPool, size: int, priority: int, most: int | None) -> None:
+    def __init__(self, pool: SlotPool, capacity: Callable[[], int], size: int, priority: int, most: int | None) -> None:
         self.pool, self.size, self.priority = pool, size, priority
-        self.most = most
+        self.capacity, self.most = capacity, most
         self.held = 0
         self.wants = False
 
@@ -58,28 +59,20 @@ class Share:
 
 
 class SlotPool:
-    """Slots by number. A free slot goes to the search of the first priority that holds the fewest.
+    """Slots by number. A free slot goes to the search of the first priority that holds the fewest."""
 
-    Args:
-        capacity: Counts the slots that there are; executors come and go.
-    """
-
-    def __init__(self, capacity: Callable[[], int]) -> None:
+    def __init__(self) -> None:
         self.lock = threading.RLock()
-        self.capacity = capacity
         self.shares: list[Share] = []
         self._taken: set[int] = set()
 
     def take(self, share: Share) -> tuple[int, ...] | None:
         """Takes the slots of one trial; see `Share.take`."""
-        capacity = self.capacity()
+        capacities = self._capacities()
         with self.lock:
-            free = capacity - len(self._taken)
-            if (
-                free < share.size
-                or not share.has_room(share.held)
-                or self._first(share, share.held, capacity) is not share
-            ):
+            free = capacities[share] - len(self._taken)
+            first = self._first(share, share.held, capacities)
+            if free < share.size or not share.has_room(share.held) or first is not share:
                 return None
             numbers = (number for number in itertools.count() if number not in self._taken)
             slots = tuple(itertools.islice(numbers, share.size))
@@ -95,18 +88,23 @@ class SlotPool:
 
     def may_keep(self, share: Share) -> bool:
         """Tells whether a share would get the slots that it gave back; see `Share.may_keep`."""
-        capacity = self.capacity()
+        capacities = self._capacities()
         with self.lock:
-            return len(self._taken) <= capacity and self._first(share, share.held - share.size, capacity) is share
+            kept = self._first(share, share.held - share.size, capacities) is share
+            return kept and len(self._taken) <= capacities[share]
 
-    def _first(self, share: Share, held: int, capacity: int) -> Share:
+    def _capacities(self) -> dict[Share, int]:
+        # Outside the lock: where slots are executors', a JVM counts them.
+        return {share: share.capacity() for share in list(self.shares)}
+
+    def _first(self, share: Share, held: int, capacities: Mapping[Share, int]) -> Share:
         """Finds whose turn it is: `share`, were it to hold `held` slots, or another one that wants some and fits in."""
 
         def place(each: Share) -> tuple[int, int, int]:
             return each.priority, held if each is share else each.held, self.shares.index(each)
 
         others = [each for each in self.shares if each is not share and each.wants and each.has_room(each.held)]
-        return min([share, *(each for each in others if each.size <= capacity)], key=place)
+        return min([share, *(each for each in others if each.size <= capacities.get(each, 0))], key=place)
 
 
 @contextlib.contextmanager
@@ -117,14 +115,14 @@ def share_of(
 
     Args:
         place: The driver, or a Spark application.
-        capacity: Counts its slots.
+        capacity: Counts its slots, as this search sees them.
         size: Slots that a trial takes.
         priority: 1 is first; None is 42, as in Determined.
         most: The most slots that the search takes together.
     """
     with _pools_lock:
-        pool = _pools.setdefault(place, SlotPool(capacity))
-        share = Share(pool, size, priority or DEFAULT_PRIORITY, most)
+        pool = _pools.setdefault(place, SlotPool())
+        share = Share(pool, capacity, size, priority or DEFAULT_PRIORITY, most)
         pool.shares.append(share)
     try:
         yield share

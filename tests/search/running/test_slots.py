@@ -65,6 +65,21 @@ def test_a_limit_holds_and_a_search_that_can_never_run_blocks_none():
 
 
 @pytest.mark.unit
+def test_searches_that_see_different_numbers_of_slots_are_each_given_as_many_as_they_see():
+    with (
+        share_of("here", lambda: 2, size=1, priority=None, most=None) as few,
+        share_of("here", lambda: 4, size=4, priority=None, most=None) as many,
+    ):
+        assert (few.take(), few.take(), few.take()) == ((0,), (1,), None)
+        many.ask(True)
+        few.give_back((0,))
+        assert (few.take(), many.take()) == (None, None)
+        few.give_back((1,))
+        assert many.take() == (0, 1, 2, 3)
+        assert few.take() is None
+
+
+@pytest.mark.unit
 def test_slots_that_are_lost_are_not_dealt_out_again():
     there = [2]
     with share_of("here", lambda: there[0], size=1, priority=None, most=None) as share:
