@@ -31,6 +31,8 @@ _DELTA = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
+# Jobs of one application share its slots: a trial of a search need not wait for jobs that were submitted before it.
+_SCHEDULING = {"spark.scheduler.mode": "FAIR"}
 _CONNECT = (
     "this is a Spark Connect session, and tables are written and scored through the driver's own: run on the "
     "cluster's driver (spark-submit, a notebook on a dedicated cluster). ImageTable(None, path) reads versions "
@@ -47,7 +49,7 @@ _EXECUTORS_END_S = 20.0
 
 
 def spark_session(master: str | None = None, *, app_name: str = "lakelens", **conf: str) -> SparkSession:
-    """Returns a Spark session with Delta Lake configured; an active session is reused.
+    """Returns a Spark session with Delta Lake and fair scheduling configured; an active session is reused.
 
     Python workers run on the interpreter of the driver unless PYSPARK_PYTHON or `spark.pyspark.python` says otherwise.
     Delta's JARs are resolved by Spark from Maven unless they are already on its class path.
@@ -188,7 +190,7 @@ def _start(master: str | None, app_name: str, conf: dict[str, str]) -> SparkSess
     master = master or given.get("spark.master", None) or "local[*]"
     if not given.get("spark.master", None):
         os.environ["JAVA_HOME"] = str(find_java().home)
-    settings = dict(_DELTA)
+    settings = _DELTA | _SCHEDULING
     if master.startswith("local"):
         settings |= _ONE_MACHINE
     # Only spark-submit reads spark.pyspark.python; a session started from Python reads the variable.

@@ -75,6 +75,11 @@ def test_an_active_session_is_reused(spark: SparkSession) -> None:
 
 
 @pytest.mark.spark
+def test_the_jobs_of_a_session_share_its_slots_fairly(spark: SparkSession) -> None:
+    assert spark.sparkContext._jsc.sc().getSchedulingMode().toString() == "FAIR"
+
+
+@pytest.mark.spark
 def test_another_master_beside_an_active_session_is_refused(spark: SparkSession) -> None:
     with pytest.raises(SessionError, match=r"local-cluster.*is active, local\[3\] was asked for.*stop"):
         spark_session("local[3]")

@@ -50,6 +50,8 @@ def test_trials_run_on_executors_side_by_side_and_a_lost_executor_takes_only_its
     launched = [event for event in events if event["event"] == "launched"]
     assert {tuple(event["slots"]) for event in launched} == {(0,), (1,)}
     assert max(event["from_length"] for event in launched) >= 1  # it went on from its checkpoint
+    pools = [spark.sparkContext._jsc.sc().getPoolForName(f"lakelens-slot-{slot}") for slot in (0, 1)]
+    assert all(pool.isDefined() for pool in pools)
 
 
 @pytest.mark.spark
