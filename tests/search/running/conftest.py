@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "training"))
 
 from coloured_tables import coloured_table
 
-TRIALS = """
+TRIALS = '''
     import os, time, keras
     from lakelens.errors import InvalidHyperparameters
     from lakelens.training.trials.trial import Trial
@@ -43,7 +43,7 @@ TRIALS = """
                 raise InvalidHyperparameters("no model has these")
 
         def keras_callbacks(self):
-            return [Slow(float(os.environ.get("STEP_S", "0")))]
+            return [Slow(float(os.environ.get("STEP_S", "0"))), DiesOnce(os.environ.get("DIES_ONCE_IN"))]
 
     class Slow(keras.callbacks.Callback):
         def __init__(self, seconds):
@@ -51,7 +51,19 @@ TRIALS = """
 
         def on_train_batch_end(self, batch, logs=None):
             time.sleep(self.seconds)
-"""
+
+    class DiesOnce(keras.callbacks.Callback):
+        """Kills the first process that ends an epoch of a number, after its validation and before its checkpoint."""
+
+        def __init__(self, folder):
+            self.folder = folder
+
+        def on_epoch_end(self, epoch, logs=None):
+            mark = os.path.join(self.folder or "", f"epoch-{epoch}")
+            if self.folder and not os.path.exists(mark):
+                open(mark, "w").close()
+                os.kill(os.getpid(), 9)
+'''
 
 
 @pytest.fixture(scope="session")

@@ -178,6 +178,19 @@ def test_a_search_whose_trials_have_ended_is_resumed_without_training_and_a_tria
 
 
 @pytest.mark.tensorflow
+@pytest.mark.long
+def test_ranks_that_die_after_their_trials_were_decided_cost_the_search_neither_trials_nor_models(keys, tmp_path):
+    keys["searcher"] |= {"max_trials": 4, "max_length": {"epochs": 2}}  # with rungs at 1 and 2
+    keys["resources"] = {"max_slots": 1, "env": {"DIES_ONCE_IN": str(tmp_path)}}
+    keys["max_restarts"] = 1
+    result = run(keys)
+    assert set(result.states) == {"completed", "stopped"}
+    restarted = [event["length"] for event in events_of(keys, result.run_id) if event["event"] == "restarted"]
+    assert restarted == [2]  # at the first rung the trial was paused
+    assert open_checkpoint(result.checkpoint).metadata["metrics"]["val_loss"] == result.value
+
+
+@pytest.mark.tensorflow
 def test_what_is_no_search_or_has_no_journal_is_not_resumed(keys, tmp_path):
     plan = SearchPlan.of(ExperimentConfig.read(keys))
     uri = keys["tracking"]["uri"]
