@@ -106,7 +106,7 @@ def resume(
         entrypoint: As for `run`.
 
     Raises:
-        InvalidArgumentError: If the run has finished, is running, or is no search.
+        InvalidArgumentError: If the run has finished, is running, is no search, or has no journal.
         LakelensError: As `run`.
     """
     started = time.perf_counter()
