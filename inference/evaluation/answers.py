@@ -19,6 +19,7 @@ from ..model.shipping import prediction_task, ship
 from ..scoring.predictions import PASSED_DDL
 from ..scoring.source import ScoredTable
 from ..scoring.tasks import arrow_rows, bounded_arrow_batches, spread
+from ..scoring.work import of_scoring, same_row
 from .metrics import CALIBRATION_BINS, TOP_K, AnswerGroup
 from .result import Shown
 
@@ -73,11 +74,11 @@ def scored_before(
     from pyspark.sql import functions
 
     rows = read_table(source.spark, predictions, version)
-    wanted = {"checkpoint_digest": model.digest, "table": source.location, "version": source.version}
-    for column, value in wanted.items():
-        rows = rows.where(functions.col(column) == value)
+    rows = rows.where(of_scoring(source, model.digest) & (functions.col("version") == source.version))
     if source.split is not None:
         rows = rows.where(functions.col("split") == source.split)
+    # A table that was in the same place before may have had other images under this version's number.
+    rows = rows.alias("rows").join(source.keys().alias("keys"), same_row("rows", "keys"), "left_semi")
     if slices:
         values = source.images(more=_slice_columns(source, slices))
         values = values.select("path", *(_SLICE.format(i) for i in range(len(slices))))

@@ -147,15 +147,22 @@ def retried(source: ScoredTable, digest: str) -> Column:
     """The condition of the rows of a predictions table that are to be tried again."""
     from pyspark.sql import functions as f
 
-    ours = _of_scoring(source, digest) & (f.col("version") == source.version)
+    ours = of_scoring(source, digest) & (f.col("version") == source.version)
     ours = ours if source.split is None else ours & (f.col("split") == source.split)
     return ours & f.col("error").rlike(TRANSIENT)
 
 
-def _of_scoring(source: ScoredTable, digest: str) -> Column:
+def of_scoring(source: ScoredTable, digest: str) -> Column:
+    """The condition of the rows of a predictions table that one checkpoint has predicted for a table.
+
+    Of rows without a content hash only those of this version: nothing else tells them from the rows of a table that was
+    in the same place before.
+    """
     from pyspark.sql import functions as f
 
-    return (f.col("checkpoint_digest") == digest) & (f.col("table") == source.location)
+    mark = mark_of(digest, source.location, source.table_id, source.version)
+    ours = (f.col("checkpoint_digest") == digest) & (f.col("table") == source.location)
+    return ours & (f.col("content_hash").isNotNull() | f.col("batch_id").startswith(mark))
 
 
 def _predictions(
@@ -164,7 +171,7 @@ def _predictions(
     """Selects what one checkpoint has predicted for a table, by columns whose statistics spare most files."""
     if state.version is None:
         return None
-    return results.read(state.version).where(_of_scoring(source, digest))
+    return results.read(state.version).where(of_scoring(source, digest))
 
 
 def _require_same_key(source: ScoredTable, predictions: DataFrame, location: str, digest: str) -> None:

@@ -187,6 +187,20 @@ def test_a_table_of_others_is_scored_by_the_key_that_tells_its_images_apart(spar
     assert "(--key)" in caplog.text
 
 
+@pytest.mark.parametrize("has_key", [True, False])
+def test_a_table_that_was_made_anew_is_scored_anew(spark, checkpoint, tmp_path, has_key):
+    table, predictions = tmp_path / "images", tmp_path / "predictions"
+    for shift in (0, 1):  # the same paths with other images
+        shutil.rmtree(table, ignore_errors=True)
+        rows = [(f"/{number}", image_of(NAMES[(number + shift) % 3]), (number + shift) % 3) for number in range(3)]
+        columns = {name: list(column) for name, column in zip(("path", "image", "label"), zip(*rows, strict=True))}
+        hashes = {"content_hash": [str(label) for label in columns["label"]]} if has_key else {}
+        write_deltalake(str(table), pa.table(columns | hashes))
+        assert score(spark, checkpoint.path, table, predictions).scored == 3
+    found = evaluate(spark, checkpoint.path, table, split=None, predictions=predictions, record=False).evaluation
+    assert (found.rows, found.accuracy) == (3, 1.0)
+
+
 def test_tables_of_a_catalog_are_scored_and_evaluated_by_names_of_three_parts(spark, story, checkpoint):
     spark.sql("CREATE DATABASE nature")
     names = ("spark_catalog.nature.photos", "spark_catalog.nature.predictions")
