@@ -35,7 +35,7 @@ class KnownClasses:
 
     Attributes:
         numbers: The class numbers.
-        counts: Rows by class; None where they would have to be counted.
+        counts: Rows by class, as a note says; see `count_classes`. None without one.
     """
 
     numbers: ClassNumbers
@@ -85,10 +85,15 @@ def sound_classes(spark: SparkSession, transaction: Transaction, location: str) 
     return known
 
 
-def count_classes(rows: DataFrame) -> Counter[str]:
-    """Counts rows by class."""
+def count_classes(rows: DataFrame, noted: Mapping[str, int] | None = None) -> Mapping[str, int]:
+    """Counts rows by class, or takes what a note says of them if its sum is right.
+
+    Delta counts all rows by its log alone. Public writers note what they plan, bad files included.
+    """
     from pyspark.sql import functions as F
 
+    if noted is not None and sum(noted.values()) == rows.count():
+        return noted
     name = F.coalesce(F.nullif(schema.LABEL_NAME, F.lit("")), F.lit(NO_CLASS)).alias("name")
     return Counter({row["name"]: row["count"] for row in rows.groupBy(name).count().collect()})
 

@@ -96,7 +96,7 @@ class Prepared:
         rows = None if self.columns is None else self.columns.at(self.version)
         if rows is not None:
             return Counter(name or NO_CLASS for name in rows.column(schema.LABEL_NAME).to_pylist())
-        return self.counts if self.counts is not None else count_classes(self._stored())
+        return count_classes(self._stored(), self.counts)
 
     def with_plan(self, plan: Plan) -> Prepared:
         """Returns the same with another plan, and the class numbers that the table has after that one.

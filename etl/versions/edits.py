@@ -53,7 +53,7 @@ class TableEdit:
 
     def counts(self, known: KnownClasses) -> Mapping[str, int]:
         """Rows by class of the transaction's version."""
-        return known.counts if known.counts is not None else count_classes(self.rows())
+        return count_classes(self.rows(), known.counts)
 
     def note(self, kind: str, labels: Mapping[str, int], counts: Mapping[str, int] | None, **others: object) -> str:
         """Writes the note of the commit, which no other commit has."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 from delta_rows import delta_rows
@@ -12,6 +13,7 @@ from lakelens import ImageTable
 from lakelens.errors import IngestLossError
 from lakelens.etl.commit import commit
 from lakelens.etl.ingest.loss import FILE_GONE, LossGuard
+from lakelens.etl.log import table_columns
 
 RECIPE = {"size": 16, "splits": {"train": 1.0}}
 
@@ -77,6 +79,22 @@ def test_an_ingest_that_loses_most_rows_stops_before_its_commit(spark, tmp_path,
     assert (table.version, delta_rows(table.location)) == (1, rows)
     assert table.ingest(source, allow_loss=True).quarantined == 2
     assert table.history()[0].class_counts == (None if engine else {"cat": 0, "dog": 1})
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(400)
+def test_the_rows_of_a_class_are_those_that_were_stored_where_bad_files_are_noted_too(spark, tmp_path, monkeypatch):
+    monkeypatch.setenv(commit.ENGINE_VARIABLE, commit.PUBLIC)
+    monkeypatch.setattr(table_columns, "MOST_ROWS", 0)  # the driver leaves the table's columns to Spark
+    source, table = tmp_path / "source", ImageTable(spark, tmp_path / "t")
+    for number in range(20):
+        write_image(source / "cat" / f"{number}.jpg", seed=number)
+        write_image(source / "dog" / f"{number}.jpg", seed=100 + number)
+    (source / "cat" / "bad.jpg").write_text("never was an image")
+    assert table.ingest(source, **RECIPE).quarantined == 1
+    shutil.rmtree(source / "cat")
+    with pytest.raises(IngestLossError, match=r"20 of 40 stored rows, and every row of 'cat' \(20\)"):
+        table.ingest(source, removed="delete")
 
 
 @pytest.mark.spark

@@ -192,9 +192,9 @@ def test_a_table_that_was_made_anew_is_scored_anew(spark, checkpoint, tmp_path, 
     table, predictions = tmp_path / "images", tmp_path / "predictions"
     for shift in (0, 1):  # the same paths with other images
         shutil.rmtree(table, ignore_errors=True)
-        rows = [(f"/{number}", image_of(NAMES[(number + shift) % 3]), (number + shift) % 3) for number in range(3)]
-        columns = {name: list(column) for name, column in zip(("path", "image", "label"), zip(*rows, strict=True))}
-        hashes = {"content_hash": [str(label) for label in columns["label"]]} if has_key else {}
+        labels = [(number + shift) % 3 for number in range(3)]
+        columns = {"path": ["/0", "/1", "/2"], "image": [image_of(NAMES[label]) for label in labels], "label": labels}
+        hashes = {"content_hash": [str(label) for label in labels]} if has_key else {}
         write_deltalake(str(table), pa.table(columns | hashes))
         assert score(spark, checkpoint.path, table, predictions).scored == 3
     found = evaluate(spark, checkpoint.path, table, split=None, predictions=predictions, record=False).evaluation
