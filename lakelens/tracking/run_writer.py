@@ -161,7 +161,7 @@ class RunWriter:
         beats = time.monotonic() >= self._beat_at
         if not self._tasks and not beats:
             return
-        client = open_client(self._run.tracking_uri)
+        client = open_client(self._run.tracking_uri, large_artifacts=True)
         while self._tasks:
             self._tasks[0](client)
             self._tasks.popleft()

@@ -126,13 +126,16 @@ class TableVersion:
         return f"{self.location.rstrip('/').rpartition('/')[2] or self.location}@{self.version}"
 
 
-def open_client(tracking_uri: str, answer_timeout_s: float | None = None) -> MlflowClient:
+def open_client(
+    tracking_uri: str, answer_timeout_s: float | None = None, *, large_artifacts: bool = False
+) -> MlflowClient:
     """Opens the store.
 
     Args:
         tracking_uri: As `resolve_tracking_uri` gives it.
         answer_timeout_s: Seconds after which a call to a store that is not on this machine's disk raises a
-            `TrackingError`; 30 by default. The upload or download of a folder may take 300.
+            `TrackingError`; 30 by default.
+        large_artifacts: Whether uploads and downloads may be of checkpoints, and so take 300 seconds.
 
     Raises:
         InvalidArgumentError: If the URI's port is no number.
@@ -146,8 +149,8 @@ def open_client(tracking_uri: str, answer_timeout_s: float | None = None) -> Mlf
     require_reachable(tracking_uri)
     store = local_store_path(tracking_uri)
     if store is None:
-        name = without_password(tracking_uri)
-        return answering(MlflowClient(tracking_uri=tracking_uri), name, answer_timeout_s or _ANSWER_TIMEOUT_S)
+        name, timeout_s = without_password(tracking_uri), answer_timeout_s or _ANSWER_TIMEOUT_S
+        return answering(MlflowClient(tracking_uri=tracking_uri), name, timeout_s, large_artifacts=large_artifacts)
     with as_tracking_errors(tracking_uri, "open the store"), _quiet_migrations():
         store.parent.mkdir(parents=True, exist_ok=True)
         with one_creator(store) if tracking_uri.startswith("sqlite:") else nullcontext():

@@ -7,6 +7,7 @@ import re
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from ...tracking.runs import (
     resolve_tracking_uri,
     without_password,
 )
+from ...tracking.store_client import large_artifact
 from .checkpoint import Checkpoint, open_checkpoint
 
 if TYPE_CHECKING:
@@ -96,6 +98,7 @@ def resolve_model(uri: str | Path, tracking_uri: str | None = None) -> ModelRef:
         ModelNotFoundError: If there is no such run, model, alias, experiment or artifact, or the form is unknown.
         InvalidArgumentError: If there is no such tracking store on this machine.
         CheckpointError: If the checkpoint is damaged or changed, or a pickle, HDF5 or SavedModel is offered.
+        TrackingError: If the store does not answer.
     """
     text = str(uri).strip()
     if text.startswith("runs:"):
@@ -252,7 +255,8 @@ def _download(uri: str, source: str, run_id: str | None, tracking_uri: str | Non
 
     keeper = tempfile.TemporaryDirectory(prefix="lakelens-model-")
     try:
-        path = Path(download_artifacts(artifact_uri=source, dst_path=keeper.name, tracking_uri=tracking_uri))
+        fetch = partial(download_artifacts, artifact_uri=source, dst_path=keeper.name, tracking_uri=tracking_uri)
+        path = Path(large_artifact(fetch, "download_artifacts", without_password(source)))
     # Artifact stores raise their own SDKs' errors; whichever it is, the artifact cannot be had.
     except (MlflowException, OSError, ImportError, RuntimeError, ValueError) as error:
         keeper.cleanup()

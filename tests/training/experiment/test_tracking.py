@@ -35,6 +35,10 @@ from lakelens.tracking.runs import (
     tracked_run,
     without_password,
 )
+from lakelens.training.checkpoints.references import resolve_model
+from lakelens.training.experiment.config_record import read_recorded
+from lakelens.training.record.code_record import record_code
+from lakelens.training.trials.entrypoint import EntryPoint
 
 pytestmark = pytest.mark.system
 
@@ -254,6 +258,22 @@ def test_a_server_that_accepts_connections_and_never_answers_is_named(silent_ser
     monkeypatch.setattr("lakelens.tracking.runs._ANSWER_TIMEOUT_S", 0.5)
     with pytest.raises(TrackingError, match=rf"{silent_server} has not answered get_experiment_by_name for 0\.5 s"):
         tracked_run(silent_server, "silent").__enter__()
+
+
+def test_small_artifacts_get_no_more_time_than_other_calls_and_checkpoints_end_too(store, silent_server, monkeypatch):
+    monkeypatch.setattr("lakelens.tracking.runs._ANSWER_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("lakelens.tracking.store_client._ARTIFACTS_TIMEOUT_S", 2.0)
+    with pytest.raises(TrackingError, match=r"has not answered download_artifacts for 0\.5 s"):
+        read_recorded(silent_server, "r1")
+    with pytest.raises(TrackingError, match=r"has not answered log_artifacts for 0\.5 s"):
+        record_code(
+            RunReference(silent_server, "1", "r1", "here"),
+            EntryPoint.parse("lakelens.training.trials.small_cnn:SmallCnn"),
+        )
+    client, place = open_client(store), f"{silent_server}/api/2.0/mlflow-artifacts/artifacts"
+    run = client.create_run(client.create_experiment("kept elsewhere", artifact_location=place))
+    with pytest.raises(TrackingError, match=rf"{place}/.* has not answered download_artifacts for 2 s"):
+        resolve_model(f"runs:/{run.info.run_id}", store)
 
 
 @pytest.mark.usefixtures("impatient")
