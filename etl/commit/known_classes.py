@@ -7,17 +7,25 @@ rows are looked at where others may have written some.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from ...errors import ClassNumbersError, NotAnImageTableError, TableError
 from ...locations import absolute
 from ...stores.data_files import local_form
 from ..log.log_walk import walk_log
-from ..log.notes import MOST_COMMITS, Memory, commits_by_spark, commits_in_files, remember
+from ..log.notes import (
+    MOST_COMMITS,
+    NotedCommit,
+    commits_by_spark,
+    commits_in_files,
+    remember,
+    renamed_classes,
+)
 from ..log.opening import log_of
 from ..model import schema
+from ..model.aliases import names_at
 from ..model.class_numbers import ClassNumbers, merge_older, settle
 from ..model.labels import LABELS_PROPERTY, NO_CLASS, labels_of
 from ..spark.catalog import is_local_to_spark, read_table
@@ -27,6 +35,8 @@ if TYPE_CHECKING:
 
     from ..log.snapshot import Snapshot
     from .transaction import Transaction
+
+_Found = TypeVar("_Found")
 
 
 @dataclass(frozen=True)
@@ -54,7 +64,7 @@ def known_classes(spark: SparkSession, transaction: Transaction, *, look_at_rows
         NotAnImageTableError: If the property is broken.
     """
     place = local_form(absolute(transaction.path)) if is_local_to_spark(spark, transaction.path) else None
-    memory = _memory(spark, transaction, place)
+    memory = _read_commits(spark, transaction, place, remember)
     noted = memory.labels if memory is not None else _older_labels(place)
     text = transaction.property(LABELS_PROPERTY)
     stated: Mapping[str, int] = {}
@@ -67,6 +77,8 @@ def known_classes(spark: SparkSession, transaction: Transaction, *, look_at_rows
     rows = Counter[tuple[str, int]]()
     if look_at_rows or not follows:
         rows = _numbers_in_rows(read_table(spark, transaction.path, transaction.version))
+    if any(name not in noted and number in noted.values() for name, number in stated.items()):
+        noted = _as_named_in(rows, noted, stated, _read_commits(spark, transaction, place, renamed_classes))
     return KnownClasses(settle(noted, stated, rows), None if memory is None else memory.counts)
 
 
@@ -114,11 +126,26 @@ def labels_in_log(
     return settle(noted, stated, {}).labels
 
 
-def _memory(spark: SparkSession, transaction: Transaction, place: str | None) -> Memory | None:
+def _read_commits(
+    spark: SparkSession, transaction: Transaction, place: str | None, read: Callable[[Iterator[NotedCommit]], _Found]
+) -> _Found:
     if place is None:
-        return remember(commits_by_spark(spark, transaction.path, transaction.version))
+        return read(commits_by_spark(spark, transaction.path, transaction.version))
     with log_of(place) as log:
-        return remember(commits_in_files(log, transaction.version))
+        return read(commits_in_files(log, transaction.version))
+
+
+def _as_named_in(
+    rows: Mapping[tuple[str, int], int],
+    noted: Mapping[str, int],
+    stated: Mapping[str, int],
+    renamed: Mapping[str, str],
+) -> dict[str, int]:
+    """Gives noted numbers the names that a plain RESTORE has brought back, where no row has the other name."""
+    in_rows = {name for name, _ in rows}
+    forth = {old: new for old, new in renamed.items() if new not in in_rows}
+    back = {old: new for old, new in renamed.items() if old not in in_rows}
+    return names_at(noted, stated, forth, back)
 
 
 def _older_labels(location: str | None, storage_options: Mapping[str, str] | None = None) -> dict[str, int]:

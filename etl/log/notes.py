@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..annotations.record import encodable
+from ..model.aliases import add_alias
 from ..model.labels import in_order
 from ..spark.catalog import delta_table
 from .commit_times import commit_info
@@ -114,6 +115,24 @@ def remember(commits: Iterable[NotedCommit]) -> Memory | None:
             return Memory(labels, counts_in(note) if same_rows else None, rows_follow)
         same_rows = same_rows and operation in SAME_ROWS
     return None
+
+
+def renamed_classes(commits: Iterable[NotedCommit]) -> dict[str, str]:
+    """Gives the names of renamed classes by their old names, by the notes of the last commits.
+
+    Args:
+        commits: The commits, the newest first.
+    """
+    notes = [note for _, note in itertools.islice(commits, MOST_COMMITS)]
+    aliases: dict[str, str] = {}
+    for note in reversed(notes):
+        aliases = renamed_by(note, aliases)
+    return aliases
+
+
+def renamed_by(note: Mapping[str, Any], aliases: Mapping[str, str]) -> dict[str, str]:
+    """Adds to aliases what a note says of a rename."""
+    return add_alias(aliases, *note["renamed"]) if note.get("lakelens") == RENAME else dict(aliases)
 
 
 def commits_in_files(log: str, version: int, storage_options: Mapping[str, str] | None = None) -> Iterator[NotedCommit]:

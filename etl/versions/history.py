@@ -11,7 +11,8 @@ from typing import Any
 from ...errors import InvalidArgumentError, NotAnImageTableError
 from ...results import ReadableResult
 from ..log.log_walk import LogState, walk_log
-from ..log.notes import RENAME, REPAIR, RESTORE, SAME_ROWS, counts_in, labels_in, note_of
+from ..log.notes import RENAME, REPAIR, RESTORE, SAME_ROWS, counts_in, labels_in, note_of, renamed_by
+from ..model.aliases import names_at
 from ..model.labels import LABELS_PROPERTY, labels_of
 
 
@@ -76,11 +77,13 @@ class _NumbersSoFar:
         self._labels: dict[str, int] = {}
         self._names: dict[int, str] = {}
         self._property: str | None = None
+        self._renamed: dict[str, str] = {}
 
     def damage(self, state: LogState, note: Mapping[str, Any]) -> Iterator[str]:
         """Says what a commit contradicts, and learns what is new of it."""
         if note.get("lakelens") in (RENAME, REPAIR, RESTORE):
             self._labels, self._names = {}, {}
+        self._renamed = renamed_by(note, self._renamed)
         text = state.configuration.get(LABELS_PROPERTY)
         if text != self._property:
             self._property = text
@@ -89,6 +92,8 @@ class _NumbersSoFar:
             except NotAnImageTableError as error:
                 yield str(error)
             else:
+                self._labels = names_at(self._labels, stated, self._renamed, self._renamed)
+                self._names = {number: name for name, number in self._labels.items()}
                 yield from self._learn(stated.items(), "in the table's property")
         yield from self._learn((labels_in(note) or {}).items(), "in its note")
         if not note and state.files is not None:

@@ -147,6 +147,17 @@ def test_a_rename_can_be_renamed_and_restored(table, source):
     assert all(entries[version].damage == () for version in (0, hound, *range(wolf, table.version + 1)))
 
 
+def test_a_rename_that_a_plain_restore_has_undone_leaves_the_number_to_the_class(table, source):
+    renamed = table.rename_class("dog", "hound").version
+    with another_file(source / "bee" / "late.jpg", seed=503):
+        for version, name in ((0, "dog"), (renamed, "hound")):
+            table.spark.sql(f"RESTORE TABLE delta.`{table.location}` TO VERSION AS OF {version}").collect()
+            assert table.repair(dry_run=True).labels[name] == 1
+            assert (table.ingest(source).stored, table.history(1)[0].damage) == (1, ())
+            assert table.labels() == {"cat": 0, name: 1, "bee": 2}
+    assert names_and_numbers(table) == {("cat", 0), ("hound", 1), ("bee", 2)}
+
+
 def test_a_name_that_is_taken_or_unknown_is_refused_with_the_nearest(table):
     with pytest.raises(InvalidArgumentError, match=r"no class 'dogg'; did you mean 'dog'"):
         table.rename_class("dogg", "hound")
