@@ -49,7 +49,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_views(add: _Add) -> None:
-    listed = add("history", "list the versions, newest first, with rows, classes, batch and user", _history)
+    damage = (
+        "`damage` lists class numbers that contradict earlier versions, in the table's property and in files that hold "
+        "one class alone. `lakelens table repair` looks at every row, and changes nothing without --yes."
+    )
+    text = "list the versions, newest first, with rows, classes, batch and user"
+    listed = add("history", text, _history, damage)
     listed.add_argument("--limit", type=int, default=None, help="list only this many of the newest; all by default")
     counts = add("counts", "count the rows of one version by class", _counts)
     counts.add_argument("--version", default=None, help="number, timestamp or pin; the latest by default")

@@ -32,7 +32,7 @@ class VersionInfo(ReadableResult):
         user: Who made the commit with lakelens; None for another commit.
         restored: Number of the version whose rows a restore has brought back; None for a commit that is none.
         damage: Descriptions of class numbers in the commit that contradict earlier versions. Checked are its
-            property, and files that hold one class alone.
+            property, and files that hold one class alone; `repair` looks at every row.
     """
 
     version: int
