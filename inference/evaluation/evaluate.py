@@ -147,8 +147,8 @@ class _Evaluating:
     def answers(self, model: ModelRef) -> Iterator[DataFrame]:
         """Gives what a model answers on the rows."""
         source = self.source
-        check_model(model, source, strict=False)
         if self.predictions is None:
+            check_model(model, source, strict=False)
             with answers.predicted_now(model, source, self.slices, self.batch_bytes, self.custom_objects) as rows:
                 yield rows
             return
