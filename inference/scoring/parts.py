@@ -20,7 +20,7 @@ class Piece:
     """Rows of one data file that are to be scored: all that are to be, or one of several shares of them.
 
     Attributes:
-        file: Where the file is.
+        file: Where the file is; empty for the whole version, where its files are not known.
         rows: How many they are; of a share, about.
         share: Number of the share, from 0.
         shares: Into how many shares the file is cut.

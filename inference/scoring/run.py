@@ -150,12 +150,20 @@ class ScoringRun:
         """Cuts the rows to do into parts, whose size follows from the time that the one before has taken."""
         if not work.todo_rows:
             return
-        if work.files is None:
+        if work.files is None and self.rows_per_commit is None:
+            logger.warning(
+                "the data files of %s are not known (deletion vectors or column mapping): all is one commit, and a "
+                "scoring that is killed begins again. rows_per_commit=... (--rows-per-commit) makes several, each of "
+                "which reads the whole table",
+                self.source.name,
+            )
             yield None, work.todo_rows
             return
         slots = self.spark.sparkContext.defaultParallelism
         most = self.rows_per_commit or first_rows(self.model.input_shape, slots)
-        todo = {place: file.todo for place, file in work.files.items()}
+        todo = {"": work.todo_rows}
+        if work.files is not None:
+            todo = {place: file.todo for place, file in work.files.items()}
         pieces = cut(todo, most, random.Random(self.batch_id))  # noqa: S311  an order, no secret
         while pieces:
             part = take(pieces, most)

@@ -123,7 +123,8 @@ def score(
 
     A part is about half a minute of work and a commit of its own. A job that is killed at any moment leaves the parts
     that it has committed; call it again, and it does the rest. Two calls for the same model and table that run at once
-    never add a row twice, and share the parts between them.
+    never add a row twice, and share the parts between them. A table with deletion vectors or column mapping is one part
+    unless `rows_per_commit` is given; each part then reads the whole table.
 
     A second call does only what is new. A row is skipped if this model (by its checkpoint's digest) has scored it in
     this version of the table already; if it has scored the same image (path and content) in another version, its

@@ -127,7 +127,7 @@ class ScoredTable:
 
     def row_groups(self, pieces: Sequence[Piece] | None) -> int | None:
         """About how many parts Spark can read at the same time, when row groups are of lakelens's size."""
-        if self.files is None or pieces is None:
+        if self.files is None or pieces is None or not pieces[0].file:
             return None
         sizes = self.files.sizes[[self._places[file] for file in {piece.file for piece in pieces}]]
         return int(np.maximum(1, -(-sizes // schema.ROW_GROUP_BYTES)).sum())
@@ -159,7 +159,7 @@ class ScoredTable:
         """
         rows = read_table(self.spark, self.location, self.version)
         if pieces is not None:
-            rows = self._read_files(pieces, rows)
+            rows = self._read_files(pieces, rows) if pieces[0].file else self._of_shares(pieces, rows)
         rows = self._of_split(rows)
         present = {name: kind for name, kind in _STORED_TYPES.items() if self._source_name(name) in rows.columns}
         return rows.select(*self._columns(rows, _PASSED_TYPES | present), *more)
@@ -185,14 +185,20 @@ class ScoredTable:
             part = reader.parquet(*dict.fromkeys(piece.file for piece in group))
             for one, value in zip(partitions, values, strict=True):
                 part = part.withColumn(one.name, functions.lit(value).cast(one.dataType))
-            if len(group) < group[0].shares:
-                share = functions.expr(f"pmod(xxhash64(`{self.columns.path}`), {group[0].shares})")
-                part = part.where(share.isin([piece.share for piece in group]))
-            parts.append(part)
+            parts.append(self._of_shares(group, part))
         whole = parts[0]
         for part in parts[1:]:
             whole = whole.unionByName(part)
         return whole
+
+    def _of_shares(self, pieces: Sequence[Piece], rows: DataFrame) -> DataFrame:
+        """Keeps of the rows of one file, or of the version, those of some shares."""
+        from pyspark.sql import functions
+
+        if len(pieces) >= pieces[0].shares:
+            return rows
+        share = functions.expr(f"pmod(xxhash64(`{self.columns.path}`), {pieces[0].shares})")
+        return rows.where(share.isin([piece.share for piece in pieces]))
 
     @cached_property
     def _places(self) -> dict[str, int]:

@@ -17,6 +17,7 @@ from watched_model import rows_run, watched_model
 from lakelens.errors import ModelMismatchError, ScoringFailedError
 from lakelens.etl.commit.transaction import set_properties
 from lakelens.etl.pins import pins
+from lakelens.inference.evaluation.evaluate import evaluate
 from lakelens.inference.model.references import resolve_model
 from lakelens.inference.scoring.parts import Piece
 from lakelens.inference.scoring.predictions import PredictionsTable
@@ -71,6 +72,22 @@ def test_shares_of_a_file_that_hold_no_row_end_nothing_and_repeat_nothing(spark,
     write_table(tmp_path / "table", [(one["path"], *row(0)[1:]) for one in together])
     result = score(spark, checkpoint.path, tmp_path / "table", None, tmp_path / "predictions", rows_per_commit=1)
     assert (result.scored, result.commits) == (shares, 1)
+
+
+def test_a_table_whose_files_do_not_tell_its_rows_is_one_part_unless_it_is_to_be_more(
+    spark, checkpoint, tmp_path, caplog
+):
+    place = tmp_path / "table"
+    write_table(place, [row(number) for number in range(8)])
+    mapped = {"columnMapping.mode": "name", "minReaderVersion": "2", "minWriterVersion": "5"}
+    set_properties(spark, str(place), {f"delta.{name}": value for name, value in mapped.items()})
+    results = []
+    for name, rows in (("one", None), ("several", 3)):
+        caplog.clear()
+        result = score(spark, checkpoint.path, place, None, tmp_path / name, rows_per_commit=rows)
+        results.append((result.scored, result.commits > 1, "all is one commit" in caplog.text))
+        assert [one["path"] for one in read(tmp_path / name)] == [row(number)[0] for number in range(8)]
+    assert results == [(8, False, True), (8, True, False)]
 
 
 @pytest.mark.long  # Spark tries a task four times, and each starts a worker
@@ -159,13 +176,15 @@ def test_a_model_of_other_classes_scores_with_one_warning_and_strict_refuses_it(
     spark, checkpoint, table, tmp_path, caplog
 ):
     place = tmp_path / "animals"
-    write_table(place, [row(0)])
+    write_table(place, [row(0), row(1)])
     set_properties(spark, str(place), {"lakelens.labels": json.dumps({"cat": 0, "dog": 1})})
     with pytest.raises(ModelMismatchError, match="0 is 'red' to the model and 'cat' in the table"):
         score(spark, checkpoint.path, place, tmp_path / "predictions", strict=True)
     assert not (tmp_path / "predictions").exists()
-    assert score(spark, checkpoint.path, place, tmp_path / "predictions").scored == 1
-    assert [one.message.count("may not fit") for one in caplog.records if one.name.startswith("lakelens")] == [1]
+    assert score(spark, checkpoint.path, place, tmp_path / "predictions").scored == 2
+    assert caplog.text.count("may not fit") == 1
+    evaluate(spark, checkpoint.path, place, split=None, predictions=tmp_path / "predictions", record=False)
+    assert caplog.text.count("may not fit") == 2
 
 
 def test_the_latest_version_is_that_of_the_call_and_not_of_the_session(spark, checkpoint, tmp_path):
