@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ...errors import CheckpointError
 from ..checkpoints.checkpoint import Checkpoint, remove_checkpoint
-from ..checkpoints.manifests import is_partial, read_manifest
+from ..checkpoints.manifests import MANIFEST_FILE, is_partial, read_manifest
 from ..checkpoints.retention import CheckpointRecord, Retention, checkpoints_to_keep
 from ..trials.metrics import Goal
 
@@ -46,7 +46,7 @@ def prune(
 
 def _paths(folder: Path) -> Iterator[Path]:
     for child in sorted(folder.iterdir()) if folder.is_dir() else []:
-        if child.is_dir() and not is_partial(child):
+        if (child / MANIFEST_FILE).is_file() and not is_partial(child):
             yield child
 
 
