@@ -129,7 +129,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         check_schemes(args, args.source, args.table)
         may_be_empty = args.stream or args.removed == "delete"
         with contextlib.suppress(*([EmptySourceError] if may_be_empty else [])):
-            check_without_spark(args.table, request)
+            # Classes of a landing folder are looked at batch by batch: an empty one is no error.
+            check_without_spark(args.table, dataclasses.replace(request, classes=None) if args.stream else request)
     spark = open_session()
     location = ImageTable(spark, args.table).location
     if args.dry_run:

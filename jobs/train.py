@@ -187,7 +187,9 @@ def _run_experiment(args: argparse.Namespace) -> dict[str, Any]:
     _require_no_flags_beside(args, args.table, _BESIDE_A_FILE, "set the file's key instead, with --set KEY=VALUE")
     config = ExperimentConfig.read(args.table, args.set)
     strategy, data = config.resources.strategy, config.data
-    needs_spark = strategy == "horovod_cluster" or is_table_name(data.table) or data.materialize is not None
+    # With a session at hand `auto` would count its slots, and so open it where no copy has to be made.
+    copies = data.materialize is not None and (strategy != "auto" or config.resources.slots_per_trial == 1)
+    needs_spark = strategy == "horovod_cluster" or is_table_name(data.table) or copies
     if args.master or args.conf:
         if not needs_spark and strategy != "auto":
             raise _unused_session(args, f"resources.strategy {strategy}", ", or choose horovod_cluster")
@@ -213,7 +215,7 @@ def resume_run(args: argparse.Namespace) -> dict[str, Any]:
     config, np = read_config(resolve_tracking_uri(args.tracking_uri), args.resume)
     needs_spark = np >= 0 or is_table_name(config.data.table) or config.data.materialize is not None
     if not needs_spark and (args.master or args.conf):
-        raise _unused_session(args, f"run {args.resume}, with its ranks on the driver,")
+        raise _unused_session(args, f"run {args.resume}, whose ranks are on the driver")
     spark = session_of(args, f"lakelens train --resume {args.resume}") if needs_spark else None
     result = resume(args.resume, tracking_uri=args.tracking_uri, spark=spark)
     return {**dataclasses.asdict(result), "tracking_uri": without_password(result.tracking_uri)}

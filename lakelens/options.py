@@ -52,11 +52,12 @@ def named_options(function: Callable[_Parameters, _Value]) -> Callable[_Paramete
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     parameters = inspect.signature(function).parameters.values()
     known = [parameter.name for parameter in parameters if parameter.kind in kinds and parameter.name != "self"]
-    call = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
+    call, constructs = function.__name__, function.__name__ == "__init__"
 
     @functools.wraps(function)
     def checked(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Value:
-        check_names(call, kwargs, known)
+        # A class may inherit it.
+        check_names(type(args[0]).__name__ if args and constructs else call, kwargs, known)
         return function(*args, **kwargs)
 
     return checked

@@ -34,7 +34,7 @@ from ...training.experiment.config_record import read_config, recorded_values
 from ...training.experiment.open_trial import record_outcome
 from ...training.experiment.run_folder import checkpoint_root
 from ...training.record.run_files import validation_files
-from ...training.segments.segment import SegmentOutcome
+from ...training.segments.segment import SegmentOutcome, told_by
 from ...training.trials.base import Trial
 from ...training.trials.entrypoint import EntryPoint
 from ..report.write import REPORT_FOLDER, write_report
@@ -244,7 +244,7 @@ def _finish(
             f"none of {len(state.trials)} trials gave a number for {plan.config.goal.metric}; {told}"
         )
     if checkpoint is not None:
-        outcome = SegmentOutcome(metrics=best.best.metrics, best_epoch=best.best.epoch)
+        outcome = SegmentOutcome(**told_by(checkpoint))
         writer.set_tags({"lakelens.search.best_run": best.run_id, "lakelens.search.best_trial": str(best.number)})
         writer.log_files(validation_files(plan.data.task, runs.folders[best.number]))
         record_outcome(writer, outcome, checkpoint, plan.entrypoint)
@@ -281,7 +281,7 @@ def _log_report(root: Path, parent: RunReference) -> None:
 def _best_of(
     config: ExperimentConfig, state: SearchState, folders: Mapping[int, Path]
 ) -> tuple[TrialState | None, Checkpoint | None]:
-    """Finds the best trial whose checkpoint is there; where there is none at all, the best trial and None."""
+    """Finds the best trial whose checkpoint is there; where none is, the best trial and its last one, if any."""
     lost: list[int] = []
     while (trial := state.best(besides=lost)) is not None:
         checkpoint = _checkpoint_of(config, trial, folders[trial.number])
@@ -295,7 +295,17 @@ def _best_of(
                 )
             return trial, checkpoint
         lost.append(trial.number)
-    return state.best(), None
+    best = state.best()
+    if best is None:
+        return None, None
+    last = last_checkpoint(folders[best.number])
+    logger.warning(
+        "no trial has the checkpoint of its best validation: it was not written or is gone. The search keeps "
+        "trial %d and %s",
+        best.number,
+        "no model" if last is None else f"{last.path}, with the metrics of that one",
+    )
+    return best, last
 
 
 def _checkpoint_of(config: ExperimentConfig, trial: TrialState, folder: Path) -> Checkpoint | None:

@@ -235,9 +235,13 @@ class SearchRun:
             self.state.changed.notify_all()
 
     def short_of_slots(self, error: NotEnoughSlotsError) -> None:
-        """Takes that the cluster had no room for a process; several times in a row it will not have any."""
+        """Takes that the cluster had no room for a process; several times in a row it will not have any.
+
+        A search that trains on fewer slots than it could have goes on.
+        """
         with self.state.changed:
-            self._shortages += 1
+            trains = any(process.current is not None for process in self._processes)
+            self._shortages = 0 if trains else self._shortages + 1
             if self._shortages >= _MOST_SHORTAGES:
                 self.abort(error)
 

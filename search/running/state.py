@@ -201,7 +201,7 @@ class SearchState:
             if by_itself and trial.last is not None and self.searcher.states[trial.number] == RUNNING:
                 self.validated(trial, trial.last, reached=True)
             state = self.searcher.states[trial.number]
-            ended = state == STOPPED or (state == COMPLETED and length >= trial.length)
+            ended = state == STOPPED or (state == COMPLETED and (by_itself or length >= trial.length))
             self._write([{"event": state if ended else PAUSED, "trial": trial.number, "length": length}])
 
     def failed(self, trial: TrialState, error: str, *, invalid: bool = False) -> None:

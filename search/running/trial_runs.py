@@ -185,7 +185,11 @@ class TrialRuns:
                 return
             rules = rules.while_running()
         running = {trial.number for trial in trials if trial.state in (RUNNING, WAITING)} if not at_the_end else set()
-        prune(self.folders, rules, self._plan.config.goal, running=running)
+        goal, folders = self._plan.config.goal, dict(self.folders)
+        # Such a trial is never the best one, whatever it measured before.
+        invalid = {trial.number: folders.pop(trial.number) for trial in trials if trial.state == INVALID}
+        prune(folders, rules, goal, running=running)
+        prune(invalid, replace(rules, save_experiment_best=0), goal)
 
     def _job(self, planned: PlannedTrial, run: RunReference, folder: Path) -> TrainingJob:
         job = planned.plan.job(run, folder)

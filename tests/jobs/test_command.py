@@ -196,7 +196,10 @@ def test_a_version_is_a_number_or_a_word() -> None:
     [
         (["etl", "photos", "t", "--max-files", "5"], "--max-files 5 is for --stream alone"),
         (["train", "t", "--master", "local[2]"], "--master local[2]: no Spark for ranks on the driver (--np -1)"),
-        (["train", "t", "--np", "-2", "--conf", "spark.x=1"], "--conf spark.x=1: ranks on the driver (--np -2)"),
+        (
+            ["train", "t", "--np", "-2", "--conf", "spark.x=1"],
+            "--conf spark.x=1: no Spark for ranks on the driver (--np -2)",
+        ),
         (["train", "a.yaml", "--env", "A=1"], "--env beside a.yaml: set the file's key instead"),
         (["train", "--resume", "r1", "--epochs", "3"], "--epochs beside --resume r1: the run goes on as it was begun"),
         (["train", "t", "--column", "pixels=x"], "--column pixels=x: roles are image, label, split, format, boxes"),

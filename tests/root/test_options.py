@@ -49,6 +49,7 @@ _TABLE = lakelens.ImageTable(None, "photos")
         (lambda: _TABLE.profile(outptu="f"), "outptu", "did you mean 'output'"),
         (lambda: _TABLE.preview("photos", limt=3), "limt", "did you mean 'limit'"),
         (lambda: _TABLE.ingest_stream("photos", max_fils=3), "max_fils", "did you mean 'max_files'"),
+        (lambda: lakelens.ImageTable(None, "t", storage_option={}), "storage_option", "did you mean 'storage_options'"),
         (lambda: Recipe(sise=64), "sise", "did you mean 'size'"),
         (lambda: lakelens.HorovodRunner(np=-1, xyz=1), "xyz", "known are driver_log_verbosity, driver_port, env"),
     ],
@@ -57,6 +58,11 @@ def test_a_misspelt_option_is_refused_with_the_nearest_one(call: Callable[[], An
     with pytest.raises(UnknownOptionError, match=f"has no option '{name}'; {hint}") as caught:
         call()
     assert isinstance(caught.value, TypeError)  # as Python's own error is
+
+
+def test_a_misspelt_option_of_a_class_is_named_with_the_class():
+    with pytest.raises(UnknownOptionError, match=r"^ImageTable has no option"):
+        lakelens.ImageTable(None, "t", storage_option={})
 
 
 def test_every_method_of_a_table_with_arguments_refuses_a_misspelt_one() -> None:

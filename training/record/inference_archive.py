@@ -186,22 +186,26 @@ def _end_in_probabilities(model: Mapping[str, Any]) -> bool | None:
         return None
     if last["class_name"] in ("Softmax", "Sigmoid"):
         return True
-    if last["class_name"] not in ("Dense", "Activation"):
-        return None
-    activation = last["config"].get("activation")
-    name = activation.get("config") if isinstance(activation, dict) else activation
-    units = last["config"].get("units", _units_before(model, last))
-    if name == "linear" and units is not None:
-        last["config"]["activation"] = "sigmoid" if units == 1 else "softmax"
+    values: Mapping[str, Any] = last
+    if _activation(last) == "linear" and last["class_name"] == "Activation":  # as mixed precision ends with
+        values = _layer_before(model, last)
+    if _activation(values) == "linear" and values["class_name"] == "Dense":
+        last["config"]["activation"] = "sigmoid" if values["config"]["units"] == 1 else "softmax"
         return True
-    return True if name in _PROBABLE else None
+    return True if _activation(values) in _PROBABLE else None
 
 
-def _units_before(model: Mapping[str, Any], last: Mapping[str, Any]) -> int | None:
-    """Gives the units of a Dense layer right before the last one, an Activation that mixed precision ends with."""
+def _activation(layer: Mapping[str, Any]) -> Any:
+    """Gives the name of the activation of a Dense or Activation layer of Keras; None of any other layer."""
+    if str(layer.get("module")) != "keras.layers" or layer["class_name"] not in ("Dense", "Activation"):
+        return None
+    activation = layer["config"].get("activation")
+    return activation.get("config") if isinstance(activation, dict) else activation
+
+
+def _layer_before(model: Mapping[str, Any], last: Mapping[str, Any]) -> Mapping[str, Any]:
     layers = list(_flat(model))
-    before = layers[max(0, next(number for number, layer in enumerate(layers) if layer is last) - 1)]
-    return before["config"]["units"] if before["class_name"] == "Dense" else None
+    return layers[max(0, next(number for number, layer in enumerate(layers) if layer is last) - 1)]
 
 
 def _flat(model: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

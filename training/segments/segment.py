@@ -148,7 +148,7 @@ def _train(
         )
     found: dict[str, Any] = {"best_epoch": progress.best_epoch, "metrics": progress.best_metrics}
     if prepared.rank == 0:
-        found |= _best(job, progress) or _as_last(loop.last)
+        found |= _best(job, progress) or ({} if loop.last is None else told_by(loop.last))
         found["last"] = str(loop.last.path) if loop.last is not None else ""
         log_to_driver(_summary(job, progress, reason, epochs))
     ended = reason == "stopped" or (reason == "completed" and loop.step == job.schedule().length)
@@ -181,12 +181,10 @@ def _best(job: TrainingJob, progress: Progress) -> dict[str, str]:
     return {}
 
 
-def _as_last(last: Checkpoint | None) -> dict[str, Any]:
-    """Gives epoch and metrics of the last checkpoint, which stands for the best one where that is not kept."""
-    if last is None:
-        return {}
-    metrics = {name: float(value) for name, value in last.metadata["metrics"].items()}
-    return {"best_epoch": int(last.metadata["epoch"]), "metrics": metrics}
+def told_by(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Gives what a `SegmentOutcome` says of a checkpoint that stands for the best one: its epoch and metrics."""
+    metrics = {name: float(value) for name, value in checkpoint.metadata["metrics"].items()}
+    return {"best_epoch": int(checkpoint.metadata["epoch"]), "metrics": metrics}
 
 
 def _summary(job: TrainingJob, progress: Progress, reason: Reason, epochs: int) -> str:

@@ -36,6 +36,9 @@ from .verdicts import Verdicts
 if TYPE_CHECKING:
     from .segment import Reason
 
+# How a dataset tells that it has no more batches.
+_ENDS = (StopIteration, tf.errors.OutOfRangeError)
+
 
 class TrainingLoop:
     """Trains a prepared rank, step by step; all ranks do the same after the same step.
@@ -220,20 +223,26 @@ class TrainingLoop:
         try:
             try:
                 logs = self._model.train_function(iter((self._next_batch(),)))
-            except (StopIteration, tf.errors.OutOfRangeError):
+            except _ENDS:
                 if place > 0 and self.step != self._first:
-                    raise FeedError(
-                        f"build_training_dataset gave {place} batches of an epoch of {self._schedule.steps_per_epoch}; "
-                        "every rank must give context.training_feed.steps_per_epoch(batch_size, size) of them"
-                    ) from None
+                    raise self._too_short(place) from None
                 self._batches = iter(self._epoch_from(place))  # a dataset of the user's own that holds one epoch
-                logs = self._model.train_function(iter((self._next_batch(),)))
+                try:
+                    logs = self._model.train_function(iter((self._next_batch(),)))
+                except _ENDS:
+                    raise self._too_short(place) from None
         except tf.errors.OpError as error:
             cause = cause_in_graph(error, feed, self._job.task)
             if cause is None:
                 raise
             raise cause from None  # TensorFlow's own text is 15,000 characters about the graph
         return dict(logs)
+
+    def _too_short(self, place: int) -> FeedError:
+        return FeedError(
+            f"build_training_dataset gave {place} batches of an epoch of {self._schedule.steps_per_epoch}; every rank "
+            "must give context.training_feed.steps_per_epoch(batch_size, size) of them"
+        )
 
     def _next_batch(self) -> Any:
         began = time.perf_counter()

@@ -51,11 +51,15 @@ def test_a_process_that_was_told_to_pause_gets_no_trial_once_the_search_goes_on(
     assert search.assign(other) is search.state.trials[1]
 
 
-@pytest.mark.parametrize("joins", [True, False])
-def test_a_search_ends_where_the_cluster_has_no_room_several_times_in_a_row(search, joins):
+@pytest.mark.parametrize("other", ["joins", "trains", "none"])
+def test_a_search_ends_where_the_cluster_has_no_room_several_times_in_a_row(search, other):
+    process = SlotProcess(search, (0,), {}, None)
+    search._processes.append(process)
+    if other == "trains":
+        process.current = object()  # a segment of another trial
     for _ in range(3):
         search.launched(search.state.trials[0])
-        if joins:
+        if other == "joins":
             search.joined()
         search.short_of_slots(NotEnoughSlotsError("none"))
-    assert (search.error is None) == joins
+    assert (search.error is None) == (other != "none")

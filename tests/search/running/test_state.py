@@ -229,6 +229,15 @@ def test_a_completed_trial_without_the_checkpoint_of_its_end_trains_its_last_par
 
 
 @pytest.mark.unit
+def test_a_completed_trial_that_stops_itself_before_its_end_in_its_second_try_has_ended():
+    state, trial = decided_trial(Lines(), **COMPLETED_THERE)
+    state.restart(trial, "SIGKILL")
+    state.launch(trial, (0,), "run", 0)
+    state.ended_segment(trial, 2, by_itself=True)
+    assert trial.state == "completed"
+
+
+@pytest.mark.unit
 def test_a_trial_with_invalid_hyperparameters_is_never_the_best():
     state, trial = decided_trial(Lines(), bracket_rungs=[2], max_trials=6, max_concurrent_trials=2)
     other = state.next_trial()

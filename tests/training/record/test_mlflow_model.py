@@ -141,13 +141,16 @@ def test_a_model_whose_layers_do_not_tell_is_left_as_it_is(tmp_path):
 
 
 @pytest.mark.tensorflow
-@pytest.mark.parametrize(("units", "activation"), [(1, "sigmoid"), (3, "softmax")])
-def test_the_linear_activation_that_mixed_precision_ends_with_gives_probabilities(tmp_path, units, activation):
+@pytest.mark.parametrize(
+    ("head", "units", "added"),
+    [("linear", 1, "sigmoid"), ("linear", 3, "softmax"), ("softmax", 3, "linear"), ("sigmoid", 1, "linear")],
+)
+def test_the_linear_activation_that_mixed_precision_ends_with_gives_probabilities_once(tmp_path, head, units, added):
     import keras
 
-    layers = [keras.Input((8, 8, 3)), keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(units)]
+    layers = [keras.Input((8, 8, 3)), keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(units, head)]
     model = keras.Sequential([*layers, keras.layers.Activation("linear", dtype="float32")])
     model.save(tmp_path / "a.keras")
     assert write_inference_archive(tmp_path / "a.keras", tmp_path / "b.keras").probabilities
-    wanted = keras.activations.get(activation)(model(images()))
+    wanted = keras.activations.get(added)(model(images()))
     np.testing.assert_allclose(keras.saving.load_model(tmp_path / "b.keras")(images()), wanted, atol=1e-6)
