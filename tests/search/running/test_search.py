@@ -175,6 +175,10 @@ def test_a_search_whose_trials_have_ended_is_resumed_without_training_and_a_tria
     parent = client.get_run(first.run_id)
     assert (parent.info.status, parent.data.tags["lakelens.checkpoint_digest"]) == ("FINISHED", found.digest)
     assert parent.data.metrics["best_val_loss"] == found.value
+    shutil.rmtree(found.checkpoint)
+    client.set_terminated(first.run_id, "KILLED")
+    assert resume(first.run_id, tracking_uri=first.tracking_uri).checkpoint == ""
+    assert f"keeps trial {first.best_trial} and no model" in caplog.text
 
 
 @pytest.mark.tensorflow
