@@ -53,6 +53,7 @@ class Borrower:
 def clean_environment() -> dict[str, str]:
     """The environment without what would lead an interpreter to this checkout or to an installation elsewhere."""
     dropped = ("PYTHONPATH", "PYTHONHOME", "PIP_TARGET", "PIP_USER", "PIP_PREFIX", "SPARK_HOME", "MAKEFLAGS", "MFLAGS")
+    dropped += ("PYSPARK_PYTHON",)  # as a session of an earlier test leaves it
     return {name: value for name, value in os.environ.items() if name not in dropped}
 
 
