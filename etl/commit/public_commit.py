@@ -45,7 +45,9 @@ def create_by_public_writer(spark: SparkSession, location: str, batch: Batch) ->
     for name, value in batch.properties.items():
         writer = writer.tableProperty(name, value)
     settings, read = {_APPLICATION: APPLICATION_ID, _NUMBER: "0"}, f"{location} before it existed"
-    with noted(spark, batch.user_metadata), _set(spark, settings), conflicts_named(read):
+    # Rows of a source that is a DataFrame belong to the session that made it, by whose settings Delta creates.
+    owner = batch.rows.sparkSession
+    with noted(owner, batch.user_metadata), _set(owner, settings), conflicts_named(read):
         try:
             writer.create()
         except AnalysisException:

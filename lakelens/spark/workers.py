@@ -185,9 +185,12 @@ def _question(modules: tuple[str, ...]) -> Any:
 def _without_stacks(context: SparkContext) -> Iterator[None]:
     """Keeps Spark from logging the stack of a worker that cannot start: its reason is raised here."""
     jvm: Any = context._jvm
-    level = jvm.org.apache.logging.log4j.LogManager.getRootLogger().getLevel().toString()
-    context.setLogLevel("OFF")
+    log4j = jvm.org.apache.logging.log4j
+    level = log4j.LogManager.getRootLogger().getLevel()
+    # Not `setLogLevel`: with it Spark forgets that it shows warnings alone, and would log each task from then on.
+    configurator = log4j.core.config.Configurator
+    configurator.setRootLevel(log4j.Level.OFF)
     try:
         yield
     finally:
-        context.setLogLevel(level)
+        configurator.setRootLevel(level)

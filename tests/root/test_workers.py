@@ -155,6 +155,8 @@ def test_workers_without_this_lakelens_are_found_before_an_ingest_and_the_messag
     # Spark's own account of the workers that did not start has gone nowhere.
     assert "Traceback" not in done.stderr
     assert "\tat org.apache.spark" not in done.stderr
+    # And Spark shows warnings alone afterwards, as before.
+    assert " INFO " not in done.stderr
 
 
 @pytest.mark.spark

@@ -100,6 +100,7 @@ def test_rows_without_a_path_are_of_no_file_system(spark, tmp_path):
     assert sorted((reasons(row), row.source_length) for row in found) == local
 
 
+@pytest.mark.both_engines
 def test_one_file_is_one_row_whoever_wrote_its_path(spark, tmp_path):
     source, place = tmp_path / "source", tmp_path / "table"
     for seed, name in enumerate(("a b.jpg", "100%.jpg", "plain.jpg")):
