@@ -71,12 +71,14 @@ def _is_installed(module: str) -> bool:
 
 def _found_if_too_old(module: str) -> str | None:
     """The installed version of a module where it is older than what is needed."""
+    if module not in OLDEST:
+        return None
     for package in (module, f"{module}-skinny"):  # some runtimes have MLflow under the second name only
         try:
             found = version(package)
         except PackageNotFoundError:
             continue
-        return found if module in OLDEST and Version(found) < Version(OLDEST[module]) else None
+        return found if Version(found) < Version(OLDEST[module]) else None
     return None
 
 

@@ -26,6 +26,7 @@ from .store_client import answering, one_creator
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities import Metric
 
 TABLE_TAG = "lakelens.table"
 VERSION_TAG = "lakelens.version"
@@ -263,10 +264,19 @@ def steps_of(run: RunReference) -> set[int]:
     Raises:
         TrackingError: If the store refuses.
     """
-    with as_tracking_errors(run.tracking_uri, f"read the metrics of run {run.run_id}"):
-        client = open_client(run.tracking_uri)
-        names = [name for name in client.get_run(run.run_id).data.metrics if not name.startswith(("best_", "system/"))]
-        return {int(point.step) for name in names for point in client.get_metric_history(run.run_id, name)}
+    return {int(point.step) for point in measured_points(run.tracking_uri, run.run_id)}
+
+
+def measured_points(tracking_uri: str, run_id: str) -> list[Metric]:
+    """Returns all points of a run's metrics, without those of its best checkpoint (`best_...`) and of its machine.
+
+    Raises:
+        TrackingError: If the store refuses.
+    """
+    with as_tracking_errors(tracking_uri, f"read the metrics of run {run_id}"):
+        client = open_client(tracking_uri)
+        names = [name for name in client.get_run(run_id).data.metrics if not name.startswith(("best_", "system/"))]
+        return [point for name in names for point in client.get_metric_history(run_id, name)]
 
 
 def log_params(client: MlflowClient, run_id: str, params: Mapping[str, Any]) -> None:

@@ -17,6 +17,7 @@ from ...tracking.runs import (
     TABLE_TAG,
     VERSION_TAG,
     as_tracking_errors,
+    measured_points,
     open_client,
     resolve_tracking_uri,
 )
@@ -150,13 +151,13 @@ class FinishedRun:
         _require_the_same(run_id, _differences(run, ExperimentConfig.read(recorded), config, reads))
         storage = recorded.get("checkpoint_storage", {})
         folder = checkpoint_root(storage.get("path")) / run_id
-        last = last_checkpoint(folder)
-        if last is None:
+        checkpoints = list_checkpoints(folder)
+        if not checkpoints:
             raise CheckpointError(
                 f"continue_from: {folder} holds no checkpoint of run {run_id}, which wrote them there; put them back, "
                 f"or take its best weights as warm_start: runs:/{run_id}"
             )
-        state = TrainingState.of(last)
+        state = TrainingState.of(checkpoints[-1])
         if state.stopped:
             raise ConfigurationError(
                 f"continue_from: run {run_id} was stopped after {state.step} steps, by early_stopping or a callback, "
@@ -167,19 +168,14 @@ class FinishedRun:
                 f"continue_from: searcher.max_length ({config.searcher.max_length}) is {plan.lengths.steps} steps and "
                 f"run {run_id} has trained {state.step}; give a larger one"
             )
-        return cls(run_id, uri, [*(c for c in list_checkpoints(folder) if c.digest != last.digest), last])
+        return cls(run_id, uri, checkpoints)
 
     def move_into(self, folder: Path, writer: RunWriter) -> None:
         """Copies its checkpoints to a new run's folder, and its metrics into the new run."""
         for checkpoint in self.checkpoints:
             copy_checkpoint(checkpoint, folder)
-        with as_tracking_errors(self.tracking_uri, f"read the metrics of run {self.run_id}"):
-            client = open_client(self.tracking_uri)
-            for name in client.get_run(self.run_id).data.metrics:
-                if name.startswith(("best_", "system/")):
-                    continue
-                for point in client.get_metric_history(self.run_id, name):
-                    writer.log(RunRecord({name: point.value}, point.step, time_ms=point.timestamp))
+        for point in measured_points(self.tracking_uri, self.run_id):
+            writer.log(RunRecord({point.key: point.value}, point.step, time_ms=point.timestamp))
 
 
 def _differences(run: Run, old: ExperimentConfig, new: ExperimentConfig, reads: Mapping[str, str]) -> Iterator[Any]:
