@@ -18,7 +18,7 @@ TEMPLATES = {"lakelens.notebooks": "notebooks", "lakelens.jobs.airflow": "jobs/a
 TEMPLATES |= {"lakelens.jobs.databricks": "jobs/databricks"}
 
 SPARK = [
-    "pyspark>=3.5.0,<3.6",  # the Spark of Databricks 14.3-16.4 LTS, the last with Horovod
+    "pyspark>=3.5.0,<3.6",  # the Spark of Databricks 14.3 to 16.4 LTS; 15.4 LTS ML is the last with Horovod
     "delta-spark>=3.3.0,<3.4",  # Delta's line for Spark 3.5
 ]
 JPEG = "simplejpeg>=1.8"  # decodes JPEG to the very pixels of Pillow, in less time
@@ -35,7 +35,8 @@ MODELS = [
     "mlflow>=3.11",  # below: CVE-2026-4137
 ]
 KERAS = [*FEED, *MODELS]
-# What Databricks' runtimes for machine learning lack, or have too old. Petastorm would bring a second PySpark there.
+# What Databricks' ML runtimes lack or have too old; docs/install.md lists what the base package replaces there.
+# Without Petastorm, which would bring a second PySpark.
 DATABRICKS = [JPEG, *MODELS]
 TRAINING = [*KERAS, TENSORFLOW]
 TRAINING_CPU = [*KERAS, TENSORFLOW_CPU]

@@ -111,6 +111,27 @@ def test_the_experiment_in_the_readme_is_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.unit
+def test_the_first_example_runs_without_a_compiled_horovod() -> None:
+    calls = [node for node in ast.walk(ast.parse(blocks("python")[0])) if isinstance(node, ast.Call)]
+    (train,) = (call for call in calls if ast.unparse(call.func) == "lakelens.train")
+    assert "np" not in {keyword.arg for keyword in train.keywords}
+
+
+@pytest.mark.unit
+def test_the_readme_compares_no_seconds_of_launchers_under_different_loads() -> None:
+    """docs/faults.md measured the other launchers on busy cores, and forbids the comparison."""
+    text = README.read_text(encoding="utf-8")
+    assert re.findall(r"(?:horovod\.spark\.run|TorchDistributor)`? \d[\d.]* s\b", text) == []
+
+
+@pytest.mark.unit
+def test_the_first_screen_of_the_readme_has_the_limits() -> None:
+    first = README.read_text(encoding="utf-8").partition("\n## Install")[0]
+    limits = ("Linux", "Only image classification", "Not run yet: a real GPU", "Databricks", "docs/status.md")
+    assert [limit for limit in limits if limit not in first] == []
+
+
+@pytest.mark.unit
 def test_the_commands_in_the_readme_exist() -> None:
     shown = {line.split()[1] for line in command_lines()}
     assert shown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import zipfile
 from email.parser import HeaderParser
@@ -43,6 +44,17 @@ def direct(wheel: Path) -> dict[str, Requirement]:
         metadata = HeaderParser().parsestr(archive.read(name).decode())
     requirements = [Requirement(text) for text in metadata.get_all("Requires-Dist") or []]
     return {canonicalize_name(requirement.name): requirement for requirement in requirements}
+
+
+def test_the_installation_page_has_the_ranges_of_the_packages_that_pip_replaces_on_databricks(
+    checkout: Path, direct: dict[str, Requirement]
+) -> None:
+    page = (checkout / "docs" / "install.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\w+) \| ([\d.]+) \| `(.*)` \|$", page, re.MULTILINE)
+    assert {"numpy", "pandas", "pydantic"} <= {name for name, _, _ in rows}
+    for name, there, needed in rows:
+        assert Requirement(f"{name}{needed}").specifier == direct[name].specifier, name
+        assert not direct[name].specifier.contains(there), f"{name} {there} is not replaced"
 
 
 @pytest.mark.parametrize("python", PYTHONS)
