@@ -41,6 +41,23 @@ def add_alias(aliases: Mapping[str, str], old: str, new: str) -> dict[str, str]:
     return added
 
 
+def aliases_at(
+    named: Mapping[str, int], labels: Mapping[str, int], aliases: Mapping[str, str], aliases_then: Mapping[str, str]
+) -> dict[str, str]:
+    """Returns the aliases of a restored version: every name that a number ever had points to its restored name.
+
+    Args:
+        named: Numbers by the names of the restored version.
+        labels: Numbers by the names of today.
+        aliases: Aliases of today.
+        aliases_then: Aliases of the restored version.
+    """
+    names = {number: name for name, number in named.items()}
+    numbers = {old: named[name] for old, name in aliases_then.items() if name in named}
+    numbers |= {old: labels[name] for old, name in aliases.items() if name in labels} | dict(labels)
+    return {old: names[number] for old, number in numbers.items() if old not in named and number in names}
+
+
 def names_at(
     labels: Mapping[str, int], stated: Mapping[str, int], aliases: Mapping[str, str], aliases_then: Mapping[str, str]
 ) -> dict[str, int]:

@@ -128,9 +128,10 @@ def track(
         version: The version's number.
         run_id: The run.
         storage_options: Access to an object store.
-        while_running: The note counts as long as this process lives only. Where other machines look at it, it counts
-            until a day after it was written last.
-        tracking_uri: MLflow store of the run; the note counts until the run is deleted there.
+        while_running: The run is at work in this process. Without `tracking_uri` the note counts only while the process
+            lives; another machine assumes that until a day after the last write.
+        tracking_uri: MLflow store of the run; the note counts until the run is deleted there, because a run that was
+            killed can be resumed.
         since: When the run began; now by default.
     """
     with no_vacuum(location, storage_options) as require:
@@ -185,7 +186,7 @@ def untrack_older(location: str, age: timedelta, storage_options: Options = None
         raise InvalidArgumentError(f"older_than = {age!r}: give a timedelta above 0, as in timedelta(days=90)")
     before = datetime.now(timezone.utc) - age
     records = read_all(location, TRACKED, storage_options).items()
-    over = [(file, since_of(record)) for file, record in records if "process" not in record or _is_over(record)]
+    over = [(file, since_of(record)) for file, record in records if "process" not in record or _has_ended(record)]
     old = [file for file, since in over if since is not None and since < before]
     with writing_to(location):
         return remove_all(old, storage_options)
@@ -194,7 +195,7 @@ def untrack_older(location: str, age: timedelta, storage_options: Options = None
 def tracked_notes(location: str, storage_options: Options = None, *, asks_mlflow: bool = True) -> list[Note]:
     """The runs that protect versions, with the times at which they began.
 
-    Removes the notes of processes that have ended without finishing, and of runs that MLflow has deleted.
+    Removes the notes of runs that MLflow has deleted, and those of processes that were killed in a run without MLflow.
 
     Args:
         location: The table's path or URI.
@@ -219,11 +220,14 @@ def tracking(
     *,
     kept_as: str | None = None,
     tracking_uri: str | None = None,
+    resumable: Callable[[], bool] = lambda: False,
     storage_options: Options = None,
 ) -> Iterator[Callable[[], None]]:
-    """Tracks a version while a run reads it and after that; no longer if the body raises or this process is killed.
+    """Tracks a version while a run reads it and after that.
 
-    A table that can only be read here is read all the same, with a warning.
+    If the body raises, the version stays tracked only if the run can be resumed. If this process is killed, it stays
+    tracked for a run of MLflow, which may have a checkpoint. A table that can only be read here is read all the same,
+    with a warning.
 
     Args:
         location: The table's path or URI.
@@ -232,6 +236,7 @@ def tracking(
         kept_as: Name to track the version under once the run has succeeded; its own by default. A version that is
             tracked under it already is left as it is.
         tracking_uri: MLflow store of the run, if it is one of MLflow.
+        resumable: Whether the run can be resumed; called if the body raises.
         storage_options: Access to an object store.
 
     Yields:
@@ -270,7 +275,10 @@ def tracking(
         yield renew
     except BaseException:
         with contextlib.suppress(OSError, TableError):  # the body's error is what matters
-            _forget(location, version, run_id, storage_options)
+            if resumable():
+                _write_note(location, version, run_id, storage_options, False, tracking_uri, since)
+            else:
+                _forget(location, version, run_id, storage_options)
         raise
     try:
         note(kept_as or run_id, since=since)
@@ -295,7 +303,7 @@ def _of_deleted_runs(records: Mapping[str, Mapping[str, Any]]) -> set[str]:
     """Returns the files whose run MLflow has deleted; those of runs at work are not asked about."""
     runs_of: dict[str, dict[str, str]] = {}
     for file, record in records.items():
-        if "tracking_uri" in record and "process" not in record:
+        if "tracking_uri" in record and ("process" not in record or _has_ended(record)):
             runs_of.setdefault(str(record["tracking_uri"]), {})[file] = str(record["run_id"])
     over: set[str] = set()
     for uri, run_of in runs_of.items():
@@ -306,6 +314,11 @@ def _of_deleted_runs(records: Mapping[str, Mapping[str, Any]]) -> set[str]:
 
 def _is_over(record: Mapping[str, Any]) -> bool:
     """Returns whether a note was to count as long as its process lives, and that has ended."""
+    return "tracking_uri" not in record and _has_ended(record)
+
+
+def _has_ended(record: Mapping[str, Any]) -> bool:
+    """Returns whether the process of a run at work has ended without finishing the run."""
     process = record.get("process")
     if not isinstance(process, dict):
         return False

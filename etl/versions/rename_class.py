@@ -51,7 +51,7 @@ def rename_class(spark: SparkSession, location: str, old: str, new: str) -> Rena
         spark: The session.
         location: Path, URI or name of the table.
         old: The name of a class of the table.
-        new: A name that no class of the table has.
+        new: A name that no other class of the table has or had.
 
     Raises:
         InvalidArgumentError: If there is no class `old`, or `new` cannot be its name.
@@ -64,9 +64,10 @@ def rename_class(spark: SparkSession, location: str, old: str, new: str) -> Rena
     edit = open_edit(spark, location)
     known = edit.classes()
     labels = known.numbers.labels
-    _check_names(location, labels, old, new)
     text = edit.transaction.property(ALIASES_PROPERTY)
-    aliases = add_alias(aliases_of({} if text is None else {ALIASES_PROPERTY: text}), old, new)
+    known_aliases = aliases_of({} if text is None else {ALIASES_PROPERTY: text})
+    _check_names(location, labels, known_aliases, old, new)
+    aliases = add_alias(known_aliases, old, new)
     renamed = {new if name == old else name: number for name, number in labels.items()}
     counts = {new if name == old else name: rows for name, rows in edit.counts(known).items()}
     note = edit.note(RENAME, renamed, counts, renamed=[old, new])
@@ -86,9 +87,10 @@ def check_names(location: str, old: str, new: str) -> None:
     if is_table_name(absolute(location)):
         return
     with suppress(UnsupportedTableFeatureError):  # Spark reads what delta-rs does not
-        labels = labels_of(identify(location).configuration)
+        configuration = identify(location).configuration
+        labels = labels_of(configuration)
         if labels:
-            _check_names(location, labels, old, new)
+            _check_names(location, labels, aliases_of(configuration), old, new)
 
 
 def _check_new(new: str) -> None:
@@ -96,13 +98,19 @@ def _check_new(new: str) -> None:
         raise InvalidArgumentError(f"new={new!r}: the name of a class is a text of 1 to {MAX_NAME_LENGTH} characters")
 
 
-def _check_names(location: str, labels: Mapping[str, int], old: str, new: str) -> None:
+def _check_names(location: str, labels: Mapping[str, int], aliases: Mapping[str, str], old: str, new: str) -> None:
     if old not in labels:
         raise InvalidArgumentError(f"{location} has no class {old!r}; {suggestion(old, labels)}")
     if new in labels:
         raise InvalidArgumentError(
             f"{location} has a class {new!r} already, with the number {labels[new]}: two classes cannot become one. "
             f"Delete the rows of {old!r} and ingest their files as {new!r}"
+        )
+    if aliases.get(new, old) != old:
+        # Later ingests store files of the folder `new` in that class; another class of the name would take them over.
+        raise InvalidArgumentError(
+            f"{location}: {new!r} was the name of the class {aliases[new]!r}, with the number {labels[aliases[new]]}, "
+            f"and its files are still stored in that class. Choose a name that no other class had"
         )
 
 

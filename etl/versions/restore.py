@@ -30,7 +30,7 @@ from ..log.data_files import require_files
 from ..log.log_walk import walk_log
 from ..log.notes import RESTORE, note_of, write_note
 from ..log.snapshot import Snapshot, open_snapshot
-from ..model.aliases import aliases_of, names_at
+from ..model.aliases import ALIASES_PROPERTY, aliases_at, aliases_of, aliases_property, names_at
 from ..model.class_numbers import merge_older
 from ..model.labels import LABELS_PROPERTY, labels_of, labels_property
 from ..pins.pins import no_vacuum, writing_to
@@ -137,12 +137,10 @@ class _Restore:
         """Makes the commits that `restore` promises."""
         target, latest = self._open(version), self._open(None)
         Recipe.of({**target.configuration, **latest.configuration}, self.location)
-        labels = names_at(
-            labels_in_log(latest, _labels_of(latest.configuration), self.storage_options),
-            _labels_of(target.configuration),
-            aliases_of(latest.configuration),
-            aliases_of(target.configuration),
-        )
+        today = labels_in_log(latest, _labels_of(latest.configuration), self.storage_options)
+        both_aliases = aliases_of(latest.configuration), aliases_of(target.configuration)
+        labels = names_at(today, _labels_of(target.configuration), *both_aliases)
+        aliases = aliases_at(labels, today, *both_aliases)
         result = RestoreResult(latest.version, target.version, {}, {}, {}, self.user, committed=False)
         with contextlib.ExitStack() as holding:
             with writing_to(self.path):
@@ -156,10 +154,14 @@ class _Restore:
             result = RestoreResult(
                 made, target.version, found.added, found.removed, found.changed, self.user, committed=True
             )
-        now = _labels_of(self._open(None).configuration)
+        configuration = self._open(None).configuration
+        now = _labels_of(configuration)
         grown = merge_older([now, labels])  # the version's own numbers are those of its rows
-        if grown != now:
-            result = replace(result, version=self._write_labels(grown, target), committed=True)
+        properties = {LABELS_PROPERTY: labels_property(grown)} if grown != now else {}
+        if aliases != aliases_of(configuration):
+            properties[ALIASES_PROPERTY] = aliases_property(aliases)
+        if properties:
+            result = replace(result, version=self._write_back(properties, grown, target), committed=True)
         return result
 
     def _open(self, version: int | str | datetime | None) -> Snapshot:
@@ -182,10 +184,10 @@ class _Restore:
             f"writers kept committing first; restore again when they are done. Last: {conflict}"
         ) from conflict
 
-    def _write_labels(self, labels: Mapping[str, int], target: Snapshot) -> int:
-        """Writes the class numbers back that RESTORE has taken away; returns the number of the commit."""
+    def _write_back(self, properties: Mapping[str, str], labels: Mapping[str, int], target: Snapshot) -> int:
+        """Writes back the numbers and aliases that RESTORE has taken away; returns the number of the commit."""
         with self._noted(target, labels) as mark:
-            set_properties(self.spark, self.location, {LABELS_PROPERTY: labels_property(labels)})
+            set_properties(self.spark, self.location, properties)
         return self._commit_of(mark)
 
     @contextlib.contextmanager

@@ -158,12 +158,13 @@ def _run(
     with contextlib.ExitStack() as stack:
         journal = stack.enter_context(contextlib.closing(Journal(folder)))
         alive = stack.enter_context(
-            # VACUUM stays off the version while trials read it, and after that as long as the search matters.
+            # VACUUM keeps the version while trials read it, and after that until the search is deleted.
             pins.tracking(
                 feed.location,
                 feed.version,
                 parent.run_id,
                 tracking_uri=parent.tracking_uri,
+                resumable=lambda: journal.path.stat().st_size > 0,
                 storage_options=feed.plan.storage_options,
             )
         )

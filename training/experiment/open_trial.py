@@ -126,15 +126,19 @@ def open_trial(
     with opened as run:
         recorded = set() if resumes is None else steps_of(run)
         feed = plan.data.training
-        # VACUUM stays off the version while it is read, and after that as long as the run that read it matters.
-        in_use = pins.tracking(
-            feed.location,
-            feed.version,
-            run.run_id,
-            tracking_uri=run.tracking_uri,
-            storage_options=feed.plan.storage_options,
-        )
-        with run_folder(plan.root, run) as folder, in_use as alive, RunWriter(run, folder, recorded, alive) as writer:
+        with contextlib.ExitStack() as opening:
+            folder = opening.enter_context(run_folder(plan.root, run))
+            # VACUUM keeps the version while it is read, and after that until the run is deleted: a resume reads it.
+            in_use = pins.tracking(
+                feed.location,
+                feed.version,
+                run.run_id,
+                tracking_uri=run.tracking_uri,
+                resumable=lambda: last_checkpoint(folder) is not None,
+                storage_options=feed.plan.storage_options,
+            )
+            alive = opening.enter_context(in_use)
+            writer = opening.enter_context(RunWriter(run, folder, recorded, alive))
             with start.laid_into(folder, writer) as weights:
                 job = replace(plan.job(run, folder), warm_start=weights)
                 runner = plan.strategy.runner(

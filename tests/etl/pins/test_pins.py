@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import multiprocessing
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -204,6 +205,29 @@ def test_the_note_of_a_run_that_never_finished_goes_with_its_process(tmp_path, k
     assert table.tracked() == {}
     with table.tracking(1, "another", kept_as=kept_as):
         assert table.tracked() == {1: ["another"]}
+
+
+@pytest.mark.parametrize(
+    ("ends", "is_resumable", "is_protected"),
+    [("raises", True, True), ("raises", False, False), ("is killed", False, True)],
+)
+def test_a_run_that_can_be_resumed_protects_its_version_until_it_is_deleted(tmp_path, ends, is_resumable, is_protected):
+    table, store = Table(str(tmp_path)), f"sqlite:///{tmp_path}/mlflow.db"
+    with tracked_run(store, "pins") as run:
+        pass
+
+    def read():
+        with pins.tracking(table.location, 0, run.run_id, tracking_uri=store, resumable=lambda: is_resumable):
+            if ends == "is killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise KeyboardInterrupt
+
+    reader = multiprocessing.get_context("fork").Process(target=read)
+    reader.start()
+    reader.join()
+    assert table.tracked() == ({0: [run.run_id]} if is_protected else {})
+    open_client(store).delete_run(run.run_id)
+    assert table.tracked() == {}
 
 
 @pytest.mark.parametrize("kept_as", [None, "model"])

@@ -69,6 +69,11 @@ def run(*arguments: str) -> dict:
     return json.loads(printed.getvalue().splitlines()[-1])
 
 
+def run_refused(*arguments: str) -> int:
+    with contextlib.redirect_stdout(io.StringIO()):
+        return main(["table", *arguments])
+
+
 def names_and_numbers(table: ImageTable, version: int | None = None) -> set[tuple[str, int]]:
     return {(row["label_name"], row["label"]) for row in delta_rows(table.location, version)}
 
@@ -145,6 +150,33 @@ def test_a_rename_can_be_renamed_and_restored(table, source):
     assert table.labels() == {"cat": 0, "dog": 1, "bee": 2}
     entries = {entry.version: entry for entry in table.history()}
     assert all(entries[version].damage == () for version in (0, hound, *range(wolf, table.version + 1)))
+
+
+def test_a_name_that_was_another_class_s_is_refused_and_its_files_stay_in_that_class(table, source):
+    table.rename_class("cat", "lion")
+    for name in ("dog", "lion"):
+        table.rename_class(name, f"old {name}")
+        table.rename_class(f"old {name}", name)  # its own name again
+    latest = table.version
+    with pytest.raises(InvalidArgumentError, match=r"'cat' was the name of the class 'lion', with the number 0"):
+        table.rename_class("dog", "cat")
+    with pytest.raises(InvalidArgumentError, match="'old lion' was the name of the class 'lion'"):
+        table.rename_class("dog", "old lion")  # the last step of a swap
+    assert (run_refused("rename-class", table.location, "dog", "cat"), table.version) == (2, latest)
+    with another_file(source / "cat" / "late.jpg", seed=510):
+        table.ingest(source)
+    assert names_and_numbers(table) == {("lion", 0), ("dog", 1)}
+    table.restore(0)
+    with pytest.raises(InvalidArgumentError, match="'lion' was the name of the class 'cat'"):
+        table.rename_class("dog", "lion")
+    with another_file(source / "lion" / "late.jpg", seed=511):
+        table.ingest(source)
+    assert names_and_numbers(table) == {("cat", 0), ("dog", 1)}
+    assert table.restore(latest).committed
+    assert (table.labels(), table.repair(dry_run=True).findings) == ({"lion": 0, "dog": 1}, ())
+    with another_file(source / "bee" / "late.jpg", seed=512):
+        table.ingest(source)
+    assert names_and_numbers(table) == {("lion", 0), ("dog", 1), ("bee", 2)}
 
 
 def test_a_rename_that_a_plain_restore_has_undone_leaves_the_number_to_the_class(table, source):

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from child_processes import children_started_with
+from tracked_runs import tracked
 
 from lakelens.jobs.cli import main
 from lakelens.search.running.journal import EVENTS_FILE, read_events
@@ -137,6 +138,7 @@ def test_the_first_interrupt_pauses_all_trials_and_says_how_to_resume(one_slot, 
     assert f"lakelens search --resume {run_id} goes on" in said
     events = read_events(journal_in(one_slot))
     assert events[-1]["event"] == "paused"
+    assert run_id in tracked(one_slot["data"]["table"])[0]  # a later resume reads this version
     client = open_client(one_slot["tracking"]["uri"])
     assert client.get_run(run_id).info.status == "KILLED"
     assert client.get_run(next(event["run_id"] for event in events if "run_id" in event)).info.status == "SCHEDULED"

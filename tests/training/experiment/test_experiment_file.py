@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from coloured_tables import coloured_table
+from tracked_runs import tracked
 
 from lakelens.errors import ConfigurationError, InvalidArgumentError, TrainingPaused
 from lakelens.jobs.cli import main
@@ -134,6 +135,7 @@ def test_an_interrupted_training_pauses_and_is_resumed_in_the_same_run(keys, tmp
     assert client.get_run(folder.name).info.status == "KILLED"
     before, paused = list_checkpoints(folder)
     assert (before.metadata["step"], paused.metadata["step"]) == (5, 7)
+    assert folder.name in tracked(config.data.table)[0]  # a later resume reads this version
     paused.model_path.write_bytes(b"damaged")  # so it goes on from step 5, and what is recorded of step 6 stays
     resume = ["train", "--resume", folder.name, "--tracking-uri", keys["tracking"]["uri"]]
     assert main(resume) == 0
