@@ -13,10 +13,10 @@ from ..etl.log.snapshot import open_snapshot
 from ..etl.spark.catalog import path_of
 from ..etl.versions.changes import diff
 from ..etl.versions.classes import class_counts
-from ..locations import absolute, table_and_version
 from ..options import named_options
 from ..results import ReadableResult
 from ..spark.session import SessionSource, opened
+from ..table import Table
 from ..tracking.runs import as_tracking_errors, open_client, resolve_tracking_uri
 from .evaluation.evaluate import DEFAULT_SPLIT, evaluate
 from .evaluation.metrics import SCORES
@@ -226,11 +226,9 @@ def training_due(
     Raises:
         NotADeltaTableError, VersionNotFoundError, NotAnImageTableError: If the table is not there or not fit.
     """
-    location, version = table_and_version(table)
-    if spark is not None:
-        location = path_of(opened(spark), absolute(location))
-    number = int(version) if version is not None and version.isdecimal() else version
-    now = open_snapshot(location, number, storage_options)
+    named = Table.of(table, None, storage_options)
+    location = named.location if spark is None else path_of(opened(spark), named.location)
+    now = open_snapshot(location, named.version, storage_options)
     trained_on = _newest_training(name, now.location, tracking_uri)
     if trained_on is None:
         return Due(True, f"no version of model {name!r} was trained on this table", now.location, now.version)

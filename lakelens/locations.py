@@ -16,10 +16,15 @@ _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*:")
 def table_and_version(text: str | Path) -> tuple[str, str | None]:
     """Splits `table@version`; the version is None where there is none.
 
-    The last `@` counts, unless a `/` follows it, as in `abfss://container@account.dfs.core.windows.net/table`.
+    The last `@` counts, unless a `/` follows it or it stands before the path of a URI, as in
+    `abfss://container@account.dfs.core.windows.net/table`. A text under which something exists is a path as it stands.
     """
-    table, at, version = str(text).rpartition("@")
-    return (table, version) if at and table and version and "/" not in version else (str(text), None)
+    whole = str(text)
+    table, _, version = whole.rpartition("@")
+    is_account = "://" in table and "/" not in table.partition("://")[2]
+    if not table or not version or "/" in version or is_account or (not has_scheme(whole) and Path(whole).exists()):
+        return whole, None
+    return table, version
 
 
 def is_table_name(location: str) -> bool:
@@ -65,6 +70,15 @@ def absolute_path(location: str | Path) -> str:
     if has_scheme(text):
         return text
     return str(Path(text).expanduser().absolute())
+
+
+def locate(folder: str, path: str) -> str:
+    """Joins a table's location and a file's path from its log; absolute paths and URIs stand for themselves."""
+    if path.startswith("file:"):
+        return absolute(path)
+    if has_scheme(path) or path.startswith("/"):
+        return path
+    return f"{folder.rstrip('/')}/{path}"
 
 
 def _path_of(uri: str) -> str:

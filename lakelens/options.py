@@ -5,10 +5,11 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
+import operator
 from collections.abc import Callable, Iterable
 from typing import ParamSpec, TypeVar
 
-from .errors import UnknownOptionError
+from .errors import InvalidArgumentError, UnknownOptionError
 
 _Parameters = ParamSpec("_Parameters")
 _Value = TypeVar("_Value")
@@ -25,6 +26,20 @@ def suggestion(name: object, known: Iterable[str]) -> str:
     names = sorted(known)
     near = closest(name, names)
     return f"did you mean {near!r}?" if near else f"known are {', '.join(names)}"
+
+
+def whole_number(name: str, value: object) -> int:
+    """Returns a whole number, NumPy's too, as Python's own.
+
+    Raises:
+        InvalidArgumentError: If it is something else.
+    """
+    try:
+        if not isinstance(value, bool):
+            return operator.index(value)  # type: ignore[arg-type]  # anything else raises TypeError
+    except TypeError:
+        pass
+    raise InvalidArgumentError(f"{name}={value!r}: give a whole number")
 
 
 def check_names(call: str, given: Iterable[str], known: Iterable[str]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import InvalidArgumentError
+from ..options import whole_number
 from ..training.configuration.rules import shown
 from .searchers.base import SNAPSHOT_FORMAT, Definition, Searcher
 from .searchers.grid import GridSearcher
@@ -34,9 +35,7 @@ def create_searcher(searcher_config: Any, hyperparameters: Any, seed: int = 0) -
         ConfigurationError: If a key is unknown, missing or breaks its rule.
         InvalidArgumentError: If the seed is no whole number.
     """
-    if isinstance(seed, bool) or not isinstance(seed, int):
-        raise InvalidArgumentError(f"seed={shown(seed)}: it must be a whole number")
-    definition = Definition.read(searcher_config, hyperparameters, seed)
+    definition = Definition.read(searcher_config, hyperparameters, whole_number("seed", seed))
     return _SEARCHERS[definition.settings.name](definition)
 
 

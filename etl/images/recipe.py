@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...errors import InvalidArgumentError, NotAnImageTableError
-from ...options import named_options
+from ...options import named_options, whole_number
 from ..model.splits import DEFAULT_SPLITS, check_splits
 from .codec import DEFAULT_MAX_PIXELS
 from .encoding import DEFAULT_JPEG_QUALITY, RESAMPLINGS, SUBSAMPLINGS, check_resample, check_resize, check_size
@@ -53,8 +53,7 @@ class Recipe:
             raise InvalidArgumentError(f"quality = {self.quality!r}: JPEG quality is a whole number from 1 to 100")
         if self.subsampling not in SUBSAMPLINGS:
             raise InvalidArgumentError(f"subsampling = {self.subsampling!r} is not one of {', '.join(SUBSAMPLINGS)}")
-        if not _is_whole(self.seed):
-            raise InvalidArgumentError(f"seed = {self.seed!r}: the seed of the split is a whole number")
+        object.__setattr__(self, "seed", whole_number("seed", self.seed))
 
     def as_property(self) -> str:
         """Writes the value of the table property."""

@@ -22,6 +22,7 @@ from ...errors import (
 from ...locations import absolute, has_scheme, is_table_name
 from ...stores.data_files import local_form, store_error, unknown_store
 from ...stores.options import delta_options
+from ...table import Version, version_of
 from .commit_times import commit_times
 from .log_files import LogFiles, ranges_of
 
@@ -70,27 +71,17 @@ def _uri_for_delta_rs(uri: str) -> str:
     return f"gs:{uri.partition(':')[2]}" if uri.lower().startswith("gcs:") else uri
 
 
-def as_version(
-    place: str, version: int | str | datetime | None, storage_options: Mapping[str, str] | None = None
-) -> int | datetime | None:
+def as_version(place: str, version: Version, storage_options: Mapping[str, str] | None = None) -> int | datetime | None:
     """Turns what a user may call a version into a number, a time or None for the latest.
 
     Raises:
-        InvalidArgumentError: If it is a truth value.
+        InvalidArgumentError: If it is of another type.
         VersionNotFoundError: If it is a text that is no number, no time and no pin of the table.
         NotADeltaTableError: If it is such a text, and there is no table.
     """
-    if isinstance(version, bool):
-        raise InvalidArgumentError(f"version={version!r}: give a number, a time, a pin's name or 'latest'")
-    if version is None or isinstance(version, datetime):
-        return version
-    if isinstance(version, int):
-        return version
-    text = version.strip()
-    if text.lower() == "latest":
-        return None
-    if text.isascii() and text.isdecimal():
-        return int(text)
+    text = version_of(version)
+    if not isinstance(text, str):
+        return text
     pinned = _pinned_version(place, text, storage_options)
     if pinned is not None:
         return pinned
@@ -225,17 +216,16 @@ def _no_table(place: str, why: str) -> NotADeltaTableError:
 def _at_time(
     place: str, log: str, table: DeltaTable, moment: datetime, storage_options: Mapping[str, str] | None
 ) -> DeltaTable:
-    """Loads the last version committed at or before a time.
+    """Loads the last version committed at or before a time: after the last commit, the last version.
 
-    delta-rs answers a time before the first commit with the first version and one after the last with the last; like
-    Spark, we refuse both, since neither is what the table was at that time as far as its log can tell.
+    delta-rs answers a time before the first commit with the first version; like Spark, we refuse it, since the log does
+    not tell what the table was then.
     """
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=timezone.utc)
     commits = commit_times(table, log, storage_options)
     eligible = [version for version, committed in commits.items() if committed <= moment]
-    latest = commits.get(table.version())
-    if not eligible or (latest is not None and moment > latest and moment > datetime.now(timezone.utc)):
+    if not eligible:
         span = f"{min(commits.values()).isoformat()} to {max(commits.values()).isoformat()}" if commits else "no times"
         raise VersionNotFoundError(
             f"{place}: no version is known at {moment.isoformat()}; its log covers {span} "

@@ -20,7 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import UnsupportedTableFeatureError
-from ...locations import absolute, has_scheme, is_table_name
+from ...locations import absolute, is_table_name
+from ...locations import locate as locate
 from .commit_times import commit_time
 from .opening import as_version, location_of, log_of, open_log, unsupported
 
@@ -159,15 +160,6 @@ class VersionIdentity:
     configuration: Mapping[str, str]
     partition_columns: tuple[str, ...]
     stored_bytes: int | None = None
-
-
-def locate(table: str, path: str) -> str:
-    """Joins a table's location and a file's path from its log; absolute paths stand for themselves."""
-    if path.startswith("file:"):
-        return absolute(path)
-    if has_scheme(path) or path.startswith("/"):
-        return path
-    return f"{table.rstrip('/')}/{path}"
 
 
 def open_snapshot(

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...errors import InvalidArgumentError, NotADeltaTableError, SessionError
-from ...locations import absolute, is_table_name
+from ...locations import is_table_name
 from ...options import named_options
 from ...spark.session import require_delta
+from ...table import Table
+from ...table import Version as Version
 from ..log.opening import place_of
 from ..log.snapshot import Snapshot, open_snapshot
 from ..model.labels import labels_of
@@ -27,8 +29,6 @@ from .vacuum import VacuumResult, vacuum
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
-
-Version = int | str | datetime | None
 
 
 class TableVersions:
@@ -55,7 +55,7 @@ class TableVersions:
             require_delta(spark)
         self._spark = spark
         self._options = dict(storage_options or {})
-        self.location = absolute(location)
+        self.location = Table.unversioned(location, type(self).__name__).location
 
     def __repr__(self) -> str:
         return f"ImageTable({self.location!r})"

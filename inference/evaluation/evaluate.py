@@ -14,9 +14,9 @@ from ...etl.log.snapshot import open_snapshot
 from ...etl.model import schema
 from ...etl.versions.classes import class_counts
 from ...extras import require
-from ...locations import table_and_version
 from ...options import named_options
 from ...spark.session import SessionSource, opened, require_delta, require_driver
+from ...table import Table
 from ..model.failures import typed_failures
 from ..model.predictor import DEFAULT_BATCH_BYTES, check_batch_bytes
 from ..model.references import ModelRef, resolve_model
@@ -101,23 +101,26 @@ def evaluate(
     require("lakelens.evaluate", "pyspark", "matplotlib", "sklearn")
     check_batch_bytes(batch_bytes)
     require_driver(spark)
-    named, named_version = table_and_version(table)
-    if version is not None and named_version is not None:
-        raise InvalidArgumentError(f"table={str(table)!r} names a version, and version={version!r} does too; give one")
+    named = Table.of(table, version, storage_options)
     columns = SourceColumns(path_column, image_column, label_column, key)
-    wanted = version if named_version is None else int(named_version) if named_version.isdecimal() else named_version
     asked = [resolve_model(one, tracking_uri) for one in (model, compare) if one is not None]
-    snapshot = check_by_log(named, wanted, split, columns, storage_options)
+    snapshot = check_by_log(named.location, named.version, split, columns, storage_options)
     if snapshot is not None:
         answers.check_slices(f"{snapshot.location}@{snapshot.version}", snapshot.schema, slices)
     if predictions is not None:
-        predictions_location(predictions, named, storage_options)
+        predictions_location(predictions, named.location, storage_options)
     if output is not None:
         write_files(Path(output), {})
     spark = opened(spark)
     require_delta(spark)
     source = open_scored_table(
-        spark, named, wanted, split, columns=columns, storage_options=storage_options, snapshot=snapshot
+        spark,
+        named.location,
+        named.version,
+        split,
+        columns=columns,
+        storage_options=storage_options,
+        snapshot=snapshot,
     )
     work = _Evaluating(source, tuple(slices), predictions, tracking_uri, batch_bytes, custom_objects)
     with ExitStack() as stack, typed_failures(source.name):

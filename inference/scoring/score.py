@@ -20,6 +20,7 @@ from ...extras import require
 from ...options import named_options
 from ...results import ReadableResult
 from ...spark.session import SessionSource, opened, require_delta, require_driver
+from ...table import Table
 from ...tracking.scorings import Scoring, record_scoring
 from ..model.failures import typed_failures
 from ..model.predictor import DEFAULT_BATCH_BYTES, check_batch_bytes
@@ -138,8 +139,9 @@ def score(
     Args:
         spark: A session with Delta; or a function that opens one, which is called once model and table are found.
         model: `runs:/<run id>`, `models:/<name>@<alias>`, `experiment:<id>` or a checkpoint's path (`resolve_model`).
-        table: The image table: path, URI or catalog name. Any Delta table with a path and an image will do; the columns
-            `format`, `height`, `width`, `label`, `label_name`, `split` and `content_hash` are used if they are there.
+        table: The image table: path, URI or catalog name, also as `table@version`. Any Delta table with a path
+            and an image will do; the columns `format`, `height`, `width`, `label`, `label_name`, `split` and
+            `content_hash` are used if they are there.
         predictions: The predictions table: path, URI or catalog name; made when it is missing.
         version: Number, timestamp, pin's name, or None or "latest". Version and predictions in the other order, which
             was that of earlier releases, still work and warn.
@@ -174,13 +176,20 @@ def score(
     _check_rows_per_commit(rows_per_commit)
     require_driver(spark)
     columns = SourceColumns(path_column, image_column, label_column, key)
-    target = predictions_location(predictions, table, storage_options)
+    named = Table.of(table, version, storage_options)
+    target = predictions_location(predictions, named.location, storage_options)
     reference = resolve_model(model, tracking_uri)
-    snapshot = check_by_log(table, version, split, columns, storage_options)
+    snapshot = check_by_log(named.location, named.version, split, columns, storage_options)
     spark = opened(spark)
     require_delta(spark)
     source = open_scored_table(
-        spark, table, version, split, columns=columns, storage_options=storage_options, snapshot=snapshot
+        spark,
+        named.location,
+        named.version,
+        split,
+        columns=columns,
+        storage_options=storage_options,
+        snapshot=snapshot,
     )
     check_model(reference, source, strict)
     if not source.has_key:

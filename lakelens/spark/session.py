@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import os
 import shutil
 import signal
@@ -23,6 +24,8 @@ from .shipping import ship_wheel
 if TYPE_CHECKING:
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
+
+logger = logging.getLogger(__name__)
 
 # A session, or what opens one once all is checked that needs none.
 SessionSource: TypeAlias = Union["SparkSession", "Callable[[], SparkSession]"]
@@ -57,7 +60,8 @@ def spark_session(master: str | None = None, *, app_name: str = "lakelens", **co
     Args:
         master: A Spark master URL; None takes spark-submit's, or `local[*]`.
         app_name: The name that the Spark UI shows.
-        **conf: Spark settings, as in `**{"spark.executor.memory": "4g"}`.
+        **conf: Spark settings, as in `**{"spark.executor.memory": "4g"}`. An active session keeps its own; a warning
+            names those that differ.
 
     Raises:
         InvalidArgumentError: If a key of `conf` is not a Spark setting.
@@ -68,7 +72,7 @@ def spark_session(master: str | None = None, *, app_name: str = "lakelens", **co
     """
     check_settings(conf)
     active = running_session()
-    return _start(master, app_name, conf) if active is None else _reuse(active, master)
+    return _start(master, app_name, conf) if active is None else _reuse(active, master, conf)
 
 
 @overload
@@ -170,13 +174,20 @@ def _has_delta_jars(spark: SparkSession) -> bool:
     return True
 
 
-def _reuse(active: SparkSession, master: str | None) -> SparkSession:
+def _reuse(active: SparkSession, master: str | None, conf: Mapping[str, str]) -> SparkSession:
     running = active.sparkContext.master
     if master is not None and master != running:
         raise SessionError(
             f"a Spark session on {running} is active, {master} was asked for; stop it first: spark.stop()"
         )
     require_delta(active)
+    ignored = sorted(key for key, value in conf.items() if active.conf.get(key, None) != str(value))
+    if ignored:
+        logger.warning(
+            "a Spark session is active and keeps its own settings; ignored: %s. Stop it first (spark.stop()), or set "
+            "what may change at run time with spark.conf.set",
+            ", ".join(ignored),
+        )
     ship_wheel(active)
     return active
 

@@ -75,6 +75,13 @@ def test_an_active_session_is_reused(spark: SparkSession) -> None:
 
 
 @pytest.mark.spark
+def test_an_active_session_names_the_settings_that_it_ignores(
+    spark: SparkSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    spark_session(**{"spark.executor.memory": "7g", "spark.scheduler.mode": "FAIR"})
+    assert "ignored: spark.executor.memory." in caplog.text
+
+
 def test_the_jobs_of_a_session_share_its_slots_fairly(spark: SparkSession) -> None:
     assert spark.sparkContext._jsc.sc().getSchedulingMode().toString() == "FAIR"
 

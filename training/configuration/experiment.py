@@ -12,6 +12,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from ...errors import ConfigurationError, InvalidArgumentError
+from ...locations import table_and_version
 from ..trials.entrypoint import DEFAULT_ENTRYPOINT
 from ..trials.metrics import Goal
 from .lengths import Length
@@ -39,7 +40,7 @@ class Columns(_Section):
 class Data(_Section):
     """Which rows of which table."""
 
-    table: str = Field(min_length=1, description="Path, URI or catalog.schema.table.")
+    table: str = Field(min_length=1, description="Path, URI or catalog.schema.table, also as table@version.")
     version: int | str = Field(
         "latest",
         description="Version number, `latest`, a time or a pin. The number that was read is always recorded.",
@@ -64,6 +65,18 @@ class Data(_Section):
         "gives it weight 0 and says so.",
     )
     read_timeout_s: float = Field(45.0, gt=0, description="Seconds after which a read without an answer is an error.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _names_one_version(cls, keys: Any) -> Any:
+        """Takes `table: photos@1` for `table: photos` and `version: 1`."""
+        table = keys.get("table") if isinstance(keys, dict) else None
+        location, version = table_and_version(table) if isinstance(table, str) else ("", None)
+        if version is None:
+            return keys
+        if "version" in keys:
+            raise ValueError(f"table {table!r} names a version, and version {keys['version']!r} does too; give one")
+        return {**keys, "table": location, "version": version}
 
     @field_validator("version")
     @classmethod

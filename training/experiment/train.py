@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import InvalidArgumentError
-from ...locations import absolute, absolute_path
-from ...options import named_options
+from ...locations import absolute_path
+from ...options import named_options, whole_number
 from ...spark.session import SessionSource
+from ...table import Table
 from ...tracking.runs import check_resumable, resolve_tracking_uri
 from ..configuration.experiment import ExperimentConfig
 from ..configuration.space import GLOBAL_BATCH_SIZE
@@ -72,8 +73,9 @@ def train(
     is that of all ranks together.
 
     Args:
-        table: Path or URI of the table, or schema.table. Or an experiment: a YAML file, its keys as a dict, or an
-            ExperimentConfig; then only `driver_log_verbosity` and `spark` may be given beside it.
+        table: Path or URI of the table, or schema.table; `table@version` names the version too.
+            Or an experiment: a YAML file, its keys as a dict, or an ExperimentConfig;
+            then only `driver_log_verbosity` and `spark` may be given beside it.
         version: A number, "latest" or None, a time, or a pin's name.
         entrypoint: The Trial: `module:Class`, `path/to/file.py:Class` or the class.
         np: Ranks: negative as processes here, positive as tasks of a Spark barrier stage, 0 as many as there are slots.
@@ -132,6 +134,7 @@ def train(
     if patience is not None:
         _require_positive(patience=patience)
     _require_whole(0, max_restarts=max_restarts)
+    named = Table.of(table, version)
     goal = _goal(metric, mode, validation_split)
     entry = EntryPoint.parse(entrypoint)
     root = checkpoint_root(checkpoint_dir)
@@ -140,7 +143,7 @@ def train(
         {
             "entrypoint": entry.name,
             "data": {
-                "table": absolute(table),
+                "table": named.location,
                 "train_split": train_split,
                 "validation_split": validation_split,
                 "image_size": None if sides is None else list(sides),
@@ -173,7 +176,7 @@ def train(
             },
             "max_restarts": max_restarts,
             "checkpoint_storage": {"path": str(root)},
-            "reproducibility": {"experiment_seed": seed},
+            "reproducibility": {"experiment_seed": whole_number("seed", seed)},
             "early_stopping": None if patience is None else {"patience": patience},
             "tracking": {"uri": tracking_uri, "experiment": experiment_name},
         }
@@ -182,7 +185,7 @@ def train(
     return run_trial(
         config,
         entrypoint=entry,
-        version="latest" if version is None else version,
+        version="latest" if named.version is None else named.version,
         np=np,
         run_name=run_name,
         driver_log_verbosity=driver_log_verbosity,

@@ -221,7 +221,8 @@ def make_delta_converter(
     Nothing is copied and no Spark session is needed. Any Delta table will do, with or without images.
 
     Args:
-        table: Path or URI of the table, an ImageTable, or a DeltaFeed, which has all other settings itself.
+        table: Path or URI of the table, also as `table@version`; an ImageTable; or a DeltaFeed, which has all other
+            settings itself.
         version: A number, "latest" or None, a time, or a pin's name.
         split: Value of the column `split` to keep.
         filters: For columns by name, the value, or a list of the values, whose rows are kept.

@@ -17,8 +17,9 @@ from ...etl.log.snapshot import Snapshot
 from ...etl.model.labels import LABELS_PROPERTY, labels_of
 from ...etl.spark.catalog import sql_name
 from ...extras import require
-from ...options import check_names, named_options
+from ...options import check_names, named_options, whole_number
 from ...stores.watched import STALL_TIMEOUT_S
+from ...table import Table
 from .decode import SkippedRows
 from .plan.epoch_order import RankBatches, lanes_of_rank
 from .plan.feed_plan import DEFAULT_MEMORY_BYTES
@@ -52,7 +53,7 @@ class DeltaFeed:
     pickles, and ranks that receive it never list or read the log. No copy of the table is made.
 
     Args:
-        location: Path or URI of the table.
+        location: Path or URI of the table; `table@version` names the version too.
         version: A number, "latest" or None, a time, or a pin's name.
         split: Value of the split column to keep; None keeps all rows.
         seed: Seed of the order of rows.
@@ -108,7 +109,10 @@ class DeltaFeed:
         materialize: str | Path | None = None,
         stall_timeout_s: float = STALL_TIMEOUT_S,
     ) -> None:
-        snapshot = open_version(location, version, storage_options, materialize=materialize, timeout_s=stall_timeout_s)
+        table, seed = Table.of(location, version, storage_options), whole_number("seed", seed)
+        snapshot = open_version(
+            table.location, table.version, storage_options, materialize=materialize, timeout_s=stall_timeout_s
+        )
         self._labels = labels_of(snapshot.configuration)
         if image_column is not None:
             require_column(snapshot, image_column, "image_column")
@@ -209,10 +213,9 @@ class DeltaFeed:
         """
         order = self.plan.order
         lanes = order.lanes if shuffle else 1
+        seed = order.seed if seed is None else whole_number("seed", seed)
         other = copy(self)
-        other.plan = replace(
-            self.plan, order=replace(order, seed=order.seed if seed is None else seed, lanes=lanes, shuffle=shuffle)
-        )
+        other.plan = replace(self.plan, order=replace(order, seed=seed, lanes=lanes, shuffle=shuffle))
         return other
 
     def check_files(self) -> None:

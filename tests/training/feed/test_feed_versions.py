@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import pickle
-from datetime import datetime, timedelta, timezone
+from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
 
+import numpy as np
 import pytest
 from feed_tables import append, image_rows, write_layout
 
-from lakelens import DeltaFeed
-from lakelens.errors import VersionNotFoundError
+from lakelens import DeltaFeed, make_delta_converter
+from lakelens.errors import InvalidArgumentError, VersionNotFoundError
 from lakelens.etl.log.snapshot import identify, open_snapshot
 from lakelens.etl.pins.pins import pin, unpin
 
@@ -75,16 +76,33 @@ def test_a_pin_is_the_version_that_it_named_when_the_feed_was_built(table):
         ("2024-05-01T15:30:00+02:00", 1),
         ("2024-05-01 14:00", 2),
         ("2024-05-02", 2),
+        (date(2024, 5, 2), 2),
+        (np.int64(1), 1),
+        (datetime.now(timezone.utc) + timedelta(days=1), 2),
     ],
 )
 def test_a_time_is_the_last_version_committed_by_then(table, moment, version):
     assert version_of(table, moment) == version
 
 
-def test_a_time_before_the_first_commit_and_one_to_come_are_refused(table):
-    for moment in (START - timedelta(seconds=1), datetime.now(timezone.utc) + timedelta(days=1)):
-        with pytest.raises(VersionNotFoundError, match=r"no version is known at .*covers 2024-05-01T12:00.*0 to 2"):
-            DeltaFeed(table, moment)
+def test_a_time_before_the_first_commit_is_refused(table):
+    with pytest.raises(VersionNotFoundError, match=r"no version is known at .*covers 2024-05-01T12:00.*0 to 2"):
+        DeltaFeed(table, START - timedelta(seconds=1))
+
+
+def test_a_version_is_named_with_the_table_too(table):
+    assert DeltaFeed(f"{table}@1").version == make_delta_converter(f"{table}@1").feed.version == 1
+    with pytest.raises(InvalidArgumentError, match="names a version, and version=0 does too"):
+        DeltaFeed(f"{table}@1", 0)
+
+
+def test_a_seed_is_a_whole_number(table):
+    assert DeltaFeed(table, seed=np.int64(3)).reordered(np.int32(4)).plan.order.seed == 4
+    for seed in (None, 1.5, "1", True):
+        with pytest.raises(InvalidArgumentError, match=r"seed=.*whole number"):
+            DeltaFeed(table, seed=seed)
+        with pytest.raises(InvalidArgumentError, match=r"seed=.*whole number"):
+            make_delta_converter(table, seed=seed)
 
 
 def test_times_are_known_of_a_shallow_clone_too(table):

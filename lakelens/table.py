@@ -1,0 +1,152 @@
+"""A Delta table as a caller names it: where it is, how its store is reached, and which version is meant."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import date, datetime, time
+from pathlib import Path
+from typing import TypeAlias
+
+from .errors import InvalidArgumentError, NotADeltaTableError
+from .locations import absolute, has_scheme, is_table_name, locate, table_and_version
+
+# A number, a time, the name of a pin, or None for the latest.
+Version: TypeAlias = int | str | datetime | None
+
+_NUMBER = re.compile(r"[0-9]+")
+
+
+@dataclass(frozen=True)
+class Table:
+    """Names a Delta table; nothing is opened until it is asked for. Public functions make it by `Table.of`.
+
+    Attributes:
+        location: Absolute path without a slash at its end, URI, or name in the catalog.
+        storage_options: Access to an object store, under delta-rs' names. They may hold secrets: no message shows them.
+        version: The version that is meant, as `version_of` returns it.
+    """
+
+    location: str
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
+    version: Version = None
+
+    @classmethod
+    def of(
+        cls,
+        table: str | Path | Table,
+        version: object = None,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> Table:
+        """Reads the arguments by which a caller names a table.
+
+        Args:
+            table: Path, URI or catalog name, also as `table@version`; or a Table, whose fields the arguments change.
+                A text under which something exists is a path as it stands, also with an `@`.
+            version: As `version_of` takes it.
+            storage_options: Access to an object store.
+
+        Raises:
+            InvalidArgumentError: If the location is empty, two different versions are named, or `version` is of
+                another type.
+        """
+        wanted = version_of(version)
+        if isinstance(table, Table):
+            options = table.storage_options if storage_options is None else dict(storage_options)
+            return replace(table, version=table.version if wanted is None else wanted, storage_options=options)
+        location, named = table_and_version(table)
+        if named is not None and version is not None:
+            raise InvalidArgumentError(f"{str(table)!r} names a version, and version={version!r} does too; give one")
+        place = absolute(table if named is None else location)
+        return cls(place.rstrip("/") or "/", dict(storage_options or {}), version_of(named) if named else wanted)
+
+    @classmethod
+    def unversioned(
+        cls, table: str | Path | Table, call: str, storage_options: Mapping[str, str] | None = None
+    ) -> Table:
+        """Reads a table where no version can be chosen by its name.
+
+        Args:
+            table: As `of` takes it.
+            call: What the table is given to, for the message.
+            storage_options: Access to an object store.
+
+        Raises:
+            InvalidArgumentError: If `table` names a version.
+        """
+        named = cls.of(table, None, storage_options)
+        if named.version is not None:
+            raise InvalidArgumentError(
+                f"{call} takes a table with all its versions, and {str(table)!r} names version {named.version}; give "
+                f"{named.location!r}, and the version by itself: version=... (--version)"
+            )
+        return named
+
+    def __str__(self) -> str:
+        return self.location if self.version is None else f"{self.location}@{self.version}"
+
+    @property
+    def is_name(self) -> bool:
+        """Whether it is a name in the catalog, which only Spark resolves."""
+        return is_table_name(self.location)
+
+    @property
+    def path(self) -> str:
+        """The absolute path or URI.
+
+        Raises:
+            NotADeltaTableError: If it is a catalog name, which only Spark can resolve.
+        """
+        if self.is_name:
+            raise NotADeltaTableError(
+                f"{self.location} is a catalog name; give the table's path: the location that "
+                f"DESCRIBE DETAIL {self.location} shows"
+            )
+        return self.location
+
+    @property
+    def uri(self) -> str:
+        """The absolute URI: `file:///...` for a path."""
+        return self.path if has_scheme(self.path) else Path(self.path).as_uri()
+
+    def at(self, version: object) -> Table:
+        """Names another version of the table; None is the latest."""
+        return replace(self, version=version_of(version))
+
+    def file(self, path: str) -> str:
+        """Returns the absolute path or URI of a file by its path in the table's log."""
+        return locate(self.path, path)
+
+
+def version_of(version: object) -> Version:
+    """Reads what a caller names a version by.
+
+    Args:
+        version: A number (NumPy's too), a time (`datetime`, `date`, or ISO 8601 text), the name of a pin, or "latest"
+            or None.
+
+    Returns:
+        A number, a time, None for the latest, or a text that is the name of a pin or a time.
+
+    Raises:
+        InvalidArgumentError: If it is something else.
+    """
+    if version is None or isinstance(version, datetime):
+        return version
+    if isinstance(version, date):
+        return datetime.combine(version, time())
+    if isinstance(version, str):
+        text = version.strip()
+        if text.lower() == "latest":
+            return None
+        return int(text) if _NUMBER.fullmatch(text) else text
+    try:
+        if not isinstance(version, bool):
+            return operator.index(version)  # type: ignore[arg-type]  # anything else raises TypeError
+    except TypeError:
+        pass
+    raise InvalidArgumentError(
+        f"version={version!r}: give a number, a time (datetime, date or ISO 8601 text), a pin's name or 'latest'"
+    )
