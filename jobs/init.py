@@ -6,6 +6,7 @@ import argparse
 import os
 import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -86,16 +87,15 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     """Writes the files and returns their names.
 
     Raises:
-        InvalidArgumentError: If the folder is a file, or the model's name is no identifier.
+        InvalidArgumentError: If a file cannot be written there, or the model's name is not an identifier.
     """
     folder = args.folder.expanduser().absolute()
-    if folder.is_file():
-        raise InvalidArgumentError(f"{folder} is a file; give a folder")
     table = absolute(args.table)
     model = args.model or re.split(r"[/.]", table.rstrip("/"))[-1]
     if not re.fullmatch(r"[A-Za-z_][\w-]*", model):
         raise InvalidArgumentError(f"--model {model!r}: begin with a letter, then letters, digits, _ and -")
     files = project_files(folder, table, args.source, model)
+    _check_writable(folder, files)
     kept = [name for name in files if (folder / name).exists()]
     for name, text in files.items():
         if name in kept or args.dry_run:
@@ -113,6 +113,19 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         "written": [] if args.dry_run else [name for name in files if name not in kept],
         "kept": kept,
     }
+
+
+def _check_writable(folder: Path, names: Iterable[str]) -> None:
+    """Checks every file before the first one is written, so that a refused call leaves nothing."""
+    for name in names:
+        # os.path.exists answers False below a file or an unreadable folder, where Path.exists may raise.
+        above = next(path for path in (folder / name).parents if os.path.exists(path))
+        if not above.is_dir():
+            raise InvalidArgumentError(f"{above} is a file, and {folder / name} cannot be written; give a folder")
+        if not os.access(above, os.W_OK | os.X_OK):
+            raise InvalidArgumentError(
+                f"{folder / name} cannot be written: {above} is read-only for you; give a folder that you may write"
+            )
 
 
 def project_files(folder: Path, table: str, source: str, model: str) -> dict[str, str]:

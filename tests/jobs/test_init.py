@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -77,3 +81,33 @@ def test_files_that_are_there_stay_and_a_dry_run_writes_nothing(
     assert (folder / "trial.py").read_text() == "mine"
     assert init(capsys, str(folder / "trial.py"))[0] == 2
     assert init(capsys, str(folder), "--model", "a b")[0] == 2
+
+
+def without_privileges() -> list[str]:
+    """Before a command: root obeys permission bits too."""
+    dropped = "-dac_override,-dac_read_search"
+    return ["setpriv", f"--bounding-set={dropped}", f"--inh-caps={dropped}"] if os.geteuid() == 0 else []
+
+
+def test_a_read_only_folder_is_wrong_input_and_stays_empty(tmp_path: Path) -> None:
+    if os.geteuid() == 0 and shutil.which("setpriv") is None:
+        pytest.skip("root can write everywhere, and setpriv is not there to drop that")
+    tmp_path.chmod(0o555)
+    command = [*without_privileges(), sys.executable, "-m", "lakelens.jobs.cli", "init"]
+    for folder, missing in (("project", "project/experiment.yaml"), (".", "experiment.yaml")):
+        done = subprocess.run([*command, folder], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 2, done.stderr
+        message = json.loads(done.stdout.splitlines()[-1])["message"]
+        assert message.startswith(f"{tmp_path / missing} cannot be written: {tmp_path} is read-only for you")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_where_a_folder_has_to_be_is_wrong_input_and_nothing_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "airflow").write_text("")
+    for folder in (tmp_path, tmp_path / "airflow"):
+        code, result = init(capsys, str(folder))
+        assert (code, result["error"]) == (2, "InvalidArgumentError")
+        assert f"{tmp_path / 'airflow'} is a file" in result["message"]
+    assert [path.name for path in tmp_path.iterdir()] == ["airflow"]
