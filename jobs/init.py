@@ -119,7 +119,7 @@ def _check_writable(folder: Path, names: Iterable[str]) -> None:
     """Checks every file before the first one is written, so that a refused call leaves nothing."""
     for name in names:
         # os.path.exists answers False below a file or an unreadable folder, where Path.exists may raise.
-        above = next(path for path in (folder / name).parents if os.path.exists(path))
+        above = next(path for path in (folder / name).parents if os.path.exists(path))  # noqa: PTH110
         if not above.is_dir():
             raise InvalidArgumentError(f"{above} is a file, and {folder / name} cannot be written; give a folder")
         if not os.access(above, os.W_OK | os.X_OK):

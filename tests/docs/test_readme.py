@@ -1,4 +1,4 @@
-"""What the README shows is run as it stands there."""
+"""What the README and the pages show is run as it stands there."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ast
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,16 +14,17 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from lakelens.jobs.cli import COMMANDS
+from lakelens.jobs.cli import COMMANDS, build_parser
 from lakelens.jobs.contracts import CONTRACTS
 from lakelens.jobs.demo.images import write_digits
 from lakelens.training.configuration.experiment import ExperimentConfig
 
 README = Path(__file__).resolve().parents[2] / "README.md"
+DOCS = README.parent / "docs"
 
 
-def blocks(language: str) -> list[str]:
-    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", README.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+def blocks(language: str, page: Path = README) -> list[str]:
+    fenced = re.findall(r"^ *```(\w*)\n(.*?)^ *```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     return [text for name, text in fenced if name == language]
 
 
@@ -101,6 +103,79 @@ def test_each_command_runs_as_written_one_after_the_other(read: Path) -> None:
         assert any(set(said) <= set(keys.split()) for keys in forms), f"{line}: {sorted(said)}"
         if words[1] == "train" and "--dry-run" not in words:
             values["RUN"] = said["run_id"]
+
+
+# What the reader of the pages has: a session, photos that grow, and an experiment with the Trial of docs/trials.md.
+STORY = """
+import lakelens
+from pathlib import Path
+from lakelens.jobs.cli import main
+
+spark = lakelens.spark_session()
+{ingest}
+first = sorted(Path("photos").rglob("*.jpg"))[0]
+first.with_name("new.jpg").write_bytes(first.read_bytes() + b"1")
+{ingest}
+assert (result.version, result.stored) == (1, 1), result
+version = result.version
+{feed}
+assert sum(1 for _ in dataset) == 3 * feed.steps_per_epoch(64, size=2)
+{petastorm}
+Path("experiment.yaml").write_text(\"\"\"
+entrypoint: birds.py:Birds
+data: {{table: tables/photos, version: 1}}
+hyperparameters: {{global_batch_size: 64, depth: {{type: int, minval: 2, maxval: 3}}}}
+searcher: {{name: random, max_trials: 2, metric: val_loss, max_length: {{epochs: 1}}}}
+\"\"\")
+{search}
+assert len(result.trials()) == 2
+assert main(["models", "register", f"search:{{result.run_id}}", "photos", "--alias", "champion"]) == 0
+{score}
+assert scored.where("predicted_name is not null").count() == table.read(version).count()
+table.read(version).createOrReplaceTempView("images")
+assert spark.sql("select predict(image).predicted_name from images").count() > 0
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(650)
+def test_the_examples_of_the_pages_run_as_written_one_after_the_other(
+    read: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Those of PyTorch run in tests/training/feed/test_torch.py, in an environment with PyTorch."""
+    folder = tmp_path_factory.mktemp("pages")
+    shutil.copytree(read / "photos", folder / "photos")
+    (folder / "birds.py").write_text(blocks("python", DOCS / "trials.md")[0], encoding="utf-8")
+    pages = {
+        "ingest": "how-to/ingest.md",
+        "feed": "concepts/feed.md",
+        "petastorm": "petastorm.md",
+        "search": "search.md",
+        "score": "how-to/score.md",
+    }
+    shown = {name: "\n".join(blocks("python", DOCS / page)) for name, page in pages.items()}
+    assert all(shown.values())
+    run_python(STORY.format(**shown), folder)
+
+
+def is_refused(command: str) -> bool:
+    try:
+        build_parser().parse_args(shlex.split(command)[1:])
+    except SystemExit as ended:
+        return bool(ended.code)
+    return False
+
+
+@pytest.mark.unit
+def test_each_command_of_a_page_has_the_flags_of_the_parser() -> None:
+    lines = [
+        line.strip().removeprefix("$ ")
+        for page in DOCS.rglob("*.md")
+        for line in "".join(blocks("", page)).splitlines()
+    ]
+    commands = [re.split("  #| > ", line)[0] for line in lines if line.startswith("lakelens ")]
+    assert len(commands) > 30
+    assert [command for command in commands if is_refused(command)] == []
 
 
 @pytest.mark.unit
