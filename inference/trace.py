@@ -13,6 +13,7 @@ from ..errors import InvalidArgumentError, LakelensError, PredictionsSchemaError
 from ..etl.log.data_files import open_parquet
 from ..etl.log.snapshot import Snapshot, open_snapshot
 from ..stores.parquet import rows_in_utc
+from ..table import Table, Version
 from ..tracking.run_listing import RunDetails, details_of, open_existing_store, run_of_digest, show_run
 from ..tracking.runs import as_tracking_errors
 from ..tracking.scorings import Scoring
@@ -71,16 +72,16 @@ def trace_prediction(
     predictions: str | Path,
     path: str,
     *,
-    version: int | None = None,
+    version: Version = None,
     tracking_uri: str | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> list[PredictionTrace]:
     """Traces every prediction of one image, the latest first.
 
     Args:
-        predictions: Path or URI of the predictions table.
+        predictions: Path or URI of the predictions table, also as `table@version`.
         path: The image, as the column `path` has it.
-        version: Version of the predictions table; None is the latest.
+        version: Version of the predictions table: a number, a time, or None for the latest.
         tracking_uri: As for `train`.
         storage_options: Access to an object store, under delta-rs' names.
 
@@ -89,7 +90,7 @@ def trace_prediction(
         NotADeltaTableError, VersionNotFoundError, PredictionsSchemaError: If there is no such predictions table.
         TrackingError: If the store does not answer.
     """
-    snapshot = _predictions(predictions, version, storage_options)
+    snapshot = _predictions(Table.of(predictions, version, storage_options))
     rows = list(rows_with(snapshot, "path", path, _PREDICTED, storage_options))
     if not rows:
         raise InvalidArgumentError(
@@ -127,7 +128,7 @@ def trace_run(
     found: list[dict[str, Any]] = []
     digest = details.summary.digest
     for table in search if digest is not None else ():
-        snapshot = _predictions(table, None, storage_options)
+        snapshot = _predictions(Table.of(table, None, storage_options))
         counted = Counter(
             (row["table"], row["version"], row["scored_at"].isoformat())
             for row in rows_with(snapshot, "checkpoint_digest", str(digest), _COUNTED, storage_options)
@@ -170,8 +171,8 @@ def _groups_with(parquet: pq.ParquetFile, column: str, value: str) -> Iterator[i
             yield group
 
 
-def _predictions(location: str | Path, version: int | None, storage_options: Mapping[str, str] | None) -> Snapshot:
-    snapshot = open_snapshot(location, version, storage_options)
+def _predictions(table: Table) -> Snapshot:
+    snapshot = open_snapshot(table.location, table.version, table.storage_options)
     missing = [name for name in COLUMNS if name not in snapshot.schema]
     if missing:
         raise PredictionsSchemaError(

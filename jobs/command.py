@@ -327,8 +327,3 @@ def key_values(pairs: Sequence[str], flag: str) -> dict[str, str]:
             raise InvalidArgumentError(f"{flag} {pair!r} is not KEY=VALUE")
         result[key] = value
     return result
-
-
-def version_value(text: str) -> int | str:
-    """Reads a version flag: a number, or a timestamp, a pin's name or `latest` as text."""
-    return int(text) if text.isascii() and text.isdecimal() else text  # int() refuses other digits, such as ²

@@ -116,7 +116,9 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     from lakelens.etl.ingest.label_changes import ClassChanges
     from lakelens.etl.ingest.landing import check_max_files, ingest_available
     from lakelens.etl.ingest.run import ingest, preview
+    from lakelens.table import Table
 
+    Table.unversioned(args.table, "lakelens etl")
     request = _request(args)
     request.check()
     if args.max_files is not None and not args.stream:

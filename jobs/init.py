@@ -13,7 +13,8 @@ from typing import Any
 import lakelens
 from lakelens.errors import InvalidArgumentError
 from lakelens.jobs.command import main_of
-from lakelens.locations import absolute, has_scheme, is_table_name
+from lakelens.locations import has_scheme, is_table_name
+from lakelens.table import Table
 
 DESCRIPTION = "Write an experiment file, a Trial, Airflow DAGs, a Databricks bundle and notebooks for a table."
 
@@ -90,7 +91,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         InvalidArgumentError: If a file cannot be written there, or the model's name is not an identifier.
     """
     folder = args.folder.expanduser().absolute()
-    table = absolute(args.table)
+    table = Table.unversioned(args.table, "lakelens init").location
     model = args.model or re.split(r"[/.]", table.rstrip("/"))[-1]
     if not re.fullmatch(r"[A-Za-z_][\w-]*", model):
         raise InvalidArgumentError(f"--model {model!r}: begin with a letter, then letters, digits, _ and -")

@@ -10,7 +10,7 @@ from typing import Any
 
 from lakelens.jobs.command import add_session_arguments, main_of, session_of
 from lakelens.jobs.score import add_column_arguments, columns_of
-from lakelens.locations import absolute, is_table_name, table_and_version
+from lakelens.table import Table
 
 DESCRIPTION = "Register models, list and compare them, and let an alias lead to the better one."
 _REFERENCE = "runs:/<id>, models:/<name>@<alias>, experiment:<id>, search:<id> or a checkpoint folder"
@@ -156,14 +156,13 @@ def _promote(args: argparse.Namespace) -> dict[str, Any]:
 def _due(args: argparse.Namespace) -> dict[str, Any]:
     from lakelens.inference.promotion import training_due
 
-    is_name = is_table_name(absolute(table_and_version(args.table)[0]))
     found = training_due(
         args.name,
         args.table,
         min_new_rows=args.min_new_rows,
         max_drift=args.max_drift,
         tracking_uri=args.tracking_uri,
-        spark=session_of(args, f"lakelens models due {args.table}") if is_name else None,
+        spark=session_of(args, f"lakelens models due {args.table}") if Table.of(args.table).is_name else None,
     )
     print(found.reason, file=sys.stderr)
     return dataclasses.asdict(found)

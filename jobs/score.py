@@ -7,7 +7,8 @@ import dataclasses
 import sys
 from typing import Any
 
-from lakelens.jobs.command import add_session_arguments, main_of, session_of, version_value
+from lakelens.jobs.command import add_session_arguments, main_of, session_of
+from lakelens.locations import table_and_version
 
 DESCRIPTION = "Score one version of an image table with a tracked model into a predictions table."
 
@@ -17,9 +18,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model", help="runs:/<id>, models:/<name>@<alias>, experiment:<id>, search:<id> or a checkpoint folder"
     )
-    parser.add_argument("table", help="image table: path, URI or catalog.schema.table")
+    parser.add_argument("table", metavar="TABLE[@VERSION]", help="image table: path, URI or catalog.schema.table")
     parser.add_argument("predictions", help="predictions table to write: path, URI or catalog.schema.table")
-    parser.add_argument("--version", default="latest", help="version number, timestamp, pin or latest")
+    parser.add_argument("--version", default=None, help="number, timestamp or pin; the latest by default")
     parser.add_argument("--split", default=None, help="only this split")
     parser.add_argument(
         "--strict", action="store_true", help="refuse a model whose class names, image size or table differ"
@@ -60,14 +61,14 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         args.model,
         args.table,
         args.predictions,
-        version_value(args.version),
+        args.version,
         split=args.split,
         strict=args.strict,
         rows_per_commit=args.rows_per_commit,
         tracking_uri=args.tracking_uri,
         **columns_of(args),
     )
-    return {"table": args.table, "predictions": args.predictions, **dataclasses.asdict(result)}
+    return {"table": table_and_version(args.table)[0], "predictions": args.predictions, **dataclasses.asdict(result)}
 
 
 def main() -> int:

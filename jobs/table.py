@@ -14,14 +14,16 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lakelens.errors import InvalidArgumentError
 from lakelens.jobs.command import (
     add_session_arguments,
     check_schemes,
     main_of,
     sees_the_files_of_executors,
     session_of,
-    version_value,
 )
+from lakelens.locations import table_and_version
+from lakelens.table import Table, Version
 
 if TYPE_CHECKING:
     from lakelens.etl.image_table import ImageTable
@@ -39,7 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     def add(name: str, text: str, work: _Work, more: str = "") -> argparse.ArgumentParser:
         action = actions.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}. {more}")
-        action.add_argument("table", help="path or URI of the table")
+        metavar = "TABLE[@VERSION]" if work in _OF_ONE_VERSION else "table"
+        action.add_argument("table", metavar=metavar, help="path or URI of the table")
         action.set_defaults(work=work)
         return action
 
@@ -124,7 +127,7 @@ def _add_protection(add: _Add) -> None:
 
 def _add_edits(add: _Add) -> None:
     restore = add("restore", "make a new version with the rows of an old one (starts Spark)", _restore)
-    restore.add_argument("version", help="number, timestamp or pin")
+    restore.add_argument("version", nargs="?", default=None, help="number, timestamp or pin, if TABLE names none")
     add_session_arguments(restore)
     repair = add("repair", "correct class numbers that other writers have damaged (starts Spark)", _repair)
     repair.add_argument("--yes", action="store_true", help="change the table; by default print what would change")
@@ -142,6 +145,11 @@ def _add_edits(add: _Add) -> None:
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Runs the chosen action and returns what it found."""
+    if args.work in _OF_ONE_VERSION:
+        args.version = Table.of(args.table, args.version).version
+    else:
+        Table.unversioned(args.table, f"lakelens table {args.action}")
+    args.table, _ = table_and_version(args.table)
     result: dict[str, Any] = args.work(args)
     return {"table": args.table, **result}
 
@@ -167,7 +175,7 @@ def _counts(args: argparse.Namespace) -> dict[str, Any]:
     from lakelens.etl.log.snapshot import open_snapshot
     from lakelens.etl.versions.classes import class_counts
 
-    snapshot = open_snapshot(args.table, _version(args.version), mapped=True)
+    snapshot = open_snapshot(args.table, args.version, mapped=True)
     counts = class_counts(snapshot)
     _print_counts("", counts)
     return {"version": snapshot.version, "rows": snapshot.rows, "classes": counts}
@@ -176,7 +184,7 @@ def _counts(args: argparse.Namespace) -> dict[str, Any]:
 def _diff(args: argparse.Namespace) -> dict[str, Any]:
     from lakelens.etl.versions.changes import KINDS, diff
 
-    found = diff(args.table, version_value(args.first), _version(args.second))
+    found = diff(args.table, args.first, args.second)
     for word in KINDS:
         _print_counts(word, getattr(found, word))
     return dataclasses.asdict(found)
@@ -185,7 +193,7 @@ def _diff(args: argparse.Namespace) -> dict[str, Any]:
 def _changes(args: argparse.Namespace) -> dict[str, Any]:
     from lakelens.etl.versions.changes import changes
 
-    found = changes(args.table, version_value(args.first), _version(args.second))
+    found = changes(args.table, args.first, args.second)
     rows = found.slice(0, args.limit).to_pylist()
     for row in rows:
         print(f"{row['change']:<8} {row['label_name'] or '(no class)'}  {row['path']}")
@@ -223,7 +231,7 @@ def _tracked(args: argparse.Namespace) -> dict[str, Any]:
 def _pin(args: argparse.Namespace) -> dict[str, Any]:
     from lakelens.etl.versions.protection import pin_version
 
-    number = pin_version(args.table, args.name, _version(args.version), replace=args.replace)
+    number = pin_version(args.table, args.name, args.version, replace=args.replace)
     return {"pin": args.name, "version": number}
 
 
@@ -247,8 +255,10 @@ def _restore(args: argparse.Namespace) -> dict[str, Any]:
     from lakelens.etl.versions.restore import restore
     from lakelens.locations import absolute
 
+    if args.version is None:
+        raise InvalidArgumentError(f"{args.table}: name the version to restore, as {args.table}@0")
     spark = _session_of(args, "restore", args.version)
-    result = restore(spark, absolute(args.table), version_value(args.version))
+    result = restore(spark, absolute(args.table), args.version)
     for word in ("added", "removed", "changed"):
         _print_counts(word, getattr(result, word))
     return dataclasses.asdict(result)
@@ -296,7 +306,7 @@ def _edited(args: argparse.Namespace, action: str, work: Callable[[ImageTable], 
     return dataclasses.asdict(result)
 
 
-def _session_of(args: argparse.Namespace, action: str, version: str | None = None) -> Any:
+def _session_of(args: argparse.Namespace, action: str, version: Version = None) -> Any:
     """Opens a session once the table and the version are known to be there."""
     from lakelens.etl.log.snapshot import check_version
     from lakelens.locations import absolute, has_scheme
@@ -306,7 +316,7 @@ def _session_of(args: argparse.Namespace, action: str, version: str | None = Non
     if sees_the_files_of_executors(args):
         check_schemes(args, args.table)
         if not has_scheme(absolute(args.table)):
-            check_version(args.table, _version(version))
+            check_version(args.table, version)
     return open_session()
 
 
@@ -353,11 +363,11 @@ def _profile(args: argparse.Namespace) -> dict[str, Any]:
 
     result = profile(
         args.table,
-        _version(args.version),
+        args.version,
         args.out,
         near_duplicates=not args.no_near_duplicates,
         samples_per_class=args.samples,
-        compare=_version(args.compare),
+        compare=args.compare,
     )
     for finding in result.findings:
         print(f"{finding.level}: {finding.text}")
@@ -372,8 +382,8 @@ def _age(text: str) -> timedelta:
     return timedelta(**{"days" if match[2] == "d" else "hours": int(match[1])})
 
 
-def _version(text: str | None) -> int | str | None:
-    return None if text is None else version_value(text)
+# Their table may be given as table@version; the others work on the table with all its versions.
+_OF_ONE_VERSION = (_counts, _profile, _pin, _restore)
 
 
 def _print_counts(title: str, counts: dict[str, int]) -> None:

@@ -9,15 +9,18 @@ from typing import Any
 
 from lakelens.errors import InvalidArgumentError
 from lakelens.jobs.command import main_of
+from lakelens.locations import table_and_version
 
 DESCRIPTION = "Trace a prediction to model, run, code, table version and image; or a run to what its model has scored."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the job's flags."""
-    parser.add_argument("predictions", nargs="?", default=None, help="predictions table: path or URI")
+    parser.add_argument(
+        "predictions", nargs="?", metavar="PREDICTIONS[@VERSION]", help="predictions table: path or URI"
+    )
     parser.add_argument("path", nargs="?", default=None, help="the image, as the column path has it")
-    parser.add_argument("--version", type=int, default=None, help="version of the predictions table")
+    parser.add_argument("--version", default=None, help="version of the predictions table; the latest by default")
     parser.add_argument("--run", dest="run_id", default=None, metavar="RUN", help="trace this run forward instead")
     parser.add_argument(
         "--in",
@@ -55,7 +58,11 @@ def _prediction(args: argparse.Namespace) -> dict[str, Any]:
     if args.search:
         raise InvalidArgumentError(f"--in {args.search[0]} goes with --run")
     traces = trace_prediction(args.predictions, args.path, version=args.version, tracking_uri=args.tracking_uri)
-    return {"predictions": args.predictions, "path": args.path, "traces": [as_facts(trace) for trace in traces]}
+    return {
+        "predictions": table_and_version(args.predictions)[0],
+        "path": args.path,
+        "traces": [as_facts(trace) for trace in traces],
+    }
 
 
 def _run(args: argparse.Namespace) -> dict[str, Any]:

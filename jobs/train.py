@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from lakelens.errors import InvalidArgumentError
-from lakelens.jobs.command import add_session_arguments, key_values, main_of, session_of, version_value
-from lakelens.locations import absolute, is_table_name
+from lakelens.jobs.command import add_session_arguments, key_values, main_of, session_of
+from lakelens.locations import is_table_name
 
 DESCRIPTION = "Train a model on one pinned version of an image table."
 
@@ -25,7 +25,10 @@ _BESIDE_A_RUN = frozenset({"resume", "tracking_uri", "master", "conf"})
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the job's flags."""
     parser.add_argument(
-        "table", nargs="?", help="image table (path, URI or catalog.schema.table), or an experiment file (*.yaml)"
+        "table",
+        nargs="?",
+        metavar="TABLE[@VERSION]|FILE",
+        help="image table (path, URI or catalog.schema.table), or an experiment file (*.yaml)",
     )
     parser.add_argument(
         "--resume",
@@ -37,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--set", action="append", default=[], metavar="KEY=VALUE", help="a key of the experiment file, as a.b=VALUE"
     )
     parser.add_argument("--dry-run", action="store_true", help="print what the experiment file leads to, start nothing")
-    parser.add_argument("--version", default="latest", help="version number, timestamp, pin or latest")
+    parser.add_argument("--version", default=None, help="number, timestamp or pin; the latest by default")
     parser.add_argument(
         "--entrypoint",
         default="lakelens.training.trials.small_cnn:SmallCnn",
@@ -130,10 +133,11 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         return _run_experiment(args)
     if args.set or args.dry_run:
         raise InvalidArgumentError(f"--set and --dry-run go with an experiment file (*.yaml), not with {args.table}")
+    from lakelens.table import Table
     from lakelens.tracking.runs import without_password
     from lakelens.training.experiment.train import train
 
-    needs_spark = args.np >= 0 or is_table_name(absolute(args.table))
+    needs_spark = args.np >= 0 or Table.of(args.table, args.version).is_name
     # A copy may have to be made of the version; the session is opened for it only then.
     may_need_spark = needs_spark or args.materialize is not None
     if not may_need_spark and (args.master or args.conf):
@@ -142,7 +146,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     options = {} if args.checkpoint_dir is None else {"checkpoint_dir": args.checkpoint_dir}
     result = train(
         args.table,
-        version=version_value(args.version),
+        version=args.version,
         entrypoint=args.entrypoint,
         np=args.np,
         epochs=args.epochs,

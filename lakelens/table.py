@@ -57,7 +57,7 @@ class Table:
             options = table.storage_options if storage_options is None else dict(storage_options)
             return replace(table, version=table.version if wanted is None else wanted, storage_options=options)
         location, named = table_and_version(table)
-        if named is not None and version is not None:
+        if named is not None and version is not None and version_of(named) != wanted:
             raise InvalidArgumentError(f"{str(table)!r} names a version, and version={version!r} does too; give one")
         place = absolute(table if named is None else location)
         return cls(place.rstrip("/") or "/", dict(storage_options or {}), version_of(named) if named else wanted)

@@ -25,6 +25,7 @@ from ...etl.log.opening import log_of, open_log
 from ...etl.log.snapshot import has_deletion_vectors
 from ...etl.spark.catalog import delta_table, is_delta_table, path_of, read_table, require_schema, sql_name
 from ...locations import absolute, has_scheme, is_table_name
+from ...table import Table
 from ..model.arrow_batches import PREDICTION_DDL
 from .log_counts import LoggedRows, logged_rows
 
@@ -82,7 +83,7 @@ def predictions_location(
         raise InvalidArgumentError(
             "predictions is missing: give the table that takes the predictions, by path, URI or catalog name"
         )
-    target = absolute(predictions)
+    target = Table.unversioned(predictions, "predictions").location
     if target.rstrip("/") == absolute(table).rstrip("/"):
         raise InvalidArgumentError(f"predictions and table are both {target}; predictions go into a table of their own")
     if is_table_name(target):

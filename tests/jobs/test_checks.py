@@ -16,6 +16,7 @@ from deltalake import write_deltalake
 from lakelens.etl.images.recipe import RECIPE_PROPERTY, Recipe
 from lakelens.etl.model.labels import LABELS_PROPERTY
 from lakelens.jobs.cli import main
+from lakelens.jobs.reference import commands
 from lakelens.training.checkpoints.checkpoint import write_checkpoint
 
 pytestmark = pytest.mark.unit
@@ -168,6 +169,69 @@ def test_it_is_found_where_no_jvm_can_start(
     assert found["error"] == error, found
     assert words in found["message"]
     assert not Path("mlflow.db").exists()
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["train", "{}"],
+        ["train", "start.yaml", "--set", "data.table={}", "--set", "warm_start=null"],
+        ["search", "search.yaml", "--set", "data.table={}"],
+        ["score", "model", "{}", "p"],
+        ["evaluate", "model", "{}"],
+        ["models", "due", "n", "{}", "--tracking-uri", "file:runs"],
+        ["table", "counts", "{}"],
+        ["table", "profile", "{}"],
+        ["table", "pin", "{}", "golden"],
+        ["table", "restore", "{}"],
+        ["trace", "{}", "path"],
+    ],
+    ids=lambda argv: " ".join(argv[:2]),
+)
+@pytest.mark.usefixtures("place")
+def test_the_version_stands_after_the_table_in_every_command_that_reads_one(
+    argv: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = said([word.format("nosuch@1") for word in argv], capsys)
+    assert found["error"] == "NotADeltaTableError"
+    assert "/nosuch holds no Delta table" in found["message"]
+    found = said([word.format("table@7") for word in argv], capsys)
+    assert (found["error"], "7" in found["message"]) == ("VersionNotFoundError", True), found
+    if "--version" in flags_of(argv) and "--set" not in argv:
+        found = said([*(word.format("table@7") for word in argv), "--version", "0"], capsys)
+        assert (found["error"], "give one" in found["message"]) == ("InvalidArgumentError", True), found
+        found = said([*(word.format("table@7") for word in argv), "--version", "7"], capsys)
+        assert found["error"] == "VersionNotFoundError"
+
+
+def flags_of(argv: list[str]) -> list[str]:
+    actions = [word for word in argv[:2] if word in ("table", "models")]
+    name = " ".join(["lakelens", *argv[: len(actions) + 1]])
+    (command,) = (one for one in commands() if one["command"] == name)
+    return [argument["name"].split()[0] for argument in command["arguments"]]
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["etl", "photos", "table@0"],
+        ["init", "project", "--table", "table@0"],
+        ["score", "model", "table", "p@0"],
+        ["evaluate", "model", "table", "--split", "train", "--predictions", "p@0"],
+        *[
+            ["table", action, "table@0"]
+            for action in ("history", "changes", "diff", "quarantine", "vacuum", "optimize")
+        ],
+    ],
+    ids=lambda argv: " ".join(argv[:2]),
+)
+@pytest.mark.usefixtures("place")
+def test_a_version_after_a_table_is_refused_where_none_can_be_chosen(
+    argv: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = said([*argv, "0"] if argv[1] in ("changes", "diff") else argv, capsys)
+    assert (found["error"], "names version 0" in found["message"]) == ("InvalidArgumentError", True), found
+    assert not Path("project").exists()
 
 
 @pytest.mark.usefixtures("place")

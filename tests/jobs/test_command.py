@@ -17,7 +17,7 @@ import pytest
 from lakelens.errors import InvalidArgumentError, LakelensError
 from lakelens.jobs import command, interrupts
 from lakelens.jobs.cli import COMMANDS, build_parser, main
-from lakelens.jobs.command import Run, key_values, main_of, run_command, version_value
+from lakelens.jobs.command import Run, key_values, main_of, run_command
 from lakelens.jobs.etl import fractions
 from lakelens.jobs.train import named_values
 
@@ -183,12 +183,6 @@ def test_key_values_are_split_at_the_first_equals_sign() -> None:
     assert key_values(["a=b=c", "d="], "--conf") == {"a": "b=c", "d": ""}
     with pytest.raises(InvalidArgumentError, match="--conf 'novalue' is not KEY=VALUE"):
         key_values(["novalue"], "--conf")
-
-
-def test_a_version_is_a_number_or_a_word() -> None:
-    assert version_value("12") == 12
-    assert version_value("latest") == "latest"
-    assert version_value("2026-01-01T00:00:00Z") == "2026-01-01T00:00:00Z"
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,11 @@ def test_a_folder_that_exists_is_a_table_as_it_is_spelled(tmp_path: Path) -> Non
     assert Table.of(f"{tmp_path}/photos@2@7") == Table.of(tmp_path / "photos@2", 7)
 
 
+def test_the_same_version_may_be_named_twice() -> None:
+    assert Table.of("photos@1", 1) == Table.of("photos@1", "1") == Table.of("photos@1")
+    assert Table.of("photos@latest", None) == Table.of("photos")
+
+
 @pytest.mark.parametrize(
     ("version", "meant"),
     [

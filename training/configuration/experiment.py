@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from ...errors import ConfigurationError, InvalidArgumentError
 from ...locations import table_and_version
+from ...table import version_of
 from ..trials.entrypoint import DEFAULT_ENTRYPOINT
 from ..trials.metrics import Goal
 from .lengths import Length
@@ -74,7 +75,7 @@ class Data(_Section):
         location, version = table_and_version(table) if isinstance(table, str) else ("", None)
         if version is None:
             return keys
-        if "version" in keys:
+        if "version" in keys and version_of(keys["version"]) != version_of(version):
             raise ValueError(f"table {table!r} names a version, and version {keys['version']!r} does too; give one")
         return {**keys, "table": location, "version": version}
 
