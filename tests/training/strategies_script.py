@@ -29,9 +29,9 @@ def scaled(images, labels):
     return images / 255.0, labels % CLASSES
 
 
-def fit(feed: DeltaFeed, model: keras.Model) -> list:
+def fit(feed: DeltaFeed, model: keras.Model, replicas: int = 1) -> list:
     """Trains as any Keras user would; in a rank of Horovod the feed finds its share by itself."""
-    model.fit(feed.as_dataset(BATCH, preprocess=scaled), epochs=EPOCHS, verbose=0)
+    model.fit(feed.as_dataset(BATCH, preprocess=scaled, replicas=replicas), epochs=EPOCHS, verbose=0)
     return [weights.tolist() for weights in model.get_weights()]
 
 
@@ -58,7 +58,7 @@ def loop(feed: DeltaFeed, size: int) -> list:
 
 
 def replica_batches(feed: DeltaFeed, strategy: tf.distribute.Strategy) -> list:
-    dataset = strategy.experimental_distribute_dataset(feed.as_dataset(BATCH, 0, 1))
+    dataset = strategy.experimental_distribute_dataset(feed.as_dataset(BATCH, 0, 1, replicas=2))
     return [
         [part.numpy()[weight.numpy() > 0].tolist() for part, weight in zip(labels.values, weights.values, strict=True)]
         for _, labels, weights in dataset
@@ -75,7 +75,7 @@ def main(table: str) -> None:
     found |= {f"loop {size}": loop(feed, size) for size in (1, 2, 4)}
     with strategy.scope():
         model = small_model()
-    found["mirrored"] = fit(feed, model)
+    found["mirrored"] = fit(feed, model, replicas=2)
     found["alone"] = [np.asarray(y)[np.asarray(w) > 0].tolist() for _, y, w in feed.as_numpy(BATCH, 0, 1)]
     print(json.dumps(found))
 

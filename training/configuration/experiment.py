@@ -63,7 +63,7 @@ class Data(_Section):
     bad_rows: Literal["error", "skip"] = Field(
         "error",
         description="What is done with a row that cannot be decoded or has no label: `error` ends the training, `skip` "
-        "gives it weight 0 and says so.",
+        "leaves it out and logs it.",
     )
     read_timeout_s: float = Field(45.0, gt=0, description="Seconds after which a read without an answer is an error.")
 

@@ -63,11 +63,10 @@ def column_dataset(feed: DeltaFeed, passed: Pass, wanted: Sequence[str], fill: M
     """Builds the pipeline behind `DeltaFeed.as_column_dataset`."""
     import tensorflow as tf
 
-    rows = passed.batches.local_rows
     kinds = {name: _tensor_type(feed, name) for name in wanted}
     signature = (
-        {name: tf.TensorSpec((rows,), kind) for name, kind in kinds.items()},
-        tf.TensorSpec((rows,), "float32"),
+        {name: tf.TensorSpec((None,), kind) for name, kind in kinds.items()},
+        tf.TensorSpec((None,), "float32"),
     )
 
     def batches(rows: Pass) -> Iterator[tuple[Columns, npt.NDArray[np.float32]]]:

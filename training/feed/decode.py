@@ -118,7 +118,8 @@ class DecodingPool:
 
     def start(self, batch: StoredBatch) -> DecodedBatch:
         """Begins to decode a batch."""
-        images, weights = self._buffers.take(), batch.weights.copy()
+        weights = batch.weights.copy()
+        images = self._buffers.take()[: len(weights)]
         rows = len(batch.images)
         images[rows:] = 0
         share = max(_ROWS_PER_TASK, -(-rows // self._threads))

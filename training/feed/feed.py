@@ -260,14 +260,19 @@ class DeltaFeed:
     ) -> tf.data.Dataset:
         """Gives this rank's batches as a tf.data.Dataset of (images, labels, weights).
 
-        `images` is [rows, height, width, 3] with values 0 to 255, `labels` int32 [rows], `weights` float32 [rows],
-        where rows = ceil(batch_size / size). Shapes are static. Rows of weight 0 are padding: they fill the last batch,
-        and every batch if `size` does not divide `batch_size`.
+        `images` is [rows, height, width, 3] with values 0 to 255, `labels` int32 [rows], `weights` float32 [rows].
 
-        Iterating again goes on with the next epoch's order, as `fit(dataset, epochs=10)` does: each iteration begins
-        with the first epoch that none before it was taken through to its end. With `start`, every iteration begins
-        there: to resume a training, let one iteration go through the `epochs` that are left, and give fit
-        `steps_per_epoch`.
+        One process (`size=1`) gets every row once and no padding; the last batch of an epoch is shorter. Give such a
+        dataset to `model.fit`, `validation_data` and `model.evaluate`: loss and metrics are those of the rows.
+
+        With several ranks, all of them get ceil(n / size) rows of a batch of n rows, so that they take the same steps.
+        A row that fills up has weight 0; the other rows are weighted so that the mean of the ranks' losses and
+        gradients is that of one process on the whole batch. Keras counts the rows of weight 0, at most one per batch
+        and rank, in `metrics` (not in `weighted_metrics`), so evaluate in one process.
+
+        Iterating again continues with the next epoch's order, as `fit(dataset, epochs=10)` does: each iteration begins
+        with the first epoch that no iteration before it has completed. With `start`, every iteration begins there: to
+        resume a training, let one iteration go through the remaining `epochs`, and give fit `steps_per_epoch`.
 
         Args:
             batch_size: Rows of a global batch, all ranks together.
@@ -278,6 +283,8 @@ class DeltaFeed:
 
                 image_size: Height and width that images are resized to; by default they have the size of the first one.
                 start: Where every iteration begins: what `position` returned.
+                replicas: Devices of this process that share each batch, as in tf.distribute: each rank gets a multiple of
+                    this number of rows, filled up in the same way.
                 preprocess: Called with (images, labels) of a batch inside the pipeline; returns both.
                 dtype: `float32` or `uint8`.
                 one_hot: Whether labels come as float32 [rows, classes]; the number of classes, if the table does not
@@ -286,7 +293,8 @@ class DeltaFeed:
                     max_boxes, 4]: xmin, ymin, xmax, ymax in pixels of the image that comes out), `box_labels` (int32
                     [rows, max_boxes]) and `box_count` (int32 [rows]); boxes after the count are zeros.
                 bad_rows: `error` stops at a row that does not decode, or whose label is null, no int32 or none of the
-                    classes of `one_hot`, and names it; `skip` gives it weight 0, logs it and counts it in `skipped`.
+                    classes of `one_hot`, and names it. `skip` logs it, counts it in `skipped`, and leaves it out of
+                    its batch; with several ranks, or in a batch of bad rows only, it stays with weight 0.
                 jpeg: `accurate`, or `fast`: libjpeg's fast inverse transform, which changes most pixels by a level and
                     some by up to nine, and, for images that come out at a quarter of their size or less, decoding at a
                     fraction of it, which changes edges by more: see docs/decisions/decoding.md.
@@ -336,8 +344,7 @@ class DeltaFeed:
     ) -> tf.data.Dataset:
         """Gives this rank's batches as a tf.data.Dataset of (columns, weights), where columns is a dictionary.
 
-        The rows, their order and their weights are those of `as_dataset`, also where it is iterated again; nothing is
-        decoded. Text, bytes and decimals
+        The rows, their order and their weights are those of `as_dataset`; nothing is decoded. Text, bytes and decimals
         are strings, times int64 (days, or microseconds since 1970).
 
         Args:
@@ -345,7 +352,7 @@ class DeltaFeed:
             rank: This rank, as in `as_dataset`.
             size: Number of ranks, as in `as_dataset`.
             epochs: Epochs that one iteration goes through.
-            **options: `start`, `reader_threads`, `read_timeout_s` and `prefetch` as in `as_dataset`, and
+            **options: `start`, `replicas`, `reader_threads`, `read_timeout_s` and `prefetch` as in `as_dataset`, and
 
                 columns: Names of the columns; None is all.
                 fill: What stands for null, by column. Floats are NaN without it; in any other column a null is an
@@ -459,7 +466,7 @@ class DeltaFeed:
         if (rank is None) != (size is None):
             raise InvalidArgumentError(f"rank={rank}, size={size}: give both or neither")
         rank, size = running_rank_and_size() if rank is None or size is None else (rank, size)
-        batches = RankBatches(self.rows, batch_size, rank, size)
+        batches = RankBatches(self.rows, batch_size, rank, size, reading.replicas)
         if epochs is not None and epochs < 1:
             raise InvalidArgumentError(f"epochs={epochs}: it must be at least 1, or None")
         return Pass(batches, start_of(self.plan, reading.start), epochs, reading)
@@ -468,7 +475,7 @@ class DeltaFeed:
         """Says once, on rank 0, what a rank's share is and what memory it takes."""
         lanes = len(lanes_of_rank(self.plan.order.lanes, batches.rank, batches.size))
         line = (
-            f"feed {self.location}@{self.version}: each of {batches.size} rank(s) takes {batches.local_rows} of the "
+            f"feed {self.location}@{self.version}: each of {batches.size} rank(s) takes {batches.most_rows} of the "
             f"{batches.batch_size} rows of a batch, {batches.steps()} steps an epoch; it reads {lanes} of "
             f"{self.plan.order.lanes} lanes and holds at most {_mebibytes(self.plan.reading_bytes(lanes))} of row "
             f"groups (memory_bytes) and {_mebibytes(images_bytes)} of images (batch_size, prefetch)"

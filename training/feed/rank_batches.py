@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .plan.epoch_order import EpochWalk, Piece, RankBatches, lanes_of_rank
+from .plan.epoch_order import EpochWalk, Piece, RankBatches, RankShare, lanes_of_rank
 from .plan.feed_plan import FeedPlan
 from .plan.position import Start
 from .reading.reader import Block, RowGroupReader
@@ -27,7 +27,7 @@ class RowBatch:
     Attributes:
         groups: The row group of each row.
         rows: int64, index of each row in its group.
-        weights: float32 [local rows], 0 for padding.
+        weights: float32 [rows], 0 for padding.
         real: Number of rows that are no padding.
     """
 
@@ -134,7 +134,7 @@ class BatchReader:
         for epoch in self._epoch_numbers():
             start_row = self._start.row if epoch == self._start.epoch else 0
             for step in range(self._batches.steps(start_row)):
-                yield self._batch(epoch, self._batches.real_rows(step, start_row))
+                yield self._batch(epoch, self._batches.share(step, start_row))
 
     def _epoch_numbers(self) -> Iterator[int]:
         epoch = self._start.epoch
@@ -156,23 +156,22 @@ class BatchReader:
             self._walks[epoch] = self._plan.order.walk(epoch)
         return self._walks[epoch]
 
-    def _batch(self, epoch: int, own: npt.NDArray[np.int64]) -> RowBatch:
+    def _batch(self, epoch: int, share: RankShare) -> RowBatch:
         lanes = self._plan.order.lanes
-        local_rows = self._batches.local_rows
-        for lane in dict.fromkeys((own % lanes).tolist()):
+        for lane in dict.fromkeys((share.real % lanes).tolist()):
             self._ask(self._lanes[lane])
         groups: list[RowGroup] = []
         rows: list[int] = []
-        for row in own.tolist():
+        for row in share.real.tolist():
             block, place = self._find(self._lanes[row % lanes], epoch, row // lanes)
             groups.append(block.group)
             rows.append(int(block.rows[place]))
         real = len(rows)
-        for filler in range(local_rows - real if real else 0):
+        for filler in range(share.rows - real if real else 0):
             groups.append(groups[filler])
             rows.append(rows[filler])
-        weights = np.zeros(local_rows, dtype=np.float32)
-        weights[:real] = self._batches.row_weight
+        weights = np.zeros(share.rows, dtype=np.float32)
+        weights[:real] = share.weight
         return RowBatch(groups, rows, weights, real)
 
     def _ask(self, lane: _Lane) -> None:

@@ -21,6 +21,7 @@ class ReadOptions(TypedDict, total=False):
     """Keywords of `Reading`."""
 
     start: Mapping[str, Any] | None
+    replicas: int
     reader_threads: int
     read_timeout_s: float
     prefetch: int
@@ -63,6 +64,7 @@ class Reading:
     """How rows are read, whatever becomes of them."""
 
     start: Mapping[str, Any] | None = None
+    replicas: int = 1
     reader_threads: int = 4
     read_timeout_s: float = 45.0
     prefetch: int = 2

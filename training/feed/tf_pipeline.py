@@ -114,8 +114,8 @@ class ImagePass:
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """Shape of the images of a batch."""
-        return (self.rows.batches.local_rows, *self.decoding.size, CHANNELS)
+        """Shape of the images of a whole batch."""
+        return (self.rows.batches.most_rows, *self.decoding.size, CHANNELS)
 
     @property
     def batch_bytes(self) -> int:
@@ -158,25 +158,29 @@ class ImagePass:
             target = (target[:, None] == np.arange(self.classes)).astype(np.float32)
         if batch.stored.boxes is not None:
             target = _with_boxes(target, batch.stored.boxes)
-        return batch.images, target, batch.weights
+        real = batch.weights > 0
+        if not self.rows.batches.is_whole or real.all() or not real.any():
+            return batch.images, target, batch.weights
+        kept = {name: part[real] for name, part in target.items()} if isinstance(target, dict) else target[real]
+        return batch.images[real], kept, batch.weights[real]
 
     def signature(self) -> Batch:
         """Describes a batch before `preprocess` to TensorFlow."""
         import tensorflow as tf
 
-        count = self.rows.batches.local_rows
-        target: Any = tf.TensorSpec((count,), tf.int32)
+        target: Any = tf.TensorSpec((None,), tf.int32)
         if self.classes is not None:
-            target = tf.TensorSpec((count, self.classes), tf.float32)
+            target = tf.TensorSpec((None, self.classes), tf.float32)
         boxes = self.output.max_boxes
         if boxes is not None:
             target = {
                 "label": target,
-                "boxes": tf.TensorSpec((count, boxes, 4), tf.float32),
-                "box_labels": tf.TensorSpec((count, boxes), tf.int32),
-                "box_count": tf.TensorSpec((count,), tf.int32),
+                "boxes": tf.TensorSpec((None, boxes, 4), tf.float32),
+                "box_labels": tf.TensorSpec((None, boxes), tf.int32),
+                "box_count": tf.TensorSpec((None,), tf.int32),
             }
-        return tf.TensorSpec(self.shape, self.output.dtype), target, tf.TensorSpec((count,), tf.float32)
+        images = tf.TensorSpec((None, *self.shape[1:]), self.output.dtype)
+        return images, target, tf.TensorSpec((None,), tf.float32)
 
 
 def image_dataset(passed: ImagePass) -> tf.data.Dataset:

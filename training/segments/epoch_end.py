@@ -73,12 +73,11 @@ class TrainingMetrics:
 
     Args:
         model: The model in training.
-        rows: Rows of an epoch; None for a dataset of the user's own, whose padding is not known.
         batch_size: Rows of a batch over all ranks.
     """
 
-    def __init__(self, model: keras.Model, rows: int | None, batch_size: int) -> None:
-        self._model, self._rows, self._batch_size = model, rows, batch_size
+    def __init__(self, model: keras.Model, batch_size: int) -> None:
+        self._model, self._batch_size = model, batch_size
 
     def over_ranks(self, logs: Mapping[str, Any], steps: int) -> dict[str, float]:
         """Gives each metric over the rows of all ranks; every rank calls it.
@@ -87,13 +86,7 @@ class TrainingMetrics:
             logs: This rank's.
             steps: Steps of the epoch so far.
         """
-        metrics = metrics_over_ranks(self._model, logs, steps * self._batch_size)
-        # Keras counts the rows of weight zero that fill the last batch as rows of the loss. What belongs to weights
-        # rather than rows (regularisation) cannot be told apart in it.
-        if self._rows is not None and "loss" in metrics and not self._model.losses:
-            counted = steps * self._batch_size
-            metrics["loss"] *= counted / min(counted, self._rows)
-        return metrics
+        return metrics_over_ranks(self._model, logs, steps * self._batch_size)
 
 
 class Report:

@@ -173,6 +173,7 @@ class PreparedRank:
             epochs=max(1, self._epochs() - (start["epoch"] if start is not None else 0)),
             image_size=self.job.image_size,
             start=start,
+            replicas=self.replicas.count,
             preprocess=self.trial.preprocess if augments else None,
             **self.job.task.feed_options,
             **self.job.feed_options,

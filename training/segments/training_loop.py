@@ -67,8 +67,7 @@ class TrainingLoop:
         self._until = min(until or schedule.length, schedule.length)
         self.step = self._first = state.step if state is not None else 0
         self.last = checkpoint
-        feed = self._job.training_feed
-        self._metrics = TrainingMetrics(self._model, feed.rows if prepared.feeds else None, self._job.batch_size)
+        self._metrics = TrainingMetrics(self._model, self._job.batch_size)
         self._verdicts = Verdicts(self._job, state.progress if state is not None else Progress(), self._rank)
         self._agreement = Agreement(self._rank, self.step)
         self._report: Report | None = None

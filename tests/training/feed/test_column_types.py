@@ -67,7 +67,7 @@ def test_a_name_without_a_number_is_a_bad_row(tmp_path, name, told):
     feed = DeltaFeed(named(tmp_path, ["cat", name], cat=0), shuffle=False)
     with pytest.raises(BadRowError, match=told):
         list(feed.as_numpy(2))
-    (_, labels, weights) = next(feed.as_numpy(2, bad_rows="skip"))
+    (_, labels, weights) = next(feed.as_numpy(2, bad_rows="skip", replicas=2))
     assert (labels.tolist(), weights.tolist()) == ([0, 0], [1, 0])
 
 

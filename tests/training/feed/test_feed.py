@@ -66,14 +66,15 @@ def test_more_ranks_than_row_groups_and_than_rows(tmp_path):
 
 
 def test_every_rank_takes_the_same_steps_and_pads_with_rows_of_weight_zero(feed):
+    padded = 0
     for rank in range(4):
         dataset = feed.as_dataset(16, rank, 4)
         assert dataset.cardinality().numpy() == 6
         weights = [w.numpy() for _, _, w in dataset]
-        assert all(w.shape == (4,) for w in weights)
+        assert [len(w) for w in weights] == [4] * 5 + [3]
         assert all((w == 1).all() for w in weights[:-1])
-    last = [list(feed.as_dataset(16, rank, 4))[-1][2].numpy().sum() for rank in range(4)]
-    assert sum(last) == 91 - 5 * 16
+        padded += int((weights[-1] == 0).sum())
+    assert padded == 6 * 16 - 91 - 4
 
 
 def test_a_batch_that_the_ranks_do_not_divide_is_weighted_to_the_whole_batch(feed):
@@ -137,7 +138,7 @@ def test_an_order_does_not_depend_on_the_order_of_a_filters_values(uneven, colum
 def test_each_stored_form_gives_its_pixels(tmp_path, form):
     feed = DeltaFeed(write_layout(tmp_path / form, [5, 6], form=form))
     dataset = feed.as_dataset(4)
-    assert [tuple(spec.shape) for spec in dataset.element_spec] == [(4, HEIGHT, WIDTH, 3), (4,), (4,)]
+    assert [tuple(spec.shape) for spec in dataset.element_spec] == [(None, HEIGHT, WIDTH, 3), (None,), (None,)]
     assert [spec.dtype.name for spec in dataset.element_spec] == ["float32", "int32", "float32"]
     for images, labels, weights in dataset:
         wanted = np.array([colour_of(label) for label in labels.numpy()], dtype=np.float32)[:, None, None, :]

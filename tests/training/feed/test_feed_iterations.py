@@ -93,3 +93,36 @@ def test_fit_sees_another_order_in_each_epoch_and_validation_the_stored_one(feed
     model.fit(feed.as_dataset(BATCH), validation_data=stored.as_dataset(BATCH), epochs=3, verbose=0)
     assert seen[True] == flat(batches[: 3 * STEPS])
     assert seen[False] == 3 * flat(labels_of(stored.as_numpy(BATCH)))
+
+
+def small_model():
+    import keras
+
+    keras.utils.set_random_seed(1)
+    layers = [keras.layers.Rescaling(1 / 255), keras.layers.Flatten(), keras.layers.Dense(ROWS, "softmax")]
+    model = keras.Sequential(layers)
+    model.compile(keras.optimizers.SGD(0.1), "sparse_categorical_crossentropy", metrics=["accuracy"])
+    return model
+
+
+@pytest.mark.parametrize("batch_size", [BATCH, 2 * ROWS])
+def test_keras_measures_and_trains_on_a_dataset_of_one_process_as_on_its_rows(feed, batch_size):
+    ours, theirs = small_model(), small_model()
+    plain = [batch[:2] for batch in feed.as_numpy(batch_size, dtype="float32")]
+    images, labels = (np.concatenate(parts) for parts in zip(*plain, strict=True))
+    trained = ours.fit(feed.as_dataset(batch_size), validation_data=feed.as_dataset(batch_size), verbose=0).history
+    for batch in plain:
+        theirs.train_on_batch(*batch)
+    for weights, wanted in zip(ours.get_weights(), theirs.get_weights(), strict=True):
+        np.testing.assert_allclose(weights, wanted, rtol=1e-5, atol=1e-7)
+    wanted = theirs.evaluate(images, labels, verbose=0, return_dict=True)
+    assert ours.evaluate(feed.as_dataset(batch_size), verbose=0, return_dict=True) == pytest.approx(wanted, rel=1e-5)
+    assert {name: trained[f"val_{name}"][0] for name in wanted} == pytest.approx(wanted, rel=1e-5)
+
+
+@pytest.mark.parametrize(("size", "replicas", "rows"), [(1, 1, 11), (2, 1, 6), (1, 2, 12), (2, 2, 6)])
+def test_ranks_and_devices_get_equal_shares_of_the_last_batch(feed, size, replicas, rows):
+    last = [list(feed.as_dataset(BATCH, rank, size, replicas=replicas))[-1] for rank in range(size)]
+    assert [len(weights) for _, _, weights in last] == [rows] * size
+    assert sum(float(np.sum(weights)) for _, _, weights in last) == pytest.approx(rows * size)
+    assert sum(len(real(batch)) for batch in last) == ROWS % BATCH

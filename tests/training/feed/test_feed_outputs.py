@@ -41,7 +41,7 @@ def test_numpy_batches_are_those_of_the_dataset(tmp_path, form):
         assert len(arrays) == len(tensors) == 8
         for (images, labels, weights), (images_tf, labels_tf, weights_tf) in zip(arrays, tensors, strict=True):
             assert images.dtype == np.dtype(dtype)
-            assert images.shape == (4, HEIGHT, WIDTH, 3)
+            assert images.shape == (len(labels), HEIGHT, WIDTH, 3)
             np.testing.assert_array_equal(labels, labels_tf.numpy())
             np.testing.assert_array_equal(weights, weights_tf.numpy())
             np.testing.assert_array_equal(images, images_tf.numpy())
@@ -238,7 +238,7 @@ def test_boxes_of_an_image_that_does_not_tell_its_size_are_those_of_a_bad_row(tm
     with pytest.raises(BadRowError, match=r"row 1 .* has boxes and an image that does not tell its size"):
         list(feed.as_numpy(2, max_boxes=1))
     _, target, weights = next(feed.as_numpy(2, max_boxes=1, bad_rows="skip"))
-    assert (weights.tolist(), target["box_count"].tolist()) == ([1, 0], [1, 0])
+    assert (weights.tolist(), target["box_count"].tolist()) == ([1], [1])
 
 
 def everything(rows: int) -> pa.Table:
@@ -362,7 +362,7 @@ def test_a_bad_row_is_an_error_that_names_its_file_and_row(with_bad_rows):
         list(with_bad_rows.as_dataset(4))
 
 
-def test_bad_rows_are_skipped_by_weight_zero_and_counted(with_bad_rows):
+def test_bad_rows_are_skipped_and_counted(with_bad_rows):
     for source in (
         with_bad_rows.as_dataset(5, bad_rows="skip"),
         with_bad_rows.as_numpy(5, bad_rows="skip", decoder="pillow"),
@@ -373,14 +373,9 @@ def test_bad_rows_are_skipped_by_weight_zero_and_counted(with_bad_rows):
         batches = list(source)
         assert flat(map(real, batches)) == [0, 1, 3, 4, 7, 8, 10, 11]
         assert with_bad_rows.skipped.count == 4
-        assert sorted(int(message.split("row ")[1].split()[0]) for message in with_bad_rows.skipped.first) == [
-            2,
-            5,
-            6,
-            9,
-        ]
-        images, _, weights = batches[0]
-        assert not np.asarray(images)[np.asarray(weights) == 0].any()
+        skipped = [int(message.split("row ")[1].split()[0]) for message in with_bad_rows.skipped.first]
+        assert sorted(skipped) == [2, 5, 6, 9]
+        assert [len(weights) for _, _, weights in batches] == [4, 2, 2]
 
 
 def test_images_of_another_size_are_bad_rows_unless_they_are_resized(tmp_path):
@@ -492,11 +487,13 @@ def test_a_label_outside_its_range_is_a_bad_row(tmp_path, labels, one_hot, words
     feed = with_labels(tmp_path / "t", labels)
     with pytest.raises(BadRowError, match=words):
         list(feed.as_numpy(4, one_hot=one_hot))
-    images, target, weights = next(feed.as_numpy(4, one_hot=one_hot, bad_rows="skip"))
-    assert weights.tolist() == [1, 0, 1, 0]
+    images, target, weights = next(feed.as_numpy(4, one_hot=one_hot, bad_rows="skip", replicas=2))
+    assert weights[[0, 2]].all()
+    assert not weights[[1, 3]].any()
     assert not images[1].any()
     assert target.tolist() == (np.eye(4)[[3, 0, 1, 3]].tolist() if one_hot else [3, 0, 1, 3])
-    assert feed.skipped.count == 1
+    assert next(feed.as_numpy(4, bad_rows="skip", one_hot=one_hot))[2].tolist() == [1, 1]
+    assert feed.skipped.count == 2
 
 
 def test_the_ends_of_int32_are_labels(tmp_path):
@@ -511,7 +508,7 @@ def test_a_box_label_outside_int32_is_a_bad_row(tmp_path):
     feed = DeltaFeed(tmp_path / "t", shuffle=False)
     with pytest.raises(BadRowError, match=r"row 1 .* has box label 4294967297 in column 'annotations', outside"):
         list(feed.as_numpy(2, max_boxes=2))
-    _, target, weights = next(feed.as_numpy(2, max_boxes=2, bad_rows="skip"))
+    _, target, weights = next(feed.as_numpy(2, max_boxes=2, bad_rows="skip", replicas=2))
     assert weights.tolist() == [1, 0]
     assert target["box_labels"].tolist() == [[1, 0], [0, 0]]
     assert target["box_count"].tolist() == [1, 0]

@@ -90,8 +90,9 @@ def test_global_batches_are_the_same_at_any_number_of_ranks(layout, lanes, batch
     ranks = [RankBatches(order.rows, batch_size, rank, size) for rank in range(size)]
     assert len({batches.steps() for batches in ranks}) == 1
     for step in range(ranks[0].steps()):
-        parts = [batches.real_rows(step).tolist() for batches in ranks]
-        assert all(len(part) <= batches.local_rows for part, batches in zip(parts, ranks, strict=True))
+        shares = [batches.share(step) for batches in ranks]
+        parts = [share.real.tolist() for share in shares]
+        assert {share.rows for share in shares} == {max(map(len, parts))}
         whole = list(range(step * batch_size, min((step + 1) * batch_size, order.rows)))
         assert sorted(itertools.chain.from_iterable(parts)) == whole
 
@@ -107,28 +108,31 @@ def test_an_epoch_resumes_at_any_row_with_exactly_the_rows_that_are_left(layout,
         rest += list(lane_of(order, layout, 1, lane, position))
     assert sorted(rest) == sorted(whole[start:])
     ranks = [RankBatches(order.rows, batch_size, rank, size) for rank in range(size)]
-    seen = [row for b in ranks for step in range(b.steps(start)) for row in b.real_rows(step, start).tolist()]
+    seen = [row for b in ranks for step in range(b.steps(start)) for row in b.share(step, start).real.tolist()]
     assert sorted(seen) == list(range(start, order.rows))
 
 
-@given(st.integers(1, 2000), st.integers(1, 300), st.integers(1, 16))
-def test_losses_averaged_over_ranks_equal_one_process_on_the_whole_batch(rows, batch_size, size):
+@given(st.integers(1, 2000), st.integers(1, 300), st.integers(1, 16), st.integers(1, 3))
+def test_losses_averaged_over_ranks_equal_the_mean_over_the_rows_of_the_batch(rows, batch_size, size, replicas):
     losses = np.random.default_rng(0).random(rows)
-    ranks = [RankBatches(rows, batch_size, rank, size) for rank in range(size)]
+    ranks = [RankBatches(rows, batch_size, rank, size, replicas) for rank in range(size)]
     for step in {0, ranks[0].steps() - 1}:
-        per_rank = [b.row_weight * losses[b.real_rows(step)].sum() / b.local_rows for b in ranks]
-        whole = losses[step * batch_size : (step + 1) * batch_size].sum() / batch_size
+        shares = [batches.share(step) for batches in ranks]
+        per_rank = [share.weight * losses[share.real].sum() / share.rows for share in shares]
+        whole = losses[step * batch_size : (step + 1) * batch_size].mean()
         assert np.mean(per_rank) == pytest.approx(whole)
+        assert all(share.rows % replicas == 0 for share in shares)
 
 
 def test_weights_are_one_when_the_ranks_divide_the_batch():
-    assert RankBatches(100, 32, 1, 4).row_weight == 1.0
-    assert RankBatches(100, 10, 0, 4).row_weight == pytest.approx(4 * 3 / 10)
+    assert RankBatches(100, 32, 1, 4).share(0).weight == 1.0
+    assert RankBatches(100, 10, 0, 4).share(0).weight == pytest.approx(4 * 3 / 10)
+    assert RankBatches(4, 32, 1, 4).share(0)[1:] == (1, 1.0)
 
 
 def test_a_rank_that_divides_the_lanes_reads_its_own_lanes_only():
     batches = RankBatches(1000, 30, rank=3, size=4)
-    lanes = {g % 16 for step in range(batches.steps()) for g in batches.real_rows(step).tolist()}
+    lanes = {g % 16 for step in range(batches.steps()) for g in batches.share(step).real.tolist()}
     assert lanes == {3, 7, 11, 15}
 
 

@@ -182,7 +182,7 @@ class FeedReader:
         """Tells of each batch of an epoch, over and over, whether it is given: the last one may be no whole one."""
         steps = self.batches.steps()
         is_whole = self.batches.rows % self.batches.batch_size == 0
-        has_rows = len(self.batches.real_rows(steps - 1)) > 0
+        has_rows = len(self.batches.share(steps - 1).real) > 0
         last = has_rows and (is_whole or not self._output.drop_last)
         return itertools.cycle([*itertools.repeat(True, steps - 1), last])
 
@@ -282,6 +282,6 @@ def _require_rows(feed: DeltaFeed, batches: RankBatches, output: ReaderOutput) -
         )
     if output.drop_last and batches.batch_size > feed.rows:
         raise InvalidArgumentError(
-            f"drop_last=True: batch_size={batches.local_rows} on {batches.size} shards is more than the {feed.rows} "
+            f"drop_last=True: batch_size={batches.most_rows} on {batches.size} shards is more than the {feed.rows} "
             f"rows of {feed.location}@{feed.version}, so that no batch is left; give a smaller batch_size"
         )

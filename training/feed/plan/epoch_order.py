@@ -264,51 +264,73 @@ def lanes_of_rank(lanes: int, rank: int, size: int) -> list[int]:
     return [lane for lane in range(lanes) if lane % shared == rank % shared]
 
 
+class RankShare(NamedTuple):
+    """This rank's part of one global batch.
+
+    Attributes:
+        real: int64 [<= rows], the global rows g of this rank, ascending.
+        rows: Rows of the batch that this rank gets, the same on all ranks; those after `real` are padding.
+        weight: Weight of a real row.
+    """
+
+    real: IntArray
+    rows: int
+    weight: float
+
+
 @dataclass(frozen=True)
 class RankBatches:
     """The batches of one rank, in an epoch that starts at a global row.
 
+    Of a global batch of n rows every rank gets ceil(n / size) rows, so that all ranks have equal shapes. A rank's loss
+    is sum(weight * loss) / rows. Averaged over the ranks this is sum(loss) / n, the loss of one process on the whole
+    batch, when a real row weighs size * rows / n (1 if size divides n) and padding weighs 0.
+
     Attributes:
         rows: Rows of the whole epoch.
-        batch_size: Rows of a global batch.
+        batch_size: Rows of a global batch; the last one of an epoch may have fewer.
         rank: This rank.
         size: Number of ranks.
+        replicas: Devices of this process that share its rows equally: they are a multiple of this.
     """
 
     rows: int
     batch_size: int
     rank: int = 0
     size: int = 1
+    replicas: int = 1
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
             raise InvalidArgumentError(f"batch_size={self.batch_size}: the global batch needs at least one row")
         if self.size < 1:
             raise InvalidArgumentError(f"size={self.size}: a job has at least one rank")
+        if self.replicas < 1:
+            raise InvalidArgumentError(f"replicas={self.replicas}: a process has at least one device")
         if not 0 <= self.rank < self.size:
             raise InvalidArgumentError(f"rank={self.rank}: ranks of a job of size {self.size} are 0 to {self.size - 1}")
 
     @property
-    def local_rows(self) -> int:
-        """Rows of every batch of this rank, padding included: ceil(batch_size / size), the same on all ranks."""
-        return -(-self.batch_size // self.size)
+    def most_rows(self) -> int:
+        """Rows of a whole batch of this rank, padding included."""
+        return self._rows_of(self.batch_size)
 
     @property
-    def row_weight(self) -> float:
-        """Weight of a real row.
-
-        A rank's loss is sum(weight * loss) / local_rows. Averaged over the ranks this is sum(loss) / batch_size, the
-        loss of one process on the whole batch, when the weight is size * local_rows / batch_size: 1 if size divides
-        batch_size.
-        """
-        return self.size * self.local_rows / self.batch_size
+    def is_whole(self) -> bool:
+        """Whether this rank alone gets all rows of a batch, so that there is no padding."""
+        return self.size * self.replicas == 1
 
     def steps(self, start_row: int = 0) -> int:
         """Counts the batches from a global row to the end of the epoch; the same on every rank."""
         return max(0, -(-(self.rows - start_row) // self.batch_size))
 
-    def real_rows(self, step: int, start_row: int = 0) -> IntArray:
-        """Lists the global rows g of this rank in a batch, ascending: int64 [<= local_rows]; the rest is padding."""
+    def share(self, step: int, start_row: int = 0) -> RankShare:
+        """Gives this rank's part of a batch."""
         first = start_row + step * self.batch_size
         last = min(first + self.batch_size, self.rows)
-        return np.arange(first + (self.rank - first) % self.size, last, self.size, dtype=np.int64)
+        real = np.arange(first + (self.rank - first) % self.size, last, self.size, dtype=np.int64)
+        rows = self._rows_of(last - first)
+        return RankShare(real, rows, self.size * rows / (last - first))
+
+    def _rows_of(self, count: int) -> int:
+        return self.replicas * -(-count // (self.size * self.replicas))
