@@ -24,6 +24,9 @@ BATCH_ID = "batch_id"
 # folders, where it is in the path.
 ANNOTATION_HASH = "annotation_hash"
 
+# What the next ingest needs to know of a source; a training does not.
+INGEST_COLUMNS = frozenset({CONTENT_HASH, SOURCE_LENGTH, SOURCE_MODIFIED, BATCH_ID, ANNOTATION_HASH})
+
 FORMATS = ("jpeg", "png", "raw_rgb")
 
 PARTITION_COLUMNS = (SPLIT,)

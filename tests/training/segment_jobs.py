@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 RUN = RunReference("sqlite:////nowhere/mlflow.db", "0", "r1", "driver")
 # What the promise of bit-equal results names.
 EXACT = {"TF_DETERMINISTIC_OPS": "1", "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
-# 90 rows in batches of 16 are 6 steps an epoch; the last batch is padded.
+# 90 rows in batches of 16 are 6 steps an epoch; the last batch is shorter.
 STEPS, EPOCHS = 6, 4
 
 NOISY = """

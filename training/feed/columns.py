@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from ...errors import BadRowError, InvalidArgumentError
+from ...etl.model.schema import INGEST_COLUMNS, LABEL, LABEL_NAME
+from .plan.feed_plan import FeedPlan
 from .rank_batches import RowBatch
+from .reading.delta_types import arrow_type, type_name
 from .tf_pipeline import Pass, dataset_of
 
 if TYPE_CHECKING:
@@ -32,17 +37,47 @@ _NUMBERS = {
     "timestamp_ntz": "datetime64[us]",
 }
 _TEXTS = ("string", "binary")
+# The class of an image that has none, in an image table.
+_NO_CLASS = {LABEL: -1, LABEL_NAME: ""}
 
 Columns = dict[str, npt.NDArray[Any]]
 
 
-def columns_of(feed: DeltaFeed, columns: Sequence[str] | None) -> list[str]:
-    """Checks the columns that were asked for; None is all.
+def default_columns(feed: DeltaFeed, fits: Callable[[str], bool]) -> list[str]:
+    """Lists the columns that a feed gives where none are named, in the order of the table.
+
+    They are all columns that fit, without those that an image table has for its next ingest. Warns of those that do
+    not fit.
+
+    Args:
+        feed: The feed.
+        fits: Whether a column has a form that the caller can give.
+
+    Raises:
+        InvalidArgumentError: If no column fits.
+    """
+    known = feed.plan.schema
+    wanted = [name for name in known if name not in INGEST_COLUMNS] if is_image_table(known) else list(known)
+    fitting = [name for name in wanted if fits(name)]
+    left_out = ", ".join(name for name in wanted if name not in fitting)
+    if not fitting:
+        raise InvalidArgumentError(f"{feed.location}: no column has a tensor form there: {left_out}")
+    if left_out:
+        warnings.warn(
+            f"{feed.location}: columns without a tensor form are left out: {left_out}; name the columns to read with "
+            "columns=[...], or decode images with lakelens.decode_images(height, width)",
+            stacklevel=2,
+        )
+    return fitting
+
+
+def columns_of(feed: DeltaFeed, columns: Sequence[str] | None, fits: Callable[[str], bool]) -> list[str]:
+    """Checks the columns that were asked for; None is `default_columns`.
 
     Raises:
         InvalidArgumentError: If the table lacks one.
     """
-    wanted = list(feed.plan.schema) if columns is None else list(columns)
+    wanted = default_columns(feed, fits) if columns is None else list(columns)
     unknown = [name for name in wanted if name not in feed.plan.schema]
     if unknown or not wanted:
         missing = f"column {unknown[0]!r} is not in" if unknown else "no column is asked for of"
@@ -76,11 +111,21 @@ def column_dataset(feed: DeltaFeed, passed: Pass, wanted: Sequence[str], fill: M
     return dataset_of(passed, signature, batches)
 
 
+def is_image_table(schema: Mapping[str, str]) -> bool:
+    """Returns whether a table has all columns that lakelens' ingest needs."""
+    return INGEST_COLUMNS.issubset(schema)
+
+
+def has_tensors(declared: str) -> bool:
+    """Returns whether a column of a Delta type has a tensor form."""
+    return declared in _TEXTS or declared in _NUMBERS or declared.startswith("decimal")
+
+
 def _tensor_type(feed: DeltaFeed, name: str) -> str:
     declared = feed.plan.schema[name]
     if declared in _TEXTS or declared.startswith("decimal"):
         return "string"
-    if declared not in _NUMBERS:
+    if not has_tensors(declared):
         raise InvalidArgumentError(
             f"column {name!r} of {feed.location} is {declared}, which has no tensor form; leave it out of columns, or "
             "take it from as_column_numpy"
@@ -96,8 +141,59 @@ def _as_tensor_input(array: npt.NDArray[Any]) -> Any:
     return array
 
 
+def filling_of(plan: FeedPlan, fill: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Checks what stands for null, by column, and adds what stands for the class of an image without one.
+
+    Returns:
+        Values as Python holds them in a column of that type: times without a zone, in UTC.
+
+    Raises:
+        InvalidArgumentError: If a column is unknown, or a value is not of its column's type.
+    """
+    found: dict[str, Any] = dict(_NO_CLASS) if is_image_table(plan.schema) else {}
+    for name, value in (fill or {}).items():
+        if name not in plan.schema:
+            raise InvalidArgumentError(f"fill: {plan.location} has no column {name!r}; it has {', '.join(plan.schema)}")
+        declared = plan.schema[name]
+        try:
+            found[name] = _fitting(value, declared)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise InvalidArgumentError(
+                f"fill: {name}={value!r} does not fit the column's type {type_name(declared)}: {error}; give a value "
+                "of that type"
+            ) from error
+    return found
+
+
+def _fitting(value: Any, declared: str) -> Any:
+    """Gives a value as a column of a Delta type holds it."""
+    if isinstance(value, np.generic) and value.dtype.kind != "M":
+        value = value.item()
+    if _NUMBERS.get(declared, "").startswith("datetime64"):
+        if isinstance(value, datetime) and value.tzinfo is not None:
+            value = value.astimezone(timezone.utc).replace(tzinfo=None)
+        if isinstance(value, (str, bool)):
+            raise TypeError(f"a time is a date, a datetime or a number, not {type(value).__name__}")
+        return np.array([value]).astype(_NUMBERS[declared])[0]
+    if declared.startswith("decimal") and isinstance(value, str):
+        return value  # as decimals come out of a dataset
+    if isinstance(value, bool) != (declared == "boolean"):
+        raise TypeError(f"it is {type(value).__name__}")
+    if declared in ("string", "binary") and not isinstance(value, str if declared == "string" else bytes):
+        raise TypeError(f"it is {type(value).__name__}")
+    pa.array([value], arrow_type(declared))
+    return value
+
+
 def column_array(feed: DeltaFeed, batch: RowBatch, name: str, fill: Mapping[str, Any]) -> npt.NDArray[Any]:
-    """Gives one column of a batch; a batch without a row of this rank is zeros."""
+    """Gives one column of a batch; a batch without a row of this rank is zeros.
+
+    Args:
+        feed: The feed.
+        batch: The rows.
+        name: The column.
+        fill: What `filling_of` gave.
+    """
     declared = feed.plan.schema[name]
     rows = len(batch.weights)
     values: list[Any]
@@ -105,7 +201,7 @@ def column_array(feed: DeltaFeed, batch: RowBatch, name: str, fill: Mapping[str,
         values = [None if view is None else view.tobytes() for view in batch.bytes_of(name)]
     else:
         values = batch.values_of(name)
-    if None in values:
+    if None in values and has_tensors(declared):
         values = [_filled(feed, batch, i, name, fill) if value is None else value for i, value in enumerate(values)]
     if declared in _NUMBERS:
         kind = np.dtype(_NUMBERS[declared])
@@ -113,31 +209,20 @@ def column_array(feed: DeltaFeed, batch: RowBatch, name: str, fill: Mapping[str,
             return np.zeros(rows, dtype=kind)
         if declared == "timestamp":
             values = [value.replace(tzinfo=None) if isinstance(value, datetime) else value for value in values]
-        try:
-            return np.array(values, dtype=kind)
-        except (TypeError, ValueError, OverflowError) as error:
-            if name not in fill:
-                raise
-            raise InvalidArgumentError(
-                f"fill: {name}={fill[name]!r} does not fit the column's type {declared}: {error}; give a value of that "
-                "type"
-            ) from error
+        return np.array(values, dtype=kind)
     array = np.empty(rows, dtype=object)
     array[:] = values or [b"" if declared == "binary" else ""] * rows
     return array
 
 
 def _filled(feed: DeltaFeed, batch: RowBatch, row: int, name: str, fill: Mapping[str, Any]) -> Any:
-    """Finds what stands for a null: what the user said, NaN among floats."""
+    """Finds what stands for a null: what the user gave, NaN among floats."""
     if name in fill:
-        value = fill[name]
-        if isinstance(value, datetime) and value.tzinfo is not None:
-            return value.astimezone(timezone.utc).replace(tzinfo=None)
-        return value
+        return fill[name]
     if feed.plan.schema[name] in ("float", "double"):
         return float("nan")
     file, stored_row = batch.origins()[row].tolist()
     raise BadRowError(
-        f"{feed.describe_row(file, stored_row)} is null in column {name!r}; say what stands for it: "
+        f"{feed.describe_row(file, stored_row)} is null in column {name!r}; give what stands for it: "
         f"fill={{{name!r}: ...}}"
     )

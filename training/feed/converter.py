@@ -183,10 +183,11 @@ class DeltaConverter:
             MissingDependencyError: If PyTorch is not installed.
             NotSupportedError: If an argument of Petastorm's reader is given that has another place here.
         """
-        from .adapters.fields import require_torch_types
+        from .adapters.fields import require_torch_types, torch_columns
 
+        wanted = self._columns if schema_fields is None else schema_fields
         reader = self._ordered(seed, shuffle_row_groups).petastorm_reader(
-            self._columns if schema_fields is None else schema_fields,
+            torch_columns(self.feed, transform_spec) if wanted is None else wanted,
             num_epochs,
             cur_shard,
             shard_count,
@@ -226,7 +227,8 @@ def make_delta_converter(
         version: A number, "latest" or None, a time, or a pin's name.
         split: Value of the column `split` to keep.
         filters: For columns by name, the value, or a list of the values, whose rows are kept.
-        columns: Names of the columns; None is all that have a tensor form.
+        columns: Names of the columns; None is all that have a tensor form, as in `DeltaFeed.as_column_dataset`; for
+            PyTorch those of numbers, of vectors, and what a transform gives.
         seed: Seed of the order of rows.
         storage_options: Access to an object store, under delta-rs' names.
 

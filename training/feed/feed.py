@@ -283,8 +283,8 @@ class DeltaFeed:
 
                 image_size: Height and width that images are resized to; by default they have the size of the first one.
                 start: Where every iteration begins: what `position` returned.
-                replicas: Devices of this process that share each batch, as in tf.distribute: each rank gets a multiple of
-                    this number of rows, filled up in the same way.
+                replicas: Devices of this process that share each batch, as in tf.distribute: each rank gets a multiple
+                    of this number of rows, filled up in the same way.
                 preprocess: Called with (images, labels) of a batch inside the pipeline; returns both.
                 dtype: `float32` or `uint8`.
                 one_hot: Whether labels come as float32 [rows, classes]; the number of classes, if the table does not
@@ -354,19 +354,22 @@ class DeltaFeed:
             epochs: Epochs that one iteration goes through.
             **options: `start`, `replicas`, `reader_threads`, `read_timeout_s` and `prefetch` as in `as_dataset`, and
 
-                columns: Names of the columns; None is all.
-                fill: What stands for null, by column. Floats are NaN without it; in any other column a null is an
-                    error.
+                columns: Names of the columns. None is all that have a tensor form, without those that lakelens keeps in
+                    an image table for its next ingest (`content_hash`, `source_length`, `source_modified`,
+                    `batch_id`, `annotation_hash`).
+                fill: What stands for null, by column, of the column's type. Without it floats are NaN, and the class of
+                    an image that has none is -1 and "" in an image table; any other null is an error.
 
         Raises:
             InvalidArgumentError: If an argument is outside its range, or a column has no tensor form.
         """
         require("DeltaFeed.as_column_dataset", "tensorflow")
-        from .columns import column_dataset, columns_of
+        from .columns import column_dataset, columns_of, filling_of, has_tensors
 
         output = _output(ColumnOutput, options)
         passed = self._pass(batch_size, rank, size, epochs, output)
-        return column_dataset(self, passed, columns_of(self, output.columns), output.fill or {})
+        wanted = columns_of(self, output.columns, lambda name: has_tensors(self.plan.schema[name]))
+        return column_dataset(self, passed, wanted, filling_of(self.plan, output.fill))
 
     def as_column_numpy(
         self,
@@ -378,14 +381,17 @@ class DeltaFeed:
     ) -> Iterator[tuple[dict[str, Any], Any]]:
         """Gives what `as_column_dataset` gives as an iterator of NumPy arrays; nested columns come as Python values.
 
+        A null in a nested column is None.
+
         Raises:
             InvalidArgumentError: If an argument is outside its range.
         """
-        from .columns import columns_of, numpy_columns
+        from .columns import columns_of, filling_of, numpy_columns
 
         output = _output(ColumnOutput, options)
         passed = self._pass(batch_size, rank, size, epochs, output)
-        return numpy_columns(self, passed, columns_of(self, output.columns), output.fill or {})
+        wanted = columns_of(self, output.columns, lambda name: True)
+        return numpy_columns(self, passed, wanted, filling_of(self.plan, output.fill))
 
     def petastorm_reader(
         self,
@@ -403,8 +409,7 @@ class DeltaFeed:
         Columns come as they are stored; use the reader in `with`, which ends its threads.
 
         Args:
-            columns: Names of the columns, regular expressions or fields of a Unischema; None is all columns that have a
-                tensor form.
+            columns: Names of the columns, regular expressions or fields of a Unischema; None as in `as_column_dataset`.
             num_epochs: Epochs until the data ends; None never ends.
             cur_shard: This process's shard; with `shard_count`, or neither for all rows.
             shard_count: Number of shards.
@@ -414,8 +419,7 @@ class DeltaFeed:
                 batch_size: Rows of an item; by default as many as make 16 MiB, at most 1,024. The last item of an epoch
                     may have fewer.
                 drop_last: Whether that one is left out, so that every shard gives the same number of whole items.
-                fill: What stands for null, by column. Floats are NaN without it; in any other column a null is an
-                    error.
+                fill: What stands for null, as in `as_column_dataset`.
                 workers_count: Threads that transform and decode; by default one per core, divided by the ranks of this
                     machine.
                 reader_threads: Threads that read row groups (4).

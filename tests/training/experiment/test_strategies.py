@@ -18,7 +18,7 @@ from lakelens.training.configuration.experiment import ExperimentConfig
 from lakelens.training.experiment.strategies import Strategy, chosen
 from lakelens.training.experiment.train import train
 
-BATCH, STEPS, EPOCHS = 16, 6, 2  # of 90 rows; the last batch is padded
+ROWS, BATCH, EPOCHS = 90, 16, 2  # the last batch is shorter
 
 COUNTING = """
     import threading
@@ -136,7 +136,7 @@ def test_two_slots_give_the_loss_curve_of_one(trained, strategy, ranks):
 @pytest.mark.horovod
 @pytest.mark.parametrize(("strategy", "slots"), [("single", 1), ("mirrored", 2), ("horovod_local", 2)])
 def test_no_batch_is_drawn_that_is_not_trained_on(trained, strategy, slots):
-    assert trained(strategy, slots).drawn == EPOCHS * STEPS * BATCH
+    assert trained(strategy, slots).drawn == EPOCHS * ROWS
 
 
 @pytest.mark.horovod
@@ -144,7 +144,7 @@ def test_no_batch_is_drawn_that_is_not_trained_on(trained, strategy, slots):
 def test_two_tasks_of_a_barrier_stage_give_the_loss_curve_of_one_process(spark, trained):
     alone, cluster = trained("single", 1), trained("horovod_cluster", 2, spark=spark)
     assert cluster.ranks == 2
-    assert cluster.drawn == EPOCHS * STEPS * BATCH
+    assert cluster.drawn == EPOCHS * ROWS
     assert_same_curve(alone, cluster)
 
 

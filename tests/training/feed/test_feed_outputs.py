@@ -8,7 +8,7 @@ import subprocess
 import sys
 import zlib
 from dataclasses import replace
-from datetime import date, datetime, timedelta, timezone
+from datetime import date, datetime, timezone
 from decimal import Decimal
 from pathlib import Path
 
@@ -299,30 +299,6 @@ def test_times_of_a_file_with_a_zone_of_its_own_come_in_utc(tmp_path):
     assert columns["at"][0] == np.datetime64("2024-07-01T12:00")
 
 
-@pytest.mark.parametrize(
-    "fill",
-    [
-        0,
-        np.datetime64(0, "us"),
-        datetime(1970, 1, 1),
-        datetime(1970, 1, 1, 2, tzinfo=timezone(timedelta(hours=2))),
-        date(1970, 1, 1),
-    ],
-)
-def test_what_stands_for_a_missing_time_may_be_a_number_or_a_time(tmp_path, fill):
-    append(tmp_path / "t", image_rows(range(1)).append_column("at", pa.array([None], pa.timestamp("us", "UTC"))))
-    columns, _ = next(DeltaFeed(tmp_path / "t").as_column_numpy(1, columns=["at"], fill={"at": fill}))
-    assert columns["at"].tolist() == [datetime(1970, 1, 1)]
-
-
-def test_what_stands_for_null_is_refused_if_it_does_not_fit_the_column(tmp_path):
-    rows = image_rows(range(1)).append_column("at", pa.array([None], pa.timestamp("us", "UTC")))
-    append(tmp_path / "t", rows.append_column("count", pa.array([None], pa.int32())))
-    for name in ("at", "count"):
-        with pytest.raises(InvalidArgumentError, match=f"fill: {name}='soon' does not fit the column's type"):
-            list(DeltaFeed(tmp_path / "t").as_column_numpy(1, columns=[name], fill={name: "soon"}))
-
-
 def test_columns_have_the_rows_of_the_dataset(feed):
     for rank in range(3):
         ours = [c["label"][w > 0].tolist() for c, w in feed.as_column_numpy(10, rank, 3, columns=["label"])]
@@ -335,7 +311,7 @@ def test_columns_that_cannot_be_are_refused(tmp_path):
     with pytest.raises(BadRowError, match=r"null in column 'name'.*fill="):
         list(feed.as_column_numpy(3, columns=["name"]))
     with pytest.raises(InvalidArgumentError, match=r"column 'scores' .* no tensor form"):
-        feed.as_column_dataset(3)
+        feed.as_column_dataset(3, columns=["scores"])
     with pytest.raises(InvalidArgumentError, match="column 'nothing' is not in"):
         feed.as_column_numpy(3, columns=["nothing"])
 

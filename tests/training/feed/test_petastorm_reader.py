@@ -145,7 +145,6 @@ def test_columns_come_as_they_are_stored_and_nested_ones_are_left_out_with_a_war
     assert item.share[0] == 0.5
     assert np.isnan(item.share[1])
     assert item.flag.tolist() == [True, False]
-    assert item.letter.dtype.kind == "U"
     assert item.letter.tolist() == ["a", "bcd"]
     assert item.data.tolist() == [b"\x00\x01", b""]
     assert item.amount.tolist() == ["1.50", "2.25"]

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-import warnings
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ....errors import InvalidArgumentError
 from ....options import closest
+from ..columns import default_columns
 from .petastorm_parts import NGram, Unischema, UnischemaField, transform_schema
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def chosen_columns(feed: DeltaFeed, columns: Sequence[Any] | None) -> list[str]:
 
     Args:
         feed: The feed.
-        columns: As Petastorm's `schema_fields`; None is all columns that have a tensor form, and warns of the others.
+        columns: As Petastorm's `schema_fields`; None is `default_columns` of those that have a tensor form.
 
     Returns:
         Names in the order of the table.
@@ -59,15 +60,7 @@ def chosen_columns(feed: DeltaFeed, columns: Sequence[Any] | None) -> list[str]:
     """
     known = feed.plan.schema
     if columns is None:
-        flat = [name for name in known if _field(name, known[name]).numpy_dtype is not _NESTED]
-        if len(flat) < len(known):
-            left_out = ", ".join(name for name in known if name not in flat)
-            warnings.warn(
-                f"{feed.location}: columns without a tensor form are left out: {left_out}; name the columns to read "
-                "with columns=[...]",
-                stacklevel=2,
-            )
-        return flat
+        return default_columns(feed, lambda name: _field(name, known[name]).numpy_dtype is not _NESTED)
     if isinstance(columns, NGram):
         raise InvalidArgumentError(
             "columns=NGram(...): rows come in shuffled order, so that there are no windows of neighbouring rows; give "
@@ -127,6 +120,20 @@ def schema_of(feed: DeltaFeed, columns: Sequence[str], transform: Any) -> tuple[
     return stored, given
 
 
+def torch_columns(feed: DeltaFeed, transform: Any) -> list[str]:
+    """Lists the columns of a feed that PyTorch has tensors for as a transform leaves them; warns of the others.
+
+    Raises:
+        InvalidArgumentError: If there are none.
+    """
+    edited = {field[0] for field in transform.edit_fields} if transform is not None else set()
+
+    def has_tensors(name: str) -> bool:
+        return name in edited or _field(name, feed.plan.schema[name]).numpy_dtype not in (*_NOT_IN_TORCH, _NESTED)
+
+    return default_columns(feed, has_tensors)
+
+
 def require_torch_types(schema: Any) -> None:
     """Checks that PyTorch has tensors for all fields.
 
@@ -140,6 +147,16 @@ def require_torch_types(schema: Any) -> None:
             "columns=[...], or make numbers of them with a transform_spec, such as lakelens.decode_images(height, "
             "width) of images"
         )
+
+
+def as_vectors(rows: Sequence[Any], kind: Any) -> npt.NDArray[Any]:
+    """Makes one array of rows of equal shape; text and bytes as objects, which keep trailing zeros.
+
+    Args:
+        rows: What each row holds.
+        kind: NumPy type of the elements, as a Unischema names it.
+    """
+    return np.asarray(rows, dtype=np.object_ if kind in (np.str_, np.bytes_) else kind)
 
 
 def _matches(pattern: str, name: str) -> bool:

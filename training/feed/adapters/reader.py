@@ -7,7 +7,7 @@ import os
 import threading
 import warnings
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -16,14 +16,14 @@ import numpy as np
 
 from ....errors import FeedError, InvalidArgumentError, NotSupportedError
 from ..buffers import BatchBuffers
-from ..columns import Columns, column_array
+from ..columns import Columns, column_array, filling_of
 from ..image_rows import image_columns_of, images_of
 from ..plan.epoch_order import RankBatches
 from ..plan.position import Start
 from ..plan_builder import require_images
 from ..rank_batches import RowBatch
 from ..tf_pipeline import Pass, remembered
-from .fields import chosen_columns, schema_of
+from .fields import as_vectors, chosen_columns, schema_of
 from .transforms import ImageDecoding, apply_transform
 
 if TYPE_CHECKING:
@@ -71,6 +71,7 @@ class FeedReader:
             require_images(f"{feed.location}@{feed.version}", feed.plan.schema, self._decoding.image_column)
             read = list(dict.fromkeys([*read, *image_columns_of(feed, self._decoding.image_column)]))
         self._read = read
+        self._fill = filling_of(feed.plan, output.fill)
         rows = output.batch_size or self._rows_of_an_item()
         self.batches = RankBatches(feed.rows, rows * shards, shard, shards)
         self._item_rows = rows
@@ -190,13 +191,10 @@ class FeedReader:
         """Makes the columns of some rows; padding is left out."""
         count = padded.real
         batch = RowBatch(padded.groups[:count], padded.rows[:count], padded.weights[:count], count)
-        fill = self._output.fill or {}
         decoding = self._decoding
         decoded = decoding.image_column if decoding is not None else None
         columns = {
-            name: self._column(batch, name, field, fill)
-            for name, field in self._stored.fields.items()
-            if name != decoded
+            name: self._column(batch, name, field) for name, field in self._stored.fields.items() if name != decoded
         }
         if decoding is not None:
             pixels = self._buffers.take()[:count]
@@ -211,24 +209,25 @@ class FeedReader:
             columns = apply_transform(self._transform, columns, self.schema)
         return columns
 
-    def _column(self, batch: RowBatch, name: str, field: Any, fill: Mapping[str, Any]) -> Any:
-        array = column_array(self._feed, batch, name, fill)
-        if field.numpy_dtype is np.str_ and not field.shape:
-            return array.astype(np.str_)
+    def _column(self, batch: RowBatch, name: str, field: Any) -> Any:
+        array = column_array(self._feed, batch, name, self._fill)
+        if field.numpy_dtype is np.str_ and not field.shape and array.dtype == object:
+            # Objects, not NumPy's text, which cuts trailing zeros and makes each row as wide as the longest.
+            array[:] = [str(value) for value in array]
         if not field.shape:
             return array
+        if any(value is None or None in value for value in array):
+            raise InvalidArgumentError(
+                f"column {name!r} of {self._feed.location} holds nulls, or arrays with a null; leave the column out, or "
+                "replace them in the table"
+            )
         lengths = {len(value) for value in array}
         if len(lengths) > 1:
             raise InvalidArgumentError(
                 f"column {name!r} of {self._feed.location} holds arrays of lengths {min(lengths)} to {max(lengths)}; a "
                 "tensor has one length: leave the column out, or pad it in the table"
             )
-        try:
-            return np.array(array.tolist(), dtype=field.numpy_dtype)
-        except (TypeError, ValueError) as error:
-            raise InvalidArgumentError(
-                f"column {name!r} of {self._feed.location} holds arrays with a null ({error}); leave the column out"
-            ) from error
+        return as_vectors(array.tolist(), field.numpy_dtype)
 
     def _row_bytes(self) -> int:
         """Bytes of a row, on average: as it is stored, and its arrays of known shape."""

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from ....errors import BadRowError, ImageError, InvalidArgumentError
 from ....etl.images.stored_image import CHANNELS, PixelDecoder, StoredImage
 from ....etl.model import schema
-from .fields import nearest
+from .fields import as_vectors, nearest
 from .petastorm_parts import TransformSpec
 
 if TYPE_CHECKING:
@@ -124,10 +124,10 @@ def _array(name: str, values: pd.Series[Any], field: Any) -> npt.NDArray[Any]:
         array: npt.NDArray[Any] = values.to_numpy()
         if array.dtype.kind in "biuf":
             array = array.astype(field.numpy_dtype, copy=False)
-        return array.astype(np.str_) if field.numpy_dtype is np.str_ else array
+        return array
     if values.empty:
         return np.empty((0, *(side or 0 for side in field.shape)), dtype=field.numpy_dtype)
-    found = [np.asarray(value) for value in values]
+    found = [as_vectors(value, field.numpy_dtype) for value in values]
     for value in found:
         fits = len(value.shape) == len(field.shape) and all(
             expected in (None, side) for expected, side in zip(field.shape, value.shape, strict=True)
@@ -137,5 +137,4 @@ def _array(name: str, values: pd.Series[Any], field: Any) -> npt.NDArray[Any]:
                 f"column {name!r}: a row has shape {list(value.shape)}, expected is {list(field.shape)}, the same for "
                 "all rows; make them equal in the transform_spec"
             )
-    stacked: npt.NDArray[Any] = np.stack(found).astype(field.numpy_dtype, copy=False)
-    return stacked
+    return as_vectors(found, field.numpy_dtype)

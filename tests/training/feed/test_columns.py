@@ -1,0 +1,141 @@
+"""Columns as they come out of a feed: the defaults on tables that lakelens writes, and what stands for null."""
+
+from __future__ import annotations
+
+import json
+from datetime import date, datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+from feed_tables import append, encoded, image_rows
+
+from lakelens import DeltaFeed, ImageTable, decode_images, make_delta_converter
+from lakelens.errors import InvalidArgumentError, MissingDependencyError
+from lakelens.training.feed.adapters.fields import torch_columns
+
+SHOWN = ["path", "image", "format", "height", "width", "label", "label_name", "split"]
+
+
+def class_folders(source: Path) -> str:
+    for number in range(6):
+        file = source / ("cat" if number % 2 else "dog") / f"{number}.jpg"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(encoded(number))
+    return "class_folders"
+
+
+def coco(source: Path) -> str:
+    """Six images, the last of which has no boxes and so no class."""
+    source.mkdir()
+    for number in range(6):
+        (source / f"{number}.jpg").write_bytes(encoded(number))
+    boxes = [{"id": n, "image_id": n, "category_id": 1 + n % 2, "bbox": [1, 1, 4, 5]} for n in range(5)]
+    described = {
+        "images": [{"id": n, "file_name": f"{n}.jpg", "height": 12, "width": 16} for n in range(6)],
+        "categories": [{"id": 1, "name": "cat"}, {"id": 2, "name": "dog"}],
+        "annotations": boxes,
+    }
+    (source / "_annotations.coco.json").write_text(json.dumps(described), encoding="utf-8")
+    return "coco"
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("write", [class_folders, coco])
+def test_default_columns_of_an_image_table_come_in_every_form(spark, tmp_path, write):
+    layout = write(tmp_path / "source")
+    table = ImageTable(spark, tmp_path / "t")
+    assert table.ingest(tmp_path / "source", layout, splits={"train": 1.0}).stored == 6
+    feed, converter = DeltaFeed(table.location), make_delta_converter(table, version=0)
+    (columns, _) = next(feed.as_column_numpy(6, 0, 1))
+    assert list(columns) == [*SHOWN[:-1], "annotations", "split"]
+    with pytest.warns(UserWarning, match="without a tensor form are left out: annotations"):
+        (tensors, _) = next(iter(feed.as_column_dataset(6, 0, 1)))
+    assert sorted(tensors) == sorted(SHOWN)
+    with pytest.warns(UserWarning, match="left out: annotations"), feed.petastorm_reader() as reader:
+        item = next(reader)
+    assert list(item._fields) == SHOWN
+    assert sorted(item.path) == sorted(columns["path"])
+    with pytest.warns(UserWarning, match="left out"), converter.make_tf_dataset(num_epochs=1) as dataset:
+        (batch,) = list(dataset)
+    assert sorted(batch.label.numpy()) == sorted(columns["label"]) == sorted(item.label)
+    with pytest.warns(UserWarning, match="left out: path, image, format, label_name, annotations, split; .*decode_"):
+        assert torch_columns(feed, None) == ["height", "width", "label"]
+    with pytest.warns(UserWarning, match="left out"):
+        assert torch_columns(feed, decode_images(8, 8)) == ["image", "height", "width", "label"]
+    with pytest.warns(UserWarning, match="left out"), pytest.raises(MissingDependencyError, match="torch"):
+        converter.make_torch_dataloader()
+
+
+@pytest.mark.unit
+def test_arrays_of_text_and_bytes_keep_their_zeros_and_their_nulls_are_refused(tmp_path):
+    rows = {
+        "letters": pa.array([["a\0", "b"], ["", "\0"]]),
+        "data": pa.array([[b"\x01\0"], [b"\0\0"]], pa.list_(pa.binary())),
+        "text": pa.array(["a\0\0", "b"]),
+        "flags": pa.array([[True], [None]]),
+        "names": pa.array([["a"], [None]]),
+        "missing": pa.array([[1.5], None]),
+    }
+    write_deltalake(str(tmp_path), pa.table(rows))
+    feed = DeltaFeed(tmp_path, image_column=None, label_column=None, shuffle=False)
+    with feed.petastorm_reader(["letters", "data", "text"]) as reader:
+        item = next(reader)
+    for name in item._fields:
+        assert getattr(item, name).tolist() == rows[name].to_pylist()
+    for name in ("flags", "names", "missing"):
+        with feed.petastorm_reader([name]) as reader, pytest.raises(InvalidArgumentError, match=f"{name!r} of .* null"):
+            next(reader)
+
+
+@pytest.mark.unit
+def test_one_long_text_costs_its_own_length_only(tmp_path):
+    write_deltalake(str(tmp_path), pa.table({"text": ["a"] * 999 + ["b" * 500_000]}))
+    feed = DeltaFeed(tmp_path, image_column=None, label_column=None, shuffle=False)
+    with feed.petastorm_reader() as reader:
+        text = next(reader).text
+    assert text.nbytes < 100_000
+    assert len(text[999]) == 500_000
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    "fill",
+    [
+        0,
+        np.datetime64(0, "us"),
+        datetime(1970, 1, 1),
+        datetime(1970, 1, 1, 2, tzinfo=timezone(timedelta(hours=2))),
+        date(1970, 1, 1),
+    ],
+)
+def test_what_stands_for_a_missing_time_may_be_a_number_or_a_time(tmp_path, fill):
+    append(tmp_path / "t", image_rows(range(1)).append_column("at", pa.array([None], pa.timestamp("us", "UTC"))))
+    columns, _ = next(DeltaFeed(tmp_path / "t").as_column_numpy(1, columns=["at"], fill={"at": fill}))
+    assert columns["at"].tolist() == [datetime(1970, 1, 1)]
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("fill", "words"),
+    [
+        ({"label": "soon"}, "label='soon' does not fit the column's type integer"),
+        ({"label": True}, "label=True does not fit the column's type integer"),
+        ({"label": 2**40}, "does not fit the column's type integer"),
+        ({"path": 3}, "path=3 does not fit the column's type string"),
+        ({"image": "no bytes"}, "does not fit the column's type binary"),
+        ({"at": "soon"}, "at='soon' does not fit the column's type timestamp"),
+        ({"lable": 3}, "no column 'lable'"),
+    ],
+)
+def test_what_stands_for_null_is_refused_before_anything_is_read_if_it_does_not_fit(
+    tmp_path, fill: dict[str, Any], words
+):
+    append(tmp_path / "t", image_rows(range(1)).append_column("at", pa.array([None], pa.timestamp("us", "UTC"))))
+    feed = DeltaFeed(tmp_path / "t")
+    for give in (feed.as_column_numpy, lambda _, **options: feed.petastorm_reader(**options)):
+        with pytest.raises(InvalidArgumentError, match=words):
+            give(1, fill=fill)
