@@ -59,6 +59,27 @@ def check_names(call: str, given: Iterable[str], known: Iterable[str]) -> None:
             raise UnknownOptionError(f"{call} has no option {name!r}; {suggestion(name, names)}")
 
 
+def whole_number(name: str, value: object, least: int | None = None) -> int:
+    """Checks a whole number, NumPy's included.
+
+    Args:
+        name: What it is called in the message.
+        value: What was given.
+        least: The smallest that is allowed; None is no limit.
+
+    Raises:
+        InvalidArgumentError: If it is not a whole number, or too small.
+    """
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = None
+    if number is None or (least is not None and number < least):
+        limit = "" if least is None else f" of at least {least}"
+        raise InvalidArgumentError(f"{name}={value!r}: it must be a whole number{limit}")
+    return number
+
+
 def named_options(function: Callable[_Parameters, _Value]) -> Callable[_Parameters, _Value]:
     """Makes a function or a method name the nearest keyword where Python would raise a bare TypeError.
 

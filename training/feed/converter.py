@@ -8,6 +8,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
+
 from ...errors import InvalidArgumentError, MissingDependencyError, NotSupportedError
 from ...extras import require
 from ...options import named_options
@@ -285,11 +287,50 @@ def _tf_dataset(
 ) -> Iterator[tf.data.Dataset]:
     from petastorm.tf_utils import make_petastorm_dataset
 
+    passes = _Passes(reader)
     with reader:
-        dataset = make_petastorm_dataset(reader)
-        if shuffling_queue_capacity:
-            dataset = dataset.unbatch().shuffle(shuffling_queue_capacity).batch(batch_size, drop_remainder=drop_last)
-        yield dataset.prefetch(prefetch)
+        dataset = make_petastorm_dataset(passes)
+        if not shuffling_queue_capacity:
+            yield dataset.prefetch(prefetch).map(passes.take)
+            return
+        rows = dataset.map(passes.take).unbatch().shuffle(shuffling_queue_capacity)
+        yield rows.batch(batch_size, drop_remainder=drop_last).prefetch(prefetch)
+
+
+class _Passes:
+    """A reader each iteration of which begins with the first epoch that none before it was taken through to its end.
+
+    An item counts as taken when it leaves the pipeline, not when it is read ahead.
+
+    Args:
+        reader: The reader.
+    """
+
+    ngram = None
+    batched_output = True
+    last_row_consumed = False  # Petastorm need not reset it
+
+    def __init__(self, reader: FeedReader) -> None:
+        self.schema = reader.schema
+        self._reader = reader
+        self._taken = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        epochs = self._taken // self._reader.items_per_epoch
+        self._taken = epochs * self._reader.items_per_epoch
+        self._reader.begin(epochs)
+        yield from self._reader
+
+    def take(self, item: Any) -> Any:
+        """Notes in the pipeline that an item is taken; gives the item."""
+        import tensorflow as tf
+
+        with tf.control_dependencies([tf.numpy_function(self._took, [], tf.int64)]):
+            return tf.nest.map_structure(tf.identity, item)
+
+    def _took(self) -> np.int64:
+        self._taken += 1
+        return np.int64(self._taken)
 
 
 @contextmanager

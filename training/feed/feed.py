@@ -446,7 +446,7 @@ class DeltaFeed:
             InvalidArgumentError: If the table is asked for it and does not know it.
         """
         if not isinstance(one_hot, bool):
-            return one_hot
+            return int(one_hot)
         if not one_hot:
             return None
         if self.class_names is None:
@@ -471,8 +471,7 @@ class DeltaFeed:
             raise InvalidArgumentError(f"rank={rank}, size={size}: give both or neither")
         rank, size = running_rank_and_size() if rank is None or size is None else (rank, size)
         batches = RankBatches(self.rows, batch_size, rank, size, reading.replicas)
-        if epochs is not None and epochs < 1:
-            raise InvalidArgumentError(f"epochs={epochs}: it must be at least 1, or None")
+        epochs = None if epochs is None else whole_number("epochs", epochs, 1)
         return Pass(batches, start_of(self.plan, reading.start), epochs, reading)
 
     def _say(self, batches: RankBatches, images_bytes: int) -> None:

@@ -23,6 +23,7 @@ from ...errors import (
     UnsupportedTableFeatureError,
 )
 from ...etl.log.snapshot import DataFiles, PartitionColumn, Snapshot, identify, open_snapshot
+from ...options import whole_number
 from ...stores.data_files import by_folder, names_in
 from ...stores.parquet import open_parquet_file
 from ...stores.watched import STALL_TIMEOUT_S, watched, watched_each
@@ -74,8 +75,7 @@ def make_plan(
         DataFileError: If one that has to be read is damaged.
         FeedStalledError: If the store does not answer.
     """
-    if memory_bytes < 1:
-        raise InvalidArgumentError(f"memory_bytes={memory_bytes}: give the bytes of row groups that a process may hold")
+    memory_bytes = whole_number("memory_bytes", memory_bytes, 1)
     if not snapshot.files.rows.any():
         raise EmptyFeedError(f"{snapshot.location}@{snapshot.version} holds no rows; there is nothing to feed")
     files, row_filters = _filter_files(snapshot, filters)
@@ -273,6 +273,11 @@ def _values_of(wanted: Any) -> tuple[Any, ...]:
 def _typed(snapshot: Snapshot, name: str, values: tuple[Any, ...]) -> tuple[Any, ...]:
     """Checks that the values of a filter are of their column's type."""
     declared = snapshot.schema[name]
+    if declared.startswith("{") and any(value is not None for value in values):
+        raise InvalidArgumentError(
+            f"filters: {name}={list(values)!r}: column {name!r} is {type_name(declared)}, which is compared with null "
+            "(None) only"
+        )
     try:
         return tuple(pa.array(values, arrow_type(declared)).to_pylist())
     except (pa.ArrowException, TypeError) as error:

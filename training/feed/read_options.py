@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
+import numpy as np
+
 from ...errors import InvalidArgumentError
+from ...options import whole_number
 
 Preprocess = Callable[..., Any]
 
@@ -71,10 +74,10 @@ class Reading:
 
     def __post_init__(self) -> None:
         for name, least in (("reader_threads", 1), ("prefetch", 0)):
-            if getattr(self, name) < least:
-                raise InvalidArgumentError(f"{name}={getattr(self, name)}: it must be at least {least}")
-        if self.read_timeout_s <= 0:
-            raise InvalidArgumentError(f"read_timeout_s={self.read_timeout_s}: give the seconds that a read may take")
+            whole_number(name, getattr(self, name), least)
+        timeout_s = self.read_timeout_s
+        if not isinstance(timeout_s, (int, float, np.number)) or timeout_s <= 0:
+            raise InvalidArgumentError(f"read_timeout_s={timeout_s!r}: give the seconds that a read may take")
 
 
 @dataclass(frozen=True)
@@ -102,13 +105,10 @@ class ImageOutput(Reading):
             if getattr(self, name) not in known:
                 raise InvalidArgumentError(f"{name}={getattr(self, name)!r}: it is one of {', '.join(known)}")
         for name in ("max_boxes", "decode_threads"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise InvalidArgumentError(f"{name}={value}: it must be at least 1")
-        if not isinstance(self.one_hot, bool) and self.one_hot < 1:
-            raise InvalidArgumentError(
-                f"one_hot={self.one_hot}: give the number of classes, or True if the table knows it"
-            )
+            if getattr(self, name) is not None:
+                whole_number(name, getattr(self, name), 1)
+        if not isinstance(self.one_hot, bool):
+            whole_number("one_hot", self.one_hot, 1)
         if self.image_size is not None:
             image_size_of(self.image_size)
 
@@ -144,8 +144,8 @@ class ReaderOutput(Reading):
             ("num_epochs", self.epochs),
             *((n, getattr(self, n)) for n in ("batch_size", "workers_count")),
         ):
-            if value is not None and (not isinstance(value, int) or value < 1):
-                raise InvalidArgumentError(f"{name}={value!r}: it must be a whole number of at least 1, or None")
+            if value is not None:
+                whole_number(name, value, 1)
         if self.drop_last and self.batch_size is None:
             raise InvalidArgumentError("drop_last=True drops batches that are not whole: give batch_size too")
 
@@ -161,10 +161,13 @@ def image_size_of(image_size: int | Sequence[int]) -> tuple[int, int]:
     Raises:
         InvalidArgumentError: If it is neither.
     """
-    sides = (image_size, image_size) if isinstance(image_size, int) else tuple(image_size)
-    if len(sides) != 2 or any(not isinstance(side, int) or side < 1 for side in sides):
-        raise InvalidArgumentError(f"image_size={image_size!r}: give a number of pixels or (height, width), each >= 1")
-    return sides
+    try:
+        height, width = image_size if isinstance(image_size, Iterable) else (image_size, image_size)
+        return whole_number("height", height, 1), whole_number("width", width, 1)
+    except (InvalidArgumentError, TypeError, ValueError) as error:
+        raise InvalidArgumentError(
+            f"image_size={image_size!r}: give a number of pixels or (height, width), each >= 1"
+        ) from error
 
 
 def cores_of_process() -> int:

@@ -82,6 +82,18 @@ def test_without_a_number_of_epochs_the_data_never_ends(converter):
     assert epochs == [list(range(ROWS))] * 4
 
 
+def test_a_look_at_the_first_batch_takes_no_row_from_the_next_pass(converter):
+    expected = [flat(labels(converter, num_epochs=2))[first : first + ROWS] for first in (0, ROWS)]
+    with converter.make_tf_dataset(num_epochs=1) as dataset:
+        for batch in dataset.take(1):
+            assert batch.label.numpy().tolist() == expected[0][:32]
+        for epoch in expected:
+            assert flat([batch.label.numpy().tolist() for batch in dataset]) == epoch
+    with converter.make_tf_dataset(prefetch=8, num_epochs=None) as dataset:  # more than an epoch ahead
+        for _ in range(2):
+            assert flat([batch.label.numpy().tolist() for batch in dataset.take(3)]) == expected.pop(0)
+
+
 @pytest.mark.parametrize("capacity", [None, 20])
 def test_dropping_the_last_batch_gives_all_shards_equal_steps(converter, capacity):
     steps = converter.steps_per_epoch(10, 3)

@@ -161,6 +161,21 @@ def test_images_are_resized_on_request(feed):
     assert np.abs(images.numpy() - wanted).max() <= 4
 
 
+def test_numbers_may_be_those_of_numpy(uneven):
+    feed = DeltaFeed(uneven, seed=np.int64(3), memory_bytes=np.int64(1 << 20))
+    images, labels, _ = next(feed.as_numpy(np.int32(4), np.int64(0), np.int64(1), image_size=np.int64(8)))
+    assert images.shape == (4, 8, 8, 3)
+    assert labels.tolist() == real(next(feed.as_numpy(4, image_size=np.array([8, 8]))))
+
+
+def test_nested_columns_are_compared_with_null_only(tmp_path):
+    boxes = [[{"label": 1, "xmin": 0.0}], None, []]
+    append(tmp_path / "t", image_rows(range(3)).append_column("annotations", pa.array(boxes)))
+    assert labels_of(DeltaFeed(tmp_path / "t", filters={"annotations": None}).as_numpy(4)) == [[1]]
+    with pytest.raises(InvalidArgumentError, match=r"'annotations' is array<struct<.*compared with null \(None\) only"):
+        DeltaFeed(tmp_path / "t", filters={"annotations": [[]]})
+
+
 def test_preprocess_runs_inside_the_pipeline(feed):
     dataset = feed.as_dataset(4, preprocess=lambda images, labels: (images / 255.0, labels + 1000))
     images, labels, _ = next(iter(dataset))
@@ -297,6 +312,8 @@ def test_threads_end_with_the_dataset_after_a_break_an_error_and_the_end(feed):
         ({"label_column": "class"}, NotAnImageTableError, "no column 'class'"),
         ({"label_column": "path"}, NotAnImageTableError, "'path' is string"),
         ({"lanes": 0}, InvalidArgumentError, "lanes=0"),
+        ({"seed": None}, InvalidArgumentError, "seed=None: it must be a whole number"),
+        ({"memory_bytes": 1e9}, InvalidArgumentError, "memory_bytes=1000000000.0: it must be a whole number"),
     ],
 )
 def test_a_feed_that_cannot_be_is_refused_where_it_is_built(uneven, arguments, error, words):
@@ -308,6 +325,9 @@ def test_a_feed_that_cannot_be_is_refused_where_it_is_built(uneven, arguments, e
     ("arguments", "words"),
     [
         ({"batch_size": 0}, "batch_size=0"),
+        ({"batch_size": "4"}, "batch_size='4': it must be a whole number of at least 1"),
+        ({"batch_size": 4, "image_size": 8.0}, "image_size=8.0"),
+        ({"batch_size": 4, "image_size": (8, True)}, r"image_size=\(8, True\)"),
         ({"batch_size": 4, "rank": 4, "size": 4}, "rank=4"),
         ({"batch_size": 4, "rank": 1}, "rank=1, size=None: give both"),
         ({"batch_size": 4, "epochs": 0}, "epochs=0"),

@@ -123,19 +123,28 @@ class FeedReader:
     next = __next__
 
     def reset(self) -> None:
-        """Goes on with the epochs that follow, once the data has ended.
+        """Continues with the epochs that follow, once the data has ended.
 
         Raises:
             NotSupportedError: If it has not.
         """
+        if not self.last_row_consumed or self.num_epochs is None:
+            raise NotSupportedError(
+                "reset: the data has not ended; a reader is reset after its last row, make a new one instead"
+            )
+        self.begin(self._epoch + self.num_epochs)
+
+    def begin(self, epoch: int) -> None:
+        """Starts again with an epoch, wherever the reader is."""
         with self._lock:
-            if not self.last_row_consumed or self.num_epochs is None:
-                raise NotSupportedError(
-                    "reset: the data has not ended; a reader is reset after its last row, make a new one instead"
-                )
-            self._epoch += self.num_epochs
-            self._items = None
+            self._close_items()
+            self._epoch = epoch
             self.last_row_consumed = False
+
+    @property
+    def items_per_epoch(self) -> int:
+        """Items that an epoch gives."""
+        return self.batches.steps() - (not self._gives_last)
 
     def stop(self) -> None:
         """Ends the reading; `join` waits for it."""
@@ -145,9 +154,12 @@ class FeedReader:
         """Waits until an item that is being made is done, and ends the threads."""
         self.stopped = True
         with self._lock:
-            if self._items is not None:
-                self._items.close()  # type: ignore[attr-defined]
-                self._items = None
+            self._close_items()
+
+    def _close_items(self) -> None:
+        if self._items is not None:
+            self._items.close()  # type: ignore[attr-defined]
+            self._items = None
 
     def __enter__(self) -> FeedReader:
         return self
@@ -180,12 +192,15 @@ class FeedReader:
                 self._ahead.clear()
 
     def _wanted(self) -> Iterator[bool]:
-        """Tells of each batch of an epoch, over and over, whether it is given: the last one may be no whole one."""
-        steps = self.batches.steps()
+        """Gives for each batch of an epoch, over and over, whether it becomes an item."""
+        return itertools.cycle([*itertools.repeat(True, self.batches.steps() - 1), self._gives_last])
+
+    @property
+    def _gives_last(self) -> bool:
+        """Whether an epoch's last batch becomes an item: it may have no row of this shard, or be dropped."""
         is_whole = self.batches.rows % self.batches.batch_size == 0
-        has_rows = len(self.batches.share(steps - 1).real) > 0
-        last = has_rows and (is_whole or not self._output.drop_last)
-        return itertools.cycle([*itertools.repeat(True, steps - 1), last])
+        has_rows = len(self.batches.share(self.batches.steps() - 1).real) > 0
+        return has_rows and (is_whole or not self._output.drop_last)
 
     def _item(self, padded: RowBatch) -> Columns:
         """Makes the columns of some rows; padding is left out."""
@@ -218,8 +233,8 @@ class FeedReader:
             return array
         if any(value is None or None in value for value in array):
             raise InvalidArgumentError(
-                f"column {name!r} of {self._feed.location} holds nulls, or arrays with a null; leave the column out, or "
-                "replace them in the table"
+                f"column {name!r} of {self._feed.location} holds nulls, or arrays with a null; leave the column out, "
+                "or replace them in the table"
             )
         lengths = {len(value) for value in array}
         if len(lengths) > 1:

@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ....errors import InvalidArgumentError
+from ....options import whole_number
 
 IntArray = npt.NDArray[np.int64]
 
@@ -127,8 +128,8 @@ class GlobalOrder:
     rows: int = field(init=False)
 
     def __post_init__(self) -> None:
-        if self.lanes < 1:
-            raise InvalidArgumentError(f"lanes={self.lanes}: a feed needs at least one lane")
+        object.__setattr__(self, "lanes", whole_number("lanes", self.lanes, 1))
+        object.__setattr__(self, "seed", whole_number("seed", self.seed))
         if not self.shuffle and self.lanes != 1:
             raise InvalidArgumentError(f"lanes={self.lanes}: the stored order (shuffle=False) is one lane")
         object.__setattr__(self, "rows", int(self.rows_per_file.sum()))
@@ -301,13 +302,9 @@ class RankBatches:
     replicas: int = 1
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise InvalidArgumentError(f"batch_size={self.batch_size}: the global batch needs at least one row")
-        if self.size < 1:
-            raise InvalidArgumentError(f"size={self.size}: a job has at least one rank")
-        if self.replicas < 1:
-            raise InvalidArgumentError(f"replicas={self.replicas}: a process has at least one device")
-        if not 0 <= self.rank < self.size:
+        for name, least in (("batch_size", 1), ("rank", 0), ("size", 1), ("replicas", 1)):
+            object.__setattr__(self, name, whole_number(name, getattr(self, name), least))
+        if self.rank >= self.size:
             raise InvalidArgumentError(f"rank={self.rank}: ranks of a job of size {self.size} are 0 to {self.size - 1}")
 
     @property

@@ -90,8 +90,10 @@ def kept_rows(plan: FeedPlan, file: int, parquet: pq.ParquetFile, row_group: int
 
 def _matches(column: Any, row_filter: RowFilter, declared: str) -> npt.NDArray[np.bool_]:
     values = [value for value in row_filter.values if value is not None]
-    found = pc.is_in(column.cast(arrow_type(declared)), value_set=pa.array(values, arrow_type(declared)))
-    mask = _numpy(found)
+    mask = np.zeros(len(column), dtype=bool)
+    if values:
+        kind = arrow_type(declared)
+        mask = _numpy(pc.is_in(column.cast(kind), value_set=pa.array(values, kind)))
     if None in row_filter.values:
         nulls = pc.is_null(column)
         mask = mask | _numpy(nulls)
