@@ -28,20 +28,6 @@ def suggestion(name: object, known: Iterable[str]) -> str:
     return f"did you mean {near!r}?" if near else f"known are {', '.join(names)}"
 
 
-def whole_number(name: str, value: object) -> int:
-    """Returns a whole number, NumPy's too, as Python's own.
-
-    Raises:
-        InvalidArgumentError: If it is something else.
-    """
-    try:
-        if not isinstance(value, bool):
-            return operator.index(value)  # type: ignore[arg-type]  # anything else raises TypeError
-    except TypeError:
-        pass
-    raise InvalidArgumentError(f"{name}={value!r}: give a whole number")
-
-
 def check_names(call: str, given: Iterable[str], known: Iterable[str]) -> None:
     """Checks keywords by name.
 
@@ -60,7 +46,7 @@ def check_names(call: str, given: Iterable[str], known: Iterable[str]) -> None:
 
 
 def whole_number(name: str, value: object, least: int | None = None) -> int:
-    """Checks a whole number, NumPy's included.
+    """Returns a whole number, NumPy's too, as Python's own.
 
     Args:
         name: What it is called in the message.
@@ -76,7 +62,7 @@ def whole_number(name: str, value: object, least: int | None = None) -> int:
         number = None
     if number is None or (least is not None and number < least):
         limit = "" if least is None else f" of at least {least}"
-        raise InvalidArgumentError(f"{name}={value!r}: it must be a whole number{limit}")
+        raise InvalidArgumentError(f"{name}={value!r}: give a whole number{limit}")
     return number
 
 

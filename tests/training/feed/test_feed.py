@@ -312,8 +312,8 @@ def test_threads_end_with_the_dataset_after_a_break_an_error_and_the_end(feed):
         ({"label_column": "class"}, NotAnImageTableError, "no column 'class'"),
         ({"label_column": "path"}, NotAnImageTableError, "'path' is string"),
         ({"lanes": 0}, InvalidArgumentError, "lanes=0"),
-        ({"seed": None}, InvalidArgumentError, "seed=None: it must be a whole number"),
-        ({"memory_bytes": 1e9}, InvalidArgumentError, "memory_bytes=1000000000.0: it must be a whole number"),
+        ({"seed": None}, InvalidArgumentError, "seed=None: give a whole number"),
+        ({"memory_bytes": 1e9}, InvalidArgumentError, "memory_bytes=1000000000.0: give a whole number"),
     ],
 )
 def test_a_feed_that_cannot_be_is_refused_where_it_is_built(uneven, arguments, error, words):
@@ -325,7 +325,7 @@ def test_a_feed_that_cannot_be_is_refused_where_it_is_built(uneven, arguments, e
     ("arguments", "words"),
     [
         ({"batch_size": 0}, "batch_size=0"),
-        ({"batch_size": "4"}, "batch_size='4': it must be a whole number of at least 1"),
+        ({"batch_size": "4"}, "batch_size='4': give a whole number of at least 1"),
         ({"batch_size": 4, "image_size": 8.0}, "image_size=8.0"),
         ({"batch_size": 4, "image_size": (8, True)}, r"image_size=\(8, True\)"),
         ({"batch_size": 4, "rank": 4, "size": 4}, "rank=4"),
