@@ -34,7 +34,8 @@ MODELS = [
     "matplotlib>=3.8",  # draws a run's learning curves and confusion matrix
     "mlflow>=3.11",  # below: CVE-2026-4137
 ]
-KERAS = [*FEED, *MODELS]
+PAGES = "jinja2>=3.1"  # the HTML pages of reports: escapes every text; MLflow brings it too
+KERAS = [*FEED, *MODELS, PAGES]
 # What Databricks' ML runtimes lack or have too old; docs/install.md lists what the base package replaces there.
 # Without Petastorm, which would bring a second PySpark.
 DATABRICKS = [JPEG, *MODELS]
@@ -48,7 +49,7 @@ AZURE = ["adlfs>=2024.4"]  # the same in Azure
 HEIF = ["pillow-heif>=1.0"]  # HEIC, as phones write it; the wheel is GPLv2 (x265), so nothing else brings it
 NOTEBOOK = ["ipywidgets>=8.1"]  # progress bars as widgets; the ML runtimes have it
 TORCH = [*FEED, "torch>=2.2,<2.13"]  # from 2.13 on it asks for a setuptools without what Petastorm imports
-PLOTS = ["scikit-learn>=1.3", "matplotlib>=3.8"]  # reports of searches, profiles, evaluations, the demo's digits
+PLOTS = ["scikit-learn>=1.3", "matplotlib>=3.8", PAGES]  # reports of searches, profiles, evaluations, the demo's digits
 DEVELOPMENT = [
     *S3,
     *NOTEBOOK,
@@ -116,7 +117,11 @@ setup(
     packages=list(packages()),
     package_dir=packages(),
     cmdclass={"build_py": FreshBuild},
-    package_data={"lakelens": ["py.typed"], "lakelens.jobs.databricks": ["*.yml", "*.sh", "resources/*.yml"]},
+    package_data={
+        "lakelens": ["py.typed", "templates/*.html"],
+        "lakelens.etl.profile": ["*.html"],
+        "lakelens.jobs.databricks": ["*.yml", "*.sh", "resources/*.yml"],
+    },
     install_requires=[
         "cloudpickle>=3.0",
         "deltalake>=1.6,<2",  # never its pyarrow extra: that one wants a newer pyarrow

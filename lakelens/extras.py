@@ -14,6 +14,7 @@ _BROUGHT_BY = {
     "adlfs": ("adlfs", "azure"),
     "delta": ("delta-spark", "spark"),
     "gcsfs": ("gcsfs", "gcs"),
+    "jinja2": ("Jinja2", "search"),
     "keras": ("Keras", "training"),
     "matplotlib": ("matplotlib", "search"),
     "mlflow": ("MLflow", "training"),

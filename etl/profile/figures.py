@@ -1,112 +1,310 @@
-"""What the plots of a profile are put together from: figures, histograms, ticks, legends. Needs matplotlib."""
+"""The figures of a profile. Needs matplotlib, which is imported only when a figure is drawn."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...errors import MissingDependencyError
-from .data import Histogram
-from .names import LABEL_LENGTH, NEEDS_MATPLOTLIB, readable, readable_names
+import numpy as np
+from PIL import Image
+
+from ...figures import (
+    FIGURE_CHARACTERS,
+    INK,
+    SINGLE,
+    SPLIT_COLOURS,
+    colours_of,
+    draw_bars,
+    draw_histogram,
+    draw_legend,
+    draw_steps,
+    few_ticks,
+    name_axes,
+    name_ticks,
+    new_figure,
+    texts_of,
+    to_png,
+)
+from .data import TableProfile
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Colour-blind safe (Okabe and Ito, 2008, then Tol's muted), in the order of the splits: enough for ten folds.
-SPLIT_COLOURS = (
-    *("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00"),
-    *("#332288", "#999933", "#882255", "#44AA99", "#999999"),
-)
-INK, SINGLE = "#333333", "#4b6a88"
-_DPI = 144
-_WIDTH = 9.0
-# Letters of a tick's size, side by side, in a whole figure.
-LETTERS_OF_ALL = 95
+# As many classes as a bar chart names readably; more are drawn as a curve, with the largest and smallest named.
+_MOST_BARS, _ENDS_NAMED = 40, 15
+# As many classes as have their names under their shares.
+_MOST_NAMED_SHARES = 12
+# Classes of a comparison: those that differ most.
+_MOST_CHANGES = 20
+_COMMON_SIZES = 12
+_MOST_BOXES_SHOWN = 30
+# The sheet of samples, in pixels.
+_CELL, _CAPTION, _GAP, _SHEET_COLUMNS, _SHEET_ROWS = 110, 18, 8, 11, 20
 
 
-def new_figure(height: float, columns: int = 1, ratios: Sequence[float] | None = None) -> tuple[Figure, Any]:
-    """Makes a figure of so many inches with axes side by side.
+def draw_plots(profile: TableProfile) -> dict[str, bytes]:
+    """Draws what a profile has data for.
+
+    Returns:
+        PNG files by name without suffix, in the order in which a page shows them.
 
     Raises:
         MissingDependencyError: If matplotlib is not installed.
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingDependencyError(NEEDS_MATPLOTLIB) from error
-    figure = Figure(figsize=(_WIDTH, height), dpi=_DPI, layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots(1, columns, squeeze=False, gridspec_kw={"width_ratios": ratios} if ratios else None)[0]
-    for axis in axes:
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.spines[["left", "bottom"]].set_color("#999999")
-        axis.tick_params(colors=INK, labelsize=9, length=3)
-    return figure, axes
+    figures = {name: draw(profile) for name, draw in PLOTS.items()}
+    return {name: to_png(figure) for name, figure in figures.items() if figure is not None}
 
 
-def png_of(figure: Figure) -> bytes:
-    """Renders a figure."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
-    return buffer.getvalue()
+def _draw_comparison(profile: TableProfile) -> Figure | None:
+    found = profile.comparison
+    classes = None if found is None else found.classes[found.classes["before"] != found.classes["after"]]
+    if found is None or classes is None or classes.empty:
+        return None
+    most = (classes["after"] - classes["before"]).abs().nlargest(_MOST_CHANGES).index
+    classes = classes.loc[most, ["before", "after"]]
+    classes = classes.loc[classes.max(axis=1).sort_values(ascending=False, kind="stable").index]
+    figure, (axis,) = new_figure(max(1.7, 0.36 * len(classes) + 1.1))
+    versions = [f"version {found.version}", f"version {profile.version}"]
+    draw_bars(axis, classes.set_axis(versions, axis=1), ("#b9c4ce", SPLIT_COLOURS[0]), stacked=False)
+    name_axes(axis, "images", "", "classes whose number of images differs, by version")
+    draw_legend(figure, axis)
+    return figure
 
 
-def draw_histogram(axis: Axes, histogram: Histogram | None, colour: str) -> None:
-    """Draws counts between edges; hides the axes where there are none."""
-    if histogram is None:
-        axis.set_visible(False)
-        return
-    axis.stairs(histogram.counts, histogram.edges, fill=True, color=colour, linewidth=0)
-    axis.set_xlim(histogram.edges[0], histogram.edges[-1])
+def _draw_classes(profile: TableProfile) -> Figure | None:
+    counts = _by_size(profile.counts)
+    if not counts.to_numpy().any():
+        return None
+    colours = list(colours_of(profile.splits).values())
+    if len(counts) <= _MOST_BARS:
+        figure, (axis,) = new_figure(max(1.6, 0.26 * len(counts) + 1.1))
+        draw_bars(axis, counts, colours)
+        name_axes(axis, profile.unit, "")
+        draw_legend(figure, axis)
+        return figure
+    figure, (curve, top, bottom) = new_figure(4.7, 3, (2.2, 1, 1))
+    draw_steps(curve, counts, colours)
+    curve.yaxis.set_major_formatter("{x:,.0f}")
+    middle = float(counts.sum(axis=1).median())
+    curve.axhline(middle, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
+    note = f"median {middle:,.0f}", (len(counts), middle), (-4, 3)
+    curve.annotate(*note, textcoords="offset points", ha="right", fontsize=8)
+    name_axes(curve, f"{len(counts)} classes, by size", profile.unit, f"{profile.unit} of each class")
+    for axis, ends, title in (
+        (top, counts.head(_ENDS_NAMED), "largest"),
+        (bottom, counts.tail(_ENDS_NAMED), "smallest"),
+    ):
+        draw_bars(axis, ends, colours, ticks=2)
+        name_axes(axis, "", "", f"the {_ENDS_NAMED} {title}")
+    draw_legend(figure, curve)
+    return figure
+
+
+def _draw_splits(profile: TableProfile) -> Figure | None:
+    counts = profile.counts[profile.counts.sum(axis=1) > 0]
+    if counts.empty or len(profile.splits) < 2:
+        return None
+    shares = counts.div(counts.sum(axis=1), axis=0).sort_values(profile.splits[0], kind="stable")
+    colours = list(colours_of(profile.splits).values())
+    figure, (whole, each) = new_figure(3.4, 2, (max(1, 0.3 * len(profile.splits)), 2.4))
+    places = range(len(profile.splits))
+    whole.bar(places, profile.rows_by_split, color=colours, width=0.7)
+    for place, count in enumerate(profile.rows_by_split):
+        label = f"{count:,}\n{count / max(profile.rows, 1):.1%}"
+        whole.annotate(label, (place, count), (0, 2), textcoords="offset points", ha="center", fontsize=8)
+    name_ticks(whole, places, texts_of(profile.splits), 32)
+    whole.yaxis.set_major_formatter("{x:,.0f}")
+    whole.margins(y=0.2)
+    name_axes(whole, "", "images", "all images")
+    draw_steps(each, shares, colours)
+    each.set_ylim(0, 1)
+    each.yaxis.set_major_formatter(_percent)
+    below = ""
+    if len(shares) <= _MOST_NAMED_SHARES:
+        name_ticks(each, np.arange(len(shares)) + 0.5, texts_of(list(shares.index), 14), 70)
+        for edge in range(1, len(shares)):
+            each.axvline(edge, color="white", linewidth=2)
+    else:
+        each.xaxis.set_major_locator(few_ticks(8))
+        below = f"{len(shares)} classes, by share of {texts_of(profile.splits)[0]}"
+    name_axes(each, below, "", f"share of each split in the {profile.unit} of each class")
+    return figure
+
+
+def _draw_sizes(profile: TableProfile) -> Figure | None:
+    images = profile.images
+    sizes = images[["width", "height"]].dropna().astype(int).value_counts()
+    kilobytes = {
+        "bytes per stored image": images["stored_bytes"].dropna() / 1000
+        if "stored_bytes" in images
+        else images.iloc[:0, 0],
+        "bytes of the source files": images["source_bytes"].dropna() / 1000,
+    }
+    shown = [(title, values) for title, values in kilobytes.items() if len(values)]
+    if len(sizes) < 2 and not shown:
+        return None
+    shown = shown[:1] if len(sizes) > 1 else shown
+    figure, axes = new_figure(3.2, len(shown) + (len(sizes) > 1))
+    if len(sizes) > 1:
+        common = sizes.head(_COMMON_SIZES)
+        names = [f"{width} x {height}" for width, height in common.index]
+        bars = common.set_axis(names)
+        if len(sizes) > len(common):
+            bars.loc[f"{len(sizes) - len(common):,} others"] = sizes.sum() - common.sum()
+        draw_bars(axes[0], bars.to_frame(), (SINGLE,), ticks=5)
+        name_axes(axes[0], "images", "", "width x height in pixels")
+    for axis, (title, values) in zip(axes[len(axes) - len(shown) :], shown, strict=True):
+        _draw_values(axis, values)
+        name_axes(axis, "kB", "images", title)
+    return figure
+
+
+def _draw_sources(profile: TableProfile) -> Figure | None:
+    if profile.source_sizes is None:
+        return None
+    sizes = profile.source_sizes.dropna()
+    figure, (widths, heights, aspects) = new_figure(3.0, 3)
+    for axis, name in ((widths, "width"), (heights, "height")):
+        _draw_values(axis, sizes[name])
+        axis.xaxis.set_major_locator(few_ticks(5))
+        name_axes(axis, "pixels", "files", f"{name} of the source files")
+    draw_histogram(aspects, np.log2(sizes["width"] / sizes["height"]), 24, (-3, 3))
+    aspects.set_xticks(range(-3, 4), ["1:8", "1:4", "1:2", "1:1", "2:1", "4:1", "8:1"])
+    name_axes(aspects, "width : height", "files", "aspect ratio")
+    return figure
+
+
+def _draw_brightness(profile: TableProfile) -> Figure | None:
+    if "brightness" not in profile.images or profile.images["brightness"].isna().all():
+        return None
+    figure, (axis,) = new_figure(2.8)
+    edges, labels = np.linspace(0, 1, 26), texts_of(profile.splits)
+    for (split, colour), label in zip(colours_of(profile.splits).items(), labels, strict=True):
+        values = profile.images.loc[profile.images["split"] == split, "brightness"].dropna()
+        axis.stairs(
+            np.histogram(values, edges)[0] / max(len(values), 1), edges, color=colour, label=label, linewidth=1.6
+        )
+    axis.set_xlim(0, 1)
     axis.set_ylim(bottom=0)
-    axis.yaxis.set_major_formatter("{x:,.0f}")
-    axis.yaxis.set_major_locator(few_ticks(5))
+    axis.yaxis.set_major_formatter(_percent)
+    name_axes(axis, "mean grey of an image: 0 is black, 1 is white", "share of the split", "brightness")
+    draw_legend(figure, axis)
+    return figure
 
 
-def few_ticks(most: int) -> Any:
-    """Places ticks at whole numbers, at most so many."""
-    from matplotlib.ticker import MaxNLocator
-
-    return MaxNLocator(nbins=most, integer=True, min_n_ticks=1)
-
-
-def name_ticks(axis: Axes, places: Any, names: Sequence[str], letters: int, above: bool = False) -> None:
-    """Names ticks, aslant where as many letters as the axis is wide do not hold them side by side."""
-    aslant = max(map(len, names)) * len(names) > letters
-    turned: dict[str, Any] = (
-        {"rotation": 30, "ha": "left" if above else "right", "rotation_mode": "anchor"} if aslant else {}
-    )
-    axis.set_xticks(places, names, **turned)
-
-
-def draw_legend(figure: Figure, axis: Axes) -> None:
-    """Names the colours of the axes above them, where there are several."""
-    handles, names = axis.get_legend_handles_labels()
-    if len(names) > 1:
-        columns = max(1, min(len(names), LETTERS_OF_ALL // (max(map(len, names)) + 6)))
-        figure.legend(handles, names, frameon=False, fontsize=9, loc="outside upper right", ncols=columns)
-
-
-def name_axes(axis: Axes, x: str, y: str, title: str) -> None:
-    """Names the axes, and what they show."""
-    axis.set_xlabel(x, fontsize=9, color=INK)
-    axis.set_ylabel(y, fontsize=9, color=INK)
-    if title:
-        axis.set_title(title, fontsize=10, color=INK, loc="left")
+def _draw_boxes(profile: TableProfile) -> Figure | None:
+    boxes = profile.boxes
+    if boxes.empty:
+        return None
+    figure, (side, shape, number) = new_figure(3.2, 3)
+    draw_histogram(side, np.sqrt(boxes["relative_width"] * boxes["relative_height"]).dropna(), 25, (0, 1))
+    side.xaxis.set_major_formatter(_percent)
+    name_axes(side, "side relative to its image", "boxes", "size: √(box area / image area)")
+    down, across = boxes[["relative_height", "relative_width"]].dropna().to_numpy().T
+    grid = np.log1p(np.histogram2d(down, across, bins=20, range=((0, 1), (0, 1)))[0])
+    shape.imshow(grid, origin="lower", extent=(0, 1, 0, 1), cmap="Blues", vmin=0, vmax=max(grid.max(), 1.0))
+    for axis in (shape.xaxis, shape.yaxis):
+        axis.set_major_formatter(_percent)
+    name_axes(shape, "width", "height", "width by height, of the image")
+    counts = np.bincount(profile.images["boxes"].dropna().clip(upper=_MOST_BOXES_SHOWN).astype(int))
+    number.bar(range(len(counts)), counts, width=0.9, color=SINGLE)
+    number.yaxis.set_major_formatter("{x:,.0f}")
+    number.xaxis.set_major_locator(few_ticks(6))
+    if len(counts) > _MOST_BOXES_SHOWN:
+        number.set_xticks([0, 10, 20, _MOST_BOXES_SHOWN], ["0", "10", "20", f"{_MOST_BOXES_SHOWN}+"])
+    name_axes(number, "boxes", "images", "boxes per image")
+    return figure
 
 
-def text_of(name: str | None) -> str:
-    """Makes a name safe for matplotlib, which takes text between dollar signs for a formula."""
-    return _escaped(readable(name))
+def _draw_similar(profile: TableProfile) -> Figure | None:
+    if profile.similar is None or not profile.splits:
+        return None
+    near, splits = profile.similar.near, texts_of(profile.splits)
+    figure, (axis,) = new_figure(0.42 * len(splits) + 1.3)
+    shares = near.div(profile.rows_by_split, axis=0).to_numpy()
+    few = len(splits) < 6
+    for (row, column), share in np.ndenumerate(shares):
+        text = f"{near.iloc[row, column]:,}{'  (' if few else chr(10)}{share:.1%}{')' if few else ''}"
+        colour = "white" if share > 0.5 else INK
+        axis.text(column, row, text, ha="center", va="center", fontsize=9 if few else 7, color=colour)
+    axis.imshow(shares, cmap="Oranges", vmin=0, vmax=1, aspect="auto")
+    axis.xaxis.tick_top()
+    name_ticks(axis, range(len(splits)), splits, FIGURE_CHARACTERS, above=True)
+    axis.set_yticks(range(len(splits)), splits)
+    axis.tick_params(length=0)
+    axis.spines[:].set_visible(False)
+    name_axes(axis, "", "", "images of the row's split that look like one of the column's")
+    return figure
 
 
-def texts_of(names: Sequence[str | None], length: int = LABEL_LENGTH) -> list[str]:
-    """Makes names that stand together safe for matplotlib."""
-    return [_escaped(name) for name in readable_names(names, length)]
+def _draw_quarantine(profile: TableProfile) -> Figure | None:
+    if profile.quarantine.empty:
+        return None
+    figure, (axis,) = new_figure(max(1.4, 0.28 * len(profile.reasons) + 0.9))
+    draw_bars(axis, profile.reasons.to_frame(), ("#D55E00",))
+    name_axes(axis, "files", "")
+    return figure
 
 
-def _escaped(text: str) -> str:
-    return text.replace("$", r"\$")
+def _draw_samples(profile: TableProfile) -> Figure | None:
+    """A row of each class if they are few, else one picture of each."""
+    if not profile.samples:
+        return None
+    few = len(profile.samples) <= _SHEET_ROWS
+    cells = [
+        (index, column) if few else divmod(index, _SHEET_COLUMNS)
+        for index, samples in enumerate(profile.samples.values())
+        for column in range(min(len(samples), _SHEET_COLUMNS) if few else 1)
+    ]
+    pictures = [sample for of_class in profile.samples.values() for sample in of_class[: _SHEET_COLUMNS if few else 1]]
+    rows, columns = (1 + max(places) for places in zip(*cells, strict=True))
+    captions = dict(zip(profile.samples, texts_of(list(profile.samples), 15 * (columns if few else 1)), strict=True))
+    figure, (axis,) = new_figure(rows * (_CELL + _CAPTION + _GAP) / 100)
+    figure.set_size_inches(columns * (_CELL + _GAP) / 100, rows * (_CELL + _CAPTION + _GAP) / 100)
+    figure.set_layout_engine("none")
+    axis.set_position((0, 0, 1, 1))
+    axis.set_axis_off()
+    for (row, column), sample in zip(cells, pictures, strict=True):
+        left, top = column * (_CELL + _GAP) + _GAP / 2, row * (_CELL + _CAPTION + _GAP) + _CAPTION
+        if not few or column == 0:
+            name = next(name for name, samples in profile.samples.items() if sample in samples)
+            axis.text(left, top - 4, captions[name], fontsize=8, color=INK)
+        picture = Image.open(io.BytesIO(sample.jpeg))
+        picture.thumbnail((_CELL, _CELL))
+        axis.imshow(picture, extent=(left, left + picture.width, top + picture.height, top))
+    axis.set_xlim(0, columns * (_CELL + _GAP))
+    axis.set_ylim(rows * (_CELL + _CAPTION + _GAP), 0)
+    return figure
+
+
+# In the order in which a page shows them.
+PLOTS = {
+    "comparison": _draw_comparison,
+    "class_distribution": _draw_classes,
+    "splits": _draw_splits,
+    "image_sizes": _draw_sizes,
+    "source_sizes": _draw_sources,
+    "brightness": _draw_brightness,
+    "box_sizes": _draw_boxes,
+    "near_duplicates": _draw_similar,
+    "quarantine": _draw_quarantine,
+    "samples": _draw_samples,
+}
+
+
+def _by_size(counts: pd.DataFrame) -> pd.DataFrame:
+    """Sorts classes by their total, then by name."""
+    return counts.sort_index().loc[lambda frame: frame.sum(axis=1).sort_values(ascending=False, kind="stable").index]
+
+
+def _draw_values(axis: Axes, values: pd.Series) -> None:
+    """A histogram up to the 99.5th percentile, with more bins for more values; larger values are in the last bin."""
+    low, high = float(values.min()), float(np.percentile(values, 99.5))
+    bins = min(40, max(8, int(np.sqrt(len(values))) * 2))
+    draw_histogram(axis, values, bins, (low, high if high > low else low + max(1.0, abs(low) * 0.1)))
+
+
+def _percent(value: float, _: Any) -> str:
+    return f"{value:.0%}"

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
 
-from .data import ClassRows, Comparison, NearDuplicates, QuarantineSummary, TableProfile
+from ..model.labels import NO_CLASS
+from .data import TableProfile, VersionComparison
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 WARNING = "warning"
 NOTE = "note"
 GOOD = "good"
+# COCO's areas of small and medium objects, in pixels of the image.
+SMALL_AREA, MEDIUM_AREA = 32**2, 96**2
 
 _FEW_ROWS = 10
 _IMBALANCE = 10.0
@@ -17,7 +24,7 @@ _SHARE_OFF = 0.1
 _NAMES_LISTED = 6
 
 
-class Finding(NamedTuple):
+class ProfileFinding(NamedTuple):
     """One sentence about a table.
 
     Attributes:
@@ -29,161 +36,123 @@ class Finding(NamedTuple):
     text: str
 
 
-def find_findings(profile: TableProfile) -> list[Finding]:
+def find_findings(profile: TableProfile) -> list[ProfileFinding]:
     """Lists what stands out, warnings first."""
-    findings = [
-        *_of_classes(profile),
-        *_of_splits(profile),
-        *_of_duplicates(profile.duplicates, profile.rows_by_split),
-        *_of_conflicts(profile),
-        *_of_quarantine(profile.quarantine, profile.rows),
-        *_of_boxes(profile),
-        *_of_comparison(profile),
-    ]
-    order = (WARNING, NOTE, GOOD)
-    return sorted(findings, key=lambda finding: order.index(finding.level))
+    parts = (_of_classes, _of_splits, _of_duplicates, _of_quarantine, _of_boxes, _of_comparison)
+    findings = [ProfileFinding(*found) for part in parts for found in part(profile)]
+    return sorted(findings, key=lambda finding: (WARNING, NOTE, GOOD).index(finding.level))
 
 
-def _of_classes(profile: TableProfile) -> list[Finding]:
-    classes = profile.named_classes
-    filled = [entry for entry in classes if profile.count(entry) > 0]
-    findings = []
+def _of_classes(profile: TableProfile) -> Iterator[tuple[str, str]]:
+    totals, unit = profile.counts.sum(axis=1), profile.unit
+    filled = totals[totals > 0]
     if len(filled) > 1:
-        largest, smallest = max(filled, key=profile.count), min(filled, key=profile.count)
-        most, fewest = profile.count(largest), profile.count(smallest)
-        ratio = most / fewest
-        text = (
-            f"The largest class ({_name(largest)}, {most:,}) has {ratio:,.1f} times the {profile.unit} "
-            f"of the smallest ({_name(smallest)}, {fewest:,})."
-            if most > fewest
-            else f"All {len(filled):,} classes have {most:,} {profile.unit} each."
-        )
-        findings.append(Finding(WARNING if ratio >= _IMBALANCE else GOOD, text))
-    few = [entry for entry in filled if profile.count(entry) < _FEW_ROWS]
-    if few:
-        findings.append(
-            Finding(WARNING, f"{_count(few, 'class')} with fewer than {_FEW_ROWS} {profile.unit}: {_names(few)}.")
-        )
-    empty = [entry for entry in classes if entry.total == 0 and entry.total_boxes == 0]
-    if empty and profile.rows:
-        findings.append(
-            Finding(WARNING, f"{_count(empty, 'class')} with a number and no image any more: {_names(empty)}.")
-        )
-    unlabelled = sum(entry.total for entry in profile.classes if entry.name is None)
-    if unlabelled and filled and profile.unit == "images":
-        findings.append(Finding(NOTE, f"{_images(unlabelled)} without a class."))
-    return findings
-
-
-def _of_splits(profile: TableProfile) -> list[Finding]:
-    rows = profile.rows_by_split
-    if len(rows) < 2 or not profile.rows:
-        return []
-    findings = []
-    for split in profile.splits:
-        missing = [
-            entry
-            for entry in profile.named_classes
-            if profile.count(entry) > 0 and profile.counts(entry).get(split, 0) == 0
-        ]
-        if missing:
-            findings.append(
-                Finding(
-                    WARNING, f"{_count(missing, 'class')} without any {profile.unit} in {split}: {_names(missing)}."
-                )
+        largest, smallest = filled.idxmax(), filled.idxmin()
+        most, fewest = int(filled[largest]), int(filled[smallest])
+        text = f"All {len(filled):,} classes have {most:,} {unit} each."
+        if most > fewest:
+            text = (
+                f"The largest class ({largest}, {most:,}) has {most / fewest:,.1f} times the {unit} of the smallest "
+                f"({smallest}, {fewest:,})."
             )
+        yield (WARNING if most / fewest >= _IMBALANCE else GOOD), text
+    few = filled.index[filled < _FEW_ROWS]
+    if len(few):
+        yield WARNING, f"{_classes(few)} with fewer than {_FEW_ROWS} {unit}: {_listed(few)}."
+    both = profile.class_images.sum(axis=1) + profile.class_boxes.sum(axis=1)
+    empty = both.index[both == 0]
+    if len(empty) and profile.rows:
+        yield WARNING, f"{_classes(empty)} with a number and no image any more: {_listed(empty)}."
+    if len(filled) and unit == "images" and NO_CLASS in profile.class_images.index:
+        yield NOTE, f"{_images(profile.class_images.loc[NO_CLASS].sum())} without a class."
+
+
+def _of_splits(profile: TableProfile) -> Iterator[tuple[str, str]]:
+    if len(profile.splits) < 2 or not profile.rows:
+        return
+    totals = profile.counts.sum(axis=1)
+    for split in profile.splits:
+        missing = profile.counts.index[(totals > 0) & (profile.counts[split] == 0)]
+        if len(missing):
+            yield WARNING, f"{_classes(missing)} without any {profile.unit} in {split}: {_listed(missing)}."
     first = profile.splits[0]
-    share = rows[first] / profile.rows
-    large = [entry for entry in profile.named_classes if profile.count(entry) >= 10 * _FEW_ROWS]
-    off = [
-        entry for entry in large if abs(profile.counts(entry).get(first, 0) / profile.count(entry) - share) > _SHARE_OFF
-    ]
-    if off:
-        text = (
-            f"{_count(off, 'class')} whose share in {first} is more than 10 points off its {share:.0%}: {_names(off)}."
+    share = profile.rows_by_split[first] / profile.rows
+    off = ((profile.counts[first] / totals - share).abs() > _SHARE_OFF) & (totals >= 10 * _FEW_ROWS)
+    if off.any():
+        names = totals.index[off]
+        yield (
+            NOTE,
+            f"{_classes(names)} whose share in {first} is more than 10 points off its {share:.0%}: {_listed(names)}.",
         )
-        findings.append(Finding(NOTE, text))
-    return findings
 
 
-def _of_duplicates(duplicates: NearDuplicates | None, rows: dict[str, int]) -> list[Finding]:
-    if duplicates is None:
-        return [Finding(NOTE, "Near-duplicates were not looked for.")]
-    findings = []
-    order = list(rows)
-    for (split, other), near in duplicates.across.items():
-        if near and order.index(other) < order.index(split):
-            text = f"{_images(near)} of {split} ({near / max(rows[split], 1):.1%}) nearly equal to one of {other}."
-            findings.append(Finding(WARNING, text))
-    if duplicates.compared and duplicates.across and not any(duplicates.across.values()):
-        findings.append(Finding(GOOD, "No image nearly equal to one of another split."))
-    if duplicates.unreadable:
-        findings.append(Finding(WARNING, f"{_images(duplicates.unreadable)} that cannot be decoded."))
-    return findings
+def _of_duplicates(profile: TableProfile) -> Iterator[tuple[str, str]]:
+    if profile.conflict_count:
+        yield WARNING, f"{_images(profile.conflict_count)} in several classes, with the same bytes."
+    similar = profile.similar
+    if similar is None:
+        yield NOTE, "Near-duplicates were not looked for."
+        return
+    across = 0
+    for place, split in enumerate(profile.splits):
+        for other in profile.splits[:place]:
+            near = int(similar.near.loc[split, other])
+            across += near
+            if near:
+                share = near / profile.rows_by_split[split]
+                yield WARNING, f"{_images(near)} of {split} ({share:.1%}) nearly equal to one of {other}."
+    if similar.compared and len(profile.splits) > 1 and not across:
+        yield GOOD, "No image nearly equal to one of another split."
+    if similar.unreadable:
+        yield WARNING, f"{_images(similar.unreadable)} that cannot be decoded."
 
 
-def _of_conflicts(profile: TableProfile) -> list[Finding]:
-    if not profile.conflict_count:
-        return []
-    return [Finding(WARNING, f"{_images(profile.conflict_count)} in several classes, with the same bytes.")]
-
-
-def _of_quarantine(quarantine: QuarantineSummary | None, rows: int) -> list[Finding]:
-    if quarantine is None or quarantine.total == 0:
-        return [Finding(GOOD, "Nothing is in quarantine.")]
-    share = quarantine.total / max(quarantine.total + rows, 1)
+def _of_quarantine(profile: TableProfile) -> Iterator[tuple[str, str]]:
+    total = len(profile.quarantine)
+    if not total:
+        yield GOOD, "Nothing is in quarantine."
+        return
+    share, main = total / (total + profile.rows), profile.reasons.index[0]
+    why = f"reason {main}" if len(profile.reasons) == 1 else f"most of them for {main}"
     level = WARNING if share > _QUARANTINED_SHARE else NOTE
-    main = max(quarantine.reasons, key=lambda reason: quarantine.reasons[reason])
-    verb = "is" if quarantine.total == 1 else "are"
-    why = f"reason {main}" if len(quarantine.reasons) == 1 else f"most of them for {main}"
-    text = f"{counted(quarantine.total, 'file')} ({share:.1%} of all) {verb} in quarantine, {why}."
-    return [Finding(level, text)]
+    yield level, f"{counted(total, 'file')} ({share:.1%} of all) {'is' if total == 1 else 'are'} in quarantine, {why}."
 
 
-def _of_boxes(profile: TableProfile) -> list[Finding]:
-    boxes = profile.boxes
-    if boxes is None:
-        return []
-    without = profile.rows - boxes.images
-    findings = []
+def _of_boxes(profile: TableProfile) -> Iterator[tuple[str, str]]:
+    if profile.boxes.empty:
+        return
+    without = profile.rows - int((profile.images["boxes"] > 0).sum())
     if without:
-        findings.append(Finding(NOTE, f"{_images(without)} ({without / profile.rows:.1%}) without a box."))
-    if boxes.small > boxes.total / 2:
-        text = f"{boxes.small / boxes.total:.0%} of the boxes are small (below 32 x 32 pixels of the stored image)."
-        findings.append(Finding(NOTE, text))
-    return findings
+        yield NOTE, f"{_images(without)} ({without / profile.rows:.1%}) without a box."
+    small = (profile.boxes["width"] * profile.boxes["height"] < SMALL_AREA).mean()
+    if small > 0.5:
+        yield NOTE, f"{small:.0%} of the boxes are small (below 32 x 32 pixels of the stored image)."
 
 
-def _of_comparison(profile: TableProfile) -> list[Finding]:
+def _of_comparison(profile: TableProfile) -> Iterator[tuple[str, str]]:
     found = profile.comparison
     if found is None:
-        return []
-    findings = [Finding(NOTE, f"Since version {found.version}: {changes_of(found)}")]
-    lost = [name for name, (before, after) in found.classes.items() if before and not after]
-    if lost:
-        text = f"{counted(len(lost), 'class')} of version {found.version} without any image now: {_listed(lost)}."
-        findings.append(Finding(WARNING, text))
-    new = [name for name, (before, after) in found.classes.items() if after and not before]
-    if new:
-        text = f"{counted(len(new), 'class')} new since version {found.version}: {_listed(new)}."
-        findings.append(Finding(NOTE, text))
-    return findings
+        return
+    yield NOTE, f"Since version {found.version}: {changes_of(found)}"
+    before, after = found.classes["before"], found.classes["after"]
+    lost, new = found.classes.index[(before > 0) & (after == 0)], found.classes.index[(before == 0) & (after > 0)]
+    if len(lost):
+        yield WARNING, f"{_classes(lost)} of version {found.version} without any image now: {_listed(lost)}."
+    if len(new):
+        yield NOTE, f"{_classes(new)} new since version {found.version}: {_listed(new)}."
 
 
-def changes_of(found: Comparison) -> str:
-    """Says in one sentence how many images came, went and changed."""
-    parts = [
-        f"{counted(found.added, 'image')} added",
-        f"{found.removed:,} removed",
-        f"{found.content:,} with other content",
-        f"{found.label:,} of another class",
-        f"{found.split:,} in another split",
-    ]
-    return ", ".join(parts) + "."
+def changes_of(found: VersionComparison) -> str:
+    """Reports in one sentence how many images were added, removed and changed."""
+    changes = found.changes
+    return (
+        f"{_images(changes['added'])} added, {changes['removed']:,} removed, {changes['content']:,} with other "
+        f"content, {changes['label']:,} of another class, {changes['split']:,} in another split."
+    )
 
 
 def noun_of(count: int, noun: str) -> str:
-    """The noun in the number that a count asks for."""
+    """The noun in the singular or plural that a count needs."""
     if count == 1:
         return noun
     return f"{noun}es" if noun.endswith(("s", "x")) else f"{noun}s"
@@ -195,21 +164,13 @@ def counted(count: int, noun: str) -> str:
 
 
 def _images(count: int) -> str:
-    return counted(count, "image")
+    return counted(int(count), "image")
 
 
-def _name(entry: ClassRows) -> str:
-    return str(entry.name)
+def _classes(names: pd.Index) -> str:
+    return counted(len(names), "class")
 
 
-def _count(entries: list[ClassRows], noun: str) -> str:
-    return counted(len(entries), noun)
-
-
-def _names(entries: list[ClassRows]) -> str:
-    return _listed([_name(entry) for entry in entries])
-
-
-def _listed(names: list[str]) -> str:
+def _listed(names: pd.Index) -> str:
     more = len(names) - _NAMES_LISTED
     return ", ".join(names[:_NAMES_LISTED]) + (f" and {more} more" if more > 0 else "")

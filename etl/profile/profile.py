@@ -1,56 +1,51 @@
-"""Profiles one version of an image table: one HTML page to read, and its plots as PNG files. Needs no JVM."""
+"""Profiles one version of an image table: one HTML page to read, and its figures as PNG files. Needs no JVM."""
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from ...errors import InvalidArgumentError
+from ...extras import require
 from ...results import ReadableResult
 from ..images.perceptual_hash import DEFAULT_MAX_DISTANCE
+from ..images.recipe import RECIPE_PROPERTY
 from ..log.snapshot import Snapshot, open_snapshot
+from ..model import schema
+from ..model.labels import NO_CLASS, labels_of
 from ..quarantine.listing import iterate_quarantine
 from ..quarantine.table import quarantine_location
-from .comparison import compare_with
-from .data import MOST_SAMPLES, ClassRows, NearDuplicates, QuarantineSummary, Sample, TableProfile
-from .findings import Finding, find_findings
-from .images import (
-    Looks,
-    brightness_of,
-    choose_samples,
-    fetch_samples,
-    find_conflicts,
-    find_duplicates,
-    look_at_images,
-)
-from .names import find_font
+from ..versions.changes import KINDS, diff
+from ..versions.classes import class_counts
+from .data import TableProfile, VersionComparison
+from .duplicates import find_conflicts, find_similar
+from .figures import PLOTS, draw_plots
+from .findings import ProfileFinding, find_findings
+from .images import Sample, fetch_samples, look_at_images
 from .page import render_page
-from .plots import PLOTS, draw_plots
-from .scan import Scan, check_positive, class_rows, image_sizes, recipe_of, scan_rows
-from .sheet import draw_sheet
+from .rows import for_each_row, read_rows
 from .sources import source_sizes
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+_MOST_SAMPLES = 12
 # A page of this many small pictures stays below 5 MB.
 _PICTURES = 900
 _MOST_CLASSES_SHOWN = 300
 _FEW_CLASSES = 6
 _LARGE_SIDE, _SMALL_SIDE, _PAIR_SIDE = 260, 128, 240
-_PAIRS = 12
-_CONFLICTS = 20
-_EXAMPLES = 5
-_SHEET = "samples"
 
 
 @dataclass(frozen=True, repr=False)
 class ProfileResult(ReadableResult):
-    """Where a profile was written, and what it says.
+    """Where a profile was written, and what it found.
 
     Attributes:
         page: The HTML page.
@@ -61,8 +56,8 @@ class ProfileResult(ReadableResult):
 
     page: Path
     plots: tuple[Path, ...]
-    profile: TableProfile
-    findings: tuple[Finding, ...]
+    profile: TableProfile = field(repr=False)
+    findings: tuple[ProfileFinding, ...]
 
 
 def profile(
@@ -83,12 +78,12 @@ def profile(
         location: Path or URI of an image table.
         version: Number, timestamp, pin's name, or None for the latest.
         output: Folder for `profile.html` and the PNG files; a new one in the system's temporary folder when None. Files
-            of an earlier profile there are overwritten, and plots that this one has no data for removed.
+            of an earlier profile there are overwritten, and plots that this one has no data for are removed.
         near_duplicates: Whether to look for them, which decodes every image.
         max_distance: Bits of the 128 of a perceptual hash by which images that look alike may differ, 0-15.
         samples_per_class: Pictures of each class, 0-12; None chooses by the number of classes.
-        compare: Another version, to say what has come and gone since; None compares with none.
-        quarantine: Place of the table's quarantine; beside the table when None.
+        compare: Another version, to report what was added and removed since; None compares with none.
+        quarantine: Location of the table's quarantine; next to the table when None.
         storage_options: Access to an object store.
 
     Raises:
@@ -96,141 +91,170 @@ def profile(
         VersionNotFoundError: If it has no such version, or none to compare with.
         NotAnImageTableError: If it has no column `image`.
         InvalidArgumentError: If a number is out of its range, or `output` cannot be a folder.
-        MissingDependencyError: If matplotlib is not installed.
+        MissingDependencyError: If matplotlib or Jinja2 is not installed.
     """
-    check_positive(max_distance=max_distance, samples_per_class=samples_per_class or 0)
-    if samples_per_class is not None and samples_per_class > MOST_SAMPLES:
-        raise InvalidArgumentError(f"samples_per_class = {samples_per_class!r} must be {MOST_SAMPLES} at most")
+    _check_number("max_distance", max_distance, 15)
+    _check_number("samples_per_class", samples_per_class, _MOST_SAMPLES)
     snapshot = open_snapshot(location, version, storage_options)
-    # Before the images are read, which may take hours.
+    # All of these before the images are read, which may take hours.
     _check_folder(Path(tempfile.gettempdir() if output is None else output))
-    find_font()
-    if compare is not None:
-        open_snapshot(location, compare, storage_options)
-    gathered = gather_profile(
-        snapshot,
-        near_duplicates=near_duplicates,
-        max_distance=max_distance,
-        samples_per_class=samples_per_class,
-        compare=compare,
-        quarantine=quarantine,
-        storage_options=storage_options,
+    require("a profile", "matplotlib", "jinja2")
+    before = None if compare is None else open_snapshot(location, compare, storage_options)
+    found = read_numbers(snapshot, before, quarantine, storage_options)
+    found = with_pictures(
+        found, snapshot, max_distance if near_duplicates else None, samples_per_class, storage_options
     )
-    plots = draw_plots(gathered)
-    pictures = {_SHEET: draw_sheet(gathered)} if gathered.samples else {}
-    folder = Path(output) if output is not None else _own_folder(snapshot)
+    plots, findings = draw_plots(found), find_findings(found)
+    folder = Path(output) if output is not None else _new_folder(snapshot)
     folder.mkdir(parents=True, exist_ok=True)
     page = folder / "profile.html"
     if page.exists():
-        for name in {*PLOTS, _SHEET} - plots.keys() - pictures.keys():
+        for name in PLOTS.keys() - plots.keys():
             (folder / f"{name}.png").unlink(missing_ok=True)
-    written = []
-    for name, data in (plots | pictures).items():
-        written.append(folder / f"{name}.png")
-        _write(written[-1], data)
-    _write(page, render_page(gathered, plots).encode("utf-8", "xmlcharrefreplace"))
-    return ProfileResult(page, tuple(written), gathered, tuple(find_findings(gathered)))
+    for name, data in plots.items():
+        _write(folder / f"{name}.png", data)
+    _write(page, render_page(found, plots).encode("utf-8", "xmlcharrefreplace"))
+    return ProfileResult(page, tuple(folder / f"{name}.png" for name in plots), found, tuple(findings))
 
 
-def gather_profile(
+def read_numbers(
     snapshot: Snapshot,
-    *,
-    near_duplicates: bool = True,
-    max_distance: int = DEFAULT_MAX_DISTANCE,
-    samples_per_class: int | None = None,
-    compare: int | str | datetime | None = None,
+    before: Snapshot | None = None,
     quarantine: str | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> TableProfile:
-    """Reads what a profile says, in memory of about 60 bytes a row and one row group a thread."""
-    scan = scan_rows(snapshot, storage_options)
-    classes = class_rows(scan)
-    compared = None if compare is None else compare_with(snapshot, compare, classes, storage_options)
-    looks = look_at_images(scan, storage_options) if near_duplicates else None
-    sizes = image_sizes(scan, looks.modes if looks else {}, looks.stored_bytes if looks else np.empty(0, np.float32))
-    conflicts, conflict_count = find_conflicts(scan, _CONFLICTS, storage_options)
-    shown = _classes_to_show(classes)
-    per_class = samples_per_class if samples_per_class is not None else _samples_of_each(len(shown))
-    samples = _samples(scan, shown, per_class, storage_options)
-    return TableProfile(
+    """Reads the numbers that do not need an image decoded.
+
+    Args:
+        snapshot: The version.
+        before: The version to compare it with.
+        quarantine: Location of the quarantine; next to the table when None.
+        storage_options: Access to an object store.
+    """
+    images, boxes = read_rows(snapshot, storage_options)
+    labels = labels_of(snapshot.configuration)
+    box_splits = images["split"].take(boxes["image"]).set_axis(boxes.index)
+    named = {*images["class_name"].cat.categories, *boxes["class_name"].cat.categories} - {NO_CLASS}
+    classes = [*labels, *sorted(named - labels.keys())]
+    without = [NO_CLASS] if (images["class_name"] == NO_CLASS).any() else []
+    splits = list(images["split"].cat.categories)
+    conflicts, conflict_count = find_conflicts(images)
+    rows = [row for _, conflict in conflicts for row in conflict]
+    paths = dict(for_each_row(snapshot, images, rows, [schema.PATH], _path_of, storage_options))
+    found = TableProfile(
         location=snapshot.location,
         version=snapshot.version,
         timestamp=snapshot.timestamp,
-        rows=scan.rows,
-        stored_bytes=int(snapshot.files.sizes.sum()),
         files=len(snapshot.files),
-        splits=tuple(scan.splits),
-        classes=classes,
-        sizes=replace(
-            sizes,
-            source=source_sizes(scan, storage_options),
-            brightness=None if looks is None else brightness_of(scan, looks),
-        ),
-        boxes=scan.boxes.summary(),
-        samples=samples,
-        hidden_classes=len([entry for entry in classes if entry.total or entry.total_boxes]) - len(shown),
-        duplicates=_duplicates(scan, looks, max_distance, storage_options),
-        conflicts=tuple(conflicts),
+        file_bytes=int(snapshot.files.sizes.sum()),
+        recipe=_recipe_of(snapshot.configuration),
+        labels=labels,
+        images=images,
+        boxes=boxes,
+        class_images=_count(images["class_name"], images["split"], [*classes, *without], splits),
+        class_boxes=_count(boxes["class_name"], box_splits, [*classes, *without], splits),
+        source_sizes=source_sizes(snapshot, images, storage_options),
+        conflicts=tuple((names, sorted(filter(None, map(paths.get, rows)))) for names, rows in conflicts),
         conflict_count=conflict_count,
-        quarantine=read_quarantine(quarantine or quarantine_location(snapshot.location), storage_options),
-        recipe=recipe_of(snapshot.configuration),
-        comparison=compared,
+        quarantine=_read_quarantine(quarantine or quarantine_location(snapshot.location), storage_options),
     )
+    return found if before is None else replace(found, comparison=_compare(found, before, storage_options))
 
 
-def read_quarantine(location: str, storage_options: Mapping[str, str] | None = None) -> QuarantineSummary | None:
-    """Counts the quarantine table at `location` by reason; None when it is empty."""
-    reasons: Counter[str] = Counter()
-    examples: dict[str, list[tuple[str, str]]] = {}
-    for file in iterate_quarantine(location, storage_options):
-        reasons[file.reason] += 1
-        listed = examples.setdefault(file.reason, [])
-        if len(listed) < _EXAMPLES:
-            listed.append((file.path or "", (file.error or "")[:300]))
-    return QuarantineSummary(dict(reasons.most_common()), examples) if reasons else None
+def with_pictures(
+    found: TableProfile,
+    snapshot: Snapshot,
+    max_distance: int | None = DEFAULT_MAX_DISTANCE,
+    samples_per_class: int | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> TableProfile:
+    """Adds near-duplicates, unless `max_distance` is None, and samples of the classes."""
+    import pandas as pd
+
+    images, similar = found.images, None
+    if max_distance is not None:
+        images = pd.concat([images, look_at_images(snapshot, images, storage_options)], axis=1)
+        similar, pairs = find_similar(images, max_distance)
+        rows = {row for pair in pairs for row in pair[:2]}
+        pictures = fetch_samples(snapshot, images, rows, _PAIR_SIDE, storage_options)
+        shown = tuple((pictures[one], pictures[other], distance) for one, other, distance in pairs)
+        similar = replace(similar, pairs=shown)
+    samples, hidden = _samples(found, snapshot, samples_per_class, storage_options)
+    return replace(found, images=images, similar=similar, samples=samples, hidden_classes=hidden)
 
 
-def _duplicates(
-    scan: Scan, looks: Looks | None, max_distance: int, storage_options: Mapping[str, str] | None
-) -> NearDuplicates | None:
-    if looks is None:
-        return None
-    found, pairs = find_duplicates(scan, looks, max_distance, _PAIRS)
-    rows = {row for pair in pairs for row in (pair.first, pair.second)}
-    pictures = fetch_samples(scan, rows, _PAIR_SIDE, storage_options)
-    shown = tuple(
-        (pictures[pair.first], pictures[pair.second], pair.distance)
-        for pair in pairs
-        if pair.first in pictures and pair.second in pictures
+def _count(classes: pd.Series, splits: pd.Series, names: list[str], columns: list[str]) -> pd.DataFrame:
+    counts = classes.groupby([classes, splits], observed=True).size().unstack(fill_value=0)
+    return counts.reindex(index=names, columns=columns, fill_value=0)
+
+
+def _compare(found: TableProfile, before: Snapshot, storage_options: Mapping[str, str] | None) -> VersionComparison:
+    import pandas as pd
+
+    changed = diff(found.location, before.version, found.version, storage_options)
+    classes = pd.DataFrame(
+        {"after": found.class_images.sum(axis=1), "before": pd.Series(class_counts(before, storage_options))}
     )
-    return replace(found, pairs=shown)
+    classes = classes.reindex([*found.class_images.index, *classes.index.difference(found.class_images.index)])
+    changes = {kind: sum(getattr(changed, kind).values()) for kind in KINDS}
+    return VersionComparison(before.version, before.timestamp, classes.fillna(0).astype(int), changes)
+
+
+def _read_quarantine(location: str, storage_options: Mapping[str, str] | None) -> pd.DataFrame:
+    import pandas as pd
+
+    rows = [(file.path, file.reason, file.error or "") for file in iterate_quarantine(location, storage_options)]
+    return pd.DataFrame(rows, columns=["path", "reason", "error"])
 
 
 def _samples(
-    scan: Scan, names: Sequence[str | None], per_class: int, storage_options: Mapping[str, str] | None
-) -> dict[str | None, tuple[Sample, ...]]:
-    chosen = choose_samples(scan, names, per_class)
-    side = _LARGE_SIDE if len(chosen) <= _FEW_CLASSES else _SMALL_SIDE
-    pictures = fetch_samples(scan, (row for rows in chosen.values() for row in rows), side, storage_options)
-    samples = {name: tuple(pictures[row] for row in rows if row in pictures) for name, rows in chosen.items()}
-    return {name: found for name, found in samples.items() if found}
+    found: TableProfile, snapshot: Snapshot, per_class: int | None, storage_options: Mapping[str, str] | None
+) -> tuple[dict[str, tuple[Sample, ...]], int]:
+    """Samples by class, chosen by their content hash, so that no order of the source biases them."""
+    counts = found.class_images if found.unit == "images" else found.class_boxes
+    totals = counts.sum(axis=1)
+    filled = totals[(totals + found.class_boxes.sum(axis=1)) > 0]
+    shown = filled
+    if len(filled) > _MOST_CLASSES_SHOWN:
+        by_size = filled.sort_values(ascending=False, kind="stable")
+        shown = by_size.iloc[[*range(_MOST_CLASSES_SHOWN // 2), *range(-_MOST_CLASSES_SHOWN // 2, 0)]]
+    if per_class is None:
+        most = 6 if len(shown) > _FEW_CLASSES else _MOST_SAMPLES
+        per_class = max(2, min(most, _PICTURES // max(len(shown), 1)))
+    if found.unit == "images":
+        rows = found.images[["class_name", "content"]].reset_index(names="image")
+    else:
+        rows = found.boxes[["image", "class_name"]].dropna().drop_duplicates()
+        rows = rows.assign(content=found.images["content"].to_numpy()[rows["image"]])
+    chosen = rows.sort_values("content", kind="stable").groupby("class_name", observed=True).head(per_class)
+    of_class = {name: list(rows) for name, rows in chosen.groupby("class_name", observed=True)["image"]}
+    of_class = {str(name): of_class[name] for name in shown.index if name in of_class}
+    side = _LARGE_SIDE if len(of_class) <= _FEW_CLASSES else _SMALL_SIDE
+    rows = [row for of_name in of_class.values() for row in of_name]
+    pictures = fetch_samples(snapshot, found.images, rows, side, storage_options)
+    samples = {name: tuple(pictures[row] for row in rows if row in pictures) for name, rows in of_class.items()}
+    return {name: of_name for name, of_name in samples.items() if of_name}, len(filled) - len(shown)
 
 
-def _classes_to_show(classes: Sequence[ClassRows]) -> list[str | None]:
-    """All classes by number, or the largest and smallest when there are too many to look at."""
-    filled = [entry for entry in classes if entry.total or entry.total_boxes]
-    if len(filled) <= _MOST_CLASSES_SHOWN:
-        return [entry.name for entry in filled]
-    by_size = sorted(filled, key=lambda entry: -(entry.total or entry.total_boxes))
-    return [entry.name for entry in (*by_size[: _MOST_CLASSES_SHOWN // 2], *by_size[-_MOST_CLASSES_SHOWN // 2 :])]
+def _recipe_of(configuration: Mapping[str, str]) -> dict[str, object]:
+    """Reads how the images were stored; empty for a table that lakelens did not make."""
+    try:
+        recipe = json.loads(configuration.get(RECIPE_PROPERTY, "{}"))
+    except ValueError:
+        return {}
+    return recipe if isinstance(recipe, dict) else {}
 
 
-def _samples_of_each(classes: int) -> int:
-    return max(2, min(MOST_SAMPLES, _PICTURES // max(classes, 1), 6 if classes > _FEW_CLASSES else MOST_SAMPLES))
+def _path_of(row: Mapping[str, Any]) -> str | None:
+    return row.get(schema.PATH)
 
 
-def _own_folder(snapshot: Snapshot) -> Path:
-    """Makes a folder that has nothing of the user's in it or beside it."""
+def _check_number(name: str, value: int | None, most: int) -> None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most):
+        raise InvalidArgumentError(f"{name} = {value!r}: give a whole number from 0 to {most}")
+
+
+def _new_folder(snapshot: Snapshot) -> Path:
     return Path(tempfile.mkdtemp(prefix=f"{Path(snapshot.location).name[:100]}-v{snapshot.version}-profile-"))
 
 
@@ -243,7 +267,7 @@ def _check_folder(folder: Path) -> None:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Writes a file whole or not at all."""
+    """Writes a file completely or not at all."""
     temporary = path.with_name(f".{path.name}.part")
     temporary.write_bytes(data)
     os.replace(temporary, path)  # noqa: PTH105

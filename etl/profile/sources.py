@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,72 +13,70 @@ from ...errors import ImageError, InvalidArgumentError
 from ...locations import absolute_path
 from ...stores.data_files import local_form
 from ..images.codec import read_size
-from .boxes import counts_between, histogram_of
-from .data import ASPECT_BINS, ASPECT_RANGE, SourceSizes
-from .images import paths_of
-from .scan import Scan, histogram
+from ..log.snapshot import Snapshot
+from ..model import schema
+from .rows import for_each_row
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # Enough for the shape of a histogram; a slow disk reads as many headers in a few seconds.
 _MOST_FILES = 2000
-# A header is within the first of these, but for a thumbnail or profile before it.
+# The header is in the first of these unless a thumbnail or colour profile precedes it.
 _HEADER_BYTES, _WHOLE_BYTES = 1 << 16, 1 << 26
 _READERS = 8
 
 
-def source_sizes(scan: Scan, storage_options: Mapping[str, str] | None = None) -> SourceSizes | None:
-    """Reads the sizes of source files: of all, or of 2,000 chosen by their content; None where none can be read.
+def source_sizes(
+    snapshot: Snapshot, images: pd.DataFrame, storage_options: Mapping[str, str] | None = None
+) -> pd.DataFrame | None:
+    """Reads the sizes of source files: of all, or of 2,000 chosen by their content.
 
-    A file that has another length than the row says is another one by now, and is passed over.
+    Returns:
+        `width` and `height` in pixels, upright; NaN where a file cannot be read, or has another length than its row.
+        None if no file can be read.
     """
-    rows = sorted(np.argsort(scan.contents, kind="stable")[:_MOST_FILES].tolist())
-    if not rows or not all(map(_is_of_a_disk, paths_of(scan, rows[:1], storage_options))):
+    import pandas as pd
+
+    rows = np.argsort(images["content"].to_numpy(), kind="stable")[:_MOST_FILES]
+
+    def path_of(row: Mapping[str, str]) -> str | None:
+        return row.get(schema.PATH)
+
+    # One path shows whether the files are on a disk at all.
+    if not any(
+        _local(path) for _, path in for_each_row(snapshot, images, rows[:1], [schema.PATH], path_of, storage_options)
+    ):
         return None
-    paths = paths_of(scan, rows, storage_options)
-    if len(paths) < len(rows):  # of data files without that column nobody can tell whose path is whose
-        return None
+    paths = list(for_each_row(snapshot, images, rows, [schema.PATH], path_of, storage_options))
+    lengths = images["source_bytes"].to_numpy()
     with ThreadPoolExecutor(_READERS, thread_name_prefix="lakelens-sources") as pool:
-        found = [size for size in pool.map(_size_of, paths, scan.source_bytes[rows]) if size is not None]
-    return _summary(len(rows), found) if found else None
+        sizes = list(pool.map(lambda found: _size_of(found[1], lengths[found[0]]), paths))
+    frame = pd.DataFrame([size or (np.nan, np.nan) for size in sizes], columns=["height", "width"])
+    return frame if frame["width"].notna().any() else None
 
 
-def _summary(looked_for: int, sizes: Sequence[tuple[int, int]]) -> SourceSizes:
-    heights, widths = np.array(sizes, dtype=np.float32).T
-    aspects = np.clip(np.log2(widths / heights), *ASPECT_RANGE)
-    return SourceSizes(
-        files=len(sizes),
-        looked_for=looked_for,
-        width_range=(int(widths.min()), int(widths.max())),
-        height_range=(int(heights.min()), int(heights.max())),
-        widths=histogram(widths),
-        heights=histogram(heights),
-        aspects=histogram_of(counts_between(aspects, ASPECT_BINS, ASPECT_RANGE), ASPECT_RANGE),
-    )
-
-
-def _is_of_a_disk(path: str) -> bool:
+def _local(path: str | None) -> str | None:
     try:
-        return local_form(absolute_path(path)) is not None
+        return None if path is None else local_form(absolute_path(path))
     except InvalidArgumentError:
-        return False
+        return None
 
 
-def _size_of(path: str, length: np.float32) -> tuple[int, int] | None:
-    """The height and width that a file decodes to; None where it cannot be read here, or is another one by now."""
+def _size_of(path: str | None, length: np.float32) -> tuple[int, int] | None:
+    """Height and width that a file decodes to; None if it cannot be read here, or has changed since."""
     try:
-        place = local_form(absolute_path(path))
-        if place is None or not Path(place).is_file():
-            return None
-        size_bytes = Path(place).stat().st_size
-        if np.float32(size_bytes) != length:
+        place = Path(_local(path) or "")
+        if not place.is_file() or np.float32(place.stat().st_size) != length:
             return None
         for most in (_HEADER_BYTES, _WHOLE_BYTES):
-            with Path(place).open("rb") as file:
+            with place.open("rb") as file:
                 head = file.read(most)
             try:
                 return read_size(head)
             except ImageError:
-                if size_bytes <= most:
+                if len(head) < most:
                     break
-    except (OSError, InvalidArgumentError, ValueError):  # no permission; another machine's; no path at all
+    except (OSError, ValueError):  # no permission; a name that this system does not allow
         return None
     return None

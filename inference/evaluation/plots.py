@@ -10,7 +10,7 @@ from PIL import Image
 
 from ...errors import ImageError
 from ...etl.images.stored_image import decode_image
-from ...etl.profile.names import readable
+from ...figures import readable
 from ...html_page import tail_of
 from ...training.record.run_plots import draw_confusion_matrix, dress, new_figure, short_name, to_png
 from ...training.tasks.class_metrics import ClassMetrics

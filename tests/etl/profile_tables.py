@@ -13,9 +13,12 @@ from deltalake import write_deltalake
 from PIL import Image
 
 from lakelens.etl.images.recipe import RECIPE_PROPERTY
+from lakelens.etl.log.snapshot import open_snapshot
 from lakelens.etl.model import schema
 from lakelens.etl.model.labels import LABELS_PROPERTY
 from lakelens.etl.model.splits import DEFAULT_SPLITS, split_of
+from lakelens.etl.profile.findings import WARNING, find_findings
+from lakelens.etl.profile.profile import read_numbers, with_pictures
 
 
 def picture(seed, size=(96, 96)):
@@ -61,6 +64,17 @@ def box(name, xmin, ymin, xmax, ymax, difficult=False):
         "ymax": float(ymax),
         "difficult": difficult,
     }
+
+
+def gathered(location, version=None, *, near_duplicates=True, samples_per_class=None, compare=None):
+    """The numbers and pictures of a version, without its page."""
+    snapshot = open_snapshot(location, version)
+    found = read_numbers(snapshot, None if compare is None else open_snapshot(location, compare))
+    return with_pictures(found, snapshot, 8 if near_duplicates else None, samples_per_class)
+
+
+def warnings_of(found):
+    return [text for level, text in find_findings(found) if level == WARNING]
 
 
 def write_table(location, rows, labels=None):

@@ -441,7 +441,7 @@ def test_a_table_that_a_name_was_given_to_is_profiled_with_the_quarantine_of_tha
         table = ImageTable(spark, "named.images")
         assert table.ingest(source).quarantined == 1
         found = table.profile(output=tmp_path / "out", near_duplicates=False).profile
-        assert found.quarantine.reasons == table.quarantine().reasons == {"not_an_image": 1}
+        assert dict(found.reasons) == table.quarantine().reasons == {"not_an_image": 1}
     finally:
         spark.sql("DROP DATABASE named CASCADE")
 

@@ -1,0 +1,86 @@
+"""Images of a version are looked at as they are shown, and sampled whatever their order."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+from profile_tables import box, gathered, image_row, jpeg, picture, write_table
+
+from lakelens.etl.images.codec import decode
+from lakelens.etl.model import schema
+
+pytestmark = pytest.mark.unit
+
+
+def encoded(image, file_format="PNG", **options):
+    buffer = io.BytesIO()
+    image.save(buffer, file_format, **options)
+    return buffer.getvalue()
+
+
+def sixteen_bits(image):
+    return encoded(Image.fromarray(np.asarray(image.convert("L")).astype(np.uint16) * 257))
+
+
+def cut_out(image):
+    black = Image.new("L", image.size)
+    return encoded(Image.merge("RGBA", (black, black, black, image.convert("L"))))
+
+
+def turned(image):
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned clockwise
+    return encoded(image.transpose(Image.Transpose.ROTATE_90), "JPEG", quality=95, exif=exif)
+
+
+@pytest.mark.parametrize("stored", [sixteen_bits, cut_out, turned])
+def test_images_are_compared_as_they_are_shown(tmp_path, stored):
+    rows = [image_row("a", stored(picture(i, (120, 90))), i, split=("train", "test")[i % 2]) for i in range(4)]
+    rows.append(image_row("a", jpeg(decode(rows[0][schema.IMAGE]), 95), 9, split="test"))
+    similar = gathered(write_table(tmp_path / "t", rows)).similar
+    assert (similar.compared, similar.plain, similar.unreadable) == (5, 0, 0)
+    assert similar.near.to_numpy().tolist() == [[0, 1], [1, 0]]
+
+
+@pytest.mark.parametrize("stored_format", ["raw_rgb", "png", "jpeg"])
+def test_every_stored_form_is_looked_at(tmp_path, stored_format):
+    def stored(image):
+        return image.tobytes() if stored_format == "raw_rgb" else encoded(image, stored_format)
+
+    rows = [image_row("a", stored(picture(i)), i, stored_format=stored_format) for i in range(3)]
+    found = gathered(write_table(tmp_path / "t", rows))
+    assert (found.similar.compared, found.similar.unreadable, len(found.samples["a"])) == (3, 0, 3)
+
+
+def test_brightness_is_the_mean_grey(tmp_path):
+    rows = [image_row("a", jpeg(Image.new("RGB", (96, 96), (grey,) * 3)), grey) for grey in (0, 51, 255)]
+    rows.append(image_row("a", b"\xff\xd8 no more", 300))
+    brightness = gathered(write_table(tmp_path / "t", rows)).images["brightness"]
+    assert sorted(brightness.fillna(-1)) == pytest.approx([-1, 0, 0.2, 1], abs=0.01)
+
+
+def test_boxes_are_drawn_where_they_are(tmp_path):
+    data = jpeg(Image.new("RGB", (100, 100), "white"), 95)
+    row = image_row("a", data, size=(100, 100), boxes=[box("a", 20, 40, 80, 60)])
+    found = gathered(write_table(tmp_path / "t", [row]))
+    pixels = np.asarray(Image.open(io.BytesIO(found.samples["a"][0].jpeg)).convert("RGB")).astype(int)
+    marked = pixels[..., 2] < 160
+    rows, columns = np.flatnonzero(marked.any(axis=1)), np.flatnonzero(marked.any(axis=0))
+    assert (rows.min(), rows.max(), columns.min(), columns.max()) == (40, 59, 20, 79)
+
+
+@pytest.mark.parametrize("boxes", [None, [box("a", 1, 1, 20, 20)]])
+def test_samples_do_not_depend_on_the_order_of_the_rows(tmp_path, boxes):
+    name = None if boxes else "a"
+    rows = [image_row(name, jpeg(picture(i)), i, split="train", boxes=boxes) for i in range(30)]
+    paths = []
+    for place, ordered in (("one", rows), ("other", rows[::-1])):
+        location = write_table(tmp_path / place, [dict(row) for row in ordered])
+        for count in (None, 3):
+            samples = gathered(location, near_duplicates=False, samples_per_class=count).samples["a"]
+            paths.append({sample.path for sample in samples})
+    assert paths[:2] == paths[2:]
+    assert [len(found) for found in paths[:2]] == [12, 3]

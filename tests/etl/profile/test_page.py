@@ -1,0 +1,126 @@
+"""The page needs nothing, runs nothing and words its numbers as they are."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+from PIL import Image
+from profile_tables import box, gathered, image_row, jpeg, picture, write_quarantine, write_table
+
+from lakelens.etl.model import schema
+from lakelens.etl.profile.figures import draw_plots
+from lakelens.etl.profile.page import render_page
+from lakelens.etl.profile.profile import profile
+
+pytestmark = pytest.mark.unit
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "$\\frac{a}{b}$",
+    "$",
+    "{{ 7 * 7 }}",
+    "锚杆 & é",
+    "a" * 300,
+]
+
+
+class Page(HTMLParser):
+    """Collects the tags and addresses of a page."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.addresses, self.handlers, self.open = [], [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.handlers += [name for name, _ in attrs if name.startswith("on")]
+        self.addresses += [value for name, value in attrs if name in ("src", "href", "action", "data", "poster")]
+        if tag not in ("meta", "img", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_the_page_stands_alone_and_runs_nothing(tmp_path):
+    rows = [image_row(name, jpeg(picture(i)), i, boxes=[box(name, 0, 0, 9, 9)]) for i, name in enumerate(HOSTILE * 3)]
+    for i, row in enumerate(rows):
+        row[schema.PATH] = f'file:///x/{i}"><script>alert(1)</script>.jpg'
+    rows += [{**rows[0], schema.LABEL_NAME: HOSTILE[1]}, {**rows[1], schema.SPLIT: "<i>odd</i>"}]
+    location = write_table(tmp_path / "<b>table", rows)
+    write_quarantine(location, {"<i>reason</i>": 2})
+    write_table(location, [image_row("<u>new</u>", jpeg(picture(99)))])
+    result = profile(location, output=tmp_path / "out", compare=0)
+    text = result.page.read_text(encoding="utf-8")
+    page = Page(text)
+    assert page.open == []
+    assert page.handlers == []
+    assert not {"script", "iframe", "object", "link", "b>table", "i>reason", "u"} & set(page.tags)
+    assert "<i>odd" not in text
+    assert "default-src 'none'" in text
+    assert all(re.match(r"#\w+$|data:image/(png|jpeg);base64,", address) for address in page.addresses)
+    assert all(part in text for part in ("&lt;script&gt;alert(1)&lt;/script&gt;", "锚杆 &amp; é", "{{ 7 * 7 }}"))
+    sections = ("look", "comparison", "classes", "splits", "images", "boxes", "samples", "duplicates", "quarantine")
+    assert re.findall(r'<section id="(\w+)"', text) == list(sections) == re.findall(r'href="#(\w+)"', text)
+    for path in result.plots:
+        with Image.open(path) as image:
+            image.load()
+            assert image.format == "PNG"
+    files = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert files == sorted(["profile.html", *(path.name for path in result.plots)])
+    assert {"class_distribution.png", "splits.png", "samples.png", "quarantine.png"} <= set(files)
+
+
+def test_many_classes_are_all_listed_and_stay_a_page_that_opens(tmp_path):
+    rows = [image_row(f"class {c:03}", jpeg(picture(c * 10 + i)), i) for c in range(257) for i in range(1 + c % 2)]
+    found = gathered(write_table(tmp_path / "many", rows), near_duplicates=False)
+    text = render_page(found, draw_plots(found))
+    assert all(f"class {c:03}" in text for c in range(257))
+    assert len(found.samples) == 257
+    assert len(text) < 8_000_000
+
+
+def test_one_of_each_is_worded_in_the_singular_and_empty_sections_are_left_out(tmp_path):
+    found = gathered(write_table(tmp_path / "t", [image_row("a", jpeg(picture(1)), split="train")]))
+    plots = draw_plots(found)
+    text = render_page(found, plots)
+    for one in ("<b>1</b><span>image</span>", "<b>1</b><span>class</span>", "<b>1</b><span>split</span>"):
+        assert one in text
+    assert "All images are in one split: train." in text
+    assert "Nothing is in quarantine." in text
+    assert 'id="boxes"' not in text
+    assert {"splits", "box_sizes", "quarantine"}.isdisjoint(plots)
+
+
+def test_images_whose_size_is_not_recorded_have_none(tmp_path):
+    rows = [image_row("a", jpeg(picture(i)), i, size=(90 + i, 80)) for i in range(20)]
+    for row in rows[:4]:
+        row[schema.WIDTH] = row[schema.HEIGHT] = None
+    found = gathered(write_table(tmp_path / "some", rows), near_duplicates=False)
+    assert "16 sizes, 94 to 109 pixels wide and 80 high; not recorded of 4" in render_page(found, {})
+    found = gathered(write_table(tmp_path / "none", rows[:4]), near_duplicates=False)
+    assert "<dt>size</dt><dd>not recorded</dd>" in render_page(found, {})
+
+
+def test_the_sizes_of_the_source_files_that_are_there_are_shown(tmp_path):
+    rows = []
+    for number, size in enumerate([(40, 20), (20, 40), (30, 30), (10, 10), (50, 50)]):
+        file = tmp_path / f"{number}.jpg"
+        exif = Image.Exif()
+        exif[0x0112] = 6 if number == 0 else 1  # the first is shown turned
+        picture(number, size).save(file, exif=exif)
+        row = image_row("a", jpeg(picture(number)), number, split="train")
+        rows.append(row | {schema.PATH: file.as_uri(), schema.SOURCE_LENGTH: file.stat().st_size})
+    location = write_table(tmp_path / "t", rows)
+    with (tmp_path / "3.jpg").open("ab") as changed:
+        changed.write(b"more")
+    (tmp_path / "4.jpg").unlink()
+    found = gathered(location, near_duplicates=False)
+    sizes = found.source_sizes.dropna().astype(int)
+    assert sorted(sizes[["width", "height"]].itertuples(index=False, name=None)) == [(20, 40), (20, 40), (30, 30)]
+    assert "20 to 30 pixels wide and 30 to 40 high, of 3 that could be read among 5" in render_page(found, {})
+    assert "source_sizes" in draw_plots(found)
