@@ -5,16 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from lakelens.etl.log.data_files import open_parquet
-from lakelens.etl.log.snapshot import open_snapshot
+from lakelens.log.data_files import read_batches
+from lakelens.table import Table
 
 
 def delta_rows(location: str | Path, version: int | None = None) -> list[dict[str, Any]]:
     """Reads every row of a version; the values of partition columns are texts, as the log has them."""
-    snapshot = open_snapshot(location, version)
+    snapshot = Table.of(location, version).snapshot()
     rows = []
     for file in range(len(snapshot.files)):
         partition = snapshot.files.partition_values(file)
-        with open_parquet(snapshot, file) as parquet:
-            rows += [{**partition, **row} for row in parquet.read().to_pylist()]
+        names = [name for name in snapshot.schema if name not in partition]
+        for batch in read_batches(snapshot, file, names):
+            rows += [{**partition, **row} for row in batch.to_pylist()]
     return rows

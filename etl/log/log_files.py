@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -80,14 +80,3 @@ class LogFiles:
         with reaching(self._place):
             found = self._system.get_file_info(pyarrow.fs.FileSelector("_delta_log", allow_not_found=True))
         return [entry.base_name for entry in found if entry.is_file]
-
-
-def ranges_of(numbers: Sequence[int]) -> str:
-    """Writes sorted numbers as people do: `0, 3 to 7`."""
-    spans: list[list[int]] = []
-    for number in numbers:
-        if spans and number == spans[-1][1] + 1:
-            spans[-1][1] = number
-        else:
-            spans.append([number, number])
-    return ", ".join(f"{first}" if first == last else f"{first} to {last}" for first, last in spans)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ...errors import LakelensError
 from ...locations import absolute, has_scheme, is_table_name
+from ...log.data_files import read_columns
 from ..files.driver_limits import MOST_DATA_FILES, MOST_ROWS, TooMuchError
 from ..model import schema
 from ..spark.catalog import is_local_to_spark, path_of
-from .data_files import open_parquet
 from .snapshot import Snapshot, open_snapshot
 
 if TYPE_CHECKING:
@@ -112,37 +112,3 @@ class TableColumns:
 
         numbers = (schema.SOURCE_LENGTH, schema.SOURCE_MODIFIED)
         return pa.schema([(name, pa.int64() if name in numbers else pa.string()) for name in self._columns])
-
-
-def read_columns(
-    snapshot: Snapshot, file: int, columns: pa.Schema, storage_options: Mapping[str, str] | None = None
-) -> pa.Table:
-    """Reads columns of one data file; partition values come from the log, and columns that it lacks are null.
-
-    Args:
-        snapshot: The version.
-        file: Index of the file.
-        columns: Names and types; `source_modified` as int64 gives microseconds since 1970.
-        storage_options: Access to an object store.
-    """
-    import pyarrow as pa
-
-    partitions = snapshot.files.partition_values(file)
-    with open_parquet(snapshot, file, storage_options) as parquet:
-        stored = {name: snapshot.stored_names.get(name, name) for name in columns.names}
-        present = [name for name in columns.names if stored[name] in parquet.schema_arrow.names]
-        read = parquet.read(columns=[stored[name] for name in present])
-        # Without a column to read, pyarrow does not count the rows.
-        rows = int(parquet.metadata.num_rows)
-    arrays = []
-    for field in columns:
-        if field.name in partitions:
-            arrays.append(pa.repeat(pa.scalar(partitions[field.name], field.type), rows))
-        elif field.name not in present:
-            arrays.append(pa.nulls(rows, field.type))
-        elif field.name == schema.SOURCE_MODIFIED:
-            times = read.column(stored[field.name]).cast(pa.timestamp("us", tz="UTC"), safe=False)
-            arrays.append(times.cast(pa.int64()))
-        else:
-            arrays.append(read.column(stored[field.name]).cast(field.type))
-    return pa.Table.from_arrays(arrays, schema=columns)

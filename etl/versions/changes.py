@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...errors import NotAnImageTableError
+from ...log.data_files import read_columns
 from ...results import ReadableResult
 from ..log.snapshot import Snapshot, open_snapshot
-from ..log.table_columns import read_columns
 from ..model import schema
 from ..model.labels import NO_CLASS
 
@@ -128,7 +128,7 @@ def _rows(snapshot: Snapshot, left_out: set[str], storage_options: Mapping[str, 
     # Paths of tens of millions of rows pass the 2 GiB that one array of `string` holds.
     columns = pa.schema([(name, pa.large_string()) for name in (schema.PATH, *_KIND_OF_COLUMN)])
     files = [index for index, path in enumerate(snapshot.files.paths) if path not in left_out]
-    tables = [read_columns(snapshot, index, columns, storage_options) for index in files]
+    tables = [read_columns(snapshot, index, columns) for index in files]
     rows = pa.concat_tables([columns.empty_table(), *tables])
     return pa.table({name: pc.fill_null(rows.column(name), "").combine_chunks() for name in columns.names})
 

@@ -201,6 +201,25 @@ def column_mapping_by_id(spark, location):
 
 
 @case
+def deletion_vectors_and_mapping(spark, location):
+    """Files that lost rows twice, in partitions, with mapped names at every depth and nulls in nested columns."""
+    columns = "id BIGINT, s STRUCT<a: INT, b: STRING>, l ARRAY<STRUCT<x: INT>>, m MAP<STRING, INT>, part STRING"
+    properties = "'delta.enableDeletionVectors' = 'true', 'delta.columnMapping.mode' = 'name'"
+    table = f"delta.`{location}`"
+    spark.sql(f"CREATE TABLE {table} ({columns}) USING delta PARTITIONED BY (part) TBLPROPERTIES ({properties})")
+    rows = (
+        "SELECT id, IF(id = 3, NULL, named_struct('a', CAST(id AS INT), 'b', CAST(id AS STRING))), "
+        "IF(id = 8, NULL, array(named_struct('x', CAST(id AS INT)))), IF(id = 9, NULL, map('k', CAST(id AS INT))), "
+        "IF(id % 2 = 0, 'a b=%20', 'c') FROM range(0, 40)"
+    )
+    spark.sql(f"INSERT INTO {table} {rows}")
+    spark.sql(f"DELETE FROM {table} WHERE id % 5 = 0")  # noqa: S608
+    spark.sql(f"ALTER TABLE {table} RENAME COLUMN part TO half")
+    spark.sql(f"ALTER TABLE {table} RENAME COLUMN s.a TO first")
+    spark.sql(f"DELETE FROM {table} WHERE id = 7")  # noqa: S608
+
+
+@case
 def type_widening(spark, location):
     write(spark, location, "SELECT 1L AS id, CAST(7 AS SHORT) AS label", delta__enableTypeWidening="true")
     spark.sql(f"ALTER TABLE delta.`{location}` ALTER COLUMN label TYPE INT")
@@ -239,7 +258,7 @@ def shallow_clone(spark, location):
 def moved_without_statistics(spark, location):
     """A table that was copied to a folder with a percent sign; its log holds relative paths, and no statistics."""
     write_by_delta_rs(location, 0, 3, partition_by=["text"])
-    place = Path(f"{location} 100%25 é")
+    place = Path(f"{location} 100% é")
     shutil.copytree(location, place)
     commit = place / "_delta_log" / f"{0:020d}.json"
     actions = [json.loads(line) for line in commit.read_text().splitlines()]

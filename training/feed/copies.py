@@ -24,6 +24,7 @@ from ...locations import absolute_path
 from ...options import named_options
 from ...spark.session import is_connect
 from ...stores.data_files import file_system, local_form, names_in, reaching, read_bytes
+from ...table import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -72,9 +73,7 @@ class TableCopy:
         files = replace(own.files, paths=tuple(locate(own.location, path) for path in own.files.paths))
         return replace(
             own,
-            location=self.source,
-            version=self.version,
-            timestamp=None if self.timestamp is None else datetime.fromisoformat(self.timestamp),
+            table=Table.of(self.source, self.version),
             files=files,
             configuration=dict(self.configuration),
             copy=self.location,

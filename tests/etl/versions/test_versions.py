@@ -17,7 +17,6 @@ from lakelens.errors import (
     VersionFilesMissingError,
     VersionNotFoundError,
 )
-from lakelens.etl.log.opening import as_version
 from lakelens.etl.log.snapshot import Snapshot, open_snapshot
 from lakelens.etl.model.labels import NO_CLASS
 from lakelens.etl.versions import changes as versions
@@ -83,7 +82,7 @@ def test_versions_that_never_were_are_named(table: Path, tmp_path: Path) -> None
 @pytest.mark.parametrize("version", ["\u00b2", "\u0662"])
 def test_a_version_is_a_number_of_plain_digits(table: Path, version: str) -> None:
     with pytest.raises(VersionNotFoundError, match="no version number"):
-        as_version(str(table), version)
+        open_snapshot(table, version)
 
 
 def test_rows_that_cannot_be_compared_are_refused_by_the_column_that_lacks(tmp_path: Path) -> None:

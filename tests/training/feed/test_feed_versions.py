@@ -105,13 +105,18 @@ def test_a_seed_is_a_whole_number(table):
             make_delta_converter(table, seed=seed)
 
 
-def test_times_are_known_of_a_shallow_clone_too(table):
+def test_the_times_of_a_shallow_clone_are_known_from_its_second_commit_on(table):
     """The first commit of a shallow clone says that it read version -1, which delta-rs refuses as damaged."""
     rewrite_commit_info(table, 0, operation="CLONE", readVersion=-1)
     assert open_snapshot(table).timestamp == START + timedelta(hours=2)
     assert open_snapshot(table, 1).timestamp == START + timedelta(hours=1)
-    assert open_snapshot(table, 0).timestamp == START
+    assert open_snapshot(table, 0).timestamp is None
     assert version_of(table, START + timedelta(minutes=90)) == 1
+    with pytest.raises(VersionNotFoundError, match=r"no version is known .* its log covers 2024-05-01T13:00"):
+        version_of(table, START + timedelta(minutes=30))
+
+
+def test_the_time_in_a_commit_counts_before_the_writers_clock(table):
     rewrite_commit_info(table, 1, inCommitTimestamp=int((START + timedelta(minutes=80)).timestamp() * 1000))
     assert version_of(table, START + timedelta(minutes=70)) == 0
     with pytest.raises(VersionNotFoundError, match=r"version 9 does not exist.*versions 0 to 2"):

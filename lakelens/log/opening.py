@@ -1,0 +1,241 @@
+"""Opens a Delta table at a version, by delta-rs and without a JVM, or raises why not and which versions there are."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from ..errors import (
+    InvalidArgumentError,
+    NotADeltaTableError,
+    StoreError,
+    TableError,
+    UnsupportedTableFeatureError,
+    VersionNotFoundError,
+    VersionUnreadableError,
+)
+from ..locations import has_scheme
+from ..stores.data_files import local_form, names_in, store_error, unknown_store
+from ..stores.options import delta_options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from deltalake import DeltaTable
+
+    from ..table import Table
+
+# delta-rs walks through all numbers up to the one that is asked for: minutes and gigabytes for a date taken as one.
+_LIKELY_NUMBER = 100_000
+# delta-rs decodes a path twice, and reads ? and # in a URI as a URL's query and fragment: it would open another table.
+_ESCAPE = re.compile(r"%[0-9A-Fa-f]{2}")
+_URL_PARTS = re.compile(r"%[0-9A-Fa-f]{2}|[?#]")
+_COMMIT = re.compile(r"(\d{20})\.json")
+_COMPACTED = re.compile(r"(\d{20})\.(\d{20})\.compacted\.json")
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\..*(parquet|json)")
+_NAMED_PINS = 20
+
+
+def open_table(table: Table) -> DeltaTable:
+    """Opens a table at its version, without looking at what readers must know of it.
+
+    Raises:
+        NotADeltaTableError: If there is no table.
+        InvalidArgumentError: If no store is known for the location's scheme, or delta-rs cannot spell the location.
+        StoreError: If the object store cannot be reached or refuses.
+        VersionNotFoundError: If it has no such version; the message names those that it has.
+        VersionUnreadableError: If the log has the version's entries, and they cannot be read.
+        UnsupportedTableFeatureError: If delta-rs does not know one of its features.
+    """
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError, DeltaProtocolError, TableNotFoundError
+
+    wanted = _number_or_time(table)
+    number = wanted if isinstance(wanted, int) else None
+    uri = uri_for_delta_rs(table)
+    if number is not None and not 0 <= number <= _LIKELY_NUMBER:
+        require_entries(table, number)
+    try:
+        found = DeltaTable(uri, version=number, storage_options=delta_options(table.storage_options) or None)
+    except DeltaProtocolError as error:
+        raise UnsupportedTableFeatureError(unsupported(table.path, number, str(error))) from error
+    except (TableNotFoundError, DeltaError, OSError) as error:
+        if isinstance(error, OSError) and has_scheme(uri):
+            raise store_error(table.path, error) from error
+        if "Unknown scheme" in str(error):
+            raise unknown_store(table.path) from error
+        require_entries(table, number)
+        raise _unreadable(table.path, number, error) from error
+    if isinstance(wanted, datetime):
+        found.load_as_version(_last_version_by(table, found, wanted))
+    return found
+
+
+def uri_for_delta_rs(table: Table) -> str:
+    """Returns a table's location as delta-rs takes it; `dbfs:/` is the path where Databricks mounts it.
+
+    Raises:
+        InvalidArgumentError: If delta-rs would open another place.
+    """
+    place = table.path
+    path = local_form(place)
+    found = (_URL_PARTS if path is None else _ESCAPE).search(place if path is None else path)
+    if found:
+        raise InvalidArgumentError(
+            f"{place}: without Spark, {found[0]!r} in the path of a table would be read as a part of a URL, and "
+            "another table opened; write the name without escapes, or move the table to a folder without it"
+        )
+    if path is not None:
+        return path
+    # Its gcs:// is another client, which takes none of the options.
+    return f"gs:{place.partition(':')[2]}" if place.lower().startswith("gcs:") else place
+
+
+def require_entries(table: Table, number: int | None = None) -> None:
+    """Lists the log: only that can tell a version which is not there from one that cannot be read now.
+
+    Raises:
+        NotADeltaTableError: If there is no table.
+        VersionNotFoundError: If `number` is no version that the log can rebuild.
+        StoreError: If the object store cannot be reached or refuses.
+        VersionUnreadableError: If a disk does not list the log.
+    """
+    try:
+        names = names_in(f"{table.path.rstrip('/')}/_delta_log", table.storage_options)
+    except StoreError:
+        raise
+    except OSError as error:
+        raise _unreadable(table.path, number, error) from error
+    named, whole = _versions_in(names)
+    if not named:
+        raise NotADeltaTableError(
+            f"{table.path} holds no Delta table (it has no _delta_log/ with a commit); give the folder that contains "
+            "_delta_log/"
+        )
+    if number is not None and number not in whole:
+        raise VersionNotFoundError(
+            f"{table.path}: version {number} does not exist or can no longer be rebuilt; it has versions "
+            f"{ranges_of(sorted(whole)) or 'none'}"
+        )
+
+
+def _versions_in(names: Iterable[str]) -> tuple[set[int], set[int]]:
+    """Finds the versions that entries of a log are named after, and those of them that its entries rebuild."""
+    commits, covered, checkpoints = set[int](), set[int](), set[int]()
+    for name in names:
+        if found := _COMMIT.fullmatch(name):
+            commits.add(int(found[1]))
+        elif found := _COMPACTED.fullmatch(name):
+            covered.update(range(int(found[1]), int(found[2]) + 1))
+        elif found := _CHECKPOINT.fullmatch(name):
+            checkpoints.add(int(found[1]))
+    named, whole, is_whole = commits | checkpoints, set[int](), False
+    for version in range(min(named, default=0), max(named, default=-1) + 1):
+        is_whole = version in checkpoints or ((is_whole or version == 0) and version in commits | covered)
+        if is_whole and version in named:
+            whole.add(version)
+    return named, whole
+
+
+def ranges_of(numbers: Sequence[int]) -> str:
+    """Writes sorted numbers as people do: `0, 3 to 7`."""
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ", ".join(f"{first}" if first == last else f"{first} to {last}" for first, last in spans)
+
+
+def committed_at(table: Table) -> datetime | None:
+    """Reads when the version of a table, a number, was committed; None if the log does not tell."""
+    latest = open_table(table.at(None))
+    assert isinstance(table.version, int)  # noqa: S101
+    commits = history_of(latest, latest.version() - table.version + 1)
+    return next((_time_of(commit) for commit in commits if commit["version"] == table.version), None)
+
+
+def _time_of(commit: dict[str, Any]) -> datetime | None:
+    milliseconds = commit.get("inCommitTimestamp", commit.get("timestamp"))
+    return None if milliseconds is None else datetime.fromtimestamp(int(milliseconds) / 1000, tz=timezone.utc)
+
+
+def history_of(table: DeltaTable, limit: int | None = None) -> list[dict[str, Any]]:
+    """Lists the last commits of a table that is open at its latest version, the newest first.
+
+    Returns:
+        Entries with `version`, `timestamp` in milliseconds, `operation`, `userMetadata` and more; none where delta-rs
+        cannot read them. Of a table at an earlier version delta-rs would list the same commits under wrong numbers.
+    """
+    from deltalake.exceptions import DeltaError
+
+    try:
+        commits: list[dict[str, Any]] = table.history(limit)
+    except DeltaError:
+        # The first commit of a shallow clone names -1 as the version that it read, which delta-rs takes for damage.
+        return [] if limit is not None else history_of(table, table.version())
+    return commits
+
+
+def _number_or_time(table: Table) -> int | datetime | None:
+    if not isinstance(table.version, str):
+        return table.version
+    # The ledger lies above the log.
+    from ..etl.pins.pins import pins, version_of_pin
+
+    pinned: int | None = version_of_pin(table.path, table.version, table.storage_options)
+    if pinned is not None:
+        return pinned
+    try:
+        return datetime.fromisoformat(table.version.replace("Z", "+00:00"))
+    except ValueError:
+        require_entries(table)
+        names = sorted(pins(table.path, table.storage_options))
+        known = f"its pins: {', '.join(names[:_NAMED_PINS])}" if names else "it has no pins"
+        raise VersionNotFoundError(
+            f"{table.path}: {table.version!r} is no version number, no time (ISO 8601) and no pin of this table "
+            f"({known}); give one of these or 'latest'"
+        ) from None
+
+
+def _last_version_by(table: Table, latest: DeltaTable, moment: datetime) -> int:
+    """Finds the last version committed at or before a time: after the last commit, the last version.
+
+    delta-rs answers a time before the first commit with the first version; like Spark, we refuse it, since the log does
+    not tell what the table was then.
+    """
+    moment = moment.replace(tzinfo=timezone.utc) if moment.tzinfo is None else moment
+    times = {int(commit["version"]): _time_of(commit) for commit in history_of(latest)}
+    known = {version: time for version, time in times.items() if time is not None}
+    eligible = [version for version, time in known.items() if time <= moment]
+    if not eligible:
+        span = f"{min(known.values()).isoformat()} to {max(known.values()).isoformat()}" if known else "no times"
+        raise VersionNotFoundError(
+            f"{table.path}: no version is known at {moment.isoformat()}; its log covers {span} "
+            f"(versions {min(known, default=0)} to {latest.version()})"
+        )
+    return max(eligible)
+
+
+def _unreadable(place: str, number: int | None, error: Exception) -> TableError:
+    """Makes the error about a table or version that the log has entries of and that does not open."""
+    text = str(error)
+    if any(word in text.lower() for word in ("unsupported", "unknown feature", "not supported")):
+        return UnsupportedTableFeatureError(unsupported(place, number, text))
+    what = "the log of the table" if number is None else f"the log of version {number}"
+    return VersionUnreadableError(
+        f"{place}: {what} is there and cannot be read: {text.splitlines()[0] if text else error!r}. Try again if the "
+        "disk or store was away; if an entry is damaged, put it back from a copy"
+    )
+
+
+def unsupported(place: str, version: int | None, what: str) -> str:
+    """Names what keeps a version from being read without Spark, and the way out."""
+    at = "" if version is None else f"@{version}"
+    of_version = "" if version is None else f".option('versionAsOf', {version})"
+    return (
+        f"{place}{at} uses {what}, which lakelens cannot read without Spark. Have Spark write a plain copy, and read "
+        f"that: spark.read.format('delta'){of_version}.load({place!r}).write.format('delta').save('<another folder>')"
+    )
