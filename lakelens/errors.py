@@ -148,6 +148,10 @@ class TableConflictError(TableError):
     """Raised when another writer changed the table in a way that this write cannot be combined with."""
 
 
+class LedgerError(TableError):
+    """Raised when the ledger of a table is damaged or of a later lakelens, so that what it protects is not known."""
+
+
 class QuarantineConflictError(TableError):
     """Raised when an ingest has committed its images and then others kept changing the table's quarantine."""
 

@@ -37,6 +37,7 @@ _MARKUP = re.compile(r"\x1b\[[0-9;]*m|↳|<[^<>]*>")
 _SIGNATURE = re.compile(r"(\bsig(?:nature)?=)[^&\s'\"]+", re.I)
 _SAID = 500
 # What S3, Google Cloud Storage, Azure and Hadoop's clients of them say of a bucket or container that is not there.
+_IS_THERE = re.compile(r"PreconditionFailed|pre-?conditions? .*(failed|did not hold)", re.I)
 _NO_BUCKET = re.compile(r"NoSuchBucket|UnknownStoreException|ContainerNotFound|(?i:bucket does not exist)")
 
 
@@ -69,6 +70,16 @@ def file_system(location: str, storage_options: Mapping[str, str] | None) -> tup
     with reaching(location):
         system = fsspec.filesystem(protocol, **options)
     return system, system._strip_protocol(f"{protocol}:{location.split(':', 1)[1]}")
+
+
+def require_known_store(location: str) -> None:
+    """Checks the scheme of a location in an object store.
+
+    Raises:
+        InvalidArgumentError: If it is of no store that lakelens reads.
+    """
+    if scheme_of(location) not in PROTOCOLS:
+        raise unknown_store(location)
 
 
 def unknown_store(location: str) -> InvalidArgumentError:
@@ -205,6 +216,27 @@ def write_bytes(location: str, data: bytes, storage_options: Mapping[str, str] |
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def has_conditional_writes(location: str, storage_options: Mapping[str, str] | None) -> bool:
+    """Returns whether the store of a location refuses to overwrite an object if it is asked to.
+
+    Google's and Azure's stores always do, S3 does since 2024; some stores that are compatible with S3 do not.
+
+    Args:
+        location: URI of an object that may be overwritten.
+        storage_options: Access to the store.
+    """
+    system, key = file_system(location, storage_options)
+    if PROTOCOLS[scheme_of(location)][0] != "s3":
+        return True
+    with reaching(location):
+        system.pipe_file(key, b"")
+        try:
+            system.pipe_file(key, b"", IfNoneMatch="*")
+        except OSError as error:
+            return _IS_THERE.search(str(error)) is not None or isinstance(error, FileExistsError)
+    return False
 
 
 def remove_file(location: str, storage_options: Mapping[str, str] | None) -> None:

@@ -1,0 +1,286 @@
+"""The ledger of a table as one frozen value, and its changes as pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import NamedTuple
+
+from ..liveness import Process
+
+# Rows by class are kept for so many (version, class) pairs: 5,000 versions of a table of ten classes.
+MOST_COUNTED = 50_000
+
+
+@dataclass(frozen=True)
+class LabelClass:
+    """A class. Its number is never given to another class, nor is any name that it has had.
+
+    Attributes:
+        number: What models and rows call it.
+        name: Its name.
+        former: The names that it had, the oldest first.
+    """
+
+    number: int
+    name: str
+    former: tuple[str, ...] = ()
+
+    def named(self, name: str) -> LabelClass:
+        """Returns the class under another name; the present one becomes a former one."""
+        if name == self.name:
+            return self
+        former = tuple(other for other in (*self.former, self.name) if other != name)
+        return replace(self, name=name, former=former)
+
+
+class ClassRows(NamedTuple):
+    """The rows of one class in one version.
+
+    Attributes:
+        number: The number of the class; None for rows without a class, and for names without a number.
+        rows: How many there are.
+    """
+
+    number: int | None
+    rows: int
+
+
+@dataclass(frozen=True)
+class Pin:
+    """A name for a version, which protects its files.
+
+    Attributes:
+        name: The name.
+        version: The version.
+        since: When it was set.
+    """
+
+    name: str
+    version: int
+    since: datetime
+
+
+@dataclass(frozen=True)
+class Use:
+    """A run that reads or has read a version, which protects its files.
+
+    Attributes:
+        run_id: The run.
+        version: The version.
+        since: When the run began.
+        renewed: When the run showed last that it is at work.
+        process: The process that reads; None once the run has ended well, or as a run that can be resumed.
+        tracking_uri: MLflow store of the run, without a password; None for a run without MLflow.
+    """
+
+    run_id: str
+    version: int
+    since: datetime
+    renewed: datetime
+    process: Process | None = None
+    tracking_uri: str | None = None
+
+
+@dataclass(frozen=True)
+class Vacuum:
+    """A VACUUM at work. No version that it does not keep is pinned or used until it has ended.
+
+    Attributes:
+        mark: Tells it apart from others.
+        keeps: The versions whose files stay.
+        beat: Grows as long as it is at work.
+        process: Which process runs it.
+    """
+
+    mark: str
+    keeps: tuple[int, ...]
+    beat: int
+    process: Process
+
+
+class WrongNumber(NamedTuple):
+    """Rows and boxes that carry a number which is not that of their class.
+
+    Attributes:
+        name: The class.
+        number: What they carry.
+        rows: How many rows and boxes.
+        why: Whose number it is, or which number the class has.
+    """
+
+    name: str
+    number: int
+    rows: int
+    why: str
+
+    def __str__(self) -> str:
+        what = "row or box" if self.rows == 1 else "rows and boxes"
+        return f"{self.rows} {what} of {self.name!r} with the number {self.number}, {self.why}"
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """All that lakelens remembers of a table.
+
+    Attributes:
+        classes: The classes by their numbers.
+        versions: Rows by class name of the versions that lakelens has committed, the oldest first.
+        pins: The pins by their names.
+        uses: The runs that read or have read versions.
+        vacuum: The VACUUM that is at work.
+    """
+
+    classes: tuple[LabelClass, ...] = ()
+    versions: Mapping[int, Mapping[str, ClassRows]] = field(default_factory=dict)
+    pins: tuple[Pin, ...] = ()
+    uses: tuple[Use, ...] = ()
+    vacuum: Vacuum | None = None
+
+    @property
+    def labels(self) -> dict[str, int]:
+        """Class numbers by name, ordered by number."""
+        return {one.name: one.number for one in self.classes}
+
+    @property
+    def aliases(self) -> dict[str, str]:
+        """The names of classes by their former names."""
+        return {old: one.name for one in self.classes for old in one.former}
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """Class numbers by every name that a class has or had."""
+        return {name: one.number for one in self.classes for name in (*one.former, one.name)}
+
+    def labels_at(self, version: int) -> dict[str, int]:
+        """Returns the class numbers by the names of a version, ordered by number.
+
+        Of a version that was not recorded, they are those of the next one that was, which has all of its classes.
+        """
+        later = min((known for known in self.versions if known >= version), default=None)
+        if later is None:
+            return self.labels
+        found = {name: one.number for name, one in self.versions[later].items() if one.number is not None}
+        return dict(sorted(found.items(), key=lambda item: item[1]))
+
+    def counts_at(self, version: int) -> dict[str, int] | None:
+        """Returns the rows by class of a version; None if it was not recorded."""
+        found = self.versions.get(version)
+        return None if found is None else {name: one.rows for name, one in found.items()}
+
+    # --- classes
+
+    def reserved(self, names: Iterable[str], largest: int = -1) -> Ledger:
+        """Gives numbers to the names that have none, in the order given, after the largest.
+
+        Args:
+            names: Names of classes.
+            largest: No new number is this one or less.
+        """
+        known, classes = self.numbers, list(self.classes)
+        following = max([*known.values(), largest]) + 1
+        for name in dict.fromkeys(names):
+            if name not in known:
+                classes.append(LabelClass(following, name))
+                following += 1
+        return replace(self, classes=tuple(classes))
+
+    def renamed(self, old: str, new: str) -> Ledger:
+        """Gives the class `old` a name that no other class has or had."""
+        return self._with_names({self.labels[old]: new})
+
+    def settled(self, rows: Mapping[tuple[str, int], int]) -> tuple[Ledger, tuple[WrongNumber, ...]]:
+        """Takes over the classes that others have written, and finds rows that contradict the ledger.
+
+        A name that no class has becomes a class if its number is free: of several, the one with most rows. A class
+        whose rows all have a former name has that name again, as after a RESTORE.
+
+        Args:
+            rows: How many rows and boxes there are of each pair of name and number.
+        """
+        classes, numbers = {one.number: one for one in self.classes}, self.numbers
+        wrong, seen = [], dict[int, list[str]]()
+        for (name, number), count in sorted(rows.items(), key=lambda item: (-item[1], item[0])):
+            if name not in numbers and number not in classes:
+                classes[number], numbers[name] = LabelClass(number, name), number
+            if numbers.get(name) == number:
+                seen.setdefault(number, []).append(name)
+            elif number in classes:
+                wrong.append(WrongNumber(name, number, count, f"which is that of {classes[number].name!r}"))
+            else:
+                wrong.append(WrongNumber(name, number, count, f"while its number is {numbers[name]}"))
+        taken = replace(self, classes=tuple(classes[number] for number in sorted(classes)))
+        renamed = {number: names[0] for number, names in seen.items() if classes[number].name not in names}
+        return taken._with_names(renamed), tuple(sorted(wrong))
+
+    def recorded(self, version: int, counts: Mapping[str, int]) -> Ledger:
+        """Remembers the rows by class of a version; the names of its rows become the names of the classes.
+
+        Args:
+            version: The version.
+            counts: Its rows by class name.
+        """
+        numbers, current = self.numbers, {one.number: one.name for one in self.classes}
+        names = {numbers[name]: name for name, rows in counts.items() if rows and name in numbers}
+        named = self._with_names({number: name for number, name in names.items() if not counts.get(current[number])})
+        found = {one.name: ClassRows(one.number, counts.get(one.name, 0)) for one in named.classes}
+        others = sorted(name for name, rows in counts.items() if rows and name not in found)
+        found |= {name: ClassRows(numbers.get(name), counts[name]) for name in others}
+        versions = {**named.versions, version: found}
+        return replace(named, versions=_bounded(versions, set(self.protected())))
+
+    def _with_names(self, names: Mapping[int, str]) -> Ledger:
+        classes = tuple(one.named(names.get(one.number, one.name)) for one in self.classes)
+        return replace(self, classes=classes)
+
+    # --- what protects versions
+
+    def blocks(self, version: int) -> bool:
+        """Returns whether a VACUUM is at work that may remove files of a version."""
+        return self.vacuum is not None and version not in self.vacuum.keeps
+
+    def with_pin(self, pin: Pin) -> Ledger:
+        """Sets a pin, or moves the one of its name."""
+        others = [one for one in self.pins if one.name != pin.name]
+        return replace(self, pins=tuple(sorted([*others, pin], key=lambda one: one.name)))
+
+    def without_pin(self, name: str) -> Ledger:
+        """Removes a pin."""
+        return replace(self, pins=tuple(one for one in self.pins if one.name != name))
+
+    def version_of(self, pin: str) -> int | None:
+        """Returns the version that a pin names; None if there is no such pin."""
+        return next((one.version for one in self.pins if one.name == pin), None)
+
+    def with_use(self, use: Use) -> Ledger:
+        """Notes that a run reads a version, in place of what was noted of the two."""
+        others = [one for one in self.uses if (one.run_id, one.version) != (use.run_id, use.version)]
+        return replace(self, uses=(*others, use))
+
+    def without_uses(self, is_over: Callable[[Use], bool]) -> Ledger:
+        """Removes uses."""
+        kept = tuple(one for one in self.uses if not is_over(one))
+        return self if len(kept) == len(self.uses) else replace(self, uses=kept)
+
+    def protected(self) -> dict[int, tuple[str, ...]]:
+        """Names what protects each version: `pin <name>` and `run <id>`."""
+        reasons: dict[int, list[str]] = {}
+        for pin in self.pins:
+            reasons.setdefault(pin.version, []).append(f"pin {pin.name}")
+        for use in self.uses:
+            reasons.setdefault(use.version, []).append(f"run {use.run_id}")
+        return {version: tuple(by) for version, by in sorted(reasons.items())}
+
+
+def _bounded(
+    versions: Mapping[int, Mapping[str, ClassRows]], protected: set[int]
+) -> dict[int, Mapping[str, ClassRows]]:
+    """Drops the oldest versions but the protected ones, whose class numbers their runs need."""
+    kept: dict[int, Mapping[str, ClassRows]] = {}
+    counted = 0
+    for version in sorted(versions, reverse=True):
+        counted += len(versions[version]) + 1
+        if counted <= MOST_COUNTED or version in protected or not kept:
+            kept[version] = versions[version]
+    return dict(sorted(kept.items()))

@@ -1,0 +1,323 @@
+"""Where a table's ledger is kept: a small Delta table in the table's folder, changed by compare-and-swap.
+
+Each change rewrites the whole ledger as the next version of that Delta table. Delta's commit is the only lock: a writer
+whose version was taken by another one reads again and tries again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import random
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InvalidArgumentError, LedgerError, NoSpaceError, StoreError, TableConflictError
+from ..liveness import Process
+from ..stores.data_files import has_conditional_writes, local_form, names_in, require_known_store, store_error
+from ..stores.options import delta_options
+from .ledger import ClassRows, LabelClass, Ledger, Pin, Use, Vacuum
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from deltalake import DeltaTable
+
+    from ..table import Table
+
+FOLDER = "_lakelens"
+_FORMAT = 1
+_ATTEMPTS = 100
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.01, 1.0
+# Old files and commits of the ledger go at every so many changes, once nobody can be reading them any more.
+_TIDY_EVERY = 100
+_FREE_BYTES = 1 << 20
+_CONFIGURATION = {
+    "delta.checkpointInterval": str(_TIDY_EVERY),
+    "delta.logRetentionDuration": "interval 1 hours",
+    "delta.deletedFileRetentionDuration": "interval 1 hours",
+}
+# delta-rs decodes an escape in a local path twice and then misses the folder; in a URI it is part of a URL.
+_ESCAPE = re.compile(r"%[0-9A-Fa-f]{2}")
+_OF_A_URL = re.compile(r"%[0-9A-Fa-f]{2}|[?#]")
+_OUT_OF_SPACE = re.compile(rf"\b(os error |code: |Errno )({errno.ENOSPC}|{errno.EDQUOT})\b")
+
+
+def read(table: Table) -> Ledger | None:
+    """Reads the ledger of a table; None where there is none, as of a clone or of another writer's table.
+
+    Raises:
+        NotADeltaTableError: If the table is named by the catalog, which only Spark can resolve.
+        InvalidArgumentError: If no ledger can be kept at such a place.
+        LedgerError: If it is damaged.
+        StoreError: If its object store cannot be reached or refuses.
+    """
+    found = _open(table)
+    return None if found is None else _ledger_of(table, found)
+
+
+def change(table: Table, update: Callable[[Ledger], Ledger], *, first: Callable[[], Ledger] = Ledger) -> Ledger:
+    """Changes the ledger of a table; returns what it is now.
+
+    Args:
+        table: The table.
+        update: Makes the new ledger of the present one. It is called again whenever another writer was faster, so it
+            has no effects; what it raises ends the change. A ledger that it returns as it is is not written.
+        first: Makes the ledger that `update` is given where there is none yet.
+
+    Raises:
+        TableConflictError: If other writers kept changing it.
+        NoSpaceError: If its disk is full.
+        StoreError: As `read`; or if the store has no conditional writes, so that two writers could undo each other.
+        InvalidArgumentError: As `read`; or if the folder cannot be written.
+        LedgerError: As `read`.
+    """
+    for attempt in range(_ATTEMPTS):
+        if attempt:
+            longest = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2**attempt)
+            time.sleep(random.uniform(0, longest))  # noqa: S311  no secret
+        found = _open(table)
+        if found is None:
+            _create(table, first())
+            continue
+        before = _ledger_of(table, found)
+        after = update(before)
+        if after == before or _swap(table, found, after):
+            return after
+    raise TableConflictError(f"{table.path}: other writers kept changing its ledger; try again when they are done")
+
+
+def path_of(table: Table) -> str:
+    """Returns the path or URI of the ledger.
+
+    Raises:
+        InvalidArgumentError: If no ledger can be kept at such a place.
+    """
+    place = f"{table.path}/{FOLDER}/ledger"
+    local = local_form(place)
+    if local is None:
+        require_known_store(place)
+    found = (_OF_A_URL if local is None else _ESCAPE).search(place if local is None else local)
+    if found:
+        raise InvalidArgumentError(
+            f"{table.path}: no ledger can be kept in a folder with {found[0]!r} in its path, so its versions cannot be "
+            "pinned; move the table to a folder without it"
+        )
+    if local is not None:
+        return local
+    # delta-rs' gcs:// is another client, which takes none of the options.
+    return f"gs:{place.partition(':')[2]}" if place.lower().startswith("gcs:") else place
+
+
+def _open(table: Table) -> DeltaTable | None:
+    from deltalake import DeltaTable
+    from deltalake.exceptions import TableNotFoundError
+
+    path = path_of(table)
+    options = delta_options(table.storage_options) or None
+    with _naming_failures(table, reading=True):
+        with contextlib.suppress(TableNotFoundError):
+            return DeltaTable(path, storage_options=options)
+        if not any(name.endswith(".json") for name in names_in(f"{path}/_delta_log", table.storage_options)):
+            return None
+        return DeltaTable(path, storage_options=options)  # made meanwhile, or damaged
+
+
+def _create(table: Table, ledger: Ledger) -> None:
+    """Makes the ledger, unless another process makes it first."""
+    from deltalake import write_deltalake
+    from deltalake.exceptions import CommitFailedError, DeltaError
+
+    path, options = path_of(table), delta_options(table.storage_options) or None
+    if local_form(path) is not None:
+        with _naming_failures(table):  # the table's own folder is there, or the table is gone
+            Path(path).parent.mkdir(exist_ok=True)
+        _require_space(table)
+    elif not has_conditional_writes(f"{table.path}/{FOLDER}/probe", table.storage_options):
+        raise StoreError(
+            f"{table.path}: its store has no conditional writes (a PUT with If-None-Match overwrote an object), so "
+            "writers could undo each other's changes unseen. Use a store that has them, or a disk"
+        )
+    with _naming_failures(table):
+        try:
+            write_deltalake(
+                path,
+                _rows_of(ledger),
+                configuration=_CONFIGURATION,
+                storage_options=options,
+                commit_properties=_one_attempt(),
+            )
+        except CommitFailedError:
+            return
+        except DeltaError:
+            if _open(table) is None:
+                raise
+            return
+
+
+def _swap(table: Table, found: DeltaTable, ledger: Ledger) -> bool:
+    """Writes the version after the one that was opened; returns False if another writer has written it."""
+    from deltalake import PostCommitHookProperties, write_deltalake
+    from deltalake.exceptions import CommitFailedError
+
+    _require_space(table)
+    hooks = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=True)
+    with _naming_failures(table):
+        try:
+            write_deltalake(
+                found,
+                _rows_of(ledger),
+                mode="overwrite",
+                commit_properties=_one_attempt(),
+                post_commithook_properties=hooks,
+            )
+        except CommitFailedError:
+            return False
+    if found.version() % _TIDY_EVERY == 0:
+        _tidy(found)
+    return True
+
+
+def _require_space(table: Table) -> None:
+    """Raises before a write to a full disk, which ends the process in delta-rs (object_store 0.13)."""
+    local = local_form(f"{table.path}/{FOLDER}")
+    with _naming_failures(table):
+        if local is not None and shutil.disk_usage(local).free < _FREE_BYTES:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def _one_attempt() -> Any:
+    from deltalake import CommitProperties
+
+    # delta-rs would otherwise commit on top of another writer's version where the two do not conflict by its rules.
+    return CommitProperties(max_commit_retries=0)
+
+
+def _tidy(found: DeltaTable) -> None:
+    """Removes data files of old versions of the ledger, and those of writers that were slower or died."""
+    from deltalake.exceptions import DeltaError
+
+    with contextlib.suppress(DeltaError, OSError):  # the next one does it
+        found.vacuum(dry_run=False, enforce_retention_duration=False, full=True)
+
+
+def _damaged(table: Table, error: object) -> LedgerError:
+    place = f"{table.path}/{FOLDER}/ledger"
+    return LedgerError(
+        f"{place} is damaged ({str(error).splitlines()[0]}), so class numbers and protected versions are not known. "
+        "Put it back from a copy. Or delete this folder: class numbers are then read from the rows, and pins are lost"
+    )
+
+
+@contextlib.contextmanager
+def _naming_failures(table: Table, *, reading: bool = False) -> Iterator[None]:
+    """Raises what the disk or store refuses as an error of ours."""
+    from deltalake.exceptions import CommitFailedError, DeltaError
+
+    try:
+        yield
+    except (StoreError, NoSpaceError, CommitFailedError):
+        raise
+    except (DeltaError, OSError) as error:
+        if isinstance(error, OSError) and local_form(table.path) is None:
+            raise store_error(table.path, error) from error
+        if reading:
+            raise _damaged(table, error) from error
+        why = " ".join(str(error).split())
+        if _OUT_OF_SPACE.search(why):
+            raise NoSpaceError(
+                f"{table.path}: its disk has no space left for its ledger ({why}); free some, and try again"
+            ) from error
+        raise InvalidArgumentError(
+            f"{table.path} cannot be written: {why}; its owner can give you the right to, or copy the table"
+        ) from error
+
+
+# --- the ledger as rows
+
+
+def _rows_of(ledger: Ledger) -> pa.Table:
+    import pyarrow as pa
+
+    rows: list[tuple[str, str, Mapping[str, Any]]] = [("ledger", "format", {"format": _FORMAT})]
+    rows += [("class", str(one.number), asdict(one)) for one in ledger.classes]
+    rows += [("version", str(version), dict(counts)) for version, counts in ledger.versions.items()]
+    rows += [("pin", one.name, asdict(one)) for one in ledger.pins]
+    rows += [("use", one.run_id, asdict(one)) for one in ledger.uses]
+    rows += [("vacuum", one.mark, asdict(one)) for one in (ledger.vacuum,) if one is not None]
+    kinds, keys = ([row[i] for row in rows] for i in (0, 1))
+    values = [json.dumps(row[2], default=_time_text, ensure_ascii=False) for row in rows]
+    return pa.table({"kind": kinds, "key": keys, "value": values})
+
+
+def _time_text(value: object) -> str:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    raise TypeError(f"{value!r} is not a value of a ledger")
+
+
+def _ledger_of(table: Table, found: DeltaTable) -> Ledger:
+    with _naming_failures(table, reading=True):
+        rows = _read_rows(table, found)
+    kinds: dict[str, list[tuple[str, Any]]] = {}
+    try:
+        for row in rows:
+            kinds.setdefault(row["kind"], []).append((row["key"], json.loads(row["value"])))
+        ((_, header),) = kinds["ledger"]
+        if header["format"] != _FORMAT:
+            raise LedgerError(
+                f"{path_of(table)} has format {header['format']}, and this lakelens reads {_FORMAT}; install the "
+                "version that wrote it, or a later one"
+            )
+        return Ledger(
+            classes=tuple(sorted((_class_of(row) for _, row in kinds.get("class", [])), key=lambda one: one.number)),
+            versions={
+                version: {name: ClassRows(*pair) for name, pair in counts.items()}
+                for version, counts in sorted((int(key), counts) for key, counts in kinds.get("version", []))
+            },
+            pins=tuple(Pin(row["name"], row["version"], _time(row["since"])) for _, row in kinds.get("pin", [])),
+            uses=tuple(_use_of(row) for _, row in kinds.get("use", [])),
+            vacuum=next((_vacuum_of(row) for _, row in kinds.get("vacuum", [])), None),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise _damaged(table, error) from error
+
+
+def _read_rows(table: Table, found: DeltaTable) -> list[dict[str, str]]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from deltalake.fs import DeltaStorageHandler
+
+    options = delta_options(table.storage_options) or None
+    files = DeltaStorageHandler.from_table(found._table, options, found._table.get_add_file_sizes())
+    rows: list[dict[str, str]] = []
+    for path in found.get_add_actions(flatten=True)["path"].to_pylist():
+        # Not pq.read_table, whose threads abort a process that ends soon after delta-rs has written (pyarrow 14).
+        with files.open_input_file(path) as file:
+            content = file.read()
+        rows += pq.ParquetFile(pa.BufferReader(content)).read(use_threads=False).to_pylist()
+    return rows
+
+
+def _class_of(row: Mapping[str, Any]) -> LabelClass:
+    return LabelClass(row["number"], row["name"], tuple(row["former"]))
+
+
+def _use_of(row: Mapping[str, Any]) -> Use:
+    process = None if row["process"] is None else Process(**row["process"])
+    since, renewed = _time(row["since"]), _time(row["renewed"])
+    return Use(row["run_id"], row["version"], since, renewed, process, row["tracking_uri"])
+
+
+def _vacuum_of(row: Mapping[str, Any]) -> Vacuum:
+    return Vacuum(row["mark"], tuple(row["keeps"]), row["beat"], Process(**row["process"]))
+
+
+def _time(text: str) -> datetime:
+    return datetime.fromisoformat(text)

@@ -1,0 +1,90 @@
+"""The ledger's pure rules: numbers and names of classes, rows by version, pins and uses."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+import pytest
+
+from lakelens.ledger import ledger as ledgers
+from lakelens.ledger.ledger import LabelClass, Ledger, Pin, Use, Vacuum
+from lakelens.liveness import Process
+
+pytestmark = pytest.mark.unit
+
+NOW = datetime(2026, 3, 1, tzinfo=timezone.utc)
+CATS = Ledger().reserved(["cat", "dog"])
+
+
+def test_numbers_only_grow_and_stay_with_their_names():
+    assert CATS.labels == {"cat": 0, "dog": 1}
+    grown = CATS.reserved(["ant", "dog", "ant", "bee"])
+    assert grown.labels == {"cat": 0, "dog": 1, "ant": 2, "bee": 3}
+    assert CATS.reserved(["ant"], largest=7).labels["ant"] == 8
+    assert CATS.reserved([]) == CATS
+
+
+def test_a_renamed_class_keeps_its_number_and_every_name_that_it_had():
+    lion = CATS.renamed("cat", "lion").renamed("lion", "tiger")
+    assert (lion.labels, lion.aliases) == ({"tiger": 0, "dog": 1}, {"cat": "tiger", "lion": "tiger"})
+    assert lion.reserved(["cat", "lion"]) == lion
+    back = lion.renamed("tiger", "cat")
+    assert (back.labels, set(back.aliases)) == ({"cat": 0, "dog": 1}, {"lion", "tiger"})
+
+
+def test_classes_of_other_writers_keep_their_numbers_where_they_are_free():
+    rows = {("cat", 0): 5, ("ant", 1): 3, ("bee", 4): 2, ("cat", 4): 1, ("bee", 9): 7}
+    settled, wrong = CATS.settled(rows)
+    assert settled.labels == {"cat": 0, "dog": 1, "bee": 9}
+    assert [str(one) for one in wrong] == [
+        "3 rows and boxes of 'ant' with the number 1, which is that of 'dog'",
+        "2 rows and boxes of 'bee' with the number 4, while its number is 9",
+        "1 row or box of 'cat' with the number 4, while its number is 0",
+    ]
+    assert Ledger().settled({("cat", 3): 1})[0].classes == (LabelClass(3, "cat"),)
+
+
+@pytest.mark.parametrize(
+    ("rows", "name"),
+    [({("cat", 0): 4}, "cat"), ({("lion", 0): 1, ("cat", 0): 4}, "lion"), ({("dog", 1): 4}, "lion")],
+)
+def test_a_class_whose_rows_all_have_a_former_name_has_that_name_again(rows, name):
+    settled, wrong = CATS.renamed("cat", "lion").settled(rows)
+    assert (settled.labels, wrong) == ({name: 0, "dog": 1}, ())
+    counts = {row[0]: count for row, count in rows.items()}
+    assert CATS.renamed("cat", "lion").recorded(5, counts).labels == {name: 0, "dog": 1}
+
+
+def test_a_version_keeps_the_classes_that_it_had():
+    ledger = CATS.recorded(0, {"cat": 4, "dog": 3})
+    ledger = ledger.reserved(["bee"]).recorded(2, {"cat": 4, "dog": 3, "bee": 1, "(no class)": 2})
+    renamed = ledger.renamed("dog", "hound").recorded(3, {"cat": 4, "hound": 3, "bee": 1})
+    assert renamed.labels_at(0) == {"cat": 0, "dog": 1}
+    # Of a version that nobody recorded the next one has every class.
+    assert renamed.labels_at(1) == renamed.labels_at(2) == {"cat": 0, "dog": 1, "bee": 2}
+    assert renamed.labels_at(3) == renamed.labels_at(9) == {"cat": 0, "hound": 1, "bee": 2}
+    assert renamed.counts_at(2) == {"cat": 4, "dog": 3, "bee": 1, "(no class)": 2}
+    assert renamed.counts_at(1) is None
+
+
+def test_the_oldest_versions_are_dropped_but_those_that_are_protected(monkeypatch):
+    monkeypatch.setattr(ledgers, "MOST_COUNTED", 30)
+    ledger = CATS.with_pin(Pin("first", 0, NOW)).with_use(Use("run", 3, NOW, NOW))
+    for version in range(100):
+        ledger = ledger.recorded(version, {"cat": version})
+    assert list(ledger.versions) == [0, 3, *range(90, 100)]
+
+
+def test_pins_and_uses_protect_versions_until_they_are_removed():
+    ledger = Ledger().with_pin(Pin("gold", 1, NOW)).with_pin(Pin("a", 1, NOW)).with_pin(Pin("gold", 2, NOW))
+    ledger = ledger.with_use(Use("r", 2, NOW, NOW)).with_use(Use("r", 2, NOW, NOW)).with_use(Use("s", 0, NOW, NOW))
+    assert ledger.protected() == {0: ("run s",), 1: ("pin a",), 2: ("pin gold", "run r")}
+    assert (ledger.version_of("gold"), ledger.version_of("none")) == (2, None)
+    freed = ledger.without_pin("gold").without_uses(lambda use: use.run_id == "r")
+    assert freed.protected() == {0: ("run s",), 1: ("pin a",)}
+
+
+def test_a_vacuum_blocks_the_versions_that_it_does_not_keep():
+    ledger = Ledger(vacuum=Vacuum("v", (2, 5), 0, Process.this()))
+    assert [version for version in range(7) if not ledger.blocks(version)] == [2, 5]
+    assert not Ledger().blocks(0)
