@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
@@ -17,6 +17,9 @@ from ...training.tasks.class_metrics import ClassMetrics
 from .comparison import ClassChange, Comparison
 from .metrics import CalibrationBin, Evaluation
 from .result import Shown
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 MOST_CLASSES_DRAWN = 25
 THUMBNAIL_SIDE_PX = 160
@@ -75,6 +78,11 @@ def draw_comparison(comparison: Comparison, samples: Sequence[Shown], names: tup
         samples: Images with the answers of both models, at most twelve are drawn.
         names: What the two models are called.
     """
+    return to_png(comparison_figure(comparison, samples, names))
+
+
+def comparison_figure(comparison: Comparison, samples: Sequence[Shown], names: tuple[str, str]) -> Figure:
+    """Lays out the picture of `draw_comparison`."""
     drawn = _most_changed(comparison)
     figure = new_figure(11.5, max(5.2, 0.34 * len(drawn) + 1.6))
     left, right = figure.subfigures(1, 2, squeeze=False, width_ratios=[1.15, 1])[0]
@@ -83,11 +91,8 @@ def draw_comparison(comparison: Comparison, samples: Sequence[Shown], names: tup
     if shown:
         grid = right.subplots(max(1, -(-len(shown) // 4)), 4, squeeze=False)
         right.suptitle(f"Truth, then {_text(names[0])} → {_text(names[1])}", fontsize=11)
-        for axis in grid.flat:
-            axis.axis("off")
-        for axis, one in zip(grid.flat, shown, strict=False):
-            _draw_sample(axis, one)
-    return to_png(figure)
+        _draw_samples(grid, shown)
+    return figure
 
 
 def thumbnail(one: Shown) -> bytes | None:
@@ -181,21 +186,27 @@ def _draw_sheet(shown: Sequence[Shown]) -> bytes:
     rows = -(-len(shown) // _SHEET_COLUMNS)
     figure = new_figure(2.1 * _SHEET_COLUMNS, 2.6 * rows)
     grid = figure.subplots(rows, _SHEET_COLUMNS, squeeze=False)
-    for axis in grid.flat:
+    _draw_samples(grid, shown)
+    return to_png(figure)
+
+
+def _draw_samples(grid: Any, shown: Sequence[Shown]) -> None:
+    for axis in grid.flat[len(shown) :]:
         axis.axis("off")
     for axis, one in zip(grid.flat, shown, strict=False):
         _draw_sample(axis, one)
-    return to_png(figure)
 
 
 def _draw_sample(axis: Any, one: Shown) -> None:
     image = _decoded(one)
     if image is not None:
         axis.imshow(image, interpolation="nearest")
-    answers = " → ".join(_answer(*answer) for answer in one.answers)
+    answers = "\n→ ".join(_answer(*answer) for answer in one.answers)
     right = one.answers[-1][0] == one.truth
-    axis.set_title(f"{_text(one.truth)}\n{answers}", fontsize=8, color=_INK if right else _WRONG)
-    axis.text(0.5, -0.02, _text(tail_of(one.path)), transform=axis.transAxes, ha="center", va="top", fontsize=6)
+    axis.set_title(f"{_text(one.truth)}\n{answers}", fontsize=7, color=_INK if right else _WRONG)
+    # A label, unlike a text, has its place in the layout: the titles of the next row are below it.
+    axis.set_xlabel(_text(tail_of(one.path)), fontsize=6)
+    axis.set(xticks=[], yticks=[], frame_on=False)
 
 
 def _answer(name: str, probability: float | None) -> str:

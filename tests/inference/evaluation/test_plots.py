@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import pytest
 from colours import image_of
@@ -12,11 +13,19 @@ from lakelens.etl.images.stored_image import StoredImage
 from lakelens.inference.evaluation.comparison import PairGroup, compare_groups
 from lakelens.inference.evaluation.metrics import AnswerGroup, evaluate_groups
 from lakelens.inference.evaluation.page import evaluation_page
-from lakelens.inference.evaluation.plots import MOST_CLASSES_DRAWN, draw_comparison, draw_plots, draw_slices, thumbnail
+from lakelens.inference.evaluation.plots import (
+    MOST_CLASSES_DRAWN,
+    comparison_figure,
+    draw_comparison,
+    draw_plots,
+    draw_slices,
+    thumbnail,
+)
 from lakelens.inference.evaluation.result import EvaluationResult, Shown
 
 pytestmark = pytest.mark.unit
 
+LONG = (("a class", 0.91), ("another class", 0.55))
 SHOWN = Shown("file:/a/b.jpg", "red", (("green", 0.9), ("red", None)), StoredImage(image_of("red")))
 
 
@@ -38,6 +47,22 @@ def test_pictures_are_drawn_with_few_and_with_many_classes(classes):
         with Image.open(io.BytesIO(data)) as picture:
             assert picture.format == "PNG", name
             assert max(picture.size) < 2000, name
+
+
+def test_no_text_of_a_comparison_lies_over_another():
+    from itertools import combinations
+
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.text import Text
+
+    _, comparison = evaluated(10)
+    one = replace(SHOWN, path="file:/photos/batch-00000001/IMG_20260101_original.jpeg", answers=LONG)
+    figure = comparison_figure(comparison, [one] * 12, ("version 0", "version 1"))
+    FigureCanvasAgg(figure).draw()
+    texts = [text for text in figure.subfigs[1].findobj(Text) if text.get_text().strip()]
+    assert len(texts) == 2 * 12 + 1
+    for first, second in combinations(texts, 2):
+        assert not first.get_window_extent().overlaps(second.get_window_extent()), (first, second)
 
 
 def test_an_image_that_does_not_decode_is_left_out():
