@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InvalidArgumentError
+from ..errors import ImageError, InvalidArgumentError
+from ..etl.images.stored_image import CHANNELS, StoredImage, size_of
 from ..extras import require
 from ..options import named_options
 from ..spark.session import require_driver
@@ -14,6 +15,7 @@ from .model.arrow_batches import PREDICTION_DDL, predict_pandas
 from .model.predictor import DEFAULT_BATCH_BYTES, check_batch_bytes
 from .model.references import resolve_model
 from .model.shipping import ShippedModel, ship
+from .model.user_code import user_code
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,7 +36,8 @@ def predict_udf(
 ) -> UserDefinedFunctionLike:
     """Makes a UDF that predicts the class of stored images.
 
-    `df.select(udf("image"))` reads encoded images; `udf("image", "format", "height", "width")` reads `raw_rgb` too.
+    `df.select(udf("image"))` reads encoded images; `udf("image", "format", "height", "width")` reads `raw_rgb` too, and
+    with one column a `raw_rgb` table is an error.
     It gives struct<prediction int, predicted_name string, probability float, probabilities array<float>, error string>;
     a row that cannot be scored has an `error` and null elsewhere. For SQL: `spark.udf.register("predict", udf)`.
 
@@ -50,18 +53,21 @@ def predict_udf(
         model: `runs:/<run id>`, `models:/<name>@<alias>`, `experiment:<id>` or a checkpoint's path (`resolve_model`).
         tracking_uri: MLflow tracking URI.
         batch_bytes: Most bytes of one batch of float32 input.
-        custom_objects: The user's own layers by name, when the model has any.
+        custom_objects: Classes and functions by name that the model needs and neither Keras nor its run's recorded code
+            has.
 
     Raises:
         ModelNotFoundError: If `model` leads to no checkpoint.
         CheckpointError: If the checkpoint is damaged, changed, or of a kind that is refused.
+        ModelMismatchError: If the model needs a class that neither Keras, its run's code nor `custom_objects` has.
         SessionError: If the session is one of Spark Connect.
         ClusterConfigurationError: If the session's Python workers cannot run lakelens and TensorFlow.
     """
     require("lakelens.predict_udf", "pyspark")
     require_driver(spark)
     check_batch_bytes(batch_bytes)
-    shipped = ship(spark, resolve_model(model, tracking_uri), batch_bytes=batch_bytes, custom_objects=custom_objects)
+    reference = resolve_model(model, tracking_uri)
+    shipped = ship(spark, reference, batch_bytes=batch_bytes, code=user_code(reference, custom_objects))
     return udf_of(shipped)
 
 
@@ -81,8 +87,34 @@ def udf_of(shipped: ShippedModel) -> UserDefinedFunctionLike:
 
 def _checked(batches: Iterator[pd.Series | tuple[pd.Series, ...]]) -> Iterator[Any]:
     for batch in batches:
-        if isinstance(batch, tuple) and len(batch) != len(_ARGUMENTS):
+        columns = batch if isinstance(batch, tuple) else (batch,)
+        if len(columns) not in (1, len(_ARGUMENTS)):
             raise InvalidArgumentError(
-                f"the prediction UDF got {len(batch)} columns; give the image alone or {', '.join(_ARGUMENTS)}"
+                f"the prediction UDF got {len(columns)} columns; give the image alone or {', '.join(_ARGUMENTS)}"
             )
+        if len(columns) == 1:
+            _require_encoded([data for data in columns[0] if data is not None])
         yield batch
+
+
+def _require_encoded(images: Sequence[bytes]) -> None:
+    """Refuses a batch of bare pixels, whose format only other columns tell.
+
+    A bad image among good ones is an error of its row. A batch without any encoded image, all of whole pixels, is a
+    wrong call.
+    """
+    # One good image, which most batches begin with, ends the search.
+    if not images or any(len(data) % CHANNELS or _is_encoded(data) for data in images):
+        return
+    raise InvalidArgumentError(
+        f"none of the {len(images)} images of a batch is an encoded image, and their bytes may be the pixels of a "
+        f"raw_rgb table; call the UDF with four columns: udf({', '.join(map(repr, _ARGUMENTS))})"
+    )
+
+
+def _is_encoded(data: bytes) -> bool:
+    try:
+        size_of(StoredImage(data))
+    except ImageError as error:
+        return error.reason != "not_an_image"
+    return True

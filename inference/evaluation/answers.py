@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from ...progress import image_progress
 from ..model.arrow_batches import PREDICTION_DDL
 from ..model.references import ModelRef
 from ..model.shipping import prediction_task, ship
+from ..model.user_code import UserCode
 from ..scoring.predictions import PASSED_DDL
 from ..scoring.source import ScoredTable
 from ..scoring.tasks import arrow_rows, bounded_arrow_batches, spread
@@ -38,12 +39,12 @@ def predicted_now(
     source: ScoredTable,
     slices: Sequence[str],
     batch_bytes: int,
-    custom_objects: Mapping[str, Any] | None,
+    code: UserCode,
 ) -> Iterator[DataFrame]:
     """Runs a model over a table version; the answers stay with the executors until the body ends."""
     spark = source.spark
     row_count = source.keys().count() if source.rows is None else source.rows
-    shipped = ship(spark, model, batch_bytes=batch_bytes, custom_objects=custom_objects)
+    shipped = ship(spark, model, batch_bytes=batch_bytes, code=code)
     images = spread(
         source.images(more=_slice_columns(source, slices)),
         row_count=row_count,

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -17,10 +16,11 @@ from PIL import Image
 from ...errors import InvalidArgumentError, ScoringFailedError
 from ...etl.images.encoding import encode_jpeg
 from ...etl.images.stored_image import Pixels
-from ...training.checkpoints.checkpoint import Checkpoint, open_checkpoint
+from ...training.checkpoints.checkpoint import Checkpoint
 from .compiled import compile_model
 from .decoding import StoredRows, decode_rows
 from .failures import first_line, is_of_the_machine, is_transient
+from .user_code import UserCode
 
 Probabilities: TypeAlias = npt.NDArray[np.float32]
 
@@ -260,37 +260,15 @@ class PredictorCache:
 LOADED = PredictorCache()
 
 
-def load_predictor(
-    path: str | Path,
-    *,
-    batch_bytes: int = DEFAULT_BATCH_BYTES,
-    decode_threads: int = 1,
-    custom_objects: Mapping[str, Any] | None = None,
-) -> Predictor:
-    """Loads the checkpoint folder at `path`, or gives the predictor that this process already has of it.
+def build_predictor(checkpoint: Checkpoint, batch_bytes: int, decode_threads: int, code: UserCode) -> Predictor:
+    """Loads an open checkpoint.
 
     Raises:
-        CheckpointError: If the checkpoint is damaged, changed, or holds what is refused.
+        CheckpointError: If its model holds what is refused, or code that cannot be imported.
         ModelMismatchError: If the model takes no images, or does not give one row of classes per image.
     """
-    return predictor_of(open_checkpoint(path), batch_bytes, decode_threads, custom_objects)
-
-
-def predictor_of(
-    checkpoint: Checkpoint, batch_bytes: int, decode_threads: int = 1, custom_objects: Mapping[str, Any] | None = None
-) -> Predictor:
-    """Loads an open checkpoint, or gives the predictor that this process already has of it."""
-    check_batch_bytes(batch_bytes)
-    objects = frozenset((name, _Same(custom)) for name, custom in (custom_objects or {}).items())
-    key = cache_key(checkpoint.digest, batch_bytes, decode_threads, objects)
-    return LOADED.get(key, lambda: build_predictor(checkpoint, batch_bytes, decode_threads, custom_objects))
-
-
-def build_predictor(
-    checkpoint: Checkpoint, batch_bytes: int, decode_threads: int, custom_objects: Mapping[str, Any] | None
-) -> Predictor:
-    """Loads an open checkpoint anew."""
-    compiled = compile_model(checkpoint, custom_objects)
+    with code.loaded() as objects:
+        compiled = compile_model(checkpoint, objects)
     return Predictor(
         compiled.function,
         input_shape=checkpoint.input_shape,
@@ -301,25 +279,12 @@ def build_predictor(
     )
 
 
-def cache_key(digest: str, batch_bytes: int, decode_threads: int, custom_objects: Hashable) -> tuple[Hashable, ...]:
-    """Says what makes two predictors the same.
+def cache_key(digest: str, batch_bytes: int, decode_threads: int, code_digest: str) -> tuple[Hashable, ...]:
+    """Makes the key by which two predictors are the same.
 
-    `custom_objects` is what tells the user's own layers apart. Names will not do: a corrected class keeps its own.
+    The names of the user's own classes would not do: a corrected class keeps its name.
     """
-    return digest, batch_bytes, decode_threads, custom_objects
-
-
-@dataclass(frozen=True, eq=False)
-class _Same:
-    """Equals another only if both are of the very same object, which this keeps, so that no other gets its id."""
-
-    kept: object
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self.kept is other.kept
-
-    def __hash__(self) -> int:
-        return id(self.kept)
+    return digest, batch_bytes, decode_threads, code_digest
 
 
 def check_batch_bytes(batch_bytes: int) -> None:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import secrets
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...errors import CheckpointError
 from ...image_counts import image_counter
@@ -22,6 +21,7 @@ from ...training.rank import lazy_imports
 from .arrow_batches import predict_arrow
 from .predictor import LOADED, Predictor, build_predictor, cache_key
 from .references import ModelRef
+from .user_code import UserCode
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,16 +42,16 @@ class ShippedModel:
         archive: Name of the archive among the session's files.
         digest: The checkpoint's digest, with which a worker compares what it got.
         batch_bytes: Most bytes of one batch of float32 input.
-        custom_objects: The user's own layers by name.
-        custom_digest: Digest of these objects as the driver sent them; in each task they are other objects.
+        code: What the model needs besides Keras.
+        code_digest: Digest of it as the driver sent it; in each task it is another object.
         is_quiet: Whether what TensorFlow writes to stderr while it starts is dropped.
     """
 
     archive: str
     digest: str
     batch_bytes: int
-    custom_objects: Mapping[str, Any] = field(default_factory=dict)
-    custom_digest: str = ""
+    code: UserCode = field(default_factory=UserCode)
+    code_digest: str = ""
     is_quiet: bool = False
 
     def predictor(self) -> Predictor:
@@ -62,7 +62,7 @@ class ShippedModel:
             ModelMismatchError: If the model cannot score images.
         """
         threads = _task_cores()
-        key = cache_key(self.digest, self.batch_bytes, threads, self.custom_digest)
+        key = cache_key(self.digest, self.batch_bytes, threads, self.code_digest)
         return LOADED.get(key, lambda: self._load(threads))
 
     def _load(self, threads: int) -> Predictor:
@@ -78,13 +78,11 @@ class ShippedModel:
                     "something on this executor has replaced it. Start the job again in a new Spark application"
                 )
             _prepare_process(threads, self.is_quiet)
-            return build_predictor(checkpoint, self.batch_bytes, threads, self.custom_objects)
+            return build_predictor(checkpoint, self.batch_bytes, threads, self.code)
 
 
-def ship(
-    spark: SparkSession, model: ModelRef, *, batch_bytes: int, custom_objects: Mapping[str, Any] | None = None
-) -> ShippedModel:
-    """Makes a checkpoint available on every executor, also on those that join later.
+def ship(spark: SparkSession, model: ModelRef, *, batch_bytes: int, code: UserCode) -> ShippedModel:
+    """Makes a checkpoint available on every executor, even those that join later.
 
     The checkpoint travels as an archive through `SparkContext.addFile`: each executor fetches it once onto its disk and
     its Python workers read it from there. A broadcast would put a copy of the bytes into the memory of every Python
@@ -106,10 +104,9 @@ def ship(
         _pack(model.path, archive)
     if not any(uri.rsplit("/", 1)[-1] == name for uri in context.listFiles):
         context.addFile(str(archive))
-    custom = dict(sorted((custom_objects or {}).items()))
     # An executor elsewhere has a log of its own, where a start that fails has to be told.
     is_quiet = context.master.startswith("local") and not is_verbose()
-    return ShippedModel(name, model.digest, batch_bytes, custom, _digest_of(custom), is_quiet)
+    return ShippedModel(name, model.digest, batch_bytes, code, code.digest(), is_quiet)
 
 
 def prediction_task(
@@ -133,14 +130,6 @@ def prediction_task(
                 yield predicted
 
     return run
-
-
-def _digest_of(custom_objects: Mapping[str, Any]) -> str:
-    """Digests objects as Spark sends them: what a notebook defines by its code, what a module defines by its name."""
-    from pyspark.serializers import CloudPickleSerializer
-
-    pickled: bytes = CloudPickleSerializer().dumps(custom_objects)
-    return hashlib.sha256(pickled).hexdigest()
 
 
 def _pack(folder: Path, archive: Path) -> None:

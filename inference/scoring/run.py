@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...errors import TableConflictError
 from ...etl.spark.conflicts import conflicts_named
@@ -17,6 +17,7 @@ from ...progress import image_progress
 from ..model.arrow_batches import PREDICTION_DDL
 from ..model.references import ModelRef
 from ..model.shipping import prediction_task, ship
+from ..model.user_code import UserCode
 from .log_counts import mark_of, new_batch_id
 from .parts import Piece, cut, first_rows, next_rows, take
 from .predictions import PASSED_DDL, PredictionsState, PredictionsTable, next_number
@@ -71,7 +72,7 @@ class ScoringRun:
     source: ScoredTable
     results: PredictionsTable
     batch_bytes: int
-    custom_objects: Mapping[str, Any] | None
+    code: UserCode
     rows_per_commit: int | None = None
     alive: Callable[[], None] = lambda: None
     tally: Tally = field(default_factory=Tally)
@@ -230,7 +231,7 @@ class ScoringRun:
     def _predicted(self, work: Work, pieces: Sequence[Piece] | None, rows: int) -> DataFrame:
         from pyspark.sql import functions
 
-        shipped = ship(self.spark, self.model, batch_bytes=self.batch_bytes, custom_objects=self.custom_objects)
+        shipped = ship(self.spark, self.model, batch_bytes=self.batch_bytes, code=self.code)
         images = spread(
             work.images(pieces),
             row_count=rows,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import zipfile
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,21 @@ _REFUSED_CLASSES = frozenset({"Lambda", "__lambda__", "TFSMLayer", "TorchModuleW
 _OWN_PACKAGES = frozenset({"keras", "builtins"})
 # Layers of lakelens itself: class and registered name. Of a function Keras would look at its module instead.
 _OWN_LAYERS = frozenset({("SyncBatchNormalization", "lakelens>SyncBatchNormalization")})
+
+
+@dataclass(frozen=True)
+class UserObject:
+    """A class or function that a model needs and Keras does not have.
+
+    Attributes:
+        registered_name: The name under which Keras looks it up, such as `package>Layer`.
+        module: The module that defines it.
+        name: Its name in the module.
+    """
+
+    registered_name: str
+    module: str
+    name: str
 
 
 def save_keras_file(model: keras.Model, path: Path) -> None:
@@ -44,7 +60,7 @@ def load_keras_file(path: Path, *, compile: bool, custom_objects: Mapping[str, A
     Raises:
         CheckpointError: If it is no such file, is damaged, or holds what is refused.
     """
-    check_keras_file(path, custom_objects=custom_objects)
+    check_keras_file(path, compile=compile, custom_objects=custom_objects)
     import keras
 
     from ..distributed import sync_batch_norm  # noqa: F401 - registers its layer
@@ -73,37 +89,59 @@ def load_weights(model: keras.Model, path: Path) -> None:
 
 
 def check_keras_file(
-    path: Path, *, custom_objects: Mapping[str, Any] | None = None, registered_custom_objects: bool = False
+    path: Path,
+    *,
+    compile: bool = True,
+    custom_objects: Mapping[str, Any] | None = None,
+    registered_custom_objects: bool = False,
 ) -> None:
     """Reads the architecture in `path` without building anything of it.
 
     Args:
         path: A `.keras` file.
+        compile: Whether the compiled model is wanted; without it, its metrics, loss and optimizer are not checked.
         custom_objects: Names that the caller vouches for.
         registered_custom_objects: Accept classes registered with Keras; for models that this very process has made.
 
     Raises:
         CheckpointError: If the file is no `.keras` archive, or names a class outside Keras or one that runs code.
     """
+    for one in user_objects(path, compile=compile):
+        if registered_custom_objects or (custom_objects and {one.name, one.registered_name} & custom_objects.keys()):
+            continue
+        raise CheckpointError(
+            f"{path} holds {one.registered_name!r} of module {one.module!r}, which is not part of Keras; "
+            f"pass custom_objects={{{one.registered_name!r}: <the class>}} if you trust it"
+        )
+
+
+def user_objects(path: Path, *, compile: bool) -> tuple[UserObject, ...]:
+    """Lists the classes and functions in `path` that neither Keras nor lakelens has.
+
+    Args:
+        path: A `.keras` file.
+        compile: Whether to list those of metrics, loss and optimizer too.
+
+    Raises:
+        CheckpointError: If the file is no `.keras` archive, or holds a layer that runs code from the file.
+    """
     config = _read_config(path)
+    if not compile and isinstance(config, dict):
+        config.pop("compile_config", None)
+    found: dict[UserObject, None] = {}
     for entry in _objects(config):
-        name = entry["class_name"]
-        registered = entry.get("registered_name")
+        name, registered, module = entry["class_name"], entry.get("registered_name"), entry.get("module")
         if name in _REFUSED_CLASSES:
             raise CheckpointError(
                 f"{path} holds {name!r}, which runs code from the file when it is loaded; build the model from layers "
                 "only (a Rescaling layer or a class of your own instead of a Lambda)"
             )
-        if custom_objects and (name in custom_objects or registered in custom_objects):
-            continue
-        if registered_custom_objects or (name, registered) in _OWN_LAYERS:
-            continue
-        module = entry.get("module")
-        if "module" in entry and (module is None or str(module).partition(".")[0] not in _OWN_PACKAGES):
-            raise CheckpointError(
-                f"{path} holds {registered or name!r} of module {module!r}, which is not part of Keras; "
-                f"pass custom_objects={{{(registered or name)!r}: <the class>}} if you trust it"
-            )
+        is_foreign = "module" in entry and (module is None or str(module).partition(".")[0] not in _OWN_PACKAGES)
+        if is_foreign and (name, registered) not in _OWN_LAYERS:
+            # Keras writes a function's own name under `config`.
+            plain = entry["config"] if name == "function" and isinstance(entry.get("config"), str) else name
+            found[UserObject(registered or plain, str(module), plain)] = None
+    return tuple(found)
 
 
 def _read_config(path: Path) -> Any:

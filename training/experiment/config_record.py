@@ -10,7 +10,8 @@ from typing import Any
 
 from ...errors import InvalidArgumentError
 from ...locations import absolute, absolute_path
-from ...tracking.runs import RunReference, as_tracking_errors, log_text, open_client
+from ...tracking.run_listing import get_run, open_existing_store
+from ...tracking.runs import RunReference, as_tracking_errors, log_text
 from ..configuration.experiment import ExperimentConfig
 from .strategies import Strategy
 
@@ -67,10 +68,12 @@ def read_recorded(tracking_uri: str, run_id: str) -> dict[str, Any]:
     """Reads what `log_config` has stored: `config`, its keys, and `np`.
 
     Raises:
-        TrackingError: If there is no such run, or it has no config.
+        InvalidArgumentError, ModelNotFoundError: If there is no such store or run; nothing is created then.
+        TrackingError: If the run has no config.
     """
-    with as_tracking_errors(tracking_uri, f"read {CONFIG_ARTIFACT} of run {run_id}"), TemporaryDirectory() as folder:
-        path = open_client(tracking_uri).download_artifacts(run_id, CONFIG_ARTIFACT, folder)
+    uri, client = open_existing_store(tracking_uri)
+    with as_tracking_errors(uri, f"read {CONFIG_ARTIFACT} of run {run_id}"), TemporaryDirectory() as folder:
+        path = client.download_artifacts(get_run(client, run_id).info.run_id, CONFIG_ARTIFACT, folder)
         recorded: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
     return recorded
 
@@ -80,7 +83,7 @@ def read_config(tracking_uri: str, run_id: str) -> tuple[ExperimentConfig, int]:
 
     Raises:
         InvalidArgumentError: If the config lacks what was hidden.
-        TrackingError: If there is no such run, or it has no config.
+        LakelensError: As `read_recorded`.
     """
     recorded = read_recorded(tracking_uri, run_id)
     hidden = [name for name, value in recorded["config"]["data"].get("storage_options", {}).items() if value == _HIDDEN]

@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...tracking.runs import RunReference, as_tracking_errors, open_client
+from ...tracking.run_listing import get_run
+from ...tracking.runs import PARENT_TAG, RunReference, as_tracking_errors, open_client
 from ..trials.entrypoint import EntryPoint
 
 logger = logging.getLogger(__name__)
@@ -122,6 +123,25 @@ def record_code(run: RunReference, entry: EntryPoint) -> None:
             if git is not None:
                 client.set_tag(run.run_id, GIT_COMMIT_TAG, git.commit)
                 client.set_tag(run.run_id, GIT_DIRTY_TAG, str(git.dirty).lower())
+
+
+def read_code(tracking_uri: str, run_id: str) -> dict[str, bytes]:
+    """Reads what `record_code` has stored as `code_of` gave it; nothing of a run without code.
+
+    The code of a search's trial is that of the search.
+
+    Raises:
+        ModelNotFoundError: If there is no such run.
+        TrackingError: If the store refuses.
+    """
+    client = open_client(tracking_uri)
+    with as_tracking_errors(tracking_uri, f"read the code of run {run_id}"), tempfile.TemporaryDirectory() as folder:
+        parent = get_run(client, run_id).data.tags.get(PARENT_TAG)
+        for source in (run_id, *([parent] if parent else [])):
+            if client.list_artifacts(source, CODE_ARTIFACT):
+                place = Path(client.download_artifacts(source, CODE_ARTIFACT, folder))
+                return {path.relative_to(place).as_posix(): path.read_bytes() for path in sorted(place.rglob("*.py"))}
+    return {}
 
 
 def _file_of(entry: EntryPoint) -> Path | None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import CheckpointError
+from ..checkpoints.keras_files import UserObject
 
 _CONFIG, _WEIGHTS = "config.json", "model.weights.h5"
 _CONTAINERS = ("Sequential", "Functional")
@@ -24,21 +25,6 @@ _SYNC = "SyncBatchNormalization"
 _KERAS_PACKAGES = frozenset({"keras", "builtins", "keras_hub", "keras_cv", "keras_nlp"})
 _INPUT_TYPES = ("uint8", "float32")
 _PROBABLE = frozenset({"softmax", "sigmoid", "hard_sigmoid"})
-
-
-@dataclass(frozen=True)
-class UserObject:
-    """A class or function that a model needs and Keras does not have.
-
-    Attributes:
-        registered_name: The name under which Keras looks it up, such as `package>Layer`.
-        module: The module that defines it.
-        name: Its name in the module.
-    """
-
-    registered_name: str
-    module: str
-    name: str
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,11 @@ import numpy as np
 from ...tracking.logged_models import CHECKPOINT_RUN_KEY, ModelFolder
 from ...tracking.runs import DIGEST_TAG
 from ..checkpoints.checkpoint import Checkpoint
+from ..checkpoints.keras_files import UserObject
 from ..tasks.classification import LOGITS, PROBABILITIES, VALUES_KEY, Classification
-from ..trials.entrypoint import EntryPoint
+from ..trials.entrypoint import FILE_MODULE_PREFIX, EntryPoint
 from .code_record import code_of
-from .inference_archive import InferenceArchive, UserObject, write_inference_archive
+from .inference_archive import InferenceArchive, write_inference_archive
 
 _DATA, _CODE, _LOADER = "data", "code", "load_user_layers"
 # What the model needs where it is loaded: given, because MLflow finds out by loading the model, which takes 20 s.
@@ -179,8 +180,8 @@ def _write_code(folder: Path, objects: tuple[UserObject, ...], code: Mapping[str
     _write(folder / f"{_LOADER}.py", _LOADER_TEXT.replace("{objects}", repr(listed)))
     for entry in objects:
         # The module of an entry point's file is called so while it trains.
-        original = f"{entry.module.removeprefix('lakelens_trial_')}.py"
-        if entry.module.startswith("lakelens_trial_") and original in code:
+        original = f"{entry.module.removeprefix(FILE_MODULE_PREFIX)}.py"
+        if entry.module.startswith(FILE_MODULE_PREFIX) and original in code:
             (folder / f"{entry.module}.py").write_bytes(code[original])
 
 

@@ -14,6 +14,8 @@ from ...errors import TrialError
 from .base import Trial
 
 DEFAULT_ENTRYPOINT = "lakelens.training.trials.small_cnn:SmallCnn"
+# The module of an entry point's file is called so, as are its classes' modules in checkpoints.
+FILE_MODULE_PREFIX = "lakelens_trial_"
 _FORMS = "give module:Class, path/to/file.py:Class or a Trial class"
 
 
@@ -94,7 +96,7 @@ class EntryPoint:
 
     def _execute(self, source: str) -> types.ModuleType:
         path = Path(self.target)
-        name = f"lakelens_trial_{path.stem}"
+        name = FILE_MODULE_PREFIX + path.stem
         module = types.ModuleType(name)
         module.__file__ = self.target
         if path.parent.is_dir() and str(path.parent) not in sys.path:

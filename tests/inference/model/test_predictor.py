@@ -9,7 +9,7 @@ import threading
 
 import numpy as np
 import pytest
-from colours import NAMES, SIDE, colour_model, image_of, mixed_model, mixer, save
+from colours import NAMES, SIDE, colour_model, image_of, save
 from PIL import Image
 
 from lakelens.errors import (
@@ -19,14 +19,20 @@ from lakelens.errors import (
     ModelMismatchError,
     ScoringFailedError,
 )
-from lakelens.inference.model.predictor import LOADED, Predictor, PredictorCache, load_predictor
+from lakelens.inference.model.predictor import DEFAULT_BATCH_BYTES, Predictor, PredictorCache, build_predictor
+from lakelens.inference.model.user_code import UserCode
+from lakelens.training.checkpoints.checkpoint import open_checkpoint
 
 pytestmark = pytest.mark.tensorflow
 
 
+def load(path, custom_objects=None, batch_bytes=DEFAULT_BATCH_BYTES):
+    return build_predictor(open_checkpoint(path), batch_bytes, 1, UserCode(custom_objects or {}))
+
+
 @pytest.fixture(scope="module")
 def predictor(checkpoint):
-    return load_predictor(checkpoint.path)
+    return load(checkpoint.path)
 
 
 @pytest.mark.parametrize("form", ["JPEG", "PNG"])
@@ -179,21 +185,6 @@ def test_the_model_is_loaded_once_whoever_asks(checkpoint):
     for thread in threads:
         thread.join()
     assert len(loaded) == cache.loads == 1
-    before = LOADED.loads
-    assert load_predictor(checkpoint.path) is load_predictor(checkpoint.path)
-    assert LOADED.loads <= before + 1
-
-
-def test_a_corrected_class_of_the_same_name_is_another_model(tmp_path):
-    wrong, right = mixer(1), mixer(0)
-    path = save(mixed_model(wrong), tmp_path).path
-
-    def load(layer):
-        return load_predictor(path, custom_objects={"Mixer": layer})
-
-    assert load(wrong).predict([image_of("red")]).names == ["green"]
-    assert load(right).predict([image_of("red")]).names == ["red"]
-    assert load(right) is load(right)
 
 
 def test_logits_become_probabilities(tmp_path):
@@ -201,7 +192,7 @@ def test_logits_become_probabilities(tmp_path):
 
     model = colour_model()
     model.layers[-1].activation = keras.activations.linear
-    given = load_predictor(save(model, tmp_path).path).predict([image_of("green")])
+    given = load(save(model, tmp_path).path).predict([image_of("green")])
     assert given.probabilities.sum() == pytest.approx(1, abs=1e-5)
     assert given.names == ["green"]
 
@@ -219,7 +210,7 @@ def test_one_value_per_image_is_the_second_of_two_classes(tmp_path, activation, 
         ]
     )
     model.layers[-1].set_weights([np.array([[0.02], [0], [-0.02]], np.float32), np.zeros(1, np.float32)])
-    given = load_predictor(save(model, tmp_path, labels=labels).path).predict([image_of("red"), image_of("blue")])
+    given = load(save(model, tmp_path, labels=labels).path).predict([image_of("red"), image_of("blue")])
     assert given.labels.tolist() == [1, 0]
     assert given.names == (["red", "blue"] if labels else [None, None])
     red, blue = given.probabilities
@@ -282,20 +273,16 @@ def predicted(model, folder, custom_objects=None):
     """The model's probabilities for a green image."""
     path = save(model, folder).path
     image = image_of("green", form="raw_rgb")
-    return (
-        load_predictor(path, custom_objects=custom_objects)
-        .predict([image], ["raw_rgb"], [SIDE], [SIDE])
-        .probabilities[0]
-    )
+    return load(path, custom_objects).predict([image], ["raw_rgb"], [SIDE], [SIDE]).probabilities[0]
 
 
 def test_a_model_that_does_not_fit_its_checkpoint_is_refused(tmp_path):
     wrong_size = save(colour_model(), tmp_path / "a", input={"height": SIDE, "width": SIDE, "channels": 1})
     with pytest.raises(ModelMismatchError, match="black image of its own size"):
-        load_predictor(wrong_size.path)
+        load(wrong_size.path)
     too_many = save(colour_model(), tmp_path / "b", labels={str(n): f"class {n}" for n in range(5)})
     with pytest.raises(ModelMismatchError, match="names 5 classes"):
-        load_predictor(too_many.path)
+        load(too_many.path)
 
 
 def test_a_changed_checkpoint_is_refused(tmp_path):
@@ -305,11 +292,11 @@ def test_a_changed_checkpoint_is_refused(tmp_path):
     (path / "model.keras").write_bytes(bytes(model))
     assert hashlib.sha256(model).hexdigest() not in (path / "manifest.json").read_text()
     with pytest.raises(CheckpointError, match="sha256"):
-        load_predictor(path)
+        load(path)
 
 
 def test_no_checkpoint_and_no_bound_are_refused_by_name(tmp_path, checkpoint):
     with pytest.raises(CheckpointNotFoundError):
-        load_predictor(tmp_path / "nothing")
+        load(tmp_path / "nothing")
     with pytest.raises(InvalidArgumentError, match="batch_bytes=0"):
-        load_predictor(checkpoint.path, batch_bytes=0)
+        load(checkpoint.path, batch_bytes=0)

@@ -1,0 +1,161 @@
+"""The user's classes that a model needs: given by the caller, or imported from the code recorded with its run."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_loader
+from pathlib import PurePosixPath
+from types import ModuleType
+from typing import Any
+
+from ...errors import CheckpointError, ModelMismatchError
+from ...training.checkpoints.keras_files import UserObject, user_objects
+from ...training.record.code_record import read_code
+from ...training.trials.entrypoint import FILE_MODULE_PREFIX
+from .references import ModelRef
+
+# Modules of two runs may have the same names; only those of one are visible at a time.
+_IMPORTING = threading.RLock()
+
+
+@dataclass(frozen=True)
+class UserCode:
+    """What a model needs besides Keras; travels to the Python workers.
+
+    Attributes:
+        objects: Classes and functions by name, from the caller.
+        needed: Classes and functions that the run's code defines.
+        files: The run's code: text by path, relative to the folder from which it was imported.
+        run_id: The run; None without code.
+    """
+
+    objects: Mapping[str, Any] = field(default_factory=dict)
+    needed: tuple[UserObject, ...] = ()
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    run_id: str | None = None
+
+    @contextmanager
+    def loaded(self) -> Iterator[dict[str, Any]]:
+        """Gives the classes and functions by the names that Keras looks up, while the run's modules can be imported.
+
+        Load the model and call it once in the body: its layers may import when they are called.
+
+        Raises:
+            CheckpointError: If the run's code cannot be imported, or lacks a class.
+        """
+        if not self.needed:
+            yield dict(self.objects)
+            return
+        finder = _RecordedModules(self.files)
+        with _IMPORTING:
+            hidden = finder.take_out()
+            sys.meta_path.insert(0, finder)
+            try:
+                found = [(one, self._import(one)) for one in self.needed]
+                named = {name: value for one, value in found for name in (one.name, one.registered_name)}
+                yield {**named, **self.objects}
+            finally:
+                sys.meta_path.remove(finder)
+                finder.take_out()
+                sys.modules.update(hidden)
+
+    def digest(self) -> str:
+        """Digests the code as Spark sends it: a notebook's classes by their code, a module's by their name."""
+        from pyspark.serializers import CloudPickleSerializer
+
+        pickled: bytes = CloudPickleSerializer().dumps((self.objects, self.needed, sorted(self.files.items())))
+        return hashlib.sha256(pickled).hexdigest()
+
+    def _import(self, one: UserObject) -> Any:
+        try:
+            return getattr(importlib.import_module(one.module), one.name)
+        # The user's module raises what it likes; the caller needs one type that names the run.
+        except Exception as error:
+            raise CheckpointError(
+                f"the model needs {one.name!r} of module {one.module!r}, and the code recorded with run {self.run_id} "
+                f"cannot be imported here: {type(error).__name__}: {error}. Install what it imports on every machine"
+            ) from error
+
+
+def user_code(model: ModelRef, custom_objects: Mapping[str, Any] | None = None) -> UserCode:
+    """Finds what a model needs besides Keras, without importing any of it.
+
+    Metrics, losses and the optimizer are not needed to predict. Code is taken only from the run that trained the model.
+
+    Args:
+        model: The model.
+        custom_objects: The caller's own classes and functions by name.
+
+    Raises:
+        CheckpointError: If the model's file is damaged, or holds a layer that runs code from the file.
+        ModelMismatchError: If the model needs a class that is neither in `custom_objects` nor in its run's code.
+    """
+    given = dict(sorted((custom_objects or {}).items()))
+    wanted = user_objects(model.checkpoint.model_path, compile=False)
+    needed = tuple(one for one in wanted if one.name not in given and one.registered_name not in given)
+    if not needed:
+        return UserCode(given)
+    files, reason = {}, "the model is named by path, not by its run"
+    if model.tracking_uri is not None and model.run_id is not None:
+        files = read_code(model.tracking_uri, model.run_id)
+        reason = f"the code recorded with run {model.run_id} does not define it"
+    modules = _RecordedModules(files)
+    for one in needed:
+        if one.module not in modules.paths:
+            raise ModelMismatchError(
+                f"{model.uri}: the model needs {one.registered_name!r} of module {one.module!r}, which is not part of "
+                f"Keras ({reason}). Define the class in the entry point's file or in a module next to it, train, and "
+                "name the model by its run (runs:/<run id>); in Python, pass "
+                f"custom_objects={{{one.registered_name!r}: <the class>}}"
+            )
+    return UserCode(given, needed, files, model.run_id)
+
+
+class _RecordedModules(MetaPathFinder, Loader):
+    """Imports modules from recorded files, in memory.
+
+    Args:
+        files: Text by relative path.
+
+    Attributes:
+        paths: Path by the name of the module; the file of an entry point has a second name, as while it was trained.
+    """
+
+    def __init__(self, files: Mapping[str, bytes]) -> None:
+        self._files = files
+        self.paths: dict[str, str] = {}
+        for path in files:
+            parts = PurePosixPath(path).with_suffix("").parts
+            name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+            self.paths[name] = path
+            if len(parts) == 1:
+                self.paths[FILE_MODULE_PREFIX + name] = path
+        self._folders = {
+            ".".join(parent.parts) for path in files for parent in PurePosixPath(path).parents if parent.parts
+        }
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        """Describes a recorded module, or a folder of them."""
+        if fullname in self.paths:
+            is_package = self.paths[fullname].endswith("__init__.py")
+            return spec_from_loader(fullname, self, origin=self.paths[fullname], is_package=is_package)
+        return ModuleSpec(fullname, None, is_package=True) if fullname in self._folders else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Runs a module's text."""
+        path = self.paths[module.__name__]
+        module.__file__ = path
+        exec(compile(self._files[path], path, "exec"), module.__dict__)  # noqa: S102  what the run itself trained with
+
+    def take_out(self) -> dict[str, ModuleType]:
+        """Removes all modules of these names from the imported ones, and returns them."""
+        names = {*self.paths, *self._folders} & sys.modules.keys()
+        return {name: sys.modules.pop(name) for name in names}

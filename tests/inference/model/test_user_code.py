@@ -1,0 +1,120 @@
+"""Rules of models with the user's own classes, on a real two-executor Spark and with a real MLflow store."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import textwrap
+
+import pytest
+from colours import mixed_model, mixer
+from model_store import ROWS, Store
+
+import lakelens
+from lakelens.errors import ModelMismatchError
+from lakelens.inference.promotion import promote
+from lakelens.tracking.runs import RunReference
+from lakelens.training.record.code_record import record_code
+from lakelens.training.trials.entrypoint import EntryPoint
+
+TRIAL = """
+    import keras
+    import numpy as np
+    from helpers.mixing import mixed
+    from lakelens import KerasTrial
+
+    class Mixer(keras.layers.Layer):
+        def call(self, strengths):
+            from helpers.shift import SHIFT  # the first time that it is called
+
+            return mixed(strengths, SHIFT)
+
+    class Mine(keras.Model):
+        pass
+
+    class Right(keras.metrics.Mean):
+        pass
+
+    def softer(truth, given):
+        return keras.losses.sparse_categorical_crossentropy(truth, given) / 2
+
+    class Photos(KerasTrial):
+        def build_model(self):
+            pixels = keras.Input((16, 16, 3))
+            strengths = keras.layers.GlobalAveragePooling2D()(pixels)
+            model = Mine(pixels, keras.layers.Softmax()(Mixer()(strengths)))
+            model.compile("sgd", softer, metrics=[Right()])
+            return model
+"""
+MIXING = """
+    import keras
+
+    def mixed(strengths, shift):
+        return keras.ops.roll(strengths, shift, axis=-1)
+"""
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return Store(tmp_path_factory.mktemp("store"))
+
+
+def trained(store, folder, shift):
+    """A run of a Trial whose files are gone; those of two runs have the same names."""
+    files = {"photos.py": TRIAL, "helpers/mixing.py": MIXING, "helpers/shift.py": f"SHIFT = {shift}\n"}
+    (folder / "helpers").mkdir(parents=True)
+    for name, text in files.items():
+        (folder / name).write_text(textwrap.dedent(text))
+    entry = EntryPoint.parse(f"{folder / 'photos.py'}:Photos")
+    try:
+        run_id = store.run(entry.load()(None).build_model())
+        record_code(RunReference(store.uri, store.experiment, run_id, "here"), entry)
+    finally:
+        sys.path.remove(str(folder))
+        for name in [name for name in sys.modules if name.startswith(("lakelens_trial_photos", "helpers"))]:
+            del sys.modules[name]
+        shutil.rmtree(folder)
+    return run_id
+
+
+@pytest.mark.spark
+def test_a_model_with_classes_of_its_own_is_scored_evaluated_and_promoted_by_the_code_of_its_run(
+    spark, store, tmp_path
+):
+    wrong, right = (trained(store, tmp_path / f"shift {shift}", shift) for shift in (1, 0))
+    result = lakelens.evaluate(
+        spark, f"runs:/{right}", f"{store.table}@0", compare=f"runs:/{wrong}", tracking_uri=store.uri, record=False
+    )
+    assert (result.evaluation.accuracy, result.other.accuracy) == (1.0, 0.0)
+    scored = lakelens.score(spark, f"runs:/{wrong}", store.table, tmp_path / "predictions", tracking_uri=store.uri)
+    assert (scored.scored, scored.errors) == (ROWS, 0)
+    options = {"if_better": "accuracy", "on": f"{store.table}@0", "tracking_uri": store.uri}
+    assert promote(f"runs:/{right}", "mixers", spark=spark, **options).promoted
+    udf = lakelens.predict_udf(spark, "models:/mixers@champion", tracking_uri=store.uri)
+    rows = spark.read.format("delta").load(str(store.table)).select("label", udf("image").alias("given"))
+    assert rows.where("given.prediction = label").count() == ROWS
+
+
+@pytest.mark.tensorflow
+def test_a_model_whose_classes_are_not_recorded_is_refused_before_spark_starts(store, tmp_path):
+    run_id = store.run(mixed_model(mixer(1)))
+    opened = []
+    for call in (
+        lambda **given: lakelens.score(given["spark"], given["model"], store.table, tmp_path, tracking_uri=store.uri),
+        lambda **given: lakelens.evaluate(given["spark"], given["model"], store.table, tracking_uri=store.uri),
+        lambda **given: promote(
+            given["model"],
+            "mixed",
+            spark=given["spark"],
+            if_better="ece",
+            on=store.table,
+            tracking_uri=store.uri,
+        ),
+    ):
+        with pytest.raises(ModelMismatchError, match=r"needs 'Mixer' of module 'colours'.* does not define it"):
+            call(spark=lambda: opened.append("a session"), model=f"runs:/{run_id}")
+    with pytest.raises(ModelMismatchError, match=r"the model is named by path, not by its run.*runs:/<run id>"):
+        lakelens.score(
+            lambda: opened.append("a session"), next((store.folder / "kept" / run_id).iterdir()), store.table, tmp_path
+        )
+    assert opened == []

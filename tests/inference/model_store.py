@@ -1,0 +1,33 @@
+"""An MLflow store whose runs have checkpoints, as trainings write them."""
+
+from __future__ import annotations
+
+from colours import METADATA, row, save, write_table
+
+ROWS = 9
+
+
+class Store:
+    """A store whose runs have trained on versions of one table."""
+
+    def __init__(self, folder):
+        from lakelens.tracking.runs import open_client
+
+        self.folder = folder
+        self.uri = f"sqlite:///{folder / 'mlflow.db'}"
+        self.table = folder / "images"
+        self.client = open_client(self.uri)
+        self.experiment = self.client.create_experiment("birds", artifact_location=(folder / "artifacts").as_uri())
+        write_table(self.table, [row(number) for number in range(ROWS)])
+
+    def run(self, model, version=0, **metadata):
+        """A run that says of itself what a training does."""
+        tags = {"lakelens.table": str(self.table), "lakelens.version": str(version)}
+        run_id = self.client.create_run(self.experiment, tags=tags).info.run_id
+        given = {**METADATA, "table": str(self.table), "version": version, "run_id": run_id, **metadata}
+        kept = save(model, self.folder / "kept" / run_id, **given)
+        self.client.log_artifacts(run_id, str(kept.path), "checkpoint")
+        self.client.set_tag(run_id, "lakelens.checkpoint_digest", kept.digest)
+        self.client.log_param(run_id, "epochs", len(self.client.search_runs([self.experiment])))
+        self.client.set_terminated(run_id)
+        return run_id
