@@ -1,15 +1,18 @@
-"""When to train again, and which model an alias leads to."""
+"""When to train again, and which model an alias points to."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
+from numbers import Real
 from pathlib import Path
 
 from ..errors import InvalidArgumentError, ModelNotFoundError
 from ..etl.log.snapshot import open_snapshot
+from ..etl.model.labels import labels_of
 from ..etl.spark.catalog import path_of
 from ..etl.versions.changes import diff
 from ..etl.versions.classes import class_counts
@@ -25,6 +28,8 @@ from .model.registry import PROMOTION_TAG_PREFIX, list_versions, register, regis
 
 # Metrics of an evaluation of which less is better.
 _LESS_IS_BETTER = frozenset({"ece"})
+# A model fails on a few damaged images, not on more: a training that diverged fails on all.
+DEFAULT_MAX_ERRORS = 0.01
 
 
 @dataclass(frozen=True, repr=False)
@@ -35,15 +40,16 @@ class Promotion(ReadableResult):
         name: The registered model.
         alias: The alias.
         version: The candidate's version.
-        promoted: Whether the alias leads to it now and did not before.
+        promoted: Whether this call moved the alias to the candidate.
         reason: Why, in a sentence.
-        previous: The version that the alias led to before; None for none.
+        previous: The version that the alias pointed to before; None without one.
         metric: What the models were compared by; None if they were not.
-        score: The candidate's value of it.
+        score: The candidate's value of it; None if the candidate scored no row.
         previous_score: The previous version's value of it.
         table: `table@version` that both were evaluated on.
         split: Its split.
         artifacts: Where the evaluation is.
+        errors: Share of the labelled rows that the candidate could not score, 0..1; None without an evaluation.
     """
 
     name: str
@@ -58,6 +64,7 @@ class Promotion(ReadableResult):
     table: str | None = None
     split: str | None = None
     artifacts: str | None = None
+    errors: float | None = None
 
 
 @named_options
@@ -71,6 +78,7 @@ def promote(
     on: str | Path | None = None,
     split: str | None = DEFAULT_SPLIT,
     by: float = 0.0,
+    max_errors: float = DEFAULT_MAX_ERRORS,
     predictions: str | Path | None = None,
     path_column: str = "path",
     image_column: str = "image",
@@ -78,22 +86,25 @@ def promote(
     key: str = "content_hash",
     tracking_uri: str | None = None,
 ) -> Promotion:
-    """Registers a model and lets an alias lead to it, on a condition: that it is better than the one before.
+    """Registers a model and moves an alias to it, on a condition: that it is better than the alias's model.
 
-    It is registered once it has been evaluated, whether it is better or not.
+    The model is registered once it has been evaluated, whether it is better or not.
     Both scores are written into the candidate's version, as its tag `lakelens.promotion.<alias>`, whatever is decided.
-    A second call finds that the alias leads there, and changes nothing.
+    With `if_better`, a candidate with too many errors is never promoted, even if the alias has no model yet.
+    A second call finds that the alias points to the model already, and changes nothing.
 
     Args:
         candidate: Any reference to a model of a run.
-        name: Registered model; made when it is not there.
+        name: Registered model; created if there is none.
         alias: The alias.
         spark: The session, or a function that opens one; only needed with `if_better`.
         if_better: Metric of an evaluation by which the candidate must be better, such as `accuracy` or `ece`; None
             promotes without a comparison.
         on: `table@version` that both are evaluated on.
         split: Split of the table; None takes all rows.
-        by: The candidate must be better by more than this.
+        by: The candidate must be better by more than this; not negative.
+        max_errors: Largest share of the labelled rows, 0..1, that a promoted model may fail to score. Only checked with
+            `if_better`.
         predictions: As for `evaluate`.
         path_column: As for `evaluate`.
         image_column: As for `evaluate`.
@@ -102,27 +113,23 @@ def promote(
         tracking_uri: As for `train`.
 
     Raises:
-        InvalidArgumentError: If `if_better` and `on` do not go together, or there is no such metric.
+        InvalidArgumentError: If `if_better` and `on` do not go together, there is no such metric, or `by` or
+            `max_errors` is out of its range.
         ModelNotFoundError, CheckpointError: As `registry.register`.
         LakelensError: As `evaluate`.
     """
-    if (if_better is None) != (on is None):
-        raise InvalidArgumentError("if_better (a metric) and on (table@version) go together: give both, or neither")
-    if if_better is not None and if_better not in SCORES:
-        raise InvalidArgumentError(f"if_better={if_better!r} is no metric of an evaluation; it has {', '.join(SCORES)}")
-    if if_better is not None and spark is None:
-        raise InvalidArgumentError(f"if_better={if_better!r} evaluates models, which needs a Spark session")
+    _check_conditions(if_better, on, by, max_errors, has_spark=spark is not None)
     uri = resolve_tracking_uri(tracking_uri)
     model, run_id = registrable(candidate, uri)
     previous = version_behind(name, alias, uri)
     if previous is not None and previous.digest == model.digest:
-        reason = "the alias leads to this model already"
+        reason = "the alias points to this model already"
         return Promotion(name, alias, previous.version, False, reason, previous.version)
     result = None
     if spark is not None and on is not None:
         result = evaluate(
             spark,
-            f"runs:/{run_id}",  # the model that was found, also where the reference leads to another one meanwhile
+            f"runs:/{run_id}",  # the model that was found, even if the reference points to another one meanwhile
             on,
             split=split,
             compare=None if previous is None else previous.uri,
@@ -138,7 +145,7 @@ def promote(
     if previous is not None:
         decided = replace(decided, previous=previous.version, reason="no comparison was asked for")
     if result is not None and if_better is not None:
-        decided = _decided(decided, result, if_better, by)
+        decided = _decided(decided, result, if_better, by, max_errors)
     client = open_client(uri)
     note = {**asdict(decided), "decided_at": datetime.now(timezone.utc).isoformat(timespec="seconds")}
     with as_tracking_errors(uri, f"record the promotion of model {name!r}"):
@@ -148,11 +155,28 @@ def promote(
     return decided
 
 
-def _decided(asked: Promotion, result: EvaluationResult, metric: str, by: float) -> Promotion:
-    score = result.evaluation.scores.get(metric)
-    if score is None:
-        known = ", ".join(result.evaluation.scores)
-        raise InvalidArgumentError(f"if_better={metric!r} is no metric of this evaluation; it has {known}")
+def _check_conditions(
+    if_better: str | None, on: str | Path | None, by: float, max_errors: float, *, has_spark: bool
+) -> None:
+    if (if_better is None) != (on is None):
+        raise InvalidArgumentError("if_better (a metric) and on (table@version) go together: give both, or neither")
+    if if_better is not None and if_better not in SCORES:
+        raise InvalidArgumentError(f"if_better={if_better!r} is not a metric of an evaluation: {', '.join(SCORES)}")
+    if if_better is not None and not has_spark:
+        raise InvalidArgumentError(f"if_better={if_better!r} evaluates models, which needs a Spark session")
+    if not (_is_number(by) and 0 <= by < math.inf):
+        raise InvalidArgumentError(f"by={by!r} (--by): give a finite number of at least 0; less promotes a worse model")
+    if not (_is_number(max_errors) and 0 <= max_errors <= 1):
+        raise InvalidArgumentError(f"max_errors={max_errors!r} (--max-errors): give a share of the rows, from 0 to 1")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _decided(asked: Promotion, result: EvaluationResult, metric: str, by: float, max_errors: float) -> Promotion:
+    found = result.evaluation
+    score, errors = found.scores.get(metric), found.errors / found.rows
     decided = replace(
         asked,
         metric=metric,
@@ -160,12 +184,19 @@ def _decided(asked: Promotion, result: EvaluationResult, metric: str, by: float)
         table=f"{result.table}@{result.version}",
         split=result.split,
         artifacts=result.artifacts,
+        errors=errors,
     )
+    if errors > max_errors:
+        reason = f"{found.errors} of {found.rows} rows have an error instead of a prediction"
+        return replace(decided, promoted=False, reason=f"{reason}, more than the share max_errors={max_errors:g}")
+    if score is None:  # a top-k of fewer classes; or all rows have errors, and max_errors allows it
+        known = ", ".join(found.scores)
+        raise InvalidArgumentError(f"if_better={metric!r} is not a metric of this evaluation, which has {known}")
     if result.other is None:
         return decided
     before = result.other.scores.get(metric)
     if before is None:
-        reason = f"{metric} {score:.4f} against none: version {asked.previous} answered no row without an error"
+        reason = f"{metric} {score:.4f} against none: version {asked.previous} scored no row without an error"
         return replace(decided, reason=f"{reason}, which counts as worse")
     gain = before - score if metric in _LESS_IS_BETTER else score - before
     better = gain > by
@@ -237,7 +268,11 @@ def training_due(
         return Due(False, reason, now.location, now.version, trained_on)
     found = diff(now.location, trained_on, now.version, storage_options)
     new_rows = sum(found.added.values()) + sum(found.changed.values())
-    before = class_counts(open_snapshot(location, trained_on, storage_options), storage_options)
+    then = open_snapshot(location, trained_on, storage_options)
+    # A class that was renamed since is the same class.
+    names = {number: name for name, number in labels_of(now.configuration).items()}
+    renamed = {name: names.get(number, name) for name, number in labels_of(then.configuration).items()}
+    before = {renamed.get(name, name): rows for name, rows in class_counts(then, storage_options).items()}
     drifted_class, drift = _largest_drift(before, class_counts(now, storage_options))
     enough, moved = new_rows >= min_new_rows, drift > max_drift
     reason = f"{new_rows} new rows since version {trained_on} ({'enough' if enough else f'fewer than {min_new_rows}'})"

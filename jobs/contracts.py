@@ -159,7 +159,7 @@ CONTRACTS = {
         "two models, one version of the table",
         "an alias, and the scores of both on the version",
         "an alias that leads to the model stays",
-        "model name alias version promoted reason previous metric score previous_score table split artifacts",
+        "model name alias version promoted reason previous metric score previous_score table split artifacts errors",
     ),
     "models has": Contract("the registry", _NOTHING, _SAME_ANSWER, "model found version"),
     "models due": Contract(

@@ -60,7 +60,14 @@ def _add_promotion(action: argparse.ArgumentParser) -> None:
     )
     action.add_argument("--on", default=None, metavar="TABLE@VERSION", help="what both models are evaluated on")
     action.add_argument("--split", default="test", help="only this split")
-    action.add_argument("--by", type=float, default=0.0, help="better by more than this")
+    action.add_argument("--by", type=float, default=0.0, help="better by more than this; at least 0")
+    action.add_argument(
+        "--max-errors",
+        type=float,
+        default=0.01,
+        metavar="SHARE",
+        help="with --if-better: never promote a model that fails to score a larger share of the rows",
+    )
     action.add_argument("--predictions", default=None, metavar="TABLE", help="predictions table that keeps the answers")
     add_column_arguments(action)
     add_session_arguments(action)
@@ -145,6 +152,7 @@ def _promote(args: argparse.Namespace) -> dict[str, Any]:
         on=args.on,
         split=args.split,
         by=args.by,
+        max_errors=args.max_errors,
         predictions=args.predictions,
         tracking_uri=args.tracking_uri,
         **columns_of(args),

@@ -80,14 +80,14 @@ class Comparison(ReadableResult):
 def compare_groups(
     groups: Sequence[PairGroup],
     names: Mapping[int, str],
-    trained: tuple[Mapping[str, int] | None, Mapping[str, int] | None] = (None, None),
+    trained: tuple[Mapping[int, int] | None, Mapping[int, int] | None] = (None, None),
 ) -> Comparison:
     """Derives a comparison from groups of rows.
 
     Args:
         groups: The labelled rows.
         names: Class names by number.
-        trained: Training rows by class name, of the first and of the second model; None where not known.
+        trained: Training rows by class number, of the first and of the second model; None where not known.
 
     Raises:
         MissingDependencyError: If SciPy is not installed.
@@ -109,7 +109,7 @@ def compare_groups(
     classes = []
     for label in sorted({*support, *names}):
         name, rows = names.get(label, str(label)), support[label]
-        before, after = (None if one is None else one.get(name, 0) for one in trained)
+        before, after = (None if one is None else one.get(label, 0) for one in trained)
         classes.append(
             ClassChange(
                 name,

@@ -20,6 +20,8 @@ from ...table import Table
 from ..model.failures import typed_failures
 from ..model.predictor import DEFAULT_BATCH_BYTES, check_batch_bytes
 from ..model.references import ModelRef, resolve_model
+from ..model.user_code import UserCode, user_code
+from ..scoring.mismatch import is_same_table
 from ..scoring.predictions import predictions_location
 from ..scoring.score import check_model, score
 from ..scoring.source import ScoredTable, SourceColumns, check_by_log, files_of_split, open_scored_table
@@ -82,7 +84,8 @@ def evaluate(
         record: Whether page, PNG files and metrics go into the model's MLflow run, if the model was found through one.
         tracking_uri: MLflow tracking URI.
         batch_bytes: Most bytes of one batch of float32 input.
-        custom_objects: The user's own layers by name, when a model has any.
+        custom_objects: Classes and functions by name that the model needs and neither Keras nor its run's recorded code
+            has.
         path_column: Column that names a row.
         image_column: Column with the stored image, binary.
         label_column: Column with the number of the true class.
@@ -95,6 +98,7 @@ def evaluate(
         InvalidArgumentError: If there is no such split or slice column, no labelled row, `output` cannot be written, or
             `predictions` were scored by another key.
         PredictionsSchemaError: If a model numbers its classes otherwise than the table.
+        ModelMismatchError: If a model needs a class that neither Keras, its run's code nor `custom_objects` has.
         MissingDependencyError: If matplotlib or scikit-learn is not installed.
         TrackingError: If the store does not take the result.
     """
@@ -111,6 +115,7 @@ def evaluate(
         predictions_location(predictions, named.location, storage_options)
     if output is not None:
         write_files(Path(output), {})
+    coded = [(one, user_code(one, custom_objects)) for one in asked]
     spark = opened(spark)
     require_delta(spark)
     source = open_scored_table(
@@ -122,9 +127,9 @@ def evaluate(
         storage_options=storage_options,
         snapshot=snapshot,
     )
-    work = _Evaluating(source, tuple(slices), predictions, tracking_uri, batch_bytes, custom_objects)
+    work = _Evaluating(source, tuple(slices), predictions, tracking_uri, batch_bytes)
     with ExitStack() as stack, typed_failures(source.name):
-        answered = [(one, stack.enter_context(work.answers(one))) for one in asked]
+        answered = [(one, stack.enter_context(work.answers(one, code))) for one, code in coded]
         result, files = work.report(answered[0], answered[1] if compare is not None else None)
     if output is not None:
         write_files(Path(output), files)
@@ -144,15 +149,14 @@ class _Evaluating:
     predictions: str | Path | None
     tracking_uri: str | None
     batch_bytes: int
-    custom_objects: Mapping[str, Any] | None
 
     @contextmanager
-    def answers(self, model: ModelRef) -> Iterator[DataFrame]:
+    def answers(self, model: ModelRef, code: UserCode) -> Iterator[DataFrame]:
         """Gives what a model answers on the rows."""
         source = self.source
         if self.predictions is None:
             check_model(model, source, strict=False)
-            with answers.predicted_now(model, source, self.slices, self.batch_bytes, self.custom_objects) as rows:
+            with answers.predicted_now(model, source, self.slices, self.batch_bytes, code) as rows:
                 yield rows
             return
         scored = score(
@@ -164,7 +168,7 @@ class _Evaluating:
             split=source.split,
             tracking_uri=self.tracking_uri,
             batch_bytes=self.batch_bytes,
-            custom_objects=self.custom_objects,
+            custom_objects=code.objects,
             path_column=source.columns.path,
             image_column=source.columns.image,
             label_column=source.columns.label,
@@ -239,7 +243,12 @@ class _Evaluating:
                 PairGroup(row.label, row.prediction_before, row.prediction_after, row["count"]) for row in counted
             ]
             trained = (_training_rows(before[0], self.source), _training_rows(after[0], self.source))
-            comparison = compare_groups(groups, {**other_names, **names}, trained)
+            # Of a class that was renamed the longer name shows both.
+            joined = {
+                number: max(names.get(number, ""), other_names.get(number, ""), key=len)
+                for number in {**other_names, **names}
+            }
+            comparison = compare_groups(groups, joined, trained)
             changes, listed = self._changes(pairs, comparison), answers.changes_file(pairs)
         finally:
             pairs.unpersist()
@@ -252,7 +261,11 @@ class _Evaluating:
                 f"{self.source.name}, split {self.source.split}: none of {unlabelled} rows has a label to compare with"
             )
         try:
-            names = one_numbering(true_names, predicted_names)
+            is_own = is_same_table(model.metadata.get("table"), self.source.location)
+            # A class that the model never answered counts too.
+            known = {int(number): str(name) for number, name in (model.metadata.get("labels") or {}).items()}
+            predicted_names = {n: known[n] for n in true_names if n in known} | predicted_names
+            names = one_numbering(true_names, predicted_names, is_own=is_own)
         except PredictionsSchemaError as error:
             raise PredictionsSchemaError(f"{model.uri} on {self.source.name}: {error}") from None
         return evaluate_groups(groups, names, unlabelled), names
@@ -287,16 +300,18 @@ def _names_of(before: ModelRef, after: ModelRef) -> tuple[str, str]:
     return before.uri, after.uri
 
 
-def _training_rows(model: ModelRef, source: ScoredTable) -> dict[str, int] | None:
-    """Counts a model's training rows by class; None where its table version cannot be read, or not by split."""
+def _training_rows(model: ModelRef, source: ScoredTable) -> dict[int, int] | None:
+    """Counts a model's training rows by class number; None where its table version cannot be read, or not by split."""
     table, version = model.metadata.get("table"), model.metadata.get("version")
-    if table is None or not isinstance(version, int):
+    if table is None or not isinstance(version, int) or model.class_names is None:
         return None
     try:
         snapshot = open_snapshot(str(table), version, source.storage_options)
         if schema.SPLIT not in snapshot.partition_columns:
             return None
         trained = replace(snapshot, files=files_of_split(snapshot, _TRAIN_SPLIT))
-        return class_counts(trained, source.storage_options)
+        # By number: a class may have been renamed since; the checkpoint has the names of the version.
+        counts = class_counts(trained, source.storage_options)
+        return {number: counts.get(name, 0) for number, name in enumerate(model.class_names)}
     except LakelensError:
         return None

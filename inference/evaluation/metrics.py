@@ -12,6 +12,7 @@ import numpy.typing as npt
 from ...errors import MissingDependencyError, PredictionsSchemaError
 from ...results import ReadableResult
 from ...training.tasks.class_metrics import ClassMetrics
+from ..scoring.mismatch import other_names
 
 # Equal parts of 0..1, as in Guo et al., On Calibration of Modern Neural Networks (2017).
 CALIBRATION_BINS = 15
@@ -101,20 +102,32 @@ class Evaluation(ReadableResult):
         return {name: value for name, value in named.items() if value is not None}
 
 
-def one_numbering(true_names: Mapping[int, str], predicted_names: Mapping[int, str]) -> dict[int, str]:
-    """Joins the names of true and of predicted classes.
+def one_numbering(
+    true_names: Mapping[int, str], predicted_names: Mapping[int, str], *, is_own: bool = False
+) -> dict[int, str]:
+    """Joins the names of true and of predicted classes; a class that was renamed has both, as `lion (cat)`.
+
+    Args:
+        true_names: Names by number in the image table.
+        predicted_names: Names by number to the model.
+        is_own: Whether the model was trained on this table, so that numbers are the same classes (`other_names`).
 
     Raises:
         PredictionsSchemaError: If one number is two classes, so that equal numbers are not equal classes.
     """
-    for number in sorted(true_names.keys() & predicted_names.keys()):
-        if true_names[number] != predicted_names[number]:
-            raise PredictionsSchemaError(
-                f"label {number} is {true_names[number]!r} in the image table and {predicted_names[number]!r} for the "
-                "model: they number their classes differently, so that no two numbers can be compared. Score with a "
-                "model that was trained on this table, or on one that numbers its classes alike"
-            )
-    return {**predicted_names, **true_names}
+    other = other_names(true_names, predicted_names, is_own=is_own)
+    if other:
+        number = other[0]
+        raise PredictionsSchemaError(
+            f"label {number} is {true_names[number]!r} in the image table and {predicted_names[number]!r} for the "
+            "model: they number their classes differently, so that no two numbers can be compared. Score with a "
+            "model that was trained on this table, or on one that numbers its classes alike"
+        )
+    names = {**predicted_names, **true_names}
+    return {
+        number: name if predicted_names.get(number, name) == name else f"{name} ({predicted_names[number]})"
+        for number, name in names.items()
+    }
 
 
 def evaluate_groups(groups: Sequence[AnswerGroup], names: Mapping[int, str], unlabelled: int = 0) -> Evaluation:

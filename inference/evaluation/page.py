@@ -89,9 +89,9 @@ def _comparison(
     )
     text = (
         f"<p>Against {escape(str(compared))}: {comparison.changed:,} of {comparison.rows:,} answers changed. "
-        f"{comparison.mended:,} wrong ones are right now, {comparison.broken:,} right ones are wrong now, "
-        f"{comparison.still_wrong:,} are wrong in another way. McNemar's exact test: "
-        f"p = {comparison.p_value:.2g}; that is how often models of equal quality differ so unevenly.{gained}</p>"
+        f"{comparison.mended:,} fixed, {comparison.broken:,} broken, {comparison.still_wrong:,} still wrong with a "
+        f"different answer. McNemar's exact test: p = {comparison.p_value:.2g}; that is how often models of equal "
+        f"quality differ so unevenly.{gained}</p>"
     )
     head = [("class", True)]
     numbers = ("rows", "recall before", "recall after", "F1 before", "F1 after", "F1 change", "mended", "broken")

@@ -23,12 +23,12 @@ def check_fit(
     table_size: tuple[int, int] | None,
     strict: bool,
 ) -> None:
-    """Compares a model with the table that it is to score, and says once what differs.
+    """Compares a model with the table that it is to score, and reports once what differs.
 
-    A class that only the model has is no difference: older versions of a table have fewer classes. Another size is
-    none where the model was trained on this very table, whose images its training has resized too. Another table by
-    itself is what production looks like; it is named where something else differs, or no class name tells that the
-    two go together.
+    A class that only the model has is not a difference: older versions of a table have fewer classes. Neither is a
+    class of the model's own table that was renamed, nor another size of its images, which its training resized too.
+    Production scores other tables than the training's; that is reported only if something else differs, or no class
+    name shows that the two belong together.
 
     Args:
         model: The model as the caller named it.
@@ -43,8 +43,8 @@ def check_fit(
     Raises:
         ModelMismatchError: If `strict` and something differs.
     """
-    is_own = trained_on is not None and trained_on.rstrip("/") == table.rstrip("/")
-    found = [] if class_names is None else _class_differences(class_names, labels)
+    is_own = is_same_table(trained_on, table)
+    found = [] if class_names is None else _class_differences(class_names, labels, is_own=is_own)
     if table_size is not None and table_size != model_size and not is_own:
         found.append(
             f"the model takes {_size(model_size)} pixels, the table's images have {_size(table_size)} and are resized"
@@ -62,12 +62,37 @@ def check_fit(
     logger.warning("%s. It is scored all the same; strict=True (--strict) refuses", warning)
 
 
-def _class_differences(class_names: Sequence[str], labels: Mapping[str, int]) -> list[str]:
+def other_names(in_table: Mapping[int, str], to_model: Mapping[int, str], *, is_own: bool) -> list[int]:
+    """Lists the numbers that are different classes in a table and to a model.
+
+    Names decide, with one exception: to a model of this very table a number stays the same class, because class numbers
+    are never reused; another name then means that the class was renamed. A name that has moved to another number
+    shows that the table was made again.
+
+    Args:
+        in_table: Class names by number.
+        to_model: The same of the model.
+        is_own: Whether the model was trained on this table.
+    """
+    named = set(in_table.values())
+    return [
+        number
+        for number in sorted(in_table.keys() & to_model.keys())
+        if in_table[number] != to_model[number] and not (is_own and to_model[number] not in named)
+    ]
+
+
+def is_same_table(trained_on: str | None, table: str) -> bool:
+    """Returns whether a model was trained on the table at this location."""
+    return trained_on is not None and trained_on.rstrip("/") == table.rstrip("/")
+
+
+def _class_differences(class_names: Sequence[str], labels: Mapping[str, int], *, is_own: bool) -> list[str]:
     by_number = dict(enumerate(class_names))
+    in_table = {number: name for name, number in labels.items()}
     other = [
-        f"{number} is {by_number[number]!r} to the model and {name!r} in the table"
-        for name, number in sorted(labels.items(), key=lambda item: item[1])
-        if number in by_number and by_number[number] != name
+        f"{number} is {by_number[number]!r} to the model and {in_table[number]!r} in the table"
+        for number in other_names(in_table, by_number, is_own=is_own)
     ]
     unknown = [f"{name!r} ({number})" for name, number in labels.items() if number not in by_number]
     differences = []

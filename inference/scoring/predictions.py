@@ -79,9 +79,9 @@ def predictions_location(
         NotADeltaTableError: If something else than a Delta table is there.
         PredictionsSchemaError: If a column is missing or has another type.
     """
-    if predictions is None:
+    if not isinstance(predictions, (str, Path)):
         raise InvalidArgumentError(
-            "predictions is missing: give the table that takes the predictions, by path, URI or catalog name"
+            f"predictions={predictions!r}: give the table that takes the predictions, by path, URI or catalog name"
         )
     target = Table.unversioned(predictions, "predictions").location
     if target.rstrip("/") == absolute(table).rstrip("/"):

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import time
-import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from numbers import Integral
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 from ...errors import InvalidArgumentError, NotAnImageTableError
 from ...etl.model.labels import labels_of
@@ -25,41 +22,12 @@ from ...tracking.scorings import Scoring, record_scoring
 from ..model.failures import typed_failures
 from ..model.predictor import DEFAULT_BATCH_BYTES, check_batch_bytes
 from ..model.references import ModelRef, resolve_model
+from ..model.user_code import user_code
 from .log_counts import image_size
 from .mismatch import check_fit
 from .predictions import PredictionsTable, predictions_location
 from .run import ScoringRun
 from .source import ScoredTable, SourceColumns, check_by_log, open_scored_table
-
-_Parameters = ParamSpec("_Parameters")
-_Value = TypeVar("_Value")
-
-
-def _earlier_order(function: Callable[_Parameters, _Value]) -> Callable[_Parameters, _Value]:
-    """Takes `score(spark, model, table, version, predictions)`, the order of earlier releases, with a warning."""
-
-    @functools.wraps(function)
-    def ordered(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Value:
-        named: dict[str, Any] = dict(zip(("version", "predictions"), args[3:], strict=False))
-        if not named or not ("predictions" in kwargs or _is_earlier(**named)):
-            return function(*args, **kwargs)
-        warnings.warn(
-            "score(spark, model, table, version, predictions) is the order of earlier releases; give predictions "
-            "before version, or both by name",
-            DeprecationWarning,
-            stacklevel=2,
-        )
-        return function(*args[:3], **{**named, **kwargs})  # type: ignore[arg-type]
-
-    return ordered
-
-
-def _is_earlier(version: object, predictions: object = None) -> bool:
-    """Tells whether a fourth and a fifth argument are what they were in earlier releases."""
-    is_path = isinstance(predictions, Path) or (isinstance(predictions, str) and "/" in predictions)
-    is_latest = isinstance(version, str) and version.strip().lower() == "latest" and predictions is not None
-    return is_path or is_latest or version is None or isinstance(version, (Integral, datetime))
-
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +67,6 @@ class ScoreResult(ReadableResult):
     commits: int = 0
 
 
-@_earlier_order
 @named_options
 def score(
     spark: SessionSource,
@@ -143,14 +110,14 @@ def score(
             and an image will do; the columns `format`, `height`, `width`, `label`, `label_name`, `split` and
             `content_hash` are used if they are there.
         predictions: The predictions table: path, URI or catalog name; made when it is missing.
-        version: Number, timestamp, pin's name, or None or "latest". Version and predictions in the other order, which
-            was that of earlier releases, still work and warn.
+        version: Number, timestamp, pin's name, or None or "latest".
         split: Score only this split; None scores all rows.
         strict: Refuse a model whose class names, image size or table differ from this table's, instead of warning.
         rows_per_commit: Most rows of one part; None lets their number follow from the time that parts take.
         tracking_uri: MLflow tracking URI.
         batch_bytes: Most bytes of one batch of float32 input, and about as much stored images per Arrow batch.
-        custom_objects: The user's own layers by name, when the model has any.
+        custom_objects: Classes and functions by name that the model needs and neither Keras nor its run's recorded code
+            has.
         path_column: Column that names a row.
         image_column: Column with the stored image, binary.
         label_column: Column with the number of the true class, or with names that the table's property
@@ -163,8 +130,8 @@ def score(
     Raises:
         ModelNotFoundError: If `model` leads to no checkpoint.
         CheckpointError: If the checkpoint is damaged, changed, or of a kind that is refused.
-        ModelMismatchError: If the model cannot be run on images of its own input size; if `strict` and it does not fit
-            the table.
+        ModelMismatchError: If the model cannot be run on images of its own input size, or needs a class that neither
+            Keras, its run's code nor `custom_objects` has; if `strict` and it does not fit the table.
         NotADeltaTableError, VersionNotFoundError, NotAnImageTableError: If the table is not there or not fit.
         PredictionsSchemaError: If the predictions table has other columns.
         TableConflictError: If other scoring jobs of the same model and table kept being faster.
@@ -180,6 +147,7 @@ def score(
     target = predictions_location(predictions, named.location, storage_options)
     reference = resolve_model(model, tracking_uri)
     snapshot = check_by_log(named.location, named.version, split, columns, storage_options)
+    code = user_code(reference, custom_objects)
     spark = opened(spark)
     require_delta(spark)
     source = open_scored_table(
@@ -204,7 +172,7 @@ def score(
     )
     with source.protected(reference.digest) as alive, typed_failures(source.name):
         run = ScoringRun(
-            spark, reference, source, results, batch_bytes, custom_objects, rows_per_commit=rows_per_commit, alive=alive
+            spark, reference, source, results, batch_bytes, code, rows_per_commit=rows_per_commit, alive=alive
         )
         tally = run.until_done()
     if tally.version is not None and reference.tracking_uri is not None and reference.run_id is not None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
-from colours import METADATA, colour_model, row, save, write_table
+from colours import NAMES, colour_model, row, write_table
+from deltalake import DeltaTable
+from model_store import ROWS, Store
 
 from lakelens.errors import CheckpointError, InvalidArgumentError, ModelNotFoundError, UsageError
+from lakelens.etl.model.labels import LABELS_PROPERTY
 from lakelens.inference.evaluation.evaluate import evaluate
 from lakelens.inference.model.references import resolve_model
 from lakelens.inference.model.registry import (
@@ -20,34 +23,6 @@ from lakelens.inference.model.registry import (
 )
 from lakelens.inference.promotion import promote, training_due
 from lakelens.jobs.cli import main
-
-ROWS = 9
-
-
-class Store:
-    """A store whose runs have trained on versions of one table."""
-
-    def __init__(self, folder):
-        from lakelens.tracking.runs import open_client
-
-        self.folder = folder
-        self.uri = f"sqlite:///{folder / 'mlflow.db'}"
-        self.table = folder / "images"
-        self.client = open_client(self.uri)
-        self.experiment = self.client.create_experiment("birds", artifact_location=(folder / "artifacts").as_uri())
-        write_table(self.table, [row(number) for number in range(ROWS)])
-
-    def run(self, model, version=0, **metadata):
-        """A run that says of itself what a training does."""
-        tags = {"lakelens.table": str(self.table), "lakelens.version": str(version)}
-        run_id = self.client.create_run(self.experiment, tags=tags).info.run_id
-        given = {**METADATA, "table": str(self.table), "version": version, "run_id": run_id, **metadata}
-        kept = save(model, self.folder / "kept" / run_id, **given)
-        self.client.log_artifacts(run_id, str(kept.path), "checkpoint")
-        self.client.set_tag(run_id, "lakelens.checkpoint_digest", kept.digest)
-        self.client.log_param(run_id, "epochs", len(self.client.search_runs([self.experiment])))
-        self.client.set_terminated(run_id)
-        return run_id
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +96,7 @@ def test_an_alias_moves_only_to_a_better_model_and_both_scores_are_kept(spark, s
     assert (equal.promoted, equal.version, equal.score, equal.previous_score) == (False, 3, 1.0, 1.0)
     assert resolve_model("models:/birds@champion", store.uri).run_id == good
     again = promote(f"runs:/{good}", "birds", **options)
-    assert (again.promoted, again.reason) == (False, "the alias leads to this model already")
+    assert (again.promoted, again.reason) == (False, "the alias points to this model already")
     versions = {one.version: one for one in list_versions("birds", store.uri)}
     assert (versions[2].aliases, versions[3].aliases) == (("champion",), ())
     note = json.loads(versions[3].promotions["champion"])
@@ -141,7 +116,7 @@ def test_an_alias_moves_only_to_a_better_model_and_both_scores_are_kept(spark, s
     alone = evaluate(spark, f"runs:/{good}", f"{store.table}@0", tracking_uri=store.uri)
     assert alone.artifacts == f"runs:/{good}/evaluation/images-v0-test"
     assert artifacts == {file.path for file in store.client.list_artifacts(good, place)}
-    with pytest.raises(InvalidArgumentError, match="'beauty' is no metric of an evaluation; it has accuracy"):
+    with pytest.raises(InvalidArgumentError, match="'beauty' is not a metric of an evaluation: accuracy"):
         promote(f"runs:/{bad}", "birds", **{**options, "if_better": "beauty"})
 
 
@@ -152,7 +127,42 @@ def test_a_version_that_answers_every_row_with_an_error_counts_as_worse(spark, s
     assert promote(f"runs:/{broken}", "auks", tracking_uri=store.uri).promoted
     found = promote(f"runs:/{good}", "auks", if_better="ece", **options)
     assert (found.promoted, found.previous, found.previous_score) == (True, 1, None)
-    assert "against none: version 1 answered no row without an error, which counts as worse" in found.reason
+    assert "against none: version 1 scored no row without an error, which counts as worse" in found.reason
+
+
+@pytest.mark.spark
+def test_a_model_that_fails_on_more_than_the_stated_share_of_rows_is_never_promoted(spark, store):
+    broken = store.run(colour_model(float("inf")))
+    options = {"spark": spark, "if_better": "accuracy", "on": f"{store.table}@0", "tracking_uri": store.uri}
+    found = promote(f"runs:/{broken}", "puffins", **options)
+    assert (found.promoted, found.previous, found.errors) == (False, None, 1.0)
+    assert f"{ROWS} of {ROWS} rows have an error instead of a prediction, more than the share max_errors=0.01" in (
+        found.reason
+    )
+    assert version_behind("puffins", "champion", store.uri) is None
+    assert promote(f"runs:/{broken}", "puffins", **options, max_errors=1).promoted
+
+
+@pytest.mark.spark
+def test_a_model_of_before_a_rename_is_evaluated_and_promoted(spark, tmp_path_factory):
+    store = Store(tmp_path_factory.mktemp("renamed"))
+    write_table(store.table, [row(number, split="train") for number in range(ROWS, ROWS + 3)])
+    DeltaTable(store.table).update(updates={"label_name": "'crimson'"}, predicate="label_name = 'red'")
+    labels = {"0": "crimson", "1": "green", "2": "blue"}
+    old, new = store.run(_wrong_for_red(), version=1), store.run(colour_model(), version=2, labels=labels)
+    options = {"if_better": "accuracy", "on": f"{store.table}@2", "tracking_uri": store.uri}
+    assert promote(f"runs:/{old}", "rails", spark=spark, **options).promoted
+    result = evaluate(
+        spark, f"runs:/{new}", f"{store.table}@2", compare=f"runs:/{old}", tracking_uri=store.uri, record=False
+    )
+    assert [one.name for one in result.other.classes] == ["crimson (red)", "green", "blue"]
+    changes = result.comparison.classes
+    assert [(one.name, one.mended, one.trained_before, one.trained_after) for one in changes] == [
+        ("crimson (red)", 3, 1, 1),
+        ("green", 0, 1, 1),
+        ("blue", 0, 1, 1),
+    ]
+    assert promote(f"runs:/{new}", "rails", spark=spark, **options).promoted
 
 
 @pytest.mark.tensorflow
@@ -224,6 +234,21 @@ def test_a_training_is_due_when_enough_is_new_or_a_class_has_moved(store, tmp_pa
     assert few.drift == pytest.approx(20 / 40 - 10 / 30)
     assert training_due("larks", table, min_new_rows=10, max_drift=0.5, tracking_uri=store.uri).due
     assert training_due("larks", f"{table}@1", min_new_rows=20, max_drift=0.1, tracking_uri=store.uri).due
+
+
+@pytest.mark.tensorflow
+def test_a_class_that_was_renamed_is_no_drift(tmp_path):
+    store = Store(tmp_path)
+    numbers = {name: number for number, name in enumerate(NAMES)}
+    for old, new in (("red", "red"), ("red", "crimson")):
+        table = DeltaTable(store.table)
+        table.update(updates={"label_name": f"'{new}'"}, predicate=f"label_name = '{old}'")
+        labels = {new if name == old else name: number for name, number in numbers.items()}
+        table.alter.set_table_properties({LABELS_PROPERTY: json.dumps(labels)}, raise_if_not_exists=False)
+    assert table.version() == 4
+    register(f"runs:/{store.run(colour_model(), version=2)}", "grebes", tracking_uri=store.uri)
+    found = training_due("grebes", store.table, min_new_rows=99, tracking_uri=store.uri)
+    assert (found.due, found.drift) == (False, 0.0)
 
 
 def _wrong_for_red():

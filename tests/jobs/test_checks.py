@@ -123,6 +123,10 @@ def said(argv: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
         (["score", "nosuch", "table", "p"], "ModelNotFoundError", "nosuch"),
         (["score", "runs:/abc", "table", "p"], "InvalidArgumentError", "there is no MLflow store at"),
         (["report", "nosuch"], "InvalidArgumentError", "there is no MLflow store at"),
+        (["search", "--resume", "abc"], "InvalidArgumentError", "there is no MLflow store at"),
+        (["search", "--pause", "abc"], "InvalidArgumentError", "there is no MLflow store at"),
+        (["train", "--resume", "abc"], "InvalidArgumentError", "there is no MLflow store at"),
+        (["reproduce", "abc"], "InvalidArgumentError", "there is no MLflow store at"),
         (["score", "model", "table", "notes"], "NotADeltaTableError", "notes exists and is no Delta table"),
         (["score", "model", "table", "parts"], "PredictionsSchemaError", "no column 'content_hash'"),
         (["score", "model", "parts", "p", "--split", "tset"], "InvalidArgumentError", "no such split; it has train"),
@@ -138,8 +142,11 @@ def said(argv: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
         (
             ["models", "promote", "m", "n", "--if-better", "beauty", "--on", "t"],
             "InvalidArgumentError",
-            "'beauty' is no",
+            "'beauty' is not",
         ),
+        (["models", "promote", "m", "n", "--by", "-1"], "InvalidArgumentError", "by=-1.0 (--by)"),
+        (["models", "promote", "m", "n", "--by", "nan"], "InvalidArgumentError", "by=nan (--by)"),
+        (["models", "promote", "m", "n", "--max-errors", "2"], "InvalidArgumentError", "max_errors=2.0 (--max-errors)"),
         (["table", "restore", "nosuch", "1"], "NotADeltaTableError", "nosuch"),
         (["table", "restore", "table", "9"], "VersionNotFoundError", "9"),
         (["table", "repair", "nosuch"], "NotADeltaTableError", "nosuch"),
@@ -246,8 +253,9 @@ def test_a_run_that_has_finished_is_not_resumed_and_no_jvm_starts_for_it(capsys:
         found = said([*command, "--tracking-uri", "file:runs"], capsys)
         assert found["error"] == "InvalidArgumentError", found
         assert f"run {run} is FINISHED" in found["message"]
-    found = said(["report", "nosuch", "--tracking-uri", "file:runs"], capsys)
-    assert (found["error"], "no run 'nosuch'" in found["message"]) == ("ModelNotFoundError", True)
+    for command in (["report"], ["search", "--resume"], ["search", "--stop"], ["train", "--resume"], ["reproduce"]):
+        found = said([*command, "nosuch", "--tracking-uri", "file:runs"], capsys)
+        assert (found["error"], "no run 'nosuch'" in found["message"]) == ("ModelNotFoundError", True)
 
 
 @pytest.mark.usefixtures("place")

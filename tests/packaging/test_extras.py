@@ -56,7 +56,7 @@ NEEDS = {
     "lakelens.search.running.run.run('experiment.yaml')": "training",
     "lakelens.HorovodRunner(np=2).run(print)": "spark",
     "lakelens.HorovodRunner(np=-2).run(print)": "training",
-    "lakelens.score(None, 'runs:/abc', 'table', None, 'predictions')": "spark",
+    "lakelens.score(None, 'runs:/abc', 'table', 'predictions')": "spark",
     "lakelens.predict_udf(None, 'runs:/abc')": "spark",
     "lakelens.evaluate(None, 'runs:/abc', 'table')": "spark,search",
     "hvd.DistributedOptimizer": "training",

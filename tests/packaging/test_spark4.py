@@ -41,7 +41,7 @@ stored.append(table.ingest("photos").stored)
 feed = lakelens.DeltaFeed("tables/photos", version=0)
 total = lakelens.HorovodRunner(np=2).run(two_ranks)
 run = lakelens.train("tables/photos", version=0, np=2, epochs=1, batch_size=8, validation_split="train", spark=spark)
-scored = lakelens.score(spark, f"runs:/{run.run_id}", "tables/photos", None, "tables/predictions")
+scored = lakelens.score(spark, f"runs:/{run.run_id}", "tables/photos", "tables/predictions")
 print(json.dumps({
     "spark": spark.version, "stored": stored, "rows": feed.rows, "batch": next(feed.as_numpy(8))[0].shape,
     "total": total, "ranks": run.ranks, "scored": scored.scored, "errors": scored.errors,

@@ -199,7 +199,7 @@ def test_a_connect_session_is_refused_by_tables_and_scoring_in_one_sentence(tmp_
     session = SparkSession(connection="sc://localhost:1")  # speaks to nobody until it is asked something
     for call in (
         lambda: lakelens.ImageTable(session, tmp_path / "table"),
-        lambda: lakelens.score(session, "runs:/abc", tmp_path / "table", None, tmp_path / "predictions"),
+        lambda: lakelens.score(session, "runs:/abc", tmp_path / "table", tmp_path / "predictions"),
         lambda: lakelens.predict_udf(session, "runs:/abc"),
         lambda: lakelens.evaluate(session, "runs:/abc", tmp_path / "table"),
     ):

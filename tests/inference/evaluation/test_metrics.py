@@ -63,7 +63,13 @@ def test_the_calibration_error_is_the_distance_of_probability_and_accuracy():
 def test_one_number_is_one_class_for_the_table_and_for_the_model():
     assert one_numbering({0: "cat"}, {0: "cat", 1: "dog"}) == {0: "cat", 1: "dog"}
     with pytest.raises(PredictionsSchemaError, match="label 1 is 'dog' in the image table and 'horse' for the model"):
-        one_numbering({0: "cat", 1: "dog"}, {1: "horse", 2: "dog"})
+        one_numbering({0: "cat", 1: "dog"}, {1: "horse", 2: "owl"})
+
+
+def test_a_class_of_the_models_own_table_that_was_renamed_is_compared_by_number_and_shows_both_names():
+    assert one_numbering({0: "lion", 1: "dog"}, {0: "cat", 1: "dog"}, is_own=True) == {0: "lion (cat)", 1: "dog"}
+    with pytest.raises(PredictionsSchemaError, match="label 0 is 'dog' in the image table and 'cat'"):
+        one_numbering({0: "dog", 1: "cat"}, {0: "cat", 1: "dog"}, is_own=True)  # the table was made again
 
 
 def test_a_comparison_counts_what_was_mended_and_what_broke_by_class():
@@ -74,7 +80,7 @@ def test_a_comparison_counts_what_was_mended_and_what_broke_by_class():
         PairGroup(1, None, 0, 3),
         PairGroup(1, 1, 1, 5),
     ]
-    found = compare_groups(pairs, NAMES, ({"cat": 50}, {"cat": 50, "dog": 40}))
+    found = compare_groups(pairs, NAMES, ({0: 50}, {0: 50, 1: 40}))
     assert (found.rows, found.changed, found.mended, found.broken, found.mended_class) == (112, 17, 12, 2, "dog")
     assert found.still_wrong == 3  # an error became another class
     cat, dog = found.classes

@@ -31,6 +31,7 @@ FITTING = {
         {"trained_on": None},  # the checkpoint does not say it
         {"table": "/tables/of_today"},  # equal names and sizes
         {"class_names": None, "labels": {}},
+        {"labels": {"lion": 0, "dog": 1}},  # renamed since
         {"table_size": None, "table": "/tables/of_today"},
     ],
 )
@@ -42,7 +43,10 @@ def test_a_model_that_fits_is_told_nothing_of(change, caplog):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"class_names": ["zero", "one"]}, ["0 is 'zero' to the model and 'cat' in the table", "1 is 'one' to"]),
+        (
+            {"class_names": ["zero", "one"], "trained_on": None},
+            ["0 is 'zero' to the model and 'cat' in the table", "1 is 'one' to"],
+        ),
         ({"class_names": ["dog", "cat"]}, ["0 is 'dog' to the model and 'cat' in the table"]),
         ({"labels": {"cat": 0, "dog": 1, "owl": 2}}, ["does not know the table's class 'owl' (2)"]),
         (

@@ -7,8 +7,9 @@ import shutil
 
 import pyarrow as pa
 import pytest
-from colours import NAMES, image_of, mixed_model, mixer, read, row, save, write_table
+from colours import NAMES, SIDE, image_of, mixed_model, mixer, read, row, save, write_table
 from deltalake import DeltaTable, write_deltalake
+from pyspark.errors import PythonException
 from pyspark.sql import functions
 
 from lakelens import progress
@@ -16,8 +17,10 @@ from lakelens.errors import InvalidArgumentError, NotADeltaTableError, NotAnImag
 from lakelens.inference.evaluation.evaluate import evaluate
 from lakelens.inference.model.references import resolve_model
 from lakelens.inference.model.shipping import ship
+from lakelens.inference.model.user_code import UserCode
 from lakelens.inference.scoring.predictions import PredictionsTable
 from lakelens.inference.scoring.score import score
+from lakelens.inference.udf import predict_udf
 
 pytestmark = pytest.mark.spark
 
@@ -82,7 +85,7 @@ def test_reused_python_workers_load_a_model_once_and_a_corrected_class_of_the_sa
     red = image_of("red")
 
     def predicted(layer):
-        shipped = ship(spark, model, batch_bytes=1 << 20, custom_objects={"Mixer": layer})
+        shipped = ship(spark, model, batch_bytes=1 << 20, code=UserCode({"Mixer": layer}))
 
         def task(_):
             import os
@@ -150,9 +153,9 @@ def test_a_predictions_table_with_other_columns_is_refused_before_anything_runs(
         score(spark, checkpoint.path, story["table"], tmp_path / "predictions", split="tset")
     assert not (tmp_path / "predictions").exists()
     with pytest.raises(NotADeltaTableError, match=r"no_such\.predictions: the catalog has no schema no_such; create"):
-        score(spark, checkpoint.path, story["table"], None, "no_such.predictions")
+        score(spark, checkpoint.path, story["table"], "no_such.predictions")
     with pytest.raises(NotAnImageTableError, match=r"no column 'etag'.*--key"):
-        score(spark, checkpoint.path, story["table"], None, tmp_path / "predictions", key="etag")
+        score(spark, checkpoint.path, story["table"], tmp_path / "predictions", key="etag")
 
 
 def test_a_table_of_others_is_scored_by_the_key_that_tells_its_images_apart(spark, checkpoint, tmp_path, caplog):
@@ -170,11 +173,11 @@ def test_a_table_of_others_is_scored_by_the_key_that_tells_its_images_apart(spar
     spark.sql(f"ALTER TABLE delta.`{table}` SET TBLPROPERTIES ('lakelens.labels' = '{labels}')")
     append(3)
     columns = {"path_column": "uri", "image_column": "picture", "label_column": "kind"}
-    first = score(spark, checkpoint.path, table, 1, predictions, key="changed", **columns)
+    first = score(spark, checkpoint.path, table, predictions, 1, key="changed", **columns)
     assert (first.scored, "nothing tells which images" in caplog.text) == (3, False)
     found = [(one["label"], one["label_name"], one["predicted_name"]) for one in read(predictions)]
     assert found == [(number, name, name) for number, name in enumerate(NAMES)]
-    second = score(spark, checkpoint.path, table, 2, predictions, key="changed", **columns)
+    second = score(spark, checkpoint.path, table, predictions, 2, key="changed", **columns)
     assert (second.scored, second.carried) == (1, 3)
     # Which rows of a file are of the split is not in the log, so that the keys are compared.
     kept = {"predictions": predictions, "split": "test", "record": False, **columns}
@@ -182,9 +185,26 @@ def test_a_table_of_others_is_scored_by_the_key_that_tells_its_images_apart(spar
         evaluate(spark, checkpoint.path, f"{table}@2", **kept)
     found = evaluate(spark, checkpoint.path, f"{table}@2", key="changed", **kept).evaluation
     assert (found.rows, found.accuracy, len(read(predictions))) == (4, 1.0, 3 + 4)
-    score(spark, checkpoint.path, table, 1, tmp_path / "others", **columns)
+    score(spark, checkpoint.path, table, tmp_path / "others", 1, **columns)
     assert "images@1 has no column 'content_hash'" in caplog.text
     assert "(--key)" in caplog.text
+
+
+def test_a_raw_table_with_the_image_column_alone_is_an_error_that_names_the_four_columns(spark, checkpoint):
+    images = [image_of(name, form="raw_rgb") for name in NAMES]
+    rows = [(bytearray(image), "raw_rgb", SIDE, SIDE) for image in images]
+    frame = spark.createDataFrame(rows, "image BINARY, format STRING, height INT, width INT")
+    udf = predict_udf(spark, checkpoint.path)
+    with pytest.raises(PythonException, match=r"none of the \d images .* udf\('image', 'format', 'height', 'width'\)"):
+        frame.select(udf("image")).collect()
+    found = frame.select(udf("image", "format", "height", "width").alias("given")).collect()
+    assert [row.given.predicted_name for row in found] == list(NAMES)
+    mixed = spark.createDataFrame([(bytearray(image_of("red")),), (bytearray(b"no image"),)], "image BINARY").coalesce(
+        1
+    )
+    bad = [row.given.error for row in mixed.select(udf("image").alias("given")).collect()]
+    assert bad[0] is None
+    assert bad[1].startswith("not_an_image")
 
 
 @pytest.mark.parametrize("has_key", [True, False])

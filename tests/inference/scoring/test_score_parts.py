@@ -70,7 +70,7 @@ def test_shares_of_a_file_that_hold_no_row_end_nothing_and_repeat_nothing(spark,
     candidates = spark.createDataFrame([(name,) for name in names], "path string")
     together = candidates.where(f"pmod(xxhash64(path), {shares}) = 3").limit(shares).collect()
     write_table(tmp_path / "table", [(one["path"], *row(0)[1:]) for one in together])
-    result = score(spark, checkpoint.path, tmp_path / "table", None, tmp_path / "predictions", rows_per_commit=1)
+    result = score(spark, checkpoint.path, tmp_path / "table", tmp_path / "predictions", rows_per_commit=1)
     assert (result.scored, result.commits) == (shares, 1)
 
 
@@ -84,7 +84,7 @@ def test_a_table_whose_files_do_not_tell_its_rows_is_one_part_unless_it_is_to_be
     results = []
     for name, rows in (("one", None), ("several", 3)):
         caplog.clear()
-        result = score(spark, checkpoint.path, place, None, tmp_path / name, rows_per_commit=rows)
+        result = score(spark, checkpoint.path, place, tmp_path / name, rows_per_commit=rows)
         results.append((result.scored, result.commits > 1, "all is one commit" in caplog.text))
         assert [one["path"] for one in read(tmp_path / name)] == [row(number)[0] for number in range(8)]
     assert results == [(8, False, True), (8, True, False)]
