@@ -19,6 +19,7 @@ from lakelens.etl.commit.transaction import set_properties
 from lakelens.etl.pins import pins
 from lakelens.inference.evaluation.evaluate import evaluate
 from lakelens.inference.model.references import resolve_model
+from lakelens.inference.model.user_code import UserCode
 from lakelens.inference.scoring.parts import Piece
 from lakelens.inference.scoring.predictions import PredictionsTable
 from lakelens.inference.scoring.run import ScoringRun
@@ -51,7 +52,7 @@ def test_a_scoring_that_ends_between_its_parts_keeps_them_and_the_next_does_what
     source, model = open_scored_table(spark, table, None, None), resolve_model(checkpoint.path)
     predictions = str(tmp_path / "predictions")
     results = PredictionsTable(spark, predictions, digest=model.digest, table=source.location)
-    run = ScoringRun(spark, model, source, results, 1 << 20, None, rows_per_commit=PART, alive=end_after_two)
+    run = ScoringRun(spark, model, source, results, 1 << 20, UserCode(), rows_per_commit=PART, alive=end_after_two)
     with pytest.raises(KeyboardInterrupt):
         run.until_done()
     kept = read(predictions)
