@@ -8,23 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
-from ...figures import (
-    FIGURE_CHARACTERS,
-    INK,
-    SINGLE,
-    SPLIT_COLOURS,
-    colours_of,
-    draw_bars,
-    draw_histogram,
-    draw_legend,
-    draw_steps,
-    few_ticks,
-    name_axes,
-    name_ticks,
-    new_figure,
-    texts_of,
-    to_png,
-)
+from ... import figures as style
 from .data import TableProfile
 
 if TYPE_CHECKING:
@@ -54,7 +38,7 @@ def draw_plots(profile: TableProfile) -> dict[str, bytes]:
         MissingDependencyError: If matplotlib is not installed.
     """
     figures = {name: draw(profile) for name, draw in PLOTS.items()}
-    return {name: to_png(figure) for name, figure in figures.items() if figure is not None}
+    return {name: style.to_png(figure) for name, figure in figures.items() if figure is not None}
 
 
 def _draw_comparison(profile: TableProfile) -> Figure | None:
@@ -65,11 +49,11 @@ def _draw_comparison(profile: TableProfile) -> Figure | None:
     most = (classes["after"] - classes["before"]).abs().nlargest(_MOST_CHANGES).index
     classes = classes.loc[most, ["before", "after"]]
     classes = classes.loc[classes.max(axis=1).sort_values(ascending=False, kind="stable").index]
-    figure, (axis,) = new_figure(max(1.7, 0.36 * len(classes) + 1.1))
+    figure, (axis,) = style.new_figure(max(1.7, 0.36 * len(classes) + 1.1))
     versions = [f"version {found.version}", f"version {profile.version}"]
-    draw_bars(axis, classes.set_axis(versions, axis=1), ("#b9c4ce", SPLIT_COLOURS[0]), stacked=False)
-    name_axes(axis, "images", "", "classes whose number of images differs, by version")
-    draw_legend(figure, axis)
+    style.draw_bars(axis, classes.set_axis(versions, axis=1), ("#b9c4ce", style.SPLIT_COLOURS[0]), stacked=False)
+    style.name_axes(axis, "images", "", "classes whose number of images differs, by version")
+    style.draw_legend(figure, axis)
     return figure
 
 
@@ -77,28 +61,28 @@ def _draw_classes(profile: TableProfile) -> Figure | None:
     counts = _by_size(profile.counts)
     if not counts.to_numpy().any():
         return None
-    colours = list(colours_of(profile.splits).values())
+    colours = list(style.colours_of(profile.splits).values())
     if len(counts) <= _MOST_BARS:
-        figure, (axis,) = new_figure(max(1.6, 0.26 * len(counts) + 1.1))
-        draw_bars(axis, counts, colours)
-        name_axes(axis, profile.unit, "")
-        draw_legend(figure, axis)
+        figure, (axis,) = style.new_figure(max(1.6, 0.26 * len(counts) + 1.1))
+        style.draw_bars(axis, counts, colours)
+        style.name_axes(axis, profile.unit, "")
+        style.draw_legend(figure, axis)
         return figure
-    figure, (curve, top, bottom) = new_figure(4.7, 3, (2.2, 1, 1))
-    draw_steps(curve, counts, colours)
+    figure, (curve, top, bottom) = style.new_figure(4.7, 3, (2.2, 1, 1))
+    style.draw_steps(curve, counts, colours)
     curve.yaxis.set_major_formatter("{x:,.0f}")
     middle = float(counts.sum(axis=1).median())
-    curve.axhline(middle, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
+    curve.axhline(middle, color=style.INK, linewidth=0.8, linestyle=(0, (4, 3)))
     note = f"median {middle:,.0f}", (len(counts), middle), (-4, 3)
     curve.annotate(*note, textcoords="offset points", ha="right", fontsize=8)
-    name_axes(curve, f"{len(counts)} classes, by size", profile.unit, f"{profile.unit} of each class")
+    style.name_axes(curve, f"{len(counts)} classes, by size", profile.unit, f"{profile.unit} of each class")
     for axis, ends, title in (
         (top, counts.head(_ENDS_NAMED), "largest"),
         (bottom, counts.tail(_ENDS_NAMED), "smallest"),
     ):
-        draw_bars(axis, ends, colours, ticks=2)
-        name_axes(axis, "", "", f"the {_ENDS_NAMED} {title}")
-    draw_legend(figure, curve)
+        style.draw_bars(axis, ends, colours, ticks=2)
+        style.name_axes(axis, "", "", f"the {_ENDS_NAMED} {title}")
+    style.draw_legend(figure, curve)
     return figure
 
 
@@ -107,57 +91,51 @@ def _draw_splits(profile: TableProfile) -> Figure | None:
     if counts.empty or len(profile.splits) < 2:
         return None
     shares = counts.div(counts.sum(axis=1), axis=0).sort_values(profile.splits[0], kind="stable")
-    colours = list(colours_of(profile.splits).values())
-    figure, (whole, each) = new_figure(3.4, 2, (max(1, 0.3 * len(profile.splits)), 2.4))
+    colours = list(style.colours_of(profile.splits).values())
+    figure, (whole, each) = style.new_figure(3.4, 2, (max(1, 0.3 * len(profile.splits)), 2.4))
     places = range(len(profile.splits))
     whole.bar(places, profile.rows_by_split, color=colours, width=0.7)
     for place, count in enumerate(profile.rows_by_split):
         label = f"{count:,}\n{count / max(profile.rows, 1):.1%}"
         whole.annotate(label, (place, count), (0, 2), textcoords="offset points", ha="center", fontsize=8)
-    name_ticks(whole, places, texts_of(profile.splits), 32)
+    style.name_ticks(whole, places, style.texts_of(profile.splits), 32)
     whole.yaxis.set_major_formatter("{x:,.0f}")
     whole.margins(y=0.2)
-    name_axes(whole, "", "images", "all images")
-    draw_steps(each, shares, colours)
+    style.name_axes(whole, "", "images", "all images")
+    style.draw_steps(each, shares, colours)
     each.set_ylim(0, 1)
     each.yaxis.set_major_formatter(_percent)
     below = ""
     if len(shares) <= _MOST_NAMED_SHARES:
-        name_ticks(each, np.arange(len(shares)) + 0.5, texts_of(list(shares.index), 14), 70)
+        style.name_ticks(each, np.arange(len(shares)) + 0.5, style.texts_of(list(shares.index), 14), 70)
         for edge in range(1, len(shares)):
             each.axvline(edge, color="white", linewidth=2)
     else:
-        each.xaxis.set_major_locator(few_ticks(8))
-        below = f"{len(shares)} classes, by share of {texts_of(profile.splits)[0]}"
-    name_axes(each, below, "", f"share of each split in the {profile.unit} of each class")
+        each.xaxis.set_major_locator(style.few_ticks(8))
+        below = f"{len(shares)} classes, by share of {style.texts_of(profile.splits)[0]}"
+    style.name_axes(each, below, "", f"share of each split in the {profile.unit} of each class")
     return figure
 
 
 def _draw_sizes(profile: TableProfile) -> Figure | None:
     images = profile.images
     sizes = images[["width", "height"]].dropna().astype(int).value_counts()
-    kilobytes = {
-        "bytes per stored image": images["stored_bytes"].dropna() / 1000
-        if "stored_bytes" in images
-        else images.iloc[:0, 0],
-        "bytes of the source files": images["source_bytes"].dropna() / 1000,
-    }
-    shown = [(title, values) for title, values in kilobytes.items() if len(values)]
+    titles = {"stored_bytes": "bytes per stored image", "source_bytes": "bytes of the source files"}
+    shown = [name for name in titles if name in images and images[name].notna().any()]
     if len(sizes) < 2 and not shown:
         return None
     shown = shown[:1] if len(sizes) > 1 else shown
-    figure, axes = new_figure(3.2, len(shown) + (len(sizes) > 1))
+    figure, axes = style.new_figure(3.2, len(shown) + (len(sizes) > 1))
     if len(sizes) > 1:
         common = sizes.head(_COMMON_SIZES)
-        names = [f"{width} x {height}" for width, height in common.index]
-        bars = common.set_axis(names)
+        bars = common.set_axis([f"{width} x {height}" for width, height in common.index])
         if len(sizes) > len(common):
             bars.loc[f"{len(sizes) - len(common):,} others"] = sizes.sum() - common.sum()
-        draw_bars(axes[0], bars.to_frame(), (SINGLE,), ticks=5)
-        name_axes(axes[0], "images", "", "width x height in pixels")
-    for axis, (title, values) in zip(axes[len(axes) - len(shown) :], shown, strict=True):
-        _draw_values(axis, values)
-        name_axes(axis, "kB", "images", title)
+        style.draw_bars(axes[0], bars.to_frame(), (style.SINGLE,), ticks=5)
+        style.name_axes(axes[0], "images", "", "width x height in pixels")
+    for axis, name in zip(axes[len(axes) - len(shown) :], shown, strict=True):
+        _draw_values(axis, images[name].dropna() / 1000)
+        style.name_axes(axis, "kB", "images", titles[name])
     return figure
 
 
@@ -165,23 +143,23 @@ def _draw_sources(profile: TableProfile) -> Figure | None:
     if profile.source_sizes is None:
         return None
     sizes = profile.source_sizes.dropna()
-    figure, (widths, heights, aspects) = new_figure(3.0, 3)
+    figure, (widths, heights, aspects) = style.new_figure(3.0, 3)
     for axis, name in ((widths, "width"), (heights, "height")):
         _draw_values(axis, sizes[name])
-        axis.xaxis.set_major_locator(few_ticks(5))
-        name_axes(axis, "pixels", "files", f"{name} of the source files")
-    draw_histogram(aspects, np.log2(sizes["width"] / sizes["height"]), 24, (-3, 3))
+        axis.xaxis.set_major_locator(style.few_ticks(5))
+        style.name_axes(axis, "pixels", "files", f"{name} of the source files")
+    style.draw_histogram(aspects, np.log2(sizes["width"] / sizes["height"]), 24, (-3, 3))
     aspects.set_xticks(range(-3, 4), ["1:8", "1:4", "1:2", "1:1", "2:1", "4:1", "8:1"])
-    name_axes(aspects, "width : height", "files", "aspect ratio")
+    style.name_axes(aspects, "width : height", "files", "aspect ratio")
     return figure
 
 
 def _draw_brightness(profile: TableProfile) -> Figure | None:
     if "brightness" not in profile.images or profile.images["brightness"].isna().all():
         return None
-    figure, (axis,) = new_figure(2.8)
-    edges, labels = np.linspace(0, 1, 26), texts_of(profile.splits)
-    for (split, colour), label in zip(colours_of(profile.splits).items(), labels, strict=True):
+    figure, (axis,) = style.new_figure(2.8)
+    edges, labels = np.linspace(0, 1, 26), style.texts_of(profile.splits)
+    for (split, colour), label in zip(style.colours_of(profile.splits).items(), labels, strict=True):
         values = profile.images.loc[profile.images["split"] == split, "brightness"].dropna()
         axis.stairs(
             np.histogram(values, edges)[0] / max(len(values), 1), edges, color=colour, label=label, linewidth=1.6
@@ -189,8 +167,8 @@ def _draw_brightness(profile: TableProfile) -> Figure | None:
     axis.set_xlim(0, 1)
     axis.set_ylim(bottom=0)
     axis.yaxis.set_major_formatter(_percent)
-    name_axes(axis, "mean grey of an image: 0 is black, 1 is white", "share of the split", "brightness")
-    draw_legend(figure, axis)
+    style.name_axes(axis, "mean grey of an image: 0 is black, 1 is white", "share of the split", "brightness")
+    style.draw_legend(figure, axis)
     return figure
 
 
@@ -198,53 +176,53 @@ def _draw_boxes(profile: TableProfile) -> Figure | None:
     boxes = profile.boxes
     if boxes.empty:
         return None
-    figure, (side, shape, number) = new_figure(3.2, 3)
-    draw_histogram(side, np.sqrt(boxes["relative_width"] * boxes["relative_height"]).dropna(), 25, (0, 1))
+    figure, (side, shape, number) = style.new_figure(3.2, 3)
+    style.draw_histogram(side, np.sqrt(boxes["relative_width"] * boxes["relative_height"]).dropna(), 25, (0, 1))
     side.xaxis.set_major_formatter(_percent)
-    name_axes(side, "side relative to its image", "boxes", "size: √(box area / image area)")
+    style.name_axes(side, "side relative to its image", "boxes", "size: √(box area / image area)")
     down, across = boxes[["relative_height", "relative_width"]].dropna().to_numpy().T
     grid = np.log1p(np.histogram2d(down, across, bins=20, range=((0, 1), (0, 1)))[0])
     shape.imshow(grid, origin="lower", extent=(0, 1, 0, 1), cmap="Blues", vmin=0, vmax=max(grid.max(), 1.0))
     for axis in (shape.xaxis, shape.yaxis):
         axis.set_major_formatter(_percent)
-    name_axes(shape, "width", "height", "width by height, of the image")
+    style.name_axes(shape, "width", "height", "width by height, of the image")
     counts = np.bincount(profile.images["boxes"].dropna().clip(upper=_MOST_BOXES_SHOWN).astype(int))
-    number.bar(range(len(counts)), counts, width=0.9, color=SINGLE)
+    number.bar(range(len(counts)), counts, width=0.9, color=style.SINGLE)
     number.yaxis.set_major_formatter("{x:,.0f}")
-    number.xaxis.set_major_locator(few_ticks(6))
+    number.xaxis.set_major_locator(style.few_ticks(6))
     if len(counts) > _MOST_BOXES_SHOWN:
         number.set_xticks([0, 10, 20, _MOST_BOXES_SHOWN], ["0", "10", "20", f"{_MOST_BOXES_SHOWN}+"])
-    name_axes(number, "boxes", "images", "boxes per image")
+    style.name_axes(number, "boxes", "images", "boxes per image")
     return figure
 
 
 def _draw_similar(profile: TableProfile) -> Figure | None:
     if profile.similar is None or not profile.splits:
         return None
-    near, splits = profile.similar.near, texts_of(profile.splits)
-    figure, (axis,) = new_figure(0.42 * len(splits) + 1.3)
+    near, splits = profile.similar.near, style.texts_of(profile.splits)
+    figure, (axis,) = style.new_figure(0.42 * len(splits) + 1.3)
     shares = near.div(profile.rows_by_split, axis=0).to_numpy()
     few = len(splits) < 6
     for (row, column), share in np.ndenumerate(shares):
         text = f"{near.iloc[row, column]:,}{'  (' if few else chr(10)}{share:.1%}{')' if few else ''}"
-        colour = "white" if share > 0.5 else INK
+        colour = "white" if share > 0.5 else style.INK
         axis.text(column, row, text, ha="center", va="center", fontsize=9 if few else 7, color=colour)
     axis.imshow(shares, cmap="Oranges", vmin=0, vmax=1, aspect="auto")
     axis.xaxis.tick_top()
-    name_ticks(axis, range(len(splits)), splits, FIGURE_CHARACTERS, above=True)
+    style.name_ticks(axis, range(len(splits)), splits, style.FIGURE_CHARACTERS, above=True)
     axis.set_yticks(range(len(splits)), splits)
     axis.tick_params(length=0)
     axis.spines[:].set_visible(False)
-    name_axes(axis, "", "", "images of the row's split that look like one of the column's")
+    style.name_axes(axis, "", "", "images of the row's split that look like one of the column's")
     return figure
 
 
 def _draw_quarantine(profile: TableProfile) -> Figure | None:
     if profile.quarantine.empty:
         return None
-    figure, (axis,) = new_figure(max(1.4, 0.28 * len(profile.reasons) + 0.9))
-    draw_bars(axis, profile.reasons.to_frame(), ("#D55E00",))
-    name_axes(axis, "files", "")
+    figure, (axis,) = style.new_figure(max(1.4, 0.28 * len(profile.reasons) + 0.9))
+    style.draw_bars(axis, profile.reasons.to_frame(), ("#D55E00",))
+    style.name_axes(axis, "files", "")
     return figure
 
 
@@ -253,29 +231,27 @@ def _draw_samples(profile: TableProfile) -> Figure | None:
     if not profile.samples:
         return None
     few = len(profile.samples) <= _SHEET_ROWS
-    cells = [
-        (index, column) if few else divmod(index, _SHEET_COLUMNS)
-        for index, samples in enumerate(profile.samples.values())
-        for column in range(min(len(samples), _SHEET_COLUMNS) if few else 1)
-    ]
-    pictures = [sample for of_class in profile.samples.values() for sample in of_class[: _SHEET_COLUMNS if few else 1]]
-    rows, columns = (1 + max(places) for places in zip(*cells, strict=True))
-    captions = dict(zip(profile.samples, texts_of(list(profile.samples), 15 * (columns if few else 1)), strict=True))
-    figure, (axis,) = new_figure(rows * (_CELL + _CAPTION + _GAP) / 100)
-    figure.set_size_inches(columns * (_CELL + _GAP) / 100, rows * (_CELL + _CAPTION + _GAP) / 100)
+    in_a_row = max(map(len, profile.samples.values())) if few else len(profile.samples)
+    columns = min(in_a_row, _SHEET_COLUMNS)
+    rows = len(profile.samples) if few else -(-len(profile.samples) // columns)
+    width, height = _CELL + _GAP, _CELL + _CAPTION + _GAP
+    figure, (axis,) = style.new_figure(1)
     figure.set_layout_engine("none")
+    figure.set_size_inches(columns * width / 100, rows * height / 100)
     axis.set_position((0, 0, 1, 1))
     axis.set_axis_off()
-    for (row, column), sample in zip(cells, pictures, strict=True):
-        left, top = column * (_CELL + _GAP) + _GAP / 2, row * (_CELL + _CAPTION + _GAP) + _CAPTION
-        if not few or column == 0:
-            name = next(name for name, samples in profile.samples.items() if sample in samples)
-            axis.text(left, top - 4, captions[name], fontsize=8, color=INK)
-        picture = Image.open(io.BytesIO(sample.jpeg))
-        picture.thumbnail((_CELL, _CELL))
-        axis.imshow(picture, extent=(left, left + picture.width, top + picture.height, top))
-    axis.set_xlim(0, columns * (_CELL + _GAP))
-    axis.set_ylim(rows * (_CELL + _CAPTION + _GAP), 0)
+    captions = style.texts_of(list(profile.samples), 15 * (columns if few else 1))
+    for index, (caption, samples) in enumerate(zip(captions, profile.samples.values(), strict=True)):
+        row, first = (index, 0) if few else divmod(index, columns)
+        top = row * height + _CAPTION
+        axis.text(first * width + _GAP / 2, top - 4, caption, fontsize=8, color=style.INK)
+        for column, sample in enumerate(samples[: columns if few else 1], first):
+            left = column * width + _GAP / 2
+            picture = Image.open(io.BytesIO(sample.jpeg))
+            picture.thumbnail((_CELL, _CELL))
+            axis.imshow(picture, extent=(left, left + picture.width, top + picture.height, top))
+    axis.set_xlim(0, columns * width)
+    axis.set_ylim(rows * height, 0)
     return figure
 
 
@@ -303,7 +279,7 @@ def _draw_values(axis: Axes, values: pd.Series) -> None:
     """A histogram up to the 99.5th percentile, with more bins for more values; larger values are in the last bin."""
     low, high = float(values.min()), float(np.percentile(values, 99.5))
     bins = min(40, max(8, int(np.sqrt(len(values))) * 2))
-    draw_histogram(axis, values, bins, (low, high if high > low else low + max(1.0, abs(low) * 0.1)))
+    style.draw_histogram(axis, values, bins, (low, high if high > low else low + max(1.0, abs(low) * 0.1)))
 
 
 def _percent(value: float, _: Any) -> str:

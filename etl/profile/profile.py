@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...errors import InvalidArgumentError
 from ...extras import require
@@ -17,7 +17,6 @@ from ...results import ReadableResult
 from ..images.perceptual_hash import DEFAULT_MAX_DISTANCE
 from ..images.recipe import RECIPE_PROPERTY
 from ..log.snapshot import Snapshot, open_snapshot
-from ..model import schema
 from ..model.labels import NO_CLASS, labels_of
 from ..quarantine.listing import iterate_quarantine
 from ..quarantine.table import quarantine_location
@@ -29,7 +28,7 @@ from .figures import PLOTS, draw_plots
 from .findings import ProfileFinding, find_findings
 from .images import Sample, fetch_samples, look_at_images
 from .page import render_page
-from .rows import for_each_row, read_rows
+from .rows import read_paths, read_rows
 from .sources import source_sizes
 
 if TYPE_CHECKING:
@@ -140,7 +139,7 @@ def read_numbers(
     splits = list(images["split"].cat.categories)
     conflicts, conflict_count = find_conflicts(images)
     rows = [row for _, conflict in conflicts for row in conflict]
-    paths = dict(for_each_row(snapshot, images, rows, [schema.PATH], _path_of, storage_options))
+    paths = read_paths(snapshot, images, rows, storage_options)
     found = TableProfile(
         location=snapshot.location,
         version=snapshot.version,
@@ -154,7 +153,7 @@ def read_numbers(
         class_images=_count(images["class_name"], images["split"], [*classes, *without], splits),
         class_boxes=_count(boxes["class_name"], box_splits, [*classes, *without], splits),
         source_sizes=source_sizes(snapshot, images, storage_options),
-        conflicts=tuple((names, sorted(filter(None, map(paths.get, rows)))) for names, rows in conflicts),
+        conflicts=tuple((names, sorted(paths[row] for row in rows if row in paths)) for names, rows in conflicts),
         conflict_count=conflict_count,
         quarantine=_read_quarantine(quarantine or quarantine_location(snapshot.location), storage_options),
     )
@@ -243,10 +242,6 @@ def _recipe_of(configuration: Mapping[str, str]) -> dict[str, object]:
     except ValueError:
         return {}
     return recipe if isinstance(recipe, dict) else {}
-
-
-def _path_of(row: Mapping[str, Any]) -> str | None:
-    return row.get(schema.PATH)
 
 
 def _check_number(name: str, value: int | None, most: int) -> None:

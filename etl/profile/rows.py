@@ -73,6 +73,17 @@ def read_rows(
     return found_images, found_boxes
 
 
+def read_paths(
+    snapshot: Snapshot,
+    images: pd.DataFrame,
+    rows: Sequence[int] | npt.NDArray[np.int64],
+    storage_options: Mapping[str, str] | None = None,
+) -> dict[int, str]:
+    """Reads the sources of rows; leaves out rows without one."""
+    found = for_each_row(snapshot, images, rows, [schema.PATH], lambda row: row.get(schema.PATH), storage_options)
+    return {row: str(path) for row, path in found if path}
+
+
 def for_each_row(
     snapshot: Snapshot,
     images: pd.DataFrame,

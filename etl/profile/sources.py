@@ -14,8 +14,7 @@ from ...locations import absolute_path
 from ...stores.data_files import local_form
 from ..images.codec import read_size
 from ..log.snapshot import Snapshot
-from ..model import schema
-from .rows import for_each_row
+from .rows import read_paths
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,34 +38,17 @@ def source_sizes(
     import pandas as pd
 
     rows = np.argsort(images["content"].to_numpy(), kind="stable")[:_MOST_FILES]
-
-    def path_of(row: Mapping[str, str]) -> str | None:
-        return row.get(schema.PATH)
-
-    # One path shows whether the files are on a disk at all.
-    if not any(
-        _local(path) for _, path in for_each_row(snapshot, images, rows[:1], [schema.PATH], path_of, storage_options)
-    ):
-        return None
-    paths = list(for_each_row(snapshot, images, rows, [schema.PATH], path_of, storage_options))
-    lengths = images["source_bytes"].to_numpy()
+    paths = read_paths(snapshot, images, rows, storage_options)
     with ThreadPoolExecutor(_READERS, thread_name_prefix="lakelens-sources") as pool:
-        sizes = list(pool.map(lambda found: _size_of(found[1], lengths[found[0]]), paths))
+        sizes = list(pool.map(_size_of, paths.values(), images["source_bytes"].iloc[list(paths)]))
     frame = pd.DataFrame([size or (np.nan, np.nan) for size in sizes], columns=["height", "width"])
     return frame if frame["width"].notna().any() else None
 
 
-def _local(path: str | None) -> str | None:
-    try:
-        return None if path is None else local_form(absolute_path(path))
-    except InvalidArgumentError:
-        return None
-
-
-def _size_of(path: str | None, length: np.float32) -> tuple[int, int] | None:
+def _size_of(path: str, length: float) -> tuple[int, int] | None:
     """Height and width that a file decodes to; None if it cannot be read here, or has changed since."""
     try:
-        place = Path(_local(path) or "")
+        place = Path(local_form(absolute_path(path)) or "")
         if not place.is_file() or np.float32(place.stat().st_size) != length:
             return None
         for most in (_HEADER_BYTES, _WHOLE_BYTES):
@@ -77,6 +59,6 @@ def _size_of(path: str | None, length: np.float32) -> tuple[int, int] | None:
             except ImageError:
                 if len(head) < most:
                     break
-    except (OSError, ValueError):  # no permission; a name that this system does not allow
+    except (InvalidArgumentError, OSError, ValueError):  # another machine's; no permission; not a path
         return None
     return None
