@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 _PATH = "checkpoints go to the folder checkpoint_storage.path"
+_LENGTH = "use searcher.max_length, as in {batches: 1000} (a step was batches_per_step batches, 100 by default)"
+_TABLE = "rows come from data.table, a Delta table that `lakelens etl` writes; other values go to hyperparameters"
 _SPARK = "Spark's own settings decide that (spark-submit --conf)"
 INSTEAD: Mapping[str, str] = {
+    "batches_per_step": _LENGTH,
     "bind_mounts": "nothing runs in a container of ours; mount folders on the machines",
     "debug": "set the level of Python's logging in your Trial",
     "environment": "nothing runs in a container of ours; environment variables go to resources.env",
@@ -24,6 +27,7 @@ INSTEAD: Mapping[str, str] = {
     "slurm": _SPARK,
     "tensorboard_storage": "TensorBoard logs are artifacts of the MLflow run",
     "workspace": "use tracking.experiment",
+    **{f"data.{key}": _TABLE for key in ("url", "data_url", "path", "data_dir", "download_dir", "bucket", "prefix")},
     "min_checkpoint_period_s": "use min_checkpoint_period",
     "checkpoint_storage.type": _PATH,
     "checkpoint_storage.host_path": _PATH,
@@ -52,6 +56,10 @@ INSTEAD: Mapping[str, str] = {
     "resources.native_parallel": "use resources.strategy",
     "resources.shm_size": "nothing runs in a container of ours; remove it",
     "resources.weight": "searches share slots fairly; use resources.priority",
+    "searcher.max_steps": _LENGTH,
+    "searcher.target_trial_steps": _LENGTH,
+    "searcher.step_budget": "use searcher.max_trials, and searcher.max_length, as in {batches: 1000}, for each of them",
+    "searcher.budget": "use searcher.max_trials, and searcher.max_length, as in {batches: 1000}, for each of them",
     "searcher.max_time": "use searcher.max_length, as in {epochs: 9}",
     "searcher.time_metric": "lengths are counted by lakelens: use searcher.max_length",
     "searcher.source_trial_id": "use warm_start (weights only) or continue_from (the whole state)",

@@ -22,6 +22,8 @@ from .searcher import SINGLE, Searcher
 from .space import DEFAULT_BATCH_SIZE, GLOBAL_BATCH_SIZE, Hyperparameters, Space, constants
 from .yaml_file import Document, read_yaml, with_overrides
 
+_INTERPRETERS = ("python", "bash", "sh", "torchrun", "horovodrun")
+
 
 class _Section(BaseModel):
     # Infinities of hyperparameters stay such where a config is recorded.
@@ -157,6 +159,17 @@ class Reproducibility(_Section):
     experiment_seed: int = Field(
         0, ge=0, lt=2**31, description="Seed of weights, row order, augmentation and searches."
     )
+    deterministic: bool = Field(
+        False,
+        description="One thread per rank and deterministic operations of TensorFlow, so that a repeated or resumed "
+        "training on CPU is bit-for-bit identical. Slower: a rank uses one core.",
+    )
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Environment variables of the ranks."""
+        threads = {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
+        return {**threads, "TF_DETERMINISTIC_OPS": "1"} if self.deterministic else {}
 
 
 class Optimizations(_Section):
@@ -227,10 +240,22 @@ class ExperimentConfig(_Section):
         description="Length between checkpoints for restarts, besides those of `checkpoint_policy`; null for none.",
     )
     perform_initial_validation: bool = Field(False, description="Validate before the first step too.")
-    reproducibility: Reproducibility = Field(default_factory=Reproducibility, description="Seeds.")
+    reproducibility: Reproducibility = Field(default_factory=Reproducibility, description="Seed and determinism.")
     optimizations: Optimizations = Field(default_factory=Optimizations, description="Gradients and learning rate.")
     early_stopping: EarlyStopping | None = Field(None, description="When to stop early; null trains to the end.")
     tracking: Tracking = Field(default_factory=Tracking, description="Where the record goes.")
+
+    @field_validator("entrypoint", mode="before")
+    @classmethod
+    def _is_no_command(cls, entrypoint: Any) -> Any:
+        words = entrypoint if isinstance(entrypoint, list) else str(entrypoint).split()
+        if len(words) > 1 and (Path(str(words[0])).name.startswith(_INTERPRETERS) or "-m" in words):
+            named = words[words.index("--trial") + 1 :][:1] if "--trial" in words else []
+            raise ValueError(
+                "is a command, as Determined's files have it; lakelens starts the ranks itself, as resources say. Give "
+                f"the Trial class: {named[0] if named else 'module:Class or path/to/file.py:Class'}"
+            )
+        return entrypoint
 
     @classmethod
     def read(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -18,6 +18,15 @@ class Length(BaseModel):
     epochs: int | None = Field(None, ge=1, description="Passes over the training split.")
     batches: int | None = Field(None, ge=1, description="Steps of `global_batch_size` images over all ranks.")
     records: int | None = Field(None, ge=1, description="Images over all ranks.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_no_bare_number(cls, given: Any) -> Any:
+        if isinstance(given, int) and not isinstance(given, bool):
+            raise ValueError(
+                f"give a length its unit: {{batches: {given}}}, {{epochs: {given}}} or {{records: {given}}}"
+            )
+        return given
 
     @model_validator(mode="after")
     def _has_one_unit(self) -> Length:

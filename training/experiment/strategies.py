@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ...errors import ConfigurationError
@@ -54,6 +54,11 @@ class Strategy:
         Raises:
             ConfigurationError: If this machine has not the GPUs, or the batch cannot be shared equally.
         """
+        strategy = cls._placed(config, spark, np)
+        return replace(strategy, env={**config.reproducibility.environment, **strategy.env})
+
+    @classmethod
+    def _placed(cls, config: ExperimentConfig, spark: SessionSource | None, np: int | None) -> Strategy:
         resources = config.resources
         if np is not None and resources.strategy != "mirrored":
             return cls(_name_of(np), np, use_gpu=resources.use_gpu)
