@@ -46,7 +46,9 @@ class Lakelens(Launcher):
         from lakelens.training.runner.runner import KERAS_MODULES, HorovodRunner
 
         np = ranks if self.spark is not None else -ranks
-        return HorovodRunner(np=np, spark=self.spark, preload=KERAS_MODULES).run(function, **arguments)
+        return HorovodRunner(
+            np=np, driver_log_verbosity="log_callback_only", spark=self.spark, preload=KERAS_MODULES
+        ).run(function, **arguments)
 
 
 class HorovodSpark(Launcher):

@@ -147,7 +147,9 @@ def _train(ranks: int, _: int, **arguments: Any) -> dict[str, float]:
 def _launch(ranks: int, function: Callable[..., dict[str, float]], **arguments: Any) -> dict[str, float]:
     from lakelens.training.runner.runner import KERAS_MODULES, HorovodRunner
 
-    found: dict[str, float] = HorovodRunner(np=-ranks, use_gpu=False, preload=KERAS_MODULES).run(function, **arguments)
+    found: dict[str, float] = HorovodRunner(
+        np=-ranks, use_gpu=False, driver_log_verbosity="log_callback_only", preload=KERAS_MODULES
+    ).run(function, **arguments)
     return found
 
 

@@ -233,7 +233,9 @@ def _one_setting(report: Report, arguments: Any, place: Path, table: Path, side:
             from lakelens import HorovodRunner
 
             given = {"source": source, "table": str(table), "folder": str(place), "side": side}
-            taken = HorovodRunner(np=-ranks, use_gpu=False).run(train_by_hand, **given, classes=classes, epochs=epochs)
+            taken = HorovodRunner(np=-ranks, use_gpu=False, driver_log_verbosity="log_callback_only").run(
+                train_by_hand, **given, classes=classes, epochs=epochs
+            )
             return {"images_s": rows / statistics.median(taken[1:])}
 
         return once

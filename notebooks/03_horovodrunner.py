@@ -29,7 +29,8 @@ location, version, classes = path_of(table), table.version, len(table.labels())
 
 # MAGIC %md
 # MAGIC The function runs on each rank. It reads its part of the table's version without Spark and without a copy of
-# MAGIC the data.
+# MAGIC the data. `64` is the global batch of all ranks, so the learning rate is not multiplied by `hvd.size()`; with
+# MAGIC the converter, whose batch size is per process, it would be.
 
 # COMMAND ----------
 
@@ -66,7 +67,8 @@ def train(epochs, learning_rate=0.003):
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC `np=-2` is two processes on the driver, `np=2` two tasks of one Spark job. The value of rank 0 comes back.
+# MAGIC `np=-2` is two processes on the driver, whose output is shown here; `np=2` is two tasks of one Spark job. The
+# MAGIC value of rank 0 comes back.
 
 # COMMAND ----------
 
@@ -91,8 +93,9 @@ plt.show()
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC What is different: asking for more slots than there are is an error at once, and a rank that dies ends the job
-# MAGIC with its rank, its host and its last lines. The old runner waited for ten minutes, or for ever.
+# MAGIC Asking for more slots than the cluster has is an error at once, as it was there. What is different: slots that
+# MAGIC other jobs hold are waited for a minute only, and a rank that dies or freezes ends the job with its rank, its
+# MAGIC host and its last lines.
 
 # COMMAND ----------
 

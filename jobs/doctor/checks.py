@@ -56,7 +56,9 @@ def check_horovod() -> Seen:
     wrong = problem()
     if wrong is not None:
         return Seen(_version("horovod"), ok=False, detail=wrong)
-    total = HorovodRunner(np=-2, use_gpu=False, preload=KERAS_MODULES).run(_sum_over_ranks)
+    total = HorovodRunner(np=-2, use_gpu=False, driver_log_verbosity="log_callback_only", preload=KERAS_MODULES).run(
+        _sum_over_ranks
+    )
     expected = 3.0
     if total != expected:
         return Seen(_version("horovod"), ok=False, detail=f"ranks 0 and 1 summed 1 and 2 to {total}, not to {expected}")

@@ -44,17 +44,23 @@ NOISY = """
 
     import keras
     import numpy as np
+    import lakelens.training.distributed as hvd
     from lakelens.training.rank import process_context
     from lakelens.training.trials.trial import Trial
 
     class Accident(keras.callbacks.Callback):
         '''Kills this rank once, or interrupts the driver, where the test says so.'''
 
+        def on_train_end(self, logs=None):
+            if "ATTEMPT" in os.environ:
+                Path(os.environ["ATTEMPT"]).write_text(str(hvd.attempt()))
+
         def on_train_batch_end(self, batch, logs=None):
             step = int(self.model.optimizer.iterations.numpy())
             once = Path(os.environ.get("KILL_ONCE", "/nowhere"))
             if str(step) == os.environ.get("KILL_AT") and not once.exists():
                 once.touch()
+                assert hvd.attempt() == 0
                 os.kill(os.getpid(), signal.SIGKILL)
             if str(step) == os.environ.get("INTERRUPT_AT"):
                 if process_context.current().rank == 0:  # a second interrupt would end the training at once

@@ -65,6 +65,7 @@ def run_segment(
                     on_question=_answering(decisions, job, bar),
                     controls=controls,
                     on_message=bar.write if isinstance(bar, ImageBar) else None,
+                    attempt=restarts,
                 )
                 outcome.raise_failure()
                 bar.ended()

@@ -33,8 +33,9 @@ class HorovodRunner:
             a slot each.
             Zero: every slot that the cluster has. -1 and 1 need no Horovod.
         driver_log_verbosity: `all` prints every line that a rank writes, after `[rank]<stdout>` or `[rank]<stderr>`;
-            `log_callback_only` prints what ranks send with `log_to_driver` and `LogCallback`. What comes faster than
-            the driver prints goes into a file that a notice on stderr names.
+            `log_callback_only` prints what ranks send with `log_to_driver` and `LogCallback`. Default: `all` for
+            np < 0, `log_callback_only` for tasks, as Databricks' HorovodRunner did. What comes faster than the driver
+            prints goes into a file that a notice on stderr names.
         stall_timeout_s: Seconds after which a rank that is stopped, or that the others wait for, fails the job.
         slots_wait_s: Seconds to wait for slots that other jobs hold, and for executors that are starting or may come in
             the place of lost ones.
@@ -58,7 +59,7 @@ class HorovodRunner:
         self,
         *,
         np: int,
-        driver_log_verbosity: str = "log_callback_only",
+        driver_log_verbosity: str | None = None,
         stall_timeout_s: float = 60.0,
         slots_wait_s: float = 60.0,
         max_restarts: int = 0,
@@ -71,6 +72,8 @@ class HorovodRunner:
     ) -> None:
         if isinstance(np, bool) or not isinstance(np, int):
             raise InvalidArgumentError(f"np={np!r}: the number of processes is a whole number, negative for the driver")
+        if driver_log_verbosity is None:
+            driver_log_verbosity = "all" if np < 0 else "log_callback_only"
         if driver_log_verbosity not in _VERBOSITIES:
             raise InvalidArgumentError(
                 f"driver_log_verbosity={driver_log_verbosity!r} is not known; use one of "
@@ -126,16 +129,18 @@ class HorovodRunner:
         on_question: OnQuestion | None = None,
         controls: Controls | None = None,
         on_message: Callable[[str], None] | None = None,
+        attempt: int = 0,
     ) -> Any:
         """Does what `run` does, and talks with the ranks meanwhile. For lakelens' own use.
 
         Args:
             main: The training function.
             kwargs: Its arguments.
-            on_question: Called with rank and body of each question that a rank asks (`rank_link.ask`); gives the
-                answer. What it raises ends the job and is raised here.
-            controls: What ranks are told (`rank_link.told`), at every start of the job.
+            on_question: Called with rank and body of each question that a rank asks (`process_context.ask`); returns
+                the answer. What it raises ends the job and is raised here.
+            controls: What ranks are told (`process_context.told`), at every start of the job.
             on_message: Called with what a rank sends to the driver, in place of printing it.
+            attempt: What `hvd.attempt()` returns at the first start; a caller that restarts by itself counts here.
         """
         controls = controls or Controls()
         payload = pickle_function(main, kwargs)
@@ -148,6 +153,7 @@ class HorovodRunner:
             environment=self.env,
             gpus=self.use_gpu,
             preload=tuple(name for name in self.preload if size > 1 or not name.startswith("horovod")),
+            attempt=attempt,
         )
         while True:
             try:

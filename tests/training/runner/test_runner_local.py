@@ -98,7 +98,7 @@ def test_what_cannot_be_sent_is_named_before_anything_starts(watch):
         runner(-2, watch).run(other, options={"deep": [1, lock]})
 
 
-def test_all_lines_of_all_ranks_are_streamed_with_their_rank(watch, capfd):
+def test_ranks_on_the_driver_show_all_lines_with_their_rank_by_default(watch, capfd):
     def main():
         import sys
 
@@ -108,7 +108,7 @@ def test_all_lines_of_all_ranks_are_streamed_with_their_rank(watch, capfd):
         print(f"err {current().rank}", file=sys.stderr)
         print("no newline at the end", end="")
 
-    runner(-2, watch, driver_log_verbosity="all").run(main)
+    runner(-2, watch).run(main)
     lines = capfd.readouterr().out.splitlines()
     for rank in range(2):
         assert f"[{rank}]<stdout> out {rank}" in lines
@@ -116,7 +116,7 @@ def test_all_lines_of_all_ranks_are_streamed_with_their_rank(watch, capfd):
         assert f"[{rank}]<stdout> no newline at the end" in lines
 
 
-def test_only_what_is_sent_is_shown_by_default_and_long_messages_are_cut(watch, capfd):
+def test_log_callback_only_shows_only_what_is_sent_and_cuts_long_messages(watch, capfd):
     def main():
         from lakelens.training.rank.process_context import current, log_to_driver
 
@@ -124,7 +124,7 @@ def test_only_what_is_sent_is_shown_by_default_and_long_messages_are_cut(watch, 
         log_to_driver(f"from {current().rank}")
         log_to_driver("x" * 5000)
 
-    runner(-2, watch).run(main)
+    runner(-2, watch, driver_log_verbosity="log_callback_only").run(main)
     lines = capfd.readouterr().out.splitlines()
     assert sorted(lines) == ["from 0", "from 1", "x" * 4000, "x" * 4000]
 

@@ -56,8 +56,10 @@ def test_a_training_that_goes_on_in_another_process_is_that_of_one_to_the_bit(pl
 def test_a_training_whose_rank_is_killed_goes_on_from_its_last_checkpoint_to_the_same_result(place, whole):
     job = place.job("killed", checkpoint_period=4)
     # Within the fourth epoch; the last checkpoint is that of step 20, in the same epoch.
-    outcome = in_a_new_process(job, restarts=1, KILL_AT="22", KILL_ONCE=str(place.folder / "killed once"))
-    assert (place.folder / "killed once").exists()
+    killed, attempt = place.folder / "killed once", place.folder / "attempt"
+    outcome = in_a_new_process(job, restarts=1, KILL_AT="22", KILL_ONCE=str(killed), ATTEMPT=str(attempt))
+    assert killed.exists()
+    assert attempt.read_text() == "1"  # what hvd.attempt() returned after the restart
     assert history(job) == whole.history
     assert_equal_to_the_bit(open_checkpoint(outcome.last), whole.last)
 
