@@ -11,6 +11,7 @@ import os
 import re
 import socket
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -459,6 +460,33 @@ def _sql_errors() -> tuple[type[Exception], ...]:
     """The errors of the SQL store, if this process has one open: MLflow lets some of them through."""
     sqlalchemy = sys.modules.get("sqlalchemy.exc")
     return (sqlalchemy.SQLAlchemyError,) if sqlalchemy else ()
+
+
+def require_writable(tracking_uri: str) -> None:
+    """Checks that runs can be recorded: MLflow itself tries for two minutes to make its tables in a read-only folder.
+
+    Args:
+        tracking_uri: As `resolve_tracking_uri` gives it.
+
+    Raises:
+        InvalidArgumentError: If it is a file or folder of this machine that cannot be written.
+        TrackingError: If no server answers.
+    """
+    require_reachable(tracking_uri)
+    store = local_store_path(tracking_uri)
+    if store is None or store.name == ":memory:":
+        return
+    folder = next((place for place in (store, *store.parents) if place.is_dir()), Path())
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+        if store.is_file():
+            store.open("ab").close()
+    except OSError as error:
+        raise InvalidArgumentError(
+            f"MLflow's store would be {store}, and folder {folder} cannot be written ({error.strerror}); give another "
+            "tracking_uri (--tracking-uri, tracking.uri), set MLFLOW_TRACKING_URI, or start in another folder"
+        ) from error
 
 
 @contextmanager

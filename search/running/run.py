@@ -23,7 +23,7 @@ from ...tracking.runs import (
     check_resumable,
     open_client,
     register_model,
-    require_reachable,
+    require_writable,
     resolve_tracking_uri,
     resumed_run,
 )
@@ -81,7 +81,7 @@ def run(
     require("a search", "mlflow", "keras", "tensorflow")
     experiment = ExperimentConfig.read(config)
     entry = None if entrypoint is None else EntryPoint.parse(entrypoint)
-    require_reachable(resolve_tracking_uri(experiment.tracking.uri))
+    require_writable(resolve_tracking_uri(experiment.tracking.uri))
     plan = SearchPlan.of(experiment, entrypoint=entry, spark=spark)
     with _begun_run(plan) as parent:
         return _run(plan, parent, started, opened(spark), resumes=False)

@@ -4,15 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...errors import CheckpointError
-from .checkpoint import Checkpoint
+from .checkpoint import open_checkpoint
 
 if TYPE_CHECKING:
     import keras
 
 _NAMED = 8
+
+
+@dataclass(frozen=True)
+class WarmStart:
+    """The model whose weights a training begins with.
+
+    Attributes:
+        uri: As the user named it.
+        folder: Its checkpoint, where rank 0 reads it.
+    """
+
+    uri: str
+    folder: Path
 
 
 @dataclass(frozen=True)
@@ -38,12 +52,12 @@ class TakenWeights:
         return "; ".join(parts)
 
 
-def take_weights(model: keras.Model, source: Checkpoint) -> TakenWeights:
+def take_weights(model: keras.Model, start: WarmStart) -> TakenWeights:
     """Puts the weights of a checkpoint's model into the layers of the same name and shapes; no optimizer's state.
 
     Args:
         model: A built model.
-        source: The checkpoint; layers of the user's own in it must be registered with Keras.
+        start: The other model; layers of the user's own in it must be registered with Keras.
 
     Returns:
         Which layers fit and which do not.
@@ -53,7 +67,7 @@ def take_weights(model: keras.Model, source: Checkpoint) -> TakenWeights:
     """
     import keras
 
-    other = source.load_model(custom_objects=keras.saving.get_custom_objects())
+    other = open_checkpoint(start.folder).load_model(custom_objects=keras.saving.get_custom_objects())
     theirs = dict(_weighted_layers(other))
     fitting, missing = [], []
     mine = dict(_weighted_layers(model))
@@ -70,7 +84,7 @@ def take_weights(model: keras.Model, source: Checkpoint) -> TakenWeights:
         fitting.append(name)
     if not fitting:
         raise CheckpointError(
-            f"warm_start {source.path}: none of its layers ({_listed(list(theirs))}) has the name and shapes of one of "
+            f"warm_start {start.uri}: none of its layers ({_listed(list(theirs))}) has the name and shapes of one of "
             f"the model that the Trial builds ({_listed(list(mine))})"
         )
     return TakenWeights(fitting, missing, [name for name in theirs if name not in mine])

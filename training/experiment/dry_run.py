@@ -56,6 +56,7 @@ def plan_of(config: ExperimentConfig, spark: SessionSource | None = None) -> dic
         "steps_per_epoch": steps_per_epoch,
         "steps": lengths.steps,
         "validation_period": lengths.validation_period,
+        "warnings": data.warnings(batch_size),
         "metric": f"{config.goal.metric}:{config.goal.mode}",
         "row_group_bytes_per_rank": feed.plan.reading_bytes(lanes),
         "image_batch_bytes_per_rank": -(-batch_size // abs(ranks)) * height * width * 3 * 4,

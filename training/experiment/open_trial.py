@@ -32,7 +32,7 @@ from ..trials.entrypoint import EntryPoint
 from .begun_run import begun_run
 from .config_meaning import retention_of
 from .pruning import prune
-from .run_folder import run_folder
+from .run_folder import resuming, run_folder
 from .starts import Start
 from .trial_driver import run_segment
 from .trial_plan import TrialPlan
@@ -123,7 +123,8 @@ def open_trial(
         )
     else:
         opened = resumed_run(resolve_tracking_uri(plan.config.tracking.uri), resumes)
-    with opened as run:
+    alone = contextlib.nullcontext() if resumes is None else resuming(plan.root, resumes)
+    with alone, opened as run:
         recorded = set() if resumes is None else steps_of(run)
         feed = plan.data.training
         with contextlib.ExitStack() as opening:

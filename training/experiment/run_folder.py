@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,6 +33,41 @@ def checkpoint_root(checkpoint_dir: str | Path | None) -> Path:
             "/Volumes); the run's artifacts may lie in an object store"
         )
     return Path(place)
+
+
+@contextlib.contextmanager
+def resuming(root: Path, run_id: str) -> Iterator[None]:
+    """Lets one process at a time resume a run: its status in MLflow is read and written in two steps.
+
+    The lock ends with the process. On file systems without locks the status alone decides.
+
+    Args:
+        root: The folder of the runs' folders.
+        run_id: The run.
+
+    Raises:
+        InvalidArgumentError: If another process is resuming it.
+        CheckpointError: If the folder cannot be written.
+    """
+    path = root / f".{run_id}.resuming"
+    with contextlib.ExitStack() as stack:
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context(path.open("a"))
+        except OSError as error:
+            raise CheckpointError(f"checkpoint_dir {root} cannot be written ({error}); give another folder") from error
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # A process that ended just now has removed the file that was locked here.
+            free = path.exists() and path.stat().st_ino == os.fstat(file.fileno()).st_ino
+        except BlockingIOError:
+            free = False
+        except OSError:
+            free = True
+        if not free:
+            raise InvalidArgumentError(f"run {run_id} is being resumed by another process; wait until it has ended")
+        stack.callback(path.unlink, missing_ok=True)
+        yield
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from ...extras import require
 from ...results import ReadableResult
 from ...spark.session import SessionSource, opened
 from ...tracking.logged_models import register_logged_model
-from ...tracking.runs import require_reachable, resolve_tracking_uri
+from ...tracking.runs import require_writable, resolve_tracking_uri
 from ..configuration.experiment import ExperimentConfig
 from ..runner.placement.conversation import Controls
 from ..trials.entrypoint import EntryPoint
@@ -91,7 +91,7 @@ def run_trial(
     started = time.perf_counter()
     require("a training", "mlflow", "keras", "tensorflow")
     plan = TrialPlan.of(config, entrypoint=entrypoint, version=version, np=np, spark=spark)
-    require_reachable(resolve_tracking_uri(config.tracking.uri))
+    require_writable(resolve_tracking_uri(config.tracking.uri))
     begin = Start.of(plan, resumes)
     spark = opened(spark) if plan.ranks >= 0 else None
     with open_trial(

@@ -23,6 +23,7 @@ from ...tracking.runs import (
 )
 from ..checkpoints.checkpoint import Checkpoint, copy_checkpoint, last_checkpoint, list_checkpoints
 from ..checkpoints.references import ModelRef, resolve_model
+from ..checkpoints.warm_start import WarmStart
 from ..configuration.experiment import ExperimentConfig
 from ..segments.training_state import TrainingState
 from .config_meaning import hyperparameters_of
@@ -101,7 +102,7 @@ class Start:
         return config.model_copy(update={"warm_start": f"runs:/{self.model.run_id}"})
 
     @contextlib.contextmanager
-    def laid_into(self, folder: Path, writer: RunWriter) -> Iterator[Path | None]:
+    def laid_into(self, folder: Path, writer: RunWriter) -> Iterator[WarmStart | None]:
         """Copies it to where rank 0 reads it; weights stay there for the length of the block.
 
         Args:
@@ -109,15 +110,16 @@ class Start:
             writer: Writes into the run.
 
         Returns:
-            The checkpoint whose weights the model takes; None for none.
+            The model whose weights are taken; None if there is none.
         """
         if self.finished is not None:
             self.finished.move_into(folder, writer)
-        place = folder / _WARM_START_FOLDER
+        copies = folder / _WARM_START_FOLDER
         try:
-            yield copy_checkpoint(self.model.checkpoint, place).path if self.model is not None else None
+            model = self.model
+            yield WarmStart(model.uri, copy_checkpoint(model.checkpoint, copies).path) if model is not None else None
         finally:
-            shutil.rmtree(place, ignore_errors=True)
+            shutil.rmtree(copies, ignore_errors=True)
 
 
 @dataclass(frozen=True)

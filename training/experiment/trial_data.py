@@ -86,6 +86,26 @@ class TrialData:
         size = image_sides(data.image_size) or size_of_all_images(feeds)
         return cls(training, validation, Classification(_class_names(training, data.class_names)), size)
 
+    def warnings(self, batch_size: int) -> list[str]:
+        """Lists what is probably a mistake and still trains.
+
+        Args:
+            batch_size: Images per step over all ranks.
+        """
+        found = []
+        split = f"training split ({self.training.split or 'the whole table'})"
+        if batch_size > self.training.rows:
+            found.append(
+                f"global_batch_size {batch_size} is larger than the {split}, which has {self.training.rows} rows: an "
+                f"epoch is one step on {self.training.rows} rows"
+            )
+        if self.validation is not None and self.training.split in (None, self.validation.split):
+            found.append(
+                f"the {split} contains the validation split ({self.validation.split}): validation metrics are those "
+                "of rows that the model was trained on; give another data.validation_split, or null"
+            )
+        return found
+
     def described(self) -> TableVersion:
         """Gives what the run says of the rows that it reads."""
         feeds = [self.training] if self.validation is None else [self.training, self.validation]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -16,6 +17,8 @@ from .config_meaning import Lengths, hyperparameters_of, retention_of
 from .run_folder import checkpoint_root
 from .strategies import Strategy
 from .trial_data import TrialData
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,8 @@ class TrialPlan:
         entry = entrypoint or EntryPoint.parse(config.entrypoint)
         root = checkpoint_root(config.checkpoint_storage.path)
         data = TrialData.open(config.data, config.reproducibility.experiment_seed, version=version, spark=spark)
+        for warning in data.warnings(config.global_batch_size):
+            logger.warning(warning)
         lengths = Lengths.of(config, data.training.steps_per_epoch(config.global_batch_size))
         return cls(config, entry, data, lengths, Strategy.of(config, spark, np), root)
 

@@ -523,6 +523,8 @@ def test_columns_filters_and_settings_of_ranks_reach_the_feed_the_ranks_and_the_
         ({"image_size": (0, 5)}, InvalidArgumentError, r"image_size is \(0, 5\)"),
         ({"image_size": (8, 8, 3)}, InvalidArgumentError, "give one side or"),
         ({"checkpoint_dir": "s3://bucket/checkpoints"}, InvalidArgumentError, "both mount"),
+        # Read-only for the system's administrator too.
+        ({"tracking_uri": "sqlite:////proc/mlflow.db"}, InvalidArgumentError, "folder /proc cannot be written"),
         ({"checkpoint_dir": "dbfs:/checkpoints"}, InvalidArgumentError, "give its mount: /dbfs/checkpoints"),
     ],
 )

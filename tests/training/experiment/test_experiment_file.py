@@ -19,8 +19,10 @@ from lakelens.training.checkpoints.checkpoint import list_checkpoints
 from lakelens.training.configuration.experiment import ExperimentConfig
 from lakelens.training.experiment.config_meaning import Lengths, hyperparameters_of
 from lakelens.training.experiment.dry_run import plan_of
+from lakelens.training.experiment.run_folder import resuming
 from lakelens.training.experiment.strategies import Strategy
 from lakelens.training.experiment.train import train
+from lakelens.training.experiment.trial_plan import TrialPlan
 
 TINY = """
     import os
@@ -138,7 +140,12 @@ def test_an_interrupted_training_pauses_and_is_resumed_in_the_same_run(keys, tmp
     assert folder.name in tracked(config.data.table)[0]  # a later resume reads this version
     paused.model_path.write_bytes(b"damaged")  # so it goes on from step 5, and what is recorded of step 6 stays
     resume = ["train", "--resume", folder.name, "--tracking-uri", keys["tracking"]["uri"]]
+    with resuming(folder.parent, folder.name):  # as another process does
+        assert main(resume) == 2
+    assert f"run {folder.name} is being resumed by another process" in capsys.readouterr().err
+    assert client.get_run(folder.name).info.status == "KILLED"
     assert main(resume) == 0
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (result["run_id"], result["epochs"]) == (folder.name, 3)
     run = client.get_run(folder.name)
@@ -165,7 +172,29 @@ def test_a_dry_run_resolves_and_counts_and_writes_nothing(keys, table, tmp_path,
     assert plan["strategy"] == "horovod_local"
     assert (plan["ranks"], plan["where"], plan["steps_per_epoch"], plan["steps"]) == (2, "driver", 6, 15)
     assert plan["image_batch_bytes_per_rank"] == 8 * 16 * 16 * 3 * 4
+    assert plan["warnings"] == []
     assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.unit
+def test_a_batch_larger_than_the_split_and_equal_splits_are_warnings_in_a_dry_run_and_a_training(keys, table, caplog):
+    data, sizes = {"table": str(table), "validation_split": "train"}, {"global_batch_size": 100}
+    config = config_of(keys, data=data, hyperparameters=sizes)
+    larger, same = plan_of(config)["warnings"]
+    assert larger.startswith("global_batch_size 100 is larger than the training split (train), which has 90 rows")
+    assert same.startswith("the training split (train) contains the validation split (train)")
+    TrialPlan.of(config)
+    assert [record.message for record in caplog.records] == [larger, same]
+    (whole,) = plan_of(config_of(keys, data={"table": str(table), "train_split": None}))["warnings"]
+    assert whole.startswith("the training split (the whole table) contains the validation split (validation)")
+
+
+@pytest.mark.unit
+def test_a_deterministic_experiment_sets_one_thread_and_deterministic_operations_of_its_ranks(keys):
+    exact = {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1", "TF_DETERMINISTIC_OPS": "1"}
+    config = config_of(keys, reproducibility={"deterministic": True}, resources={"env": {"MINE": "1"}})
+    assert Strategy.of(config).runner(config.resources, "t", None).env == exact | {"MINE": "1"}
+    assert Strategy.of(config_of(keys)).env == {}
 
 
 @pytest.mark.unit
