@@ -249,6 +249,10 @@ class MissingMetricError(TrialError):
     """Raised when the metric that decides is not among those of a validation; names those there are."""
 
 
+class NotFiniteError(TrialError):
+    """Raised when a loss or an output of the model is NaN or infinite; names step and metric."""
+
+
 class InvalidHyperparameters(TrialError):
     """Raised when a Trial refuses hyperparameters that make no model; a search draws others, a training fails."""
 

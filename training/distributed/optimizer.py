@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
@@ -124,9 +125,13 @@ class _Distributed:
     _lakelens_name: str | None
     _lakelens_passes: tuple[int, bool]
     _lakelens_sums: Any = None
+    _lakelens_share: tf.Tensor | None = None
 
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
         """Combines the gradients over ranks, then applies them."""
+        if self._lakelens_share is not None:
+            share = self._lakelens_share
+            grads = [None if each is None else tf.math.scalar_mul(tf.cast(share, each.dtype), each) for each in grads]
         if self._lakelens_passes[0] == 1:
             super().apply(self._combined(grads), trainable_variables)  # type: ignore[misc]
         else:
@@ -174,6 +179,17 @@ class _Distributed:
             return 0
 
         tf.cond(tf.equal(count, passes), update, lambda: 0)
+
+
+@contextlib.contextmanager
+def weighted(optimizer: Any, share: tf.Tensor) -> Iterator[None]:
+    """Multiplies this rank's gradients by a factor where a distributed optimizer is applied inside the block."""
+    # Past Keras' tracking: the tensor belongs to the step that is traced, not to the optimizer's state.
+    object.__setattr__(optimizer, "_lakelens_share", share)
+    try:
+        yield
+    finally:
+        object.__setattr__(optimizer, "_lakelens_share", None)
 
 
 def added_up(optimizer: Any) -> list[tf.Variable]:

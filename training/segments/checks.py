@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import socket
 import tempfile
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ... import errors
-from ...errors import CheckpointError, FeedError, TrialError
+from ...errors import CheckpointError, FeedError, NotFiniteError, TrialError
 from ..checkpoints.checkpoint import save_checkpoint
 from ..checkpoints.keras_files import check_keras_file
 from ..rank.process_context import log_to_driver
@@ -48,6 +49,22 @@ def cause_in_graph(error: Exception, feed: DeltaFeed, task: Task) -> FeedError |
     if explained is not None:
         return FeedError(f"{feed.location}@{feed.version} {explained}")
     return None
+
+
+def require_finite_losses(metrics: Mapping[str, float], step: int, epoch: int) -> None:
+    """Checks the losses that all ranks have measured after a step.
+
+    Other metrics may be NaN, such as the precision of a class without rows.
+
+    Raises:
+        NotFiniteError: If a loss is NaN or infinite.
+    """
+    for name, value in metrics.items():
+        if (name == "loss" or name.endswith("_loss")) and not math.isfinite(value):
+            raise NotFiniteError(
+                f"{name} is {value} after step {step} (epoch {epoch}); lower the learning rate, or look at the labels "
+                "and the loss"
+            )
 
 
 def check_model(model: object, context: TrialContext) -> None:

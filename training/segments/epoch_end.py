@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from ...errors import NotFiniteError
 from ...tracking.run_records import RecordFile, RunRecord
 from .. import distributed as world
 from ..rank import process_context
@@ -57,36 +58,18 @@ class Validation:
         """Counts what a task evaluates a model by, on the rows of this rank.
 
         Raises:
+            NotFiniteError: If the model gives NaN or infinity for a row.
             TrialError: If the model or the labels do not fit the task.
         """
         run = tf.function(lambda images: model(images, training=False), reduce_retracing=True)
         counts = task.no_counts()
         for images, labels in self._dataset if self._dataset is not None else ():
             outputs, given = tf.nest.map_structure(np.asarray, (run(images), labels))
+            if not all(np.isfinite(part).all() for part in tf.nest.flatten(outputs)):
+                raise NotFiniteError("output is NaN or infinite for validation rows")
             for name, found in task.count(outputs, given, described).items():
                 counts[name] = counts[name] + found
         return counts
-
-
-class TrainingMetrics:
-    """The training metrics of the epoch in progress, over all ranks.
-
-    Args:
-        model: The model in training.
-        batch_size: Rows of a batch over all ranks.
-    """
-
-    def __init__(self, model: keras.Model, batch_size: int) -> None:
-        self._model, self._batch_size = model, batch_size
-
-    def over_ranks(self, logs: Mapping[str, Any], steps: int) -> dict[str, float]:
-        """Gives each metric over the rows of all ranks; every rank calls it.
-
-        Args:
-            logs: This rank's.
-            steps: Steps of the epoch so far.
-        """
-        return metrics_over_ranks(self._model, logs, steps * self._batch_size)
 
 
 class Report:

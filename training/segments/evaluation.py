@@ -9,7 +9,7 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...errors import TrialError
+from ...errors import NotFiniteError, TrialError
 from ...stores.data_files import write_bytes
 from .. import distributed as world
 from ..checkpoints.keras_files import load_weights
@@ -35,7 +35,7 @@ def read_counts(folder: Path) -> Counts:
         return dict(counts)
 
 
-def evaluate(prepared: PreparedRank, checkpoint: str) -> None:
+def evaluate(prepared: PreparedRank, checkpoint: str, step: int) -> None:
     """Counts over all ranks, in one more pass over the validation rows; every rank calls it.
 
     Nothing is written without validation, or where model and labels do not fit the task.
@@ -43,6 +43,10 @@ def evaluate(prepared: PreparedRank, checkpoint: str) -> None:
     Args:
         prepared: The rank; its model gets the checkpoint's weights.
         checkpoint: Folder of the checkpoint, on rank 0; "" for the weights as they are.
+        step: The step of these weights.
+
+    Raises:
+        NotFiniteError: If the model gives NaN or infinity for a validation row; on every rank.
     """
     import numpy as np
 
@@ -57,11 +61,14 @@ def evaluate(prepared: PreparedRank, checkpoint: str) -> None:
     try:
         counts = validation.count(model, task, described)
     except TrialError as error:
-        failure = str(error)
+        failure = (isinstance(error, NotFiniteError), str(error))
     failures = [found for found in world.allgather_object(failure, name="lakelens.counted") if found is not None]
     if failures:
+        not_finite, message = max(failures)  # all ranks raise, or none does
+        if not_finite:
+            raise NotFiniteError(f"{message} after step {step}; lower the learning rate, or look at the loss")
         if prepared.rank == 0:
-            log_to_driver(f"the model is not evaluated by class: {failures[0]}")
+            log_to_driver(f"the model is not evaluated by class: {message}")
         return
     names = list(counts)
     sums = world.grouped_allreduce([counts[name] for name in names], name="lakelens.counts", op=world.Sum)

@@ -9,6 +9,7 @@ from typing import Any
 
 from ...tracking.runs import RunReference
 from ..checkpoints.retention import Retention
+from ..checkpoints.warm_start import WarmStart
 from ..feed.feed import DeltaFeed
 from ..tasks.task import Task
 from ..trials.entrypoint import EntryPoint
@@ -48,7 +49,7 @@ class TrainingJob:
         initial_validation: Whether to validate before the first step too.
         restore_best: Whether to put the best weights back into the model when training ends.
         feed_options: How feeds read: options of `DeltaFeed.as_dataset`, besides the task's.
-        warm_start: A checkpoint whose weights the training begins with; rank 0 reads it.
+        warm_start: The model whose weights the training begins with; rank 0 reads it.
         reports_progress: Whether rank 0 tells the driver, about once a second, which step it has reached.
         asks_to_count: Whether rank 0 asks the driver, when training has ended, if the task's counts are wanted: the
             confusion matrix takes one more pass over the validation rows, and a search shows that of its best trial
@@ -81,7 +82,7 @@ class TrainingJob:
     initial_validation: bool = False
     restore_best: bool = False
     feed_options: Mapping[str, Any] = field(default_factory=dict)
-    warm_start: Path | None = None
+    warm_start: WarmStart | None = None
     reports_progress: bool = False
     asks_to_count: bool = False
     imports: tuple[str, ...] = field(default=("lakelens.training.distributed",))

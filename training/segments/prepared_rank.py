@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import keras
 
 from ...errors import TrialError
-from ..checkpoints.checkpoint import open_checkpoint
 from ..checkpoints.keras_files import load_weights
 from ..checkpoints.warm_start import take_weights
 from ..rank.process_context import log_to_driver
@@ -21,6 +20,7 @@ from .job import TrainingJob
 from .metric_sums import check_goal, check_metrics
 from .noise import rank_seed, renew_noise, separate_noise
 from .optimizations import LearningRate, distributed
+from .real_rows import leave_out_padding, without_padding
 from .replicas import Replicas
 
 if TYPE_CHECKING:
@@ -106,8 +106,7 @@ class PreparedRank:
         """Does what rank 0 does at a training's start: takes weights of another model, says what is switched on."""
         job = self.job
         if job.warm_start is not None:
-            taken = take_weights(self.model, open_checkpoint(job.warm_start))
-            log_to_driver(f"warm_start {job.warm_start}: {taken}")
+            log_to_driver(f"warm_start {job.warm_start.uri}: {take_weights(self.model, job.warm_start)}")
         rate = [self.learning_rate.described] if self.learning_rate.described else []
         for line in [*job.optimizations.described(self.workers, job.schedule().length), *rate]:
             log_to_driver(line)
@@ -141,6 +140,13 @@ class PreparedRank:
         world.callbacks.MetricAverageCallback().set_model(model)  # makes it compile for several ranks
         if self.replicas.count > 1:
             model.jit_compile = False  # XLA compiles no step that spans devices
+            # The model is built below. Keras would build it again from the mean of the devices' first validation
+            # batches, which fails where these have different numbers of rows.
+            model._maybe_symbolic_build = lambda **_: None
+        if self.workers > 1:
+            leave_out_padding(model, self.workers, weights_count=not self.feeds)
+        else:
+            self.training = without_padding(self.training)
         # One step at a time: boundaries are single steps.
         model.steps_per_execution = 1
         model._symbolic_build(data_batch=self.training.element_spec)

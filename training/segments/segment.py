@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from ... import errors
-from ...errors import LakelensError, TrialError
+from ...errors import LakelensError, NotFiniteError, TrialError
 from ..checkpoints.checkpoint import Checkpoint, list_checkpoints, open_checkpoint
 from .decisions import Progress
 from .job import TrainingJob
@@ -153,7 +153,11 @@ def _train(
         log_to_driver(_summary(job, progress, reason, epochs))
     ended = reason == "stopped" or (reason == "completed" and loop.step == job.schedule().length)
     if ended and _counts_wanted(prepared):
-        evaluate(prepared, found.get("checkpoint") or found.get("last", ""))
+        step = progress.best_step if progress.best is not None and job.checkpoint_policy != "none" else loop.step
+        try:
+            evaluate(prepared, found.get("checkpoint") or found.get("last", ""), step)
+        except NotFiniteError as error:
+            return SegmentOutcome(failure=(type(error).__name__, str(error)))
     return SegmentOutcome(
         reason=reason,
         step=loop.step,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..checkpoints.checkpoint import Checkpoint
+from ..checkpoints.warm_start import WarmStart
 from ..rank import process_context
 from .job import TrainingJob
 from .segment import SegmentOutcome, train_segment
@@ -31,7 +32,7 @@ def segment_request(job: TrainingJob, start: Checkpoint | None) -> dict[str, Any
         "folder": str(job.folder),
         "run_id": job.run.run_id,
         "start": None if start is None else str(start.path),
-        "warm_start": None if job.warm_start is None else str(job.warm_start),
+        "warm_start": None if job.warm_start is None else [job.warm_start.uri, str(job.warm_start.folder)],
     }
 
 
@@ -49,7 +50,7 @@ def requested(request: Mapping[str, Any], job: TrainingJob) -> tuple[TrainingJob
         validations=frozenset(request["validations"]),
         folder=Path(request["folder"]),
         run=replace(job.run, run_id=request["run_id"]),
-        warm_start=None if weights is None else Path(weights),
+        warm_start=None if weights is None else WarmStart(weights[0], Path(weights[1])),
     )
     return asked, None if start is None else Checkpoint(Path(start), "", {})
 

@@ -16,9 +16,10 @@ from ..checkpoints.checkpoint import Checkpoint, list_checkpoints, remove_checkp
 from ..checkpoints.keras_files import load_weights
 from ..rank.process_context import log_to_driver
 from .agreement import Agreement, Wish
-from .checks import cause_in_graph
+from .checks import cause_in_graph, require_finite_losses
 from .decisions import Answer, Progress
-from .epoch_end import Pulse, Report, TrainingMetrics, average_statistics
+from .epoch_end import Pulse, Report, average_statistics
+from .metric_sums import metrics_over_ranks
 from .prepared_rank import PreparedRank
 from .rank_state import (
     RankState,
@@ -67,7 +68,6 @@ class TrainingLoop:
         self._until = min(until or schedule.length, schedule.length)
         self.step = self._first = state.step if state is not None else 0
         self.last = checkpoint
-        self._metrics = TrainingMetrics(self._model, self._job.batch_size)
         self._verdicts = Verdicts(self._job, state.progress if state is not None else Progress(), self._rank)
         self._agreement = Agreement(self._rank, self.step)
         self._report: Report | None = None
@@ -98,7 +98,7 @@ class TrainingLoop:
             Why it ended.
 
         Raises:
-            TrialError: If the goal's metric is not among the metrics; on every rank.
+            TrialError: If the goal's metric is not among the metrics, or a loss is not finite; on every rank.
             FeedError: If a row cannot be used.
         """
         reason: Reason | None = None
@@ -260,6 +260,7 @@ class TrainingLoop:
             metrics = self._measured(logs, validates)
             if self._report is not None:
                 self._report.add(step, metrics)
+            require_finite_losses(metrics, step, schedule.epoch(step - 1) + 1)
             if validates:
                 answer = self._verdicts.validated(step, self.epochs, metrics)
             if ends:
@@ -289,7 +290,8 @@ class TrainingLoop:
     def _measured(self, logs: Mapping[str, Any], validates: bool) -> dict[str, float]:
         """Measures the model on all ranks, which all have the same statistics from then on."""
         steps = (self.step - 1) % self._schedule.steps_per_epoch + 1
-        metrics = self._metrics.over_ranks(self._model._get_metrics_result_or_logs(logs), steps)
+        measured = self._model._get_metrics_result_or_logs(logs)
+        metrics = metrics_over_ranks(self._model, measured, steps * self._job.batch_size)
         if self._report is not None:
             self._report.trained(self.step)
         average_statistics(self._model)

@@ -25,8 +25,8 @@ class KerasTrial(Trial, ABC):
 
         It takes images [batch, height, width, 3] with pixels from 0 to 255 (scaling is a layer of it, so that whoever
         loads the model need not know it) and gives a probability per class [batch, classes]; of two classes it may
-        give the second's alone [batch, 1]. Logits will do, where the last layer has no activation. Compile it with
-        `weighted_metrics` rather than `metrics`: the last batch of an epoch is filled with rows of weight zero.
+        give the second's alone [batch, 1]. Logits will do, where the last layer has no activation. `metrics` and
+        `weighted_metrics` both count each row of an epoch once; rows that fill a batch are left out.
         """
 
     def preprocess(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -13,7 +13,7 @@ from coloured_tables import CLASSES, SIDE, coloured_rows, coloured_table
 from deltalake import write_deltalake
 from easy_photographs import photograph_table
 
-from lakelens.errors import BadRowError, CheckpointError, FeedError, InvalidHyperparameters, TrialError
+from lakelens.errors import BadRowError, CheckpointError, FeedError, InvalidHyperparameters, NotFiniteError, TrialError
 from lakelens.tracking.run_records import read_records
 from lakelens.tracking.runs import RunReference
 from lakelens.training.checkpoints.checkpoint import Checkpoint, list_checkpoints, open_checkpoint
@@ -180,12 +180,12 @@ def test_an_initial_validation_is_recorded_and_changes_nothing_after_it(rank, us
 
 
 def test_the_model_before_the_first_step_can_be_the_best_one(rank):
-    outcome = rank(initial_validation=True, hyperparameters={"learning_rate": 1e4})
+    outcome = rank(initial_validation=True, hyperparameters={"learning_rate": -0.1})
     outcome.raise_failure()
     kept = open_checkpoint(outcome.checkpoint)
     assert (outcome.best_epoch, kept.metadata["step"], kept.state()["step"]) == (0, 0, 0)
     assert kept.metadata["metrics"] == outcome.metrics
-    assert rank(initial_validation=True, hyperparameters={"learning_rate": 1e4}, patience=2, epochs=9).epochs == 2
+    assert rank(initial_validation=True, hyperparameters={"learning_rate": -0.1}, patience=2, epochs=9).epochs == 2
 
 
 def test_callbacks_see_the_best_weights_at_the_end_where_they_are_to_be_restored(rank):
@@ -261,7 +261,7 @@ def test_a_dataset_that_does_not_tell_its_length_goes_on_within_an_epoch(rank, t
 
 def test_where_the_best_one_is_not_kept_the_outcome_tells_of_the_last(rank):
     # The model before the first step is the best one.
-    outcome = rank(initial_validation=True, checkpoint_policy="none", hyperparameters={"learning_rate": 1e4})
+    outcome = rank(initial_validation=True, checkpoint_policy="none", hyperparameters={"learning_rate": -0.1})
     outcome.raise_failure()
     told = open_checkpoint(outcome.last).metadata
     assert (outcome.checkpoint, outcome.best_epoch, told["step"]) == ("", 2, 12)
@@ -471,10 +471,25 @@ def test_a_metric_that_a_step_of_the_users_own_could_give_is_waited_for(rank, tm
         rank(Own, goal=Goal.of("val_yours", "max")).raise_failure()
 
 
-def test_a_training_that_only_gives_nan_keeps_nothing_and_says_so(rank, tmp_path):
-    with pytest.raises(TrialError, match="val_loss was NaN in each of the 2 validations"):
+def test_a_loss_that_is_not_finite_ends_the_training_with_its_step_and_keeps_nothing(rank, tmp_path):
+    with pytest.raises(NotFiniteError, match=r"^loss is nan after step 6 \(epoch 1\); lower the learning rate"):
         rank(hyperparameters={"learning_rate": float("inf")}).raise_failure()
     assert list_checkpoints(tmp_path) == []
+
+
+def test_an_output_that_is_not_finite_ends_the_training_though_the_loss_is(rank):
+    def constant_loss(labels, outputs):
+        import keras
+
+        return keras.ops.zeros_like(outputs[:, 0])
+
+    def build(trial, keras):
+        model = keras.Sequential([*trial.layers(), keras.layers.Rescaling(1.0, offset=float("nan"))])
+        model.compile("sgd", constant_loss)
+        return model
+
+    with pytest.raises(NotFiniteError, match=r"^output is NaN or infinite for validation rows after step 6"):
+        rank(_with_model(build)).raise_failure()
 
 
 def test_a_folder_that_rank_0_does_not_share_with_the_driver_is_refused(rank, tmp_path):
