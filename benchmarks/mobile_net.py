@@ -14,7 +14,7 @@ from typing import Any
 
 import keras
 
-from lakelens.training.trials.trial import Trial
+from lakelens.training.trials.keras_trial import KerasTrial
 
 from .notes import count, last, note
 
@@ -55,7 +55,7 @@ def optimizer() -> keras.optimizers.Optimizer:
 LOSS = "sparse_categorical_crossentropy"
 
 
-class MobileNet(Trial):
+class MobileNet(KerasTrial):
     """The model as lakelens trains it."""
 
     def build_model(self) -> keras.Model:

@@ -51,7 +51,7 @@ import keras
 import lakelens
 
 
-class {name}(lakelens.Trial):
+class {name}(lakelens.KerasTrial):
     """A small network; put yours in its place."""
 
     def build_model(self) -> keras.Model:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .training.feed.feed import DeltaFeed
     from .training.runner.runner import HorovodRunner
     from .training.trials.keras_trial import KerasTrial
-    from .training.trials.keras_trial import KerasTrial as Trial
+    from .training.trials.trial import Trial
 
 __version__ = "0.1.0"
 

@@ -28,7 +28,7 @@ print(f"{table.location}, version {version}: {sum(table.class_counts(version).va
 # COMMAND ----------
 
 
-class Digits(lakelens.Trial):
+class Digits(lakelens.KerasTrial):
     def build_model(self):
         import keras
 

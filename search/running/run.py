@@ -35,8 +35,8 @@ from ...training.experiment.open_trial import record_outcome
 from ...training.experiment.run_folder import checkpoint_root
 from ...training.record.run_files import validation_files
 from ...training.segments.segment import SegmentOutcome, told_by
-from ...training.trials.base import Trial
 from ...training.trials.entrypoint import EntryPoint
+from ...training.trials.trial import Trial
 from ..report.write import REPORT_FOLDER, write_report
 from .commands import Command, Inbox, send
 from .display import display_for

@@ -45,7 +45,7 @@ def test_a_project_names_the_users_table_everywhere(tmp_path: Path, capsys: pyte
         "trial.py:BirdNamesTrial",
         "bird-names",
     )
-    assert "class BirdNamesTrial(lakelens.Trial):" in (folder / "trial.py").read_text()
+    assert "class BirdNamesTrial(lakelens.KerasTrial):" in (folder / "trial.py").read_text()
     given = written_defaults(folder)
     assert (given["source"], given["table"], given["model"]) == ("s3://lake/photos", table, "bird-names")
     assert given["trial"] == f"{folder}/trial.py:BirdNamesTrial"

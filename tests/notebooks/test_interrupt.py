@@ -23,13 +23,13 @@ TRIALS = """
     import time
 
     import keras
-    from lakelens.training.trials.trial import Trial
+    from lakelens.training.trials.keras_trial import KerasTrial
 
     class Slow(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
             time.sleep(0.2)
 
-    class Tiny(Trial):
+    class Tiny(KerasTrial):
         def build_model(self):
             model = keras.Sequential([
                 keras.Input((*self.context.image_size, 3)),

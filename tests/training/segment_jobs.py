@@ -46,7 +46,7 @@ NOISY = """
     import numpy as np
     import lakelens.training.distributed as hvd
     from lakelens.training.rank import process_context
-    from lakelens.training.trials.trial import Trial
+    from lakelens.training.trials.keras_trial import KerasTrial
 
     class Accident(keras.callbacks.Callback):
         '''Kills this rank once, or interrupts the driver, where the test says so.'''
@@ -79,7 +79,7 @@ NOISY = """
             bias = self.model.layers[-1].bias
             bias.assign(bias * self.drawn)
 
-    class Noisy(Trial):
+    class Noisy(KerasTrial):
         '''Everything that draws or counts: augmentation, dropout, Adam, batch normalization, Keras' callbacks.'''
 
         def build_model(self):

@@ -16,9 +16,9 @@ from ...table import Table
 from ...tracking.runs import check_resumable, resolve_tracking_uri
 from ..configuration.experiment import ExperimentConfig
 from ..configuration.space import GLOBAL_BATCH_SIZE
-from ..trials.base import Trial
 from ..trials.entrypoint import DEFAULT_ENTRYPOINT, EntryPoint
 from ..trials.metrics import Goal
+from ..trials.trial import Trial
 from .config_record import read_config
 from .run_folder import checkpoint_root
 from .run_trial import TrainResult, run_trial

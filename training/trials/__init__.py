@@ -1,1 +1,1 @@
-"""What a user writes, the Trial, and the ready-made ones. Door: `lakelens.Trial`."""
+"""What a user writes, the Trial, and the ready-made ones. Public names: `lakelens.Trial`, `lakelens.KerasTrial`."""

@@ -80,11 +80,6 @@ class TrialContext:
         return self.batch_size
 
     @property
-    def per_rank_batch_size(self) -> int:
-        """Images per step of this rank; where the ranks cannot share a batch equally, rows of weight zero fill it."""
-        return -(-self.batch_size // self.size)
-
-    @property
     def hyperparameters(self) -> dict[str, Any]:
         """Every hyperparameter that the Trial has asked for so far, with the value that it got."""
         return dict(self._used)

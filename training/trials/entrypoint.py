@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import TrialError
-from .base import Trial
+from .trial import Trial
 
 DEFAULT_ENTRYPOINT = "lakelens.training.trials.small_cnn:SmallCnn"
 # The module of an entry point's file is called so, as are its classes' modules in checkpoints.

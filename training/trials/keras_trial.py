@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from .base import Trial
+from .trial import Trial
 
 if TYPE_CHECKING:
     import keras

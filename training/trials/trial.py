@@ -1,9 +1,16 @@
-"""The names that a user's module imports; `Trial` is the one of Keras."""
+"""The Trial: what a user writes to train a model. It holds no distributed code and no data location."""
 
 from __future__ import annotations
 
-from .context import REQUIRED, TrialContext
-from .keras_trial import KerasTrial
-from .keras_trial import KerasTrial as Trial
+from .context import TrialContext
 
-__all__ = ["REQUIRED", "KerasTrial", "Trial", "TrialContext"]
+
+class Trial:
+    """One way to train a model, of no framework; `KerasTrial` is the kind for Keras models.
+
+    Attributes:
+        context: The job, as far as a Trial may know it.
+    """
+
+    def __init__(self, context: TrialContext) -> None:
+        self.context = context

@@ -16,9 +16,9 @@ from coloured_tables import coloured_table
 TRIALS = '''
     import os, time, keras
     from lakelens.errors import InvalidHyperparameters
-    from lakelens.training.trials.trial import Trial
+    from lakelens.training.trials.keras_trial import KerasTrial
 
-    class Tiny(Trial):
+    class Tiny(KerasTrial):
         def build_model(self):
             rate = self.context.get_hparam("learning_rate")
             self.act(self.context.get_hparam("act", "train"))

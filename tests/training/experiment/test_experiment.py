@@ -40,9 +40,9 @@ from lakelens.training.feed.feed import DeltaFeed
 
 TINY = """
     import keras
-    from lakelens.training.trials.trial import Trial
+    from lakelens.training.trials.keras_trial import KerasTrial
 
-    class Tiny(Trial):
+    class Tiny(KerasTrial):
         def build_model(self):
             model = keras.Sequential([
                 keras.Input((*self.context.image_size, 3)),

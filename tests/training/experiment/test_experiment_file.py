@@ -32,7 +32,7 @@ TINY = """
 
     import keras
     from lakelens.training.rank import process_context
-    from lakelens.training.trials.trial import Trial
+    from lakelens.training.trials.keras_trial import KerasTrial
 
     class Interrupt(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
@@ -43,7 +43,7 @@ TINY = """
                 while not process_context.told().get("pause"):
                     time.sleep(0.01)
 
-    class Tiny(Trial):
+    class Tiny(KerasTrial):
         def build_model(self):
             assert self.context.get_hparam("global_batch_size") == 16
             model = keras.Sequential([

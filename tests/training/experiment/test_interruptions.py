@@ -47,7 +47,7 @@ TRIAL = """
 
     import keras
     from lakelens.training.rank import process_context
-    from lakelens.training.trials.trial import Trial
+    from lakelens.training.trials.keras_trial import KerasTrial
 
     class Hold(keras.callbacks.Callback):
         '''Says that a step is reached; from there on does what the test's files say.'''
@@ -75,7 +75,7 @@ TRIAL = """
             if epoch == 1:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 
-    class Noisy(Trial):
+    class Noisy(KerasTrial):
         def build_model(self):
             model = keras.Sequential([
                 keras.Input((*self.context.image_size, 3)),

@@ -34,9 +34,9 @@ COUNTING = """
     import keras
     import tensorflow as tf
     from pathlib import Path
-    from lakelens.training.trials.trial import Trial
+    from lakelens.training.trials.keras_trial import KerasTrial
 
-    class Counting(Trial):
+    class Counting(KerasTrial):
         '''No batch normalization, dropout or augmentation; counts the rows that it is given.'''
 
         def build_model(self):

@@ -30,9 +30,9 @@ pytestmark = [pytest.mark.horovod, pytest.mark.long]
 STOPPING = """
     import os, signal, time
     import keras
-    from lakelens.training.trials.trial import Trial
+    from lakelens.training.trials.keras_trial import KerasTrial
 
-    class Stopping(Trial):
+    class Stopping(KerasTrial):
         def build_model(self):
             model = keras.Sequential([
                 keras.Input((*self.context.image_size, 3)),

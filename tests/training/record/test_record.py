@@ -25,10 +25,10 @@ from lakelens.training.experiment.train import train
 
 TRIAL = """
     import keras
-    from lakelens.training.trials.trial import Trial
+    from lakelens.training.trials.keras_trial import KerasTrial
     import heads
 
-    class Tiny(Trial):
+    class Tiny(KerasTrial):
         def build_model(self):
             model = keras.Sequential([
                 keras.Input((*self.context.image_size, 3)),

@@ -24,8 +24,8 @@ from lakelens.training.segments.evaluation import read_counts
 from lakelens.training.segments.job import TrainingJob
 from lakelens.training.segments.segment import SegmentOutcome, train_segment
 from lakelens.training.tasks.classification import Classification
-from lakelens.training.trials.base import Trial as Base
 from lakelens.training.trials.entrypoint import EntryPoint
+from lakelens.training.trials.keras_trial import KerasTrial
 from lakelens.training.trials.metrics import Goal
 from lakelens.training.trials.trial import Trial
 
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.tensorflow
 RUN = RunReference("sqlite:////nowhere/mlflow.db", "0", "r1", "driver")  # a rank has nothing to do with the store
 
 
-class Tiny(Trial):
+class Tiny(KerasTrial):
     """One convolution; learns the coloured squares in a few steps."""
 
     def layers(self) -> list:
@@ -64,7 +64,7 @@ def table(tmp_path_factory) -> Path:
 
 
 def run_in(
-    folder: Path, table: Path, trial: type[Trial], /, start: Checkpoint | None = None, **changes
+    folder: Path, table: Path, trial: type[KerasTrial], /, start: Checkpoint | None = None, **changes
 ) -> SegmentOutcome:
     """Runs a job of one rank as the driver would, and gives its outcome."""
     feed = DeltaFeed(table, 0, "train", 1)
@@ -89,7 +89,7 @@ def run_in(
 
 @pytest.fixture
 def rank(table, tmp_path):
-    def run(trial: type[Trial] = Tiny, **changes) -> SegmentOutcome:
+    def run(trial: type[KerasTrial] = Tiny, **changes) -> SegmentOutcome:
         return run_in(tmp_path, table, trial, **changes)
 
     return run
@@ -272,7 +272,7 @@ def test_where_the_best_one_is_not_kept_the_outcome_tells_of_the_last(rank):
 # --- what is refused before the first step -------------------------------------------------------------------------
 
 
-def _with_model(build) -> type[Trial]:
+def _with_model(build) -> type[KerasTrial]:
     class Other(Tiny):
         def build_model(self):
             import keras
@@ -435,7 +435,7 @@ def test_hyperparameters_that_make_no_sense_together_have_an_error_of_their_own(
 
 
 def test_a_trial_of_no_framework_is_refused(rank):
-    class Bare(Base):
+    class Bare(Trial):
         pass
 
     with pytest.raises(TrialError, match=r"is no lakelens\.KerasTrial"):

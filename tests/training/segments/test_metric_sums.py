@@ -23,9 +23,9 @@ from lakelens.training.segments.checks import PROBE_FILE
 from lakelens.training.segments.job import TrainingJob
 from lakelens.training.segments.segment import SegmentOutcome
 from lakelens.training.tasks.classification import Classification
+from lakelens.training.trials.context import TrialContext
 from lakelens.training.trials.entrypoint import EntryPoint
 from lakelens.training.trials.metrics import Goal
-from lakelens.training.trials.trial import TrialContext
 
 RUN = RunReference("sqlite:////nowhere/mlflow.db", "0", "r1", "driver")
 # As good as no training: the metrics of an epoch are those of the model at its end.
@@ -35,7 +35,7 @@ MEASURED = """
     import json
     import keras
     from pathlib import Path
-    from lakelens.training.trials.trial import Trial
+    from lakelens.training.trials.keras_trial import KerasTrial
 
     class OfGreen:
         '''One class against the others, on labels and probabilities of all.'''
@@ -81,7 +81,7 @@ MEASURED = """
             with self.path.open("a") as file:
                 file.write(json.dumps(line) + "\\n")
 
-    class Measured(Trial):
+    class Measured(KerasTrial):
         def build_model(self):
             model = keras.Sequential([
                 keras.Input((*self.context.image_size, 3)),
