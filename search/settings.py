@@ -10,13 +10,13 @@ from ..errors import InvalidArgumentError
 from ..training.configuration.experiment import ExperimentConfig
 from ..training.configuration.lengths import Length
 from ..training.configuration.problems import configuration_error
-from ..training.configuration.searcher import Searcher
+from ..training.configuration.searcher import SearcherConfig
 from ..training.configuration.space import Hyperparameters
 from ..training.configuration.yaml_file import Document
 from ..training.trials.metrics import Goal
 
 
-class SearcherSettings(Searcher):
+class SearcherSettings(SearcherConfig):
     """The `searcher` section, in which name, metric and length are required."""
 
     name: Literal["single", "random", "grid", "adaptive_asha"]

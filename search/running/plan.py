@@ -11,7 +11,7 @@ from ...errors import ConfigurationError
 from ...spark.session import SessionSource, opened
 from ...training.configuration.experiment import ExperimentConfig
 from ...training.configuration.lengths import Length
-from ...training.configuration.searcher import SINGLE, Searcher
+from ...training.configuration.searcher import SINGLE, SearcherConfig
 from ...training.experiment.config_meaning import Lengths
 from ...training.experiment.run_folder import checkpoint_root
 from ...training.experiment.strategies import Strategy
@@ -20,7 +20,7 @@ from ...training.experiment.trial_plan import TrialPlan
 from ...training.trials.entrypoint import EntryPoint
 from ..brackets import plan_brackets
 from ..create import create_searcher
-from ..searchers.base import Searcher as PureSearcher
+from ..searchers.base import Searcher
 from ..settings import SearcherSettings, searcher_section
 
 
@@ -81,7 +81,7 @@ class SearchPlan:
         """Slots that a trial takes, all at once."""
         return abs(self.strategy.np) * self.strategy.replicas
 
-    def searcher(self) -> PureSearcher:
+    def searcher(self) -> Searcher:
         """Makes the searcher, which has not started."""
         return _searcher_of(self.config)
 
@@ -134,13 +134,13 @@ class PlannedTrial:
         return step if self.unit == "batches" else step * self.batch_size
 
 
-def _searcher_of(config: ExperimentConfig) -> PureSearcher:
+def _searcher_of(config: ExperimentConfig) -> Searcher:
     return create_searcher(searcher_section(config), config.hyperparameters, config.reproducibility.experiment_seed)
 
 
 def _of_one_trial(config: ExperimentConfig, hyperparameters: Mapping[str, Any]) -> ExperimentConfig:
     searcher = config.searcher
-    single = Searcher(
+    single = SearcherConfig(
         name=SINGLE,
         metric=searcher.metric,
         smaller_is_better=searcher.smaller_is_better,

@@ -21,7 +21,7 @@ from ...training.experiment.config_meaning import hyperparameters_of, retention_
 from ...training.experiment.config_record import log_config
 from ...training.experiment.pruning import prune
 from ...training.experiment.run_folder import run_folder
-from ...training.experiment.starts import Start
+from ...training.experiment.starts import TrainingStart
 from ...training.segments.decisions import Decisions, Progress
 from ...training.segments.job import TrainingJob
 from ...training.segments.training_state import TrainingState
@@ -126,7 +126,7 @@ class TrialRuns:
             folder = stack.enter_context(run_folder(self._plan.root, run))
             writer = stack.enter_context(RunWriter(run, folder, recorded))
             start = last_checkpoint(folder)
-            weights = stack.enter_context(Start.of(planned.plan, run.run_id).laid_into(folder, writer))
+            weights = stack.enter_context(TrainingStart.of(planned.plan, run.run_id).laid_into(folder, writer))
             progress = TrainingState.of(start).progress if start is not None else Progress()
             step = int(start.metadata["step"]) if start is not None else 0
             job = replace(self._job(planned, run, folder), warm_start=weights)

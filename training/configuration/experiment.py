@@ -18,7 +18,7 @@ from ..trials.entrypoint import DEFAULT_ENTRYPOINT
 from ..trials.metrics import Goal
 from .lengths import Length
 from .problems import configuration_error
-from .searcher import SINGLE, Searcher
+from .searcher import SINGLE, SearcherConfig
 from .space import DEFAULT_BATCH_SIZE, GLOBAL_BATCH_SIZE, Hyperparameters, Space, constants
 from .yaml_file import Document, read_yaml, with_overrides
 
@@ -217,7 +217,9 @@ class ExperimentConfig(_Section):
         description="Read by `context.get_hparam`. Plain values, or spaces for a search; `global_batch_size` is 64 "
         "unless it is given.",
     )
-    searcher: Searcher = Field(default_factory=Searcher, description="Which trials, how long, which metric decides.")
+    searcher: SearcherConfig = Field(
+        default_factory=SearcherConfig, description="Which trials, how long, which metric decides."
+    )
     resources: Resources = Field(default_factory=Resources, description="Where and on how many slots.")
     max_restarts: int = Field(0, ge=0, description="Restarts from the last checkpoint after a rank failed, per trial.")
     continue_from: str | None = Field(

@@ -28,7 +28,7 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-class Searcher(BaseModel):
+class SearcherConfig(BaseModel):
     """Which trials to run, for how long, and which metric decides."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -69,9 +69,9 @@ class Searcher(BaseModel):
         return {key: value for key, value in values.items() if value is not None} if type(values) is dict else values
 
     @model_validator(mode="after")
-    def _has_the_keys_of_its_name(self) -> Searcher:
+    def _has_the_keys_of_its_name(self) -> SearcherConfig:
         mine = _KEYS[self.name]
-        usual = Searcher.model_construct()
+        usual = SearcherConfig.model_construct()
         for key in _KEYS["adaptive_asha"]:
             # A default that is written changes nothing, and a whole config as it is dumped has them all.
             if key not in mine and getattr(self, key) != getattr(usual, key):
@@ -85,5 +85,5 @@ class Searcher(BaseModel):
 
     def keys_of_a_search(self) -> list[str]:
         """Names the keys with values that do not go with a single training."""
-        usual = Searcher.model_construct()
+        usual = SearcherConfig.model_construct()
         return [key for key in _KEYS["adaptive_asha"] if getattr(self, key) != getattr(usual, key)]

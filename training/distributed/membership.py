@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...errors import LaunchError, MissingDependencyError
-from ..rank import process_context as rank_link
+from ..rank import process_context
 from ..rank.frames import Kind
 
 
@@ -53,7 +53,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
                 "hvd.init() after hvd.shutdown(): a rank joins its world once; call shutdown() last or not at all"
             )
         if size() > 1:
-            link = rank_link.current()
+            link = process_context.current()
             link.send(Kind.JOINING)
             _World.horovod = _import_horovod()
             if link.launched:
@@ -100,7 +100,7 @@ def _require_interface(interface: str) -> None:
 def _use_own_gpu() -> None:
     own = os.environ.get("LAKELENS_GPU")
     if own is None:
-        if rank() == 0 and rank_link.current().launched and "CUDA_VISIBLE_DEVICES" not in os.environ:
+        if rank() == 0 and process_context.current().launched and "CUDA_VISIBLE_DEVICES" not in os.environ:
             sys.stderr.write("lakelens: no GPU is assigned to the ranks; they train on the CPU\n")
         return
     import tensorflow as tf
@@ -136,22 +136,22 @@ def is_initialized() -> bool:
 
 def rank() -> int:
     """This process's number, 0 to `size() - 1`."""
-    return _place("HOROVOD_RANK", rank_link.current().rank, 0)
+    return _place("HOROVOD_RANK", process_context.current().rank, 0)
 
 
 def size() -> int:
     """Number of processes in the world."""
-    return _place("HOROVOD_SIZE", rank_link.current().size, 1)
+    return _place("HOROVOD_SIZE", process_context.current().size, 1)
 
 
 def local_rank() -> int:
     """This process's number among those on its host."""
-    return _place("HOROVOD_LOCAL_RANK", rank_link.current().local_rank, 0)
+    return _place("HOROVOD_LOCAL_RANK", process_context.current().local_rank, 0)
 
 
 def local_size() -> int:
     """Number of processes on this host."""
-    return _place("HOROVOD_LOCAL_SIZE", rank_link.current().local_size, 1)
+    return _place("HOROVOD_LOCAL_SIZE", process_context.current().local_size, 1)
 
 
 def cross_rank() -> int:
@@ -166,15 +166,15 @@ def cross_size() -> int:
 
 def attempt() -> int:
     """0 for the first start of the job, 1 after its first restart, and so on."""
-    return rank_link.current().attempt
+    return process_context.current().attempt
 
 
 def _place(variable: str, launched: int, alone: int) -> int:
     """A rank's place: from our launcher, else from another Horovod launcher's environment, else a world of one."""
-    if rank_link.current().launched and rank_link.current().size == 1:
+    if process_context.current().launched and process_context.current().size == 1:
         return launched
     value = os.environ.get(variable, "")
-    return int(value) if value.isdigit() else launched if rank_link.current().launched else alone
+    return int(value) if value.isdigit() else launched if process_context.current().launched else alone
 
 
 def joined() -> Any:

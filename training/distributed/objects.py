@@ -7,7 +7,7 @@ import pickle
 from typing import Any
 
 from ...errors import LaunchError
-from ..rank import process_context as rank_link
+from ..rank import process_context
 from .collectives import allgather, broadcast, check_root
 from .horovod_options import refuse
 from .membership import rank, size
@@ -65,7 +65,7 @@ def seal(value: Any) -> bytes:
     import cloudpickle
 
     data: bytes = cloudpickle.dumps(value)
-    return hmac.digest(rank_link.current().job_key, data, "sha256") + data
+    return hmac.digest(process_context.current().job_key, data, "sha256") + data
 
 
 def unseal(sealed: bytes) -> Any:
@@ -75,7 +75,7 @@ def unseal(sealed: bytes) -> Any:
         LaunchError: If the HMAC is not this job's.
     """
     mac, data = sealed[:_MAC_BYTES], sealed[_MAC_BYTES:]
-    if not hmac.compare_digest(mac, hmac.digest(rank_link.current().job_key, data, "sha256")):
+    if not hmac.compare_digest(mac, hmac.digest(process_context.current().job_key, data, "sha256")):
         raise LaunchError(
             "an object that claims to come from another rank was not signed by this job; it was not unpickled"
         )

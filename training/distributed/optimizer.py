@@ -93,7 +93,7 @@ def DistributedOptimizer(
         optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
         inner = optimizer.inner_optimizer
     if inner is not None:
-        # As `_Distributed` does for an optimizer without loss scale; past Keras' tracking of attributes.
+        # As `_DistributedOptimizer` does for an optimizer without loss scale; past Keras' tracking of attributes.
         object.__setattr__(inner, "_all_reduce_sum_gradients", list)
     base = type(optimizer)
     passes = (backward_passes_per_step, average_aggregated_gradients)
@@ -101,7 +101,7 @@ def DistributedOptimizer(
     # The settings are the class's, so that a copy made by from_config combines gradients as the original does.
     optimizer.__class__ = type(
         base.__name__,
-        (_Distributed, base),
+        (_DistributedOptimizer, base),
         {
             "__module__": base.__module__,
             "__doc__": base.__doc__,
@@ -115,10 +115,10 @@ def DistributedOptimizer(
 
 def is_distributed(optimizer: Any) -> bool:
     """Returns whether an optimizer averages over ranks."""
-    return isinstance(optimizer, _Distributed)
+    return isinstance(optimizer, _DistributedOptimizer)
 
 
-class _Distributed:
+class _DistributedOptimizer:
     """Mixed into the class of an optimizer by `DistributedOptimizer`."""
 
     _lakelens: GradientSettings
@@ -172,7 +172,7 @@ class _Distributed:
                     for total, gradient in zip(sums, grads, strict=True)
                 ]
             )
-            super(_Distributed, self).apply(combined, trainable_variables)  # type: ignore[misc]
+            super(_DistributedOptimizer, self).apply(combined, trainable_variables)  # type: ignore[misc]
             for total in sums:
                 total.assign(tf.zeros_like(total))
             count.assign(0)

@@ -12,7 +12,7 @@ from .horovod_options import refuse
 from .reduce_ops import Average, Compression, ReduceOp
 
 
-class _Distributed:
+class _DistributedTape:
     """Mixed into the class of a tape by `DistributedGradientTape`."""
 
     _lakelens: GradientSettings
@@ -51,7 +51,7 @@ def DistributedGradientTape(
     """
     if not isinstance(gradtape, tf.GradientTape):
         raise InvalidArgumentError(f"DistributedGradientTape takes a tf.GradientTape, got {type(gradtape).__name__}")
-    if isinstance(gradtape, _Distributed):
+    if isinstance(gradtape, _DistributedTape):
         raise InvalidArgumentError("this tape is distributed already; wrap it once")
     refuse(
         device_dense=device_dense,
@@ -64,5 +64,5 @@ def DistributedGradientTape(
         op, compression, sparse_as_dense, gradient_predivide_factor, group_count(num_groups, groups)
     )
     base = type(gradtape)
-    gradtape.__class__ = type(base.__name__, (_Distributed, base), {"_lakelens": settings})
+    gradtape.__class__ = type(base.__name__, (_DistributedTape, base), {"_lakelens": settings})
     return gradtape

@@ -33,7 +33,7 @@ from .begun_run import begun_run
 from .config_meaning import retention_of
 from .pruning import prune
 from .run_folder import resuming, run_folder
-from .starts import Start
+from .starts import TrainingStart
 from .trial_driver import run_segment
 from .trial_plan import TrialPlan
 
@@ -91,7 +91,7 @@ class OpenTrial:
 @contextlib.contextmanager
 def open_trial(
     plan: TrialPlan,
-    start: Start,
+    start: TrainingStart,
     *,
     run_name: str | None = None,
     tags: Mapping[str, str] | None = None,

@@ -19,7 +19,7 @@ from ..runner.placement.conversation import Controls
 from ..trials.entrypoint import EntryPoint
 from .interruption import obeying_requests
 from .open_trial import open_trial
-from .starts import Start
+from .starts import TrainingStart
 from .trial_plan import TrialPlan
 
 logger = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ def run_trial(
     require("a training", "mlflow", "keras", "tensorflow")
     plan = TrialPlan.of(config, entrypoint=entrypoint, version=version, np=np, spark=spark)
     require_writable(resolve_tracking_uri(config.tracking.uri))
-    begin = Start.of(plan, resumes)
+    begin = TrainingStart.of(plan, resumes)
     spark = opened(spark) if plan.ranks >= 0 else None
     with open_trial(
         plan,

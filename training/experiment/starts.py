@@ -45,7 +45,7 @@ _KEPT_OF_DATA = ("train_split", "validation_split", "filters", "columns", "image
 
 
 @dataclass(frozen=True)
-class Start:
+class TrainingStart:
     """What a new run begins with; neither is a model's own beginning.
 
     Attributes:
@@ -57,7 +57,7 @@ class Start:
     model: ModelRef | None = None
 
     @classmethod
-    def of(cls, plan: TrialPlan, resumes: str | None = None) -> Start:
+    def of(cls, plan: TrialPlan, resumes: str | None = None) -> TrainingStart:
         """Finds what a config's `continue_from` or `warm_start` names.
 
         Args:
@@ -138,7 +138,7 @@ class FinishedRun:
 
     @classmethod
     def of(cls, plan: TrialPlan) -> FinishedRun:
-        """Finds the run that a plan's config names as `continue_from`; raises as `Start.of`."""
+        """Finds the run that a plan's config names as `continue_from`; raises as `TrainingStart.of`."""
         config, read = plan.config, plan.data.described()
         run_id, uri = str(config.continue_from), resolve_tracking_uri(config.tracking.uri)
         reads = {ENTRYPOINT_TAG: plan.entrypoint.name, TABLE_TAG: read.location, VERSION_TAG: str(read.version)}

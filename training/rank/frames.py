@@ -1,7 +1,7 @@
 """Frames: how ranks, their supervisors and the driver speak to one another.
 
 A frame is one byte of kind, four bytes of length (big endian) and a body of bytes. Bodies are JSON or opaque; nothing
-that arrives here is ever unpickled. Over a network each frame also carries an HMAC of a session key (see `seal`).
+that arrives here is ever unpickled. Over a network each frame also carries an HMAC of a session key (`sealed_frames`).
 """
 
 from __future__ import annotations

@@ -145,8 +145,6 @@ class PreparedRank:
             model._maybe_symbolic_build = lambda **_: None
         if self.workers > 1:
             leave_out_padding(model, self.workers, weights_count=not self.feeds)
-        else:
-            self.training = without_padding(self.training)
         # One step at a time: boundaries are single steps.
         model.steps_per_execution = 1
         model._symbolic_build(data_batch=self.training.element_spec)
@@ -168,7 +166,7 @@ class PreparedRank:
         given = self.trial.build_training_dataset()
         self.feeds = given is None
         if given is not None:
-            self.training = given
+            self.training = without_padding(given) if self.workers == 1 else given
             return
         augments = type(self.trial).preprocess is not KerasTrial.preprocess
         start = state.position if state is not None else None
@@ -184,6 +182,8 @@ class PreparedRank:
             **self.job.task.feed_options,
             **self.job.feed_options,
         )
+        if self.workers == 1:
+            self.training = without_padding(self.training)
 
     def _epochs(self) -> int:
         """Counts the epochs that the training needs rows of."""

@@ -62,10 +62,11 @@ def _real_rows(batch: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
     # Layers cannot run without rows: a batch of padding alone keeps one row, of weight 0.
     kept = tf.concat([real[:1] | ~tf.reduce_any(real), real[1:]], axis=0)
 
-    def masked() -> tuple[Any, Any, Any]:
+    def masked() -> Any:
         return tf.nest.map_structure(lambda part: tf.boolean_mask(part, kept), batch)
 
-    return tf.cond(tf.reduce_all(real), lambda: batch, masked)  # a whole batch is not copied
+    images, labels, weights = tf.cond(tf.reduce_all(real), lambda: batch, masked)  # a whole batch is not copied
+    return images, labels, weights
 
 
 def _over_workers(rows: tf.Tensor) -> tf.Tensor:

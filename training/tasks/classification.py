@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ...errors import TrialError
 from .class_metrics import class_metrics, confusion_csv, per_class_csv
-from .task import Evaluation, Task
+from .task import Task, TaskEvaluation
 
 if TYPE_CHECKING:
     import keras
@@ -75,12 +75,12 @@ class Classification(Task):
         pairs = np.bincount(true.astype(np.int64) * classes + predicted, minlength=classes * classes)
         return {_CONFUSION: pairs.reshape(classes, classes).astype(np.int64)}
 
-    def evaluate(self, counts: Mapping[str, npt.NDArray[np.int64]]) -> Evaluation:
+    def evaluate(self, counts: Mapping[str, npt.NDArray[np.int64]]) -> TaskEvaluation:
         """Derives confusion matrix, precision, recall and F1 of each class; see `Task.evaluate`."""
         confusion = counts[_CONFUSION]
         per_class = per_class_csv(class_metrics(confusion, self.class_names))
         tables = {"per_class.csv": per_class, "confusion.csv": confusion_csv(confusion, self.class_names)}
-        return Evaluation(tables, confusion)
+        return TaskEvaluation(tables, confusion)
 
     def explain(self, text: str) -> str | None:
         """Names a label that the model has no class for; see `Task.explain`."""

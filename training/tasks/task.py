@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class TaskEvaluation:
     """How good a model is on the validation rows, beyond the metrics that it is compiled with.
 
     Attributes:
@@ -95,7 +95,7 @@ class Task(ABC):
         """
 
     @abstractmethod
-    def evaluate(self, counts: Mapping[str, npt.NDArray[np.int64]]) -> Evaluation:
+    def evaluate(self, counts: Mapping[str, npt.NDArray[np.int64]]) -> TaskEvaluation:
         """Derives what is recorded from the counts of all rows."""
 
     def explain(self, text: str) -> str | None:

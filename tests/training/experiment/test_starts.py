@@ -18,7 +18,7 @@ from lakelens.training.checkpoints.references import ModelRef
 from lakelens.training.configuration.experiment import ExperimentConfig
 from lakelens.training.experiment.config_record import read_config
 from lakelens.training.experiment.run_trial import TrainResult
-from lakelens.training.experiment.starts import Start
+from lakelens.training.experiment.starts import TrainingStart
 from lakelens.training.experiment.train import train
 
 Keys = dict[str, Any]
@@ -181,7 +181,7 @@ def test_a_warm_start_without_a_layer_that_fits_is_refused(keys, finished, tmp_p
 def test_a_warm_start_is_recorded_so_that_it_stays_the_same_model(keys, named, store, recorded):
     model = ModelRef(named, Path("/here/checkpoints/epoch-0001"), "digest", "r1", {}, store)
     config = ExperimentConfig.read(keys | {"warm_start": named})
-    assert Start(model=model).pinned(config).warm_start == recorded
+    assert TrainingStart(model=model).pinned(config).warm_start == recorded
 
 
 @pytest.mark.unit

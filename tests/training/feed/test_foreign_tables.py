@@ -18,7 +18,7 @@ from lakelens.errors import CopyError, UnsupportedTableFeatureError
 from lakelens.etl.log.snapshot import VersionIdentity, identify
 from lakelens.log.data_files import read_batches
 from lakelens.table import Table
-from lakelens.training.configuration.experiment import Data, ExperimentConfig, Searcher
+from lakelens.training.configuration.experiment import Data, ExperimentConfig, SearcherConfig
 from lakelens.training.experiment.dry_run import plan_of
 from lakelens.training.experiment.trial_data import TrialData
 from lakelens.training.feed.copies import copies, find_copy, remove_copy
@@ -187,7 +187,7 @@ def test_a_training_opens_its_session_for_a_copy_and_only_to_make_it(spark, tmp_
     try:
         with pytest.raises(UnsupportedTableFeatureError, match=r"no Spark session that could make one: .* --master"):
             TrialData.open(data, 0)
-        config = ExperimentConfig(data=data, searcher=Searcher(metric="loss"))
+        config = ExperimentConfig(data=data, searcher=SearcherConfig(metric="loss"))
         with pytest.raises(UnsupportedTableFeatureError, match="the training makes one, a dry run does not"):
             plan_of(config, open_session)
         assert opened == []

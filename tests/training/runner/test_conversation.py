@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from lakelens.errors import LaunchError
-from lakelens.training.rank import process_context as rank_link
+from lakelens.training.rank import process_context
 from lakelens.training.rank.driver_line import DriverLine
 from lakelens.training.rank.frames import MAX_SAID_BYTES, FrameReader, Kind, pack, said
 from lakelens.training.runner.placement import conversation as conversation_module
@@ -169,7 +169,7 @@ def test_what_cannot_be_asked_is_refused_before_it_is_sent(ends, body, words):
 
 
 def test_outside_a_job_nobody_answers_and_nothing_is_told():
-    assert (rank_link.ask({"validation": 1}), rank_link.told()) == ({}, {})
+    assert (process_context.ask({"validation": 1}), process_context.told()) == ({}, {})
 
 
 # --- the launcher's end -----------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from lakelens.training.runner.processes.rank_record import KEPT_LOG_LINES, RankEvent
-from lakelens.training.runner.spark.event_inbox import Inbox
+from lakelens.training.runner.spark.event_inbox import EventInbox
 from lakelens.training.runner.spark.passed_over import PassedOver
 
 pytestmark = pytest.mark.unit
@@ -30,7 +30,7 @@ def shown(inbox):
 
 
 def test_what_decides_does_not_wait_behind_lines():
-    inbox = Inbox(2, unexpected)
+    inbox = EventInbox(2, unexpected)
     for number in range(500):
         inbox.put_shown(line(0, number))
     inbox.put("rank 1 has died")
@@ -40,7 +40,7 @@ def test_what_decides_does_not_wait_behind_lines():
 
 
 def test_lines_come_out_in_the_order_in_which_they_came_from_all_ranks():
-    inbox = Inbox(3, unexpected)
+    inbox = EventInbox(3, unexpected)
     came = [(number % 3, str(number)) for number in range(100)]
     for rank, number in came:
         inbox.put_shown(line(rank, number))
@@ -49,7 +49,7 @@ def test_lines_come_out_in_the_order_in_which_they_came_from_all_ranks():
 
 def test_of_a_rank_that_floods_the_driver_the_oldest_lines_are_passed_over_in_their_order_and_no_others():
     passed = []
-    inbox = Inbox(2, passed.append, most=4 * KEPT_LOG_LINES)
+    inbox = EventInbox(2, passed.append, most=4 * KEPT_LOG_LINES)
     inbox.put_shown(line(1, "early"))
     for number in range(10_000):
         inbox.put_shown(line(0, number))
@@ -64,14 +64,14 @@ def test_of_a_rank_that_floods_the_driver_the_oldest_lines_are_passed_over_in_th
 
 
 def test_as_many_lines_as_an_error_holds_are_kept_however_many_ranks_there_are():
-    inbox = Inbox(1000, unexpected, most=10)
+    inbox = EventInbox(1000, unexpected, most=10)
     for number in range(KEPT_LOG_LINES):
         inbox.put_shown(line(999, number))
     assert len(shown(inbox)) == KEPT_LOG_LINES
 
 
 def test_who_waits_for_something_is_woken_by_a_line():
-    inbox = Inbox(1, unexpected)
+    inbox = EventInbox(1, unexpected)
     thread = threading.Thread(target=inbox.take, args=(3600.0,), daemon=True)
     thread.start()
     inbox.put_shown(line(0, 1))

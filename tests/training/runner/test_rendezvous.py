@@ -22,7 +22,7 @@ from lakelens.training.runner.processes.rank_record import RankEvent
 from lakelens.training.runner.spark import driver_channel, task_channel
 from lakelens.training.runner.spark.barrier_run import _BarrierRun
 from lakelens.training.runner.spark.driver_channel import DriverChannel
-from lakelens.training.runner.spark.event_inbox import Inbox
+from lakelens.training.runner.spark.event_inbox import EventInbox
 from lakelens.training.runner.spark.sealed_frames import Seal, SealedReader
 from lakelens.training.runner.spark.task_channel import TaskChannel
 
@@ -400,7 +400,7 @@ HELLO = {
 def running() -> Iterator[tuple[Driver, _BarrierRun]]:
     """A channel whose frames go where a job on the cluster takes them."""
     run = object.__new__(_BarrierRun)
-    run._inbox, run._heard_at = Inbox(2, lambda event: None), [None, None]
+    run._inbox, run._heard_at = EventInbox(2, lambda event: None), [None, None]
     driver = Driver()
     driver.channel._on_frame = run._receive
     yield driver, run

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ....errors import ClusterConfigurationError
 
 if TYPE_CHECKING:
-    from .job import Placement
+    from .job import RankPlacement
 
 _QUERY_TIMEOUT_S = 10.0
 
@@ -128,7 +128,7 @@ def group_by_machine(hellos: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def executor_gpus(
-    placements: Sequence[Placement], hellos: Sequence[Mapping[str, Any]], *, wanted: bool | None
+    placements: Sequence[RankPlacement], hellos: Sequence[Mapping[str, Any]], *, wanted: bool | None
 ) -> list[list[str]]:
     """Gives, for each rank, the GPUs of its host's ranks by local rank; empty lists for CPU.
 

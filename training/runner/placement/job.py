@@ -14,7 +14,7 @@ from .conversation import Controls, OnQuestion
 
 
 @dataclass(frozen=True)
-class Placement:
+class RankPlacement:
     """A rank's place in the world, in Horovod's terms.
 
     Attributes:
@@ -99,7 +99,7 @@ class Listener:
             self.on_line(event.rank, event.data["stream"], event.data["text"])
 
 
-def place(hosts: Sequence[str]) -> list[Placement]:
+def place(hosts: Sequence[str]) -> list[RankPlacement]:
     """Numbers the ranks within and across hosts.
 
     Args:
@@ -113,12 +113,12 @@ def place(hosts: Sequence[str]) -> list[Placement]:
         local_rank = members[host].index(rank)
         across = [name for name, ranks in members.items() if len(ranks) > local_rank]
         placements.append(
-            Placement(rank, len(hosts), local_rank, len(members[host]), across.index(host), len(across), host)
+            RankPlacement(rank, len(hosts), local_rank, len(members[host]), across.index(host), len(across), host)
         )
     return placements
 
 
-def horovod_environment(placement: Placement, interface: str, stall_timeout_s: float) -> dict[str, str]:
+def horovod_environment(placement: RankPlacement, interface: str, stall_timeout_s: float) -> dict[str, str]:
     """The variables that make a process one rank of a Horovod world; none for a world of one.
 
     Args:
@@ -174,7 +174,7 @@ _USERS_HOROVOD = frozenset(
 )
 
 
-def assignment(job: Job, placement: Placement, environment: Mapping[str, str]) -> dict[str, Any]:
+def assignment(job: Job, placement: RankPlacement, environment: Mapping[str, str]) -> dict[str, Any]:
     """What a rank is told when its place is known; without the job's secret, since it may cross the network."""
     return {
         "rank": placement.rank,

@@ -46,7 +46,7 @@ class JobRecord:
         self._primary_at: float | None = None
         self._joining_at: float | None = None
         self.value: dict[str, Any] = {}
-        """Where rank 0's value is (see `values`), once it has returned."""
+        """Where rank 0's value is (see `return_value`), once it has returned."""
 
     # --- events ---------------------------------------------------------------------------------------------------
 

@@ -25,8 +25,7 @@ from typing import Any
 
 from ....error_reports import message_of, report_of
 from ....errors import LaunchError
-from ...rank import lazy_imports
-from ...rank import process_context as rank_link
+from ...rank import lazy_imports, process_context
 from ...rank.driver_line import DriverLine
 from ...rank.frames import STACK_SIGNAL, Kind
 from ...rank.process_context import RankLink
@@ -52,7 +51,7 @@ def main(argument: str) -> None:
         for name in spec["preload"]:
             _preload(name)
     link = _receive_assignment(line)
-    rank_link.attach(link)
+    process_context.attach(link)
     link.send(Kind.READY, {"pid": os.getpid()})
     code = _run(link, spec["payload"], spec["value"])
     _spare_the_last_collection()

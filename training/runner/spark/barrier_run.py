@@ -24,7 +24,7 @@ from ..processes.return_value import read_value
 from .barrier_stage import BarrierStage, StageEnd
 from .barrier_task import BEAT_S
 from .driver_channel import DriverChannel
-from .event_inbox import Inbox
+from .event_inbox import EventInbox
 from .executor_checks import check_executors, explained, listening_address
 from .passed_over import PassedOver
 from .preflight import check_cluster
@@ -97,7 +97,9 @@ class _BarrierRun:
         self._conversation = Conversation(job.size, listener.on_question, listener.controls, self._say)
         self._passed_over = PassedOver(job.name)
         stack.callback(self._passed_over.close)
-        self._inbox: Inbox[tuple[int, Frame | RankEvent | str | None] | StageEnd] = Inbox(job.size, self._pass_over)
+        self._inbox: EventInbox[tuple[int, Frame | RankEvent | str | None] | StageEnd] = EventInbox(
+            job.size, self._pass_over
+        )
         self._hellos: dict[int, dict[str, Any]] = {}
         self._heard_at: list[float | None] = [None] * job.size
         self._hung_up: set[int] = set()

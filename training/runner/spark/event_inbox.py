@@ -16,7 +16,7 @@ MAX_SHOWN = 20_000
 T = TypeVar("T")
 
 
-class Inbox(Generic[T]):
+class EventInbox(Generic[T]):
     """Takes from any thread, gives to one.
 
     Ranks may write faster than the driver prints. What decides about the job therefore never waits behind lines and
