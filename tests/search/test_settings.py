@@ -37,7 +37,7 @@ def with_keys(base, **keys):
         ({"metric": 3}, ["searcher.metric is 3: must be a text"]),
         ({"smaller_is_better": "no"}, ["searcher.smaller_is_better is 'no': must be true or false"]),
         ({"max_length": MISSING}, ["searcher.max_length is missing"]),
-        ({"max_length": 9}, ["searcher.max_length is 9: must be a mapping"]),
+        ({"max_length": 9}, ["searcher.max_length is 9: give a length its unit: {batches: 9}"]),
         ({"max_length": {"epoch": 9}}, ["searcher.max_length.epoch", "did you mean epochs?"]),
         ({"max_length": {"epochs": 9, "batches": 9}}, ["searcher.max_length: give exactly one of epochs, batches"]),
         ({"max_length": {"epochs": 0}}, ["searcher.max_length.epochs is 0: must be at least 1"]),
