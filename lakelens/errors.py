@@ -28,11 +28,11 @@ class UsageError(LakelensError):
 
 
 class InvalidArgumentError(UsageError, ValueError):
-    """Raised when an argument is outside what its rule allows."""
+    """Raised when an argument breaks its rule."""
 
 
 class UnknownOptionError(InvalidArgumentError, TypeError):
-    """Raised when a call is given a keyword that it does not have; names the nearest one that it has."""
+    """Raised when a call gets an unknown keyword; the message names the nearest valid one."""
 
 
 class ConfigurationError(InvalidArgumentError):
@@ -43,15 +43,15 @@ class ConfigurationError(InvalidArgumentError):
 
 
 class MissingDependencyError(UsageError, ImportError):
-    """Raised when a package or program that this call needs is absent or unusable; gives the line that installs it."""
+    """Raised when a required package or program is missing or unusable; the message shows how to install it."""
 
 
 class BuildError(LakelensError):
-    """Raised when something that is compiled on this machine does not compile, or compiles and does not run."""
+    """Raised when code that lakelens compiles on this machine does not compile, or does not run afterwards."""
 
 
 class NoSpaceError(LakelensError, OSError):
-    """Raised when a disk or a quota is full; names what was to be written."""
+    """Raised when a disk or a quota is full; the message names the file that could not be written."""
 
 
 class SessionError(UsageError):
@@ -66,7 +66,7 @@ class SourceNotFoundError(UsageError, FileNotFoundError):
 
 
 class EmptySourceError(UsageError):
-    """Raised when a source holds no file in the layout that was asked for."""
+    """Raised when a source has no file in the requested layout."""
 
 
 class UnknownLayoutError(InvalidArgumentError):
@@ -74,7 +74,7 @@ class UnknownLayoutError(InvalidArgumentError):
 
 
 class AnnotationFileError(UsageError):
-    """Raised when a file that annotates a whole source (COCO JSON, manifest) is not what its layout says."""
+    """Raised when a file that annotates a whole source (COCO JSON, manifest) breaks the rules of its layout."""
 
 
 class ImageError(LakelensError):
@@ -97,7 +97,7 @@ class TableError(LakelensError):
 
 
 class NotADeltaTableError(TableError, UsageError):
-    """Raised when a path or name holds no Delta table."""
+    """Raised when there is no Delta table at a path or name."""
 
 
 class NotAnImageTableError(TableError, UsageError):
@@ -105,23 +105,23 @@ class NotAnImageTableError(TableError, UsageError):
 
 
 class VersionNotFoundError(TableError, UsageError):
-    """Raised when a table has no such version, timestamp or pin; names those that exist."""
+    """Raised when a table has no such version, timestamp or pin; the message lists the existing ones."""
 
 
 class VersionFilesMissingError(TableError):
-    """Raised when a version is in the log but its data files were removed by VACUUM or by hand."""
+    """Raised when a version is in the log, but its data files were removed by VACUUM or deleted manually."""
 
 
 class VersionUnreadableError(TableError):
-    """Raised when the log has the entries of a version, and they cannot be read: damage, rights, a disk that fails."""
+    """Raised when the log's entries of a version cannot be read: damaged files, missing rights, a failing disk."""
 
 
 class StoreError(LakelensError, OSError):
-    """Raised when an object store cannot be reached, or refuses a request; names the location."""
+    """Raised when an object store cannot be reached, or refuses a request; the message names the location."""
 
 
 class DataFileError(TableError):
-    """Raised when a data file is no whole Parquet file, or one that cannot be read; names the file."""
+    """Raised when a data file is not a complete Parquet file, or cannot be read; the message names the file."""
 
 
 class VersionProtectedError(TableError, UsageError):
@@ -133,27 +133,27 @@ class UnsupportedTableFeatureError(TableError, UsageError):
 
 
 class CopyError(TableError):
-    """Raised when a plain copy of a version cannot be made: no room for it, or not the version's rows."""
+    """Raised when a plain copy of a version cannot be made: not enough space, or different rows."""
 
 
 class ClassNumbersError(TableError, UsageError):
-    """Raised when a table gives one number to two classes, or one class two numbers; names them."""
+    """Raised when two classes of a table have one number, or one class has two numbers; the message names them."""
 
 
 class IngestLossError(TableError, UsageError):
-    """Raised when an ingest would take most rows of a table, or all of a class, out of it; nothing was committed."""
+    """Raised when an ingest would remove most rows of a table, or all rows of a class; nothing was committed."""
 
 
 class TableConflictError(TableError):
-    """Raised when another writer changed the table in a way that this write cannot be combined with."""
+    """Raised when another writer changed the table in a way that conflicts with this write."""
 
 
 class LedgerError(TableError):
-    """Raised when the ledger of a table is damaged or of a later lakelens, so that what it protects is not known."""
+    """Raised when a table's ledger is damaged, or was written by a later lakelens."""
 
 
 class QuarantineConflictError(TableError):
-    """Raised when an ingest has committed its images and then others kept changing the table's quarantine."""
+    """Raised when an ingest has committed its images, but other writers kept changing the table's quarantine."""
 
 
 # --- training -------------------------------------------------------------------------------------------------------
@@ -168,19 +168,19 @@ class NotEnoughSlotsError(LaunchError, UsageError):
 
 
 class ClusterConfigurationError(LaunchError, UsageError):
-    """Raised when the cluster's settings or its workers' Python, lakelens or packages rule out what is to run there."""
+    """Raised when the cluster's settings, or its workers' Python, lakelens or packages, do not allow the job."""
 
 
 class UnpicklableFunctionError(LaunchError, UsageError):
-    """Raised when the training function or an argument of it cannot be sent to the ranks; names the object."""
+    """Raised when the training function or one of its arguments cannot be sent to the ranks; the message names it."""
 
 
 class NotSupportedError(UsageError, NotImplementedError):
-    """Raised when code asks for what Horovod or Petastorm has and lakelens has not; says what does the same."""
+    """Raised when code uses a part of Horovod or Petastorm that lakelens lacks; the message names the replacement."""
 
 
 class RankFailedError(LaunchError):
-    """Raised when a rank raises, dies, stops answering or leaves early; every other rank has been ended.
+    """Raised when a rank raises, dies, stops responding or leaves early; all other ranks have been ended.
 
     Attributes:
         rank: The rank that is to blame.
@@ -222,23 +222,23 @@ class FeedError(LakelensError):
 
 
 class EmptyFeedError(FeedError, UsageError):
-    """Raised when a version or a split of it has no row to feed."""
+    """Raised when a version, or one of its splits, has no row to feed."""
 
 
 class FeedStalledError(FeedError):
-    """Raised when a reader has not answered within its time: a store that stalls, a disk that hangs."""
+    """Raised when a read does not finish within its time limit: a store that stalls, a disk that hangs."""
 
 
 class BadRowError(FeedError):
-    """Raised when the bytes of a row no longer become an image of the feed's shape; names the file and the row."""
+    """Raised when the bytes of a row are not an image of the feed's shape; the message names the file and the row."""
 
 
 class CheckpointError(LakelensError):
-    """Raised when a checkpoint is missing a part, fails its digest, or holds what lakelens refuses to load."""
+    """Raised when a checkpoint lacks a part, does not match its digest, or holds something that lakelens does not load."""
 
 
 class CheckpointNotFoundError(CheckpointError, UsageError):
-    """Raised when a path holds no checkpoint."""
+    """Raised when there is no checkpoint at a path."""
 
 
 class TrialError(UsageError):
@@ -246,7 +246,7 @@ class TrialError(UsageError):
 
 
 class MissingMetricError(TrialError):
-    """Raised when the metric that decides is not among those of a validation; names those there are."""
+    """Raised when a validation does not report the deciding metric; the message lists the metrics that it reports."""
 
 
 class NotFiniteError(TrialError):
@@ -254,11 +254,11 @@ class NotFiniteError(TrialError):
 
 
 class InvalidHyperparameters(TrialError):
-    """Raised when a Trial refuses hyperparameters that make no model; a search draws others, a training fails."""
+    """Raised when a Trial rejects its hyperparameters; a search draws other ones, a training fails."""
 
 
 class TrackingError(LakelensError):
-    """Raised when the MLflow store cannot be reached, or refuses what is recorded."""
+    """Raised when the MLflow store cannot be reached, or refuses a record."""
 
 
 class TrainingPaused(KeyboardInterrupt):
@@ -281,34 +281,34 @@ class TrainingKilled(KeyboardInterrupt):
 
 
 class SearchFailedError(LakelensError):
-    """Raised when no trial of a search has given a metric; names the first trial's error."""
+    """Raised when no trial of a search reported a metric; the message has the first trial's error."""
 
 
 class SearchPaused(TrainingPaused):
-    """Raised when a search was interrupted and its trials have paused with checkpoints; says how to resume it."""
+    """Raised when a search was interrupted and its trials have paused; the message shows how to resume it."""
 
 
 class SearcherEventError(LakelensError, ValueError):
-    """Raised when an event of a search is impossible: a trial that does not run, a length below the one asked for."""
+    """Raised when an event of a search is impossible: for a trial that does not run, or below the requested length."""
 
 
 # --- inference ------------------------------------------------------------------------------------------------------
 
 
 class ModelNotFoundError(UsageError):
-    """Raised when a run, alias, experiment or path leads to no model."""
+    """Raised when there is no model for a run, alias, experiment or path."""
 
 
 class PredictionsSchemaError(TableError, UsageError):
-    """Raised when a table is no table of predictions, or numbers its labels otherwise than its predictions."""
+    """Raised when a table is not a table of predictions, or its labels and predictions have different class numbers."""
 
 
 class ModelMismatchError(UsageError):
-    """Raised when a model's classes, input or output do not fit the table that it is to score."""
+    """Raised when a model's classes, input or output do not fit the table."""
 
 
 class ScoringFailedError(LakelensError):
-    """Raised when the machine or the model fails while rows are scored, so that no row is to blame."""
+    """Raised when the machine or the model fails during scoring, so that no single row is the cause."""
 
 
 def _rebuild(kind: type[LakelensError], message: str, attributes: dict[str, Any]) -> LakelensError:
