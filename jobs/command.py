@@ -245,17 +245,15 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
         "--verbose",
         action="store_true",
         default=argparse.SUPPRESS,
-        help="show what Spark, Ivy and TensorFlow say while they start",
+        help="show the start-up messages of Spark, Ivy and TensorFlow",
     )
 
 
 def add_session_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the flags that choose a Spark session; spark-submit's own settings win over the defaults."""
     group = parser.add_argument_group("Spark")
-    group.add_argument("--master", default=None, help="Spark master URL; spark-submit's, or local[*], when absent")
-    group.add_argument(
-        "--conf", action="append", default=[], metavar="KEY=VALUE", help="a Spark setting; may be given several times"
-    )
+    group.add_argument("--master", default=None, help="Spark master URL; default: spark-submit's, else local[*]")
+    group.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE", help="a Spark setting (repeatable)")
 
 
 def session_of(args: argparse.Namespace, app_name: str, *modules: str) -> Callable[[], Any]:
@@ -267,7 +265,7 @@ def session_of(args: argparse.Namespace, app_name: str, *modules: str) -> Callab
         modules: What the session's Python workers import; checked where they run on this interpreter.
 
     Raises:
-        InvalidArgumentError: If a `--conf` is no Spark setting.
+        InvalidArgumentError: If a `--conf` is not a Spark setting.
         MissingDependencyError: If one of `modules` is not installed.
     """
     from lakelens.spark.session import check_settings
@@ -291,7 +289,7 @@ def _open_session(master: str | None, app_name: str, settings: dict[str, str]) -
 
 
 def sees_the_files_of_executors(args: argparse.Namespace) -> bool:
-    """Tells whether Spark is going to run in this process's own JVM, and so on this machine's files."""
+    """Returns whether Spark is going to run in this process's own JVM, and so on this machine's files."""
     master = key_values(args.conf, "--conf").get("spark.master", args.master) or "local"
     return "PYSPARK_GATEWAY_PORT" not in os.environ and master.startswith("local")
 

@@ -79,12 +79,12 @@ CONTRACTS = {
     "table pin": Contract(
         _LOG, "a pin", "ends in the same state; a name of another version is refused", "table pin version"
     ),
-    "table unpin": Contract("pins", "removes a pin", "exit code 2: there is no such pin any more", "table unpinned"),
+    "table unpin": Contract("pins", "removes a pin", "exit code 2: the pin no longer exists", "table unpinned"),
     "table untrack": Contract("tracked runs", "removes their marks", "finds none to remove", "table run versions"),
     "table vacuum": Contract(
         "the table's log, its pins and tracked runs, and its store's list of files",
         "removes data files",
-        "removes what is left",
+        "removes the remaining files",
         "table files dry_run paths kept unreadable",
     ),
     "table restore": Contract(
@@ -114,7 +114,7 @@ CONTRACTS = {
     "train": Contract(
         "one version of the table, without Spark",
         "an MLflow run with checkpoint and model",
-        "trains again, as another run; `--resume RUN_ID` goes on with the first one",
+        "trains again, as another run; `--resume RUN_ID` continues the first one",
         _TRAINED,
         {"--dry-run": _PLAN},
     ),
@@ -128,7 +128,7 @@ CONTRACTS = {
     "search": Contract(
         "one version of the table",
         "an MLflow run for the search and one for each trial, and the report",
-        "searches again; `--resume PARENT_RUN` goes on with the same trials",
+        "searches again; `--resume PARENT_RUN` continues with the same trials",
         "run_id experiment_id tracking_uri table version best_run best_trial metric value hyperparameters checkpoint "
         "digest trials seconds",
         {"--pause, --continue, --stop": "run_id asked"},
@@ -152,13 +152,13 @@ CONTRACTS = {
     ),
     "models list": Contract("the registry", _NOTHING, _SAME_ANSWER, "models"),
     "models show": Contract("the registry", _NOTHING, _SAME_ANSWER, "name versions"),
-    "models register": Contract("a run", "a registered version", "finds the version that is there", _REGISTERED),
+    "models register": Contract("a run", "a registered version", "finds the existing version", _REGISTERED),
     "models alias": Contract("a registered version and its files", "an alias", "ends in the same state", _REGISTERED),
     "models compare": Contract("the runs of two models", _NOTHING, _SAME_ANSWER, "first second params metrics"),
     "models promote": Contract(
         "two models, one version of the table",
         "an alias, and the scores of both on the version",
-        "an alias that leads to the model stays",
+        "an alias that points to the model stays",
         "model name alias version promoted reason previous metric score previous_score table split artifacts errors",
     ),
     "models has": Contract("the registry", _NOTHING, _SAME_ANSWER, "model found version"),
@@ -201,15 +201,15 @@ CONTRACTS = {
     ),
     "init": Contract(
         _NOTHING,
-        "files of a project; those that are there stay",
-        "writes what is missing",
+        "files of a project; existing files stay",
+        "writes missing files",
         "folder dry_run written kept",
     ),
     "doctor": Contract("each part of the environment", _NOTHING, "tries the parts again", "ok lakelens parts"),
     "demo": Contract(
         "scanned digits, or the images of `--images`",
         "tables, runs and pictures in the folder `--out`",
-        "makes the folder anew",
+        "makes the folder again",
         "versions runs rows class recall_before recall_after mended_class accuracy_before accuracy_after predictions "
         "version_0_unchanged seconds",
         {"--search": "run_id best_run metric value hyperparameters trials report seconds"},

@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--dry-run", action="store_true", help="print what would be done; read no image, write nothing")
     parser.add_argument(
-        "--list-ignored", action="store_true", help="list what is passed over by reason and suffix, with its number"
+        "--list-ignored", action="store_true", help="list the number of skipped files by reason and suffix"
     )
     parser.add_argument("--removed", default="keep", help="keep or delete rows whose files are gone from the source")
     parser.add_argument(
@@ -73,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="read unchanged files in quarantine again, after a limit was raised or a decoder was installed",
     )
-    stream = parser.add_argument_group("stream", "The source is a landing folder: ingest what is there now, then stop.")
+    stream = parser.add_argument_group("stream", "The source is a landing folder: ingest its present files, then stop.")
     stream.add_argument("--stream", action="store_true", help="ingest in batches, one version each")
     stream.add_argument("--max-files", type=int, default=None, help="most files per batch; 10,000 by default")
     recipe = parser.add_argument_group("recipe", "Set by the first ingest of a table; later ingests may leave it out.")
@@ -131,7 +131,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         check_schemes(args, args.source, args.table)
         may_be_empty = args.stream or args.removed == "delete"
         with contextlib.suppress(*([EmptySourceError] if may_be_empty else [])):
-            # Classes of a landing folder are looked at batch by batch: an empty one is no error.
+            # Classes of a landing folder are checked batch by batch: an empty folder is allowed.
             check_without_spark(args.table, dataclasses.replace(request, classes=None) if args.stream else request)
     spark = open_session()
     location = ImageTable(spark, args.table).location

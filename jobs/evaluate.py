@@ -20,17 +20,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("table", metavar="TABLE[@VERSION]", help="image table: path, URI or catalog.schema.table")
     parser.add_argument("--split", default="test", help="only this split")
     parser.add_argument("--all-splits", action="store_true", help="all rows, whatever their split")
-    parser.add_argument("--compare", default=None, metavar="MODEL", help="the model that was before: what has changed?")
     parser.add_argument(
-        "--slice", action="append", default=[], dest="slices", metavar="COLUMN", help="metrics by its values; several"
+        "--compare", default=None, metavar="MODEL", help="a model to compare with, such as the previous one"
     )
     parser.add_argument(
-        "--predictions", default=None, metavar="TABLE", help="predictions table that keeps the answers, as of score"
+        "--slice",
+        action="append",
+        default=[],
+        dest="slices",
+        metavar="COLUMN",
+        help="also metrics by this column's values (repeatable)",
+    )
+    parser.add_argument(
+        "--predictions",
+        default=None,
+        metavar="TABLE",
+        help="table of predictions, as `score` writes it, to reuse and extend",
     )
     add_column_arguments(parser)
     parser.add_argument("--output", default="lakelens-evaluation", help="folder for evaluation.html and its PNG files")
     parser.add_argument("--no-record", action="store_true", help="write nothing into the model's MLflow run")
-    parser.add_argument("--tracking-uri", default=None, help="MLflow tracking URI; MLFLOW_TRACKING_URI when absent")
+    parser.add_argument("--tracking-uri", default=None, help="MLflow tracking URI; default: MLFLOW_TRACKING_URI")
     add_session_arguments(parser)
 
 

@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_flags(parser, list_flags=True)
     parser.set_defaults(work=_list)
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
-    show = actions.add_parser("show", help="everything that one run says of itself")
+    show = actions.add_parser("show", help="show one run in full")
     show.add_argument("run_id", metavar="RUN", help="the run's id")
     _add_flags(show, list_flags=False)
     show.set_defaults(work=_show)
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         asked.add_argument("--wait-s", type=float, default=60.0, help="seconds to wait until it has ended")
         _add_flags(asked, list_flags=False)
         asked.set_defaults(work=_ask)
-    resumed = actions.add_parser("resume", help="go on, here, with a run that has paused or failed")
+    resumed = actions.add_parser("resume", help="continue a paused or failed run in this process")
     resumed.add_argument("resume", metavar="RUN", help="the run's id")
     _add_flags(resumed, list_flags=False)
     add_session_arguments(resumed)
@@ -44,11 +44,11 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 def _add_flags(parser: argparse.ArgumentParser, *, list_flags: bool) -> None:
     # An action's flags do not undo what was given before its name.
     uri, as_json = (None, False) if list_flags else (argparse.SUPPRESS, argparse.SUPPRESS)
-    parser.add_argument("--tracking-uri", default=uri, help="MLflow tracking URI; MLFLOW_TRACKING_URI when absent")
+    parser.add_argument("--tracking-uri", default=uri, help="MLflow tracking URI; default: MLFLOW_TRACKING_URI")
     parser.add_argument("--json", action="store_true", default=as_json, help="print the JSON object only")
     if list_flags:
         parser.add_argument("--experiment", default=None, help="only this MLflow experiment")
-        parser.add_argument("--limit", type=int, default=100, help="list this many runs at most, the latest")
+        parser.add_argument("--limit", type=int, default=100, help="list at most this many runs, the latest first")
 
 
 def _list(args: argparse.Namespace) -> dict[str, Any]:

@@ -43,7 +43,7 @@ tracking:
   experiment: {model}
 """
 _TRIAL = '''\
-"""What is trained: the model and its optimizer. There is no distributed code in it, and no location of data."""
+"""What is trained: the model and its optimizer. It contains no distributed code and no location of data."""
 
 from __future__ import annotations
 
@@ -77,10 +77,10 @@ class {name}(lakelens.KerasTrial):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the job's flags."""
-    parser.add_argument("folder", type=Path, help="folder to write; files that are there stay")
+    parser.add_argument("folder", type=Path, help="folder to write; existing files stay")
     parser.add_argument("--table", default="tables/photos", help="image table: path, URI or catalog.schema.table")
     parser.add_argument("--source", default="photos", help="folder of images (path or URI)")
-    parser.add_argument("--model", default=None, help="name of the registered model; the table's own when absent")
+    parser.add_argument("--model", default=None, help="name of the registered model; default: the table's name")
     parser.add_argument("--dry-run", action="store_true", help="only list the files")
 
 
@@ -196,15 +196,15 @@ def _is_full_name(table: str) -> bool:
 
 
 def _is_in_reach(source: str) -> bool:
-    """Tells whether a workspace can read the images."""
+    """Returns whether a workspace can read the images."""
     return has_scheme(source) or source.startswith("/Volumes/")
 
 
 def _bundle_notes(table: str, source: str) -> list[str]:
-    """Says what the user has to do first: which variables are still defaults, what the table has to be."""
+    """Lists what the user has to do first: variables that are still defaults, and the kind of table."""
     notes = []
     if not _is_full_name(table):
-        notes.append(f"set catalog, schema, table and model in databricks.yml: {table} is no catalog.schema.table")
+        notes.append(f"set catalog, schema, table and model in databricks.yml: {table} is not a catalog.schema.table")
     else:
         notes.append(
             f"make {table.rpartition('.')[2]} an external table in each target's schema, or write a path of the volume "
@@ -221,7 +221,7 @@ def _with_variables(text: str, table: str, source: str, model: str, trial: str) 
         catalog, schema, name = table.split(".")
         own = "${var.catalog}.${var.schema}."
         values |= {"catalog": catalog, "schema": schema, "table": own + name, "model": own + model}
-        # Every target writes into a schema of its own; that of prod is the user's.
+        # Every target writes into its own schema; that of prod is the user's.
         text = re.sub(r"(?m)^(      schema: )lakelens", lambda found: found[1] + schema, text)
     if _is_in_reach(source):
         values["source"] = source

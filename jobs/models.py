@@ -22,28 +22,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     def add(name: str, text: str, work: Callable[[argparse.Namespace], dict[str, Any]]) -> argparse.ArgumentParser:
         action = actions.add_parser(name, help=text, description=text)
-        action.add_argument("--tracking-uri", default=None, help="MLflow tracking URI; MLFLOW_TRACKING_URI when absent")
+        action.add_argument("--tracking-uri", default=None, help="MLflow tracking URI; default: MLFLOW_TRACKING_URI")
         action.set_defaults(work=work)
         return action
 
-    add("list", "the registered models, their versions and aliases", _list)
-    shown = add("show", "the versions of one model, with the data that each was trained on", _show)
+    add("list", "list the registered models, their versions and aliases", _list)
+    shown = add("show", "show the versions of one model, with the data that each was trained on", _show)
     shown.add_argument("name", help="the registered model")
-    added = add("register", "register the model of a run; a model that is there already is not added again", _register)
+    added = add("register", "register the model of a run; an existing version is reused", _register)
     added.add_argument("model", help=_REFERENCE)
-    added.add_argument("name", help="the registered model; made when it is not there")
-    added.add_argument("--alias", default=None, help="an alias that then leads to the version")
-    alias = add("alias", "let an alias lead to a version, if its files are those that its run wrote", _alias)
+    added.add_argument("name", help="the registered model; created if it does not exist")
+    added.add_argument("--alias", default=None, help="an alias to set to the version")
+    alias = add("alias", "set an alias to a version, if its files are those that its run wrote", _alias)
     alias.add_argument("version", metavar="MODEL/VERSION", help="models:/<name>/<version>")
     alias.add_argument("alias", help="the alias, such as champion")
-    has = add("has", "whether an alias of a model leads to a version; none yet, or no such model, is no error", _has)
+    has = add(
+        "has", "show whether an alias of a model points to a version; a missing alias or model is not an error", _has
+    )
     has.add_argument("name", help="the registered model; need not exist yet")
     has.add_argument("alias", help="the alias, such as champion")
-    compared = add("compare", "how two models differ: data, parameters and metrics of their runs", _compare)
+    compared = add("compare", "show how two models differ: data, parameters and metrics of their runs", _compare)
     compared.add_argument("first", help=_REFERENCE)
     compared.add_argument("second", help="the same")
-    _add_promotion(add("promote", "register a model and let an alias lead to it, if it is better", _promote))
-    due = add("due", "whether a table has changed enough to train again", _due)
+    _add_promotion(add("promote", "register a model and set an alias to it, if it is better", _promote))
+    due = add("due", "show whether a table has changed enough to train again", _due)
     due.add_argument("name", help="the registered model; need not exist yet")
     due.add_argument("table", metavar="TABLE[@VERSION]", help="image table: path, URI or catalog.schema.table")
     due.add_argument("--min-new-rows", type=int, default=1, help="rows, added or changed, from which it is due")
@@ -53,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_promotion(action: argparse.ArgumentParser) -> None:
     action.add_argument("model", help=_REFERENCE)
-    action.add_argument("name", help="the registered model; made when it is not there")
+    action.add_argument("name", help="the registered model; created if it does not exist")
     action.add_argument("--alias", default="champion", help="the alias")
     action.add_argument(
         "--if-better", default=None, metavar="METRIC", help="accuracy, balanced_accuracy, macro_f1, ece, ..."

@@ -18,9 +18,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output",
         default=None,
-        help="folder for report.html, the PNG files and best.yaml; in the search's when absent",
+        help="folder for report.html, the PNG files and best.yaml; default: `report` in the search's folder",
     )
-    parser.add_argument("--tracking-uri", default=None, help="MLflow tracking URI; MLFLOW_TRACKING_URI when absent")
+    parser.add_argument("--tracking-uri", default=None, help="MLflow tracking URI; default: MLFLOW_TRACKING_URI")
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:

@@ -27,23 +27,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_column_arguments(parser)
     parser.add_argument(
-        "--rows-per-commit", type=int, default=None, help="most rows of a commit; about half a minute's when absent"
+        "--rows-per-commit",
+        type=int,
+        default=None,
+        help="most rows of a commit; default: the rows of about half a minute",
     )
-    parser.add_argument("--tracking-uri", default=None, help="MLflow tracking URI; MLFLOW_TRACKING_URI when absent")
+    parser.add_argument("--tracking-uri", default=None, help="MLflow tracking URI; default: MLFLOW_TRACKING_URI")
     add_session_arguments(parser)
 
 
 def add_column_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the flags that name the columns of the image table."""
     columns = parser.add_argument_group("columns", "For tables that lakelens did not make.")
-    columns.add_argument("--path-column", default="path", metavar="COLUMN", help="names a row")
+    columns.add_argument("--path-column", default="path", metavar="COLUMN", help="identifies a row")
     columns.add_argument("--image-column", default="image", metavar="COLUMN", help="the image file, binary")
     columns.add_argument("--label-column", default="label", metavar="COLUMN", help="the true class, if there is one")
     columns.add_argument(
         "--key",
         default="content_hash",
         metavar="COLUMN",
-        help="differs where the image does, so that what was scored in another version is not scored again",
+        help="column that changes with the image, such as a hash; lets `score` skip images scored in another version",
     )
 
 

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from lakelens.search import SearchResult
     from lakelens.training.configuration.experiment import ExperimentConfig
 
-DESCRIPTION = "Search for the best hyperparameters: train many trials, and go on with the good ones."
+DESCRIPTION = "Search for the best hyperparameters: train many trials, and continue the good ones."
 
 _COMMANDS = {
     "pause": "pause the trials of a search that another process runs, until --continue",
-    "continue": "let a search go on that was paused with --pause",
-    "stop": "end a search that another process runs, with what it has found",
+    "continue": "continue a search that was paused with --pause",
+    "stop": "end a search that another process runs, with the best trial so far",
 }
 
 
@@ -31,11 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     what = parser.add_mutually_exclusive_group()
     what.add_argument(
-        "--resume", metavar="PARENT_RUN", help="go on with a search that was interrupted, failed or was killed"
+        "--resume", metavar="PARENT_RUN", help="resume a search that was interrupted, failed or was killed"
     )
     for name, meaning in _COMMANDS.items():
         what.add_argument(f"--{name}", metavar="PARENT_RUN", help=meaning)
-    parser.add_argument("--tracking-uri", default=None, help="MLflow tracking URI, beside PARENT_RUN")
+    parser.add_argument("--tracking-uri", default=None, help="MLflow tracking URI of PARENT_RUN")
     add_session_arguments(parser)
 
 
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         )
     ((name, value),) = asked.items()
     if name != "experiment" and args.set:
-        raise InvalidArgumentError(f"--set {args.set[0]} beside --{name}: the search goes on as it was begun")
+        raise InvalidArgumentError(f"--set {args.set[0]} beside --{name}: a resumed search keeps its configuration")
     if name in _COMMANDS:
         tell(value, name, tracking_uri=args.tracking_uri)  # type: ignore[arg-type]
         return {"run_id": value, "asked": name}

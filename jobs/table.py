@@ -32,7 +32,7 @@ _Work = Callable[[argparse.Namespace], dict[str, Any]]
 _Add = Callable[..., argparse.ArgumentParser]
 
 DESCRIPTION = "Show, compare, pin, restore, clean and edit the versions of an image table."
-_OTHER_VACUUMS = "The VACUUM of Spark and that of Databricks do not know pins and runs: use `lakelens table vacuum`."
+_OTHER_VACUUMS = "The VACUUM of Spark and that of Databricks ignore pins and runs: use `lakelens table vacuum`."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -86,7 +86,7 @@ def _add_views(add: _Add) -> None:
         action="store_true",
         help="skip the search for near-duplicates, which decodes every image",
     )
-    profile.add_argument("--compare", default=None, metavar="VERSION", help="say what has changed since this version")
+    profile.add_argument("--compare", default=None, metavar="VERSION", help="also show the changes since this version")
     profile.add_argument(
         "--out",
         "--output",
@@ -378,7 +378,7 @@ def _profile(args: argparse.Namespace) -> dict[str, Any]:
 def _age(text: str) -> timedelta:
     match = re.fullmatch(r"([1-9][0-9]{0,5})([dh])", text)
     if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no age: give a number with d or h, such as 90d or 12h")
+        raise argparse.ArgumentTypeError(f"{text!r} is not an age: give a number with d or h, such as 90d or 12h")
     return timedelta(**{"days" if match[2] == "d" else "hours": int(match[1])})
 
 

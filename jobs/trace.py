@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "predictions", nargs="?", metavar="PREDICTIONS[@VERSION]", help="predictions table: path or URI"
     )
-    parser.add_argument("path", nargs="?", default=None, help="the image, as the column path has it")
+    parser.add_argument("path", nargs="?", default=None, help="the image's value in the column `path`")
     parser.add_argument("--version", default=None, help="version of the predictions table; the latest by default")
     parser.add_argument("--run", dest="run_id", default=None, metavar="RUN", help="trace this run forward instead")
     parser.add_argument(
@@ -28,9 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="PREDICTIONS",
-        help="with --run: look for its predictions in this table too; several",
+        help="with --run: also search this table for its predictions (repeatable)",
     )
-    parser.add_argument("--tracking-uri", default=None, help="MLflow tracking URI; MLFLOW_TRACKING_URI when absent")
+    parser.add_argument("--tracking-uri", default=None, help="MLflow tracking URI; default: MLFLOW_TRACKING_URI")
     parser.add_argument("--json", action="store_true", help="print the JSON object only")
 
 

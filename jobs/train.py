@@ -34,12 +34,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--resume",
         default=None,
         metavar="RUN_ID",
-        help="go on with a run that failed or was interrupted",
+        help="continue a run that failed or was interrupted",
     )
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="a key of the experiment file, as a.b=VALUE"
     )
-    parser.add_argument("--dry-run", action="store_true", help="print what the experiment file leads to, start nothing")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print the resolved plan of the experiment file, start nothing"
+    )
     parser.add_argument("--version", default=None, help="number, timestamp or pin; the latest by default")
     parser.add_argument(
         "--entrypoint",
@@ -49,14 +51,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--np", type=int, default=-1, help="ranks: negative on the driver, positive as Spark tasks, 0 every slot"
     )
-    parser.add_argument("--epochs", type=int, default=10, help="epochs at the most")
+    parser.add_argument("--epochs", type=int, default=10, help="most epochs")
     parser.add_argument("--batch-size", type=int, default=64, help="images per step over all ranks")
-    parser.add_argument("--hparam", action="append", default=[], metavar="NAME=VALUE", help="a hyperparameter; several")
+    parser.add_argument(
+        "--hparam", action="append", default=[], metavar="NAME=VALUE", help="a hyperparameter (repeatable)"
+    )
     parser.add_argument("--seed", type=int, default=0, help="seed of weights and order")
-    parser.add_argument("--metric", default=None, help="what decides; val_loss, or loss without validation, if absent")
-    parser.add_argument("--mode", default=None, help="min or max; known for the usual metrics")
-    parser.add_argument("--patience", type=int, default=None, help="stop after so many epochs without improvement")
-    parser.add_argument("--tracking-uri", default=None, help="MLflow tracking URI; MLFLOW_TRACKING_URI when absent")
+    parser.add_argument(
+        "--metric", default=None, help="the deciding metric; default: val_loss, or loss without validation"
+    )
+    parser.add_argument("--mode", default=None, help="min or max; derived for the usual metrics")
+    parser.add_argument("--patience", type=int, default=None, help="stop after this many epochs without improvement")
+    parser.add_argument("--tracking-uri", default=None, help="MLflow tracking URI; default: MLFLOW_TRACKING_URI")
     parser.add_argument("--experiment", default="lakelens", help="MLflow experiment")
     parser.add_argument("--run-name", default=None, help="name of the MLflow run")
     parser.add_argument("--checkpoint-dir", default=None, help="folder that every rank can write")
@@ -67,8 +73,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_data_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("data")
-    group.add_argument("--train-split", default="train", help=f"split to train on; {_NONE} is the whole table")
-    group.add_argument("--validation-split", default="validation", help=f"split to validate on; {_NONE} for none")
+    group.add_argument("--train-split", default="train", help=f"training split; {_NONE} is the whole table")
+    group.add_argument(
+        "--validation-split", default="validation", help=f"validation split; {_NONE} disables validation"
+    )
     group.add_argument(
         "--image-size", default=None, metavar="SIDE|HEIGHTxWIDTH", help="pixels that images are resized to, as 224"
     )
@@ -77,24 +85,28 @@ def _add_data_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="name of label 0, 1, ... in this order, for a table that does not know them; several",
+        help="name of label 0, 1, ... in this order, for a table without class names (repeatable)",
     )
     group.add_argument(
         "--storage-option",
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="access to an object store, under delta-rs' names; several",
+        help="access to an object store, under delta-rs' names (repeatable)",
     )
     group.add_argument(
-        "--filter", action="append", default=[], metavar="COLUMN=VALUE", help="rows to keep, in both splits; several"
+        "--filter",
+        action="append",
+        default=[],
+        metavar="COLUMN=VALUE",
+        help="rows to keep, in both splits (repeatable)",
     )
     group.add_argument(
         "--column",
         action="append",
         default=[],
         metavar="ROLE=NAME",
-        help=f"another name of the column of {', '.join(COLUMN_ROLES)}; several",
+        help=f"another name of the column of {', '.join(COLUMN_ROLES)} (repeatable)",
     )
     group.add_argument("--materialize", default=None, help="folder for a plain copy of a version that needs one")
     group.add_argument(
@@ -115,7 +127,11 @@ def _add_rank_arguments(parser: argparse.ArgumentParser) -> None:
         "--use-gpu", action=argparse.BooleanOptionalAction, default=None, help="one GPU per rank, or none"
     )
     group.add_argument(
-        "--env", action="append", default=[], metavar="NAME=VALUE", help="a variable of the ranks; several"
+        "--env",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an environment variable of the ranks (repeatable)",
     )
     group.add_argument("--slots-wait-s", type=float, default=60.0, help="seconds to wait for free slots")
     group.add_argument("--stall-timeout-s", type=float, default=60.0, help="seconds until a stopped rank fails the job")
@@ -127,7 +143,9 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     if (args.table is None) == (args.resume is None):
         raise InvalidArgumentError("give a table, an experiment file, or --resume RUN_ID")
     if args.resume is not None:
-        _require_no_flags_beside(args, f"--resume {args.resume}", _BESIDE_A_RUN, "the run goes on as it was begun")
+        _require_no_flags_beside(
+            args, f"--resume {args.resume}", _BESIDE_A_RUN, "a resumed run keeps its configuration"
+        )
         return resume_run(args)
     if args.table.endswith((".yaml", ".yml")):
         return _run_experiment(args)
@@ -211,7 +229,7 @@ def _unused_session(args: argparse.Namespace, what: str, way_out: str = "") -> I
 
 
 def resume_run(args: argparse.Namespace) -> dict[str, Any]:
-    """Goes on with the run `args.resume`."""
+    """Continues the run `args.resume`."""
     from lakelens.tracking.runs import resolve_tracking_uri, without_password
     from lakelens.training.experiment.config_record import read_config
     from lakelens.training.experiment.train import resume

@@ -234,7 +234,7 @@ class BadRowError(FeedError):
 
 
 class CheckpointError(LakelensError):
-    """Raised when a checkpoint lacks a part, does not match its digest, or holds something that lakelens does not load."""
+    """Raised when a checkpoint lacks a part, does not match its digest, or has content that is refused."""
 
 
 class CheckpointNotFoundError(CheckpointError, UsageError):

@@ -26,8 +26,8 @@ for place in sorted(images.iterdir()):
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC One class, `eight`, has four images, while the others have some sixty. It is the kind of gap that nobody sees
-# MAGIC in a folder. The first ingest makes version 0.
+# MAGIC One class, `eight`, has four images, while the others have some sixty. Such a gap is hard to see in a
+# MAGIC folder. The first ingest writes version 0.
 
 # COMMAND ----------
 
@@ -39,8 +39,8 @@ assert first.rows_in == first.stored + first.quarantined + first.skipped
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC Every file is accounted for: what went in is stored, or in quarantine, or was known. What is in quarantine
-# MAGIC says why.
+# MAGIC Every file is accounted for: it is stored, in quarantine, or was known before. Each file in quarantine has a
+# MAGIC reason.
 
 # COMMAND ----------
 
@@ -50,8 +50,8 @@ for file in table.quarantine().files:
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC A row holds the image's bytes at the size that you asked for, its class, its split and where it came from.
-# MAGIC Which split a row is in follows from its content: later versions never move it.
+# MAGIC A row holds the image's bytes at the requested size, its class, its split and its source.
+# MAGIC The split of a row depends on its content only: later versions never move it.
 
 # COMMAND ----------
 

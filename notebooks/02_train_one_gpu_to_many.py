@@ -23,7 +23,7 @@ print(f"{table.location}, version {version}: {sum(table.class_counts(version).va
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC A Trial says what is trained: a compiled Keras model. There is no distributed code in it, and no path.
+# MAGIC A Trial defines the model: a compiled Keras model. It contains no distributed code and no path.
 
 # COMMAND ----------
 

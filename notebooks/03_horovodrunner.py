@@ -67,8 +67,8 @@ def train(epochs, learning_rate=0.003):
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC `np=-2` is two processes on the driver, whose output is shown here; `np=2` is two tasks of one Spark job. The
-# MAGIC value of rank 0 comes back.
+# MAGIC `np=-2` is two processes on the driver, whose output is shown here; `np=2` is two tasks of one Spark job. `run`
+# MAGIC returns the value of rank 0.
 
 # COMMAND ----------
 

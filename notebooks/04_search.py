@@ -2,8 +2,8 @@
 # MAGIC %md
 # MAGIC # Search for hyperparameters
 # MAGIC
-# MAGIC Which learning rate, how many filters? Adaptive ASHA starts many short trials and goes on with the good ones.
-# MAGIC What it will cost is known before anything runs.
+# MAGIC Which learning rate, how many filters? Adaptive ASHA starts many short trials and continues the good ones.
+# MAGIC A preview shows the cost before anything runs.
 
 # COMMAND ----------
 
@@ -68,7 +68,7 @@ print(f"{sum(epochs * trials for epochs, trials in planned.items())} epochs in a
 # MAGIC %md
 # MAGIC ## The search
 # MAGIC Each trial takes one executor. A trial that is not among the best quarter at a rung pauses, and gives its slot
-# MAGIC to another. A search that is killed goes on with the same trials: `lakelens.search.resume`.
+# MAGIC to another. A killed search resumes with the same trials: `lakelens.search.resume`.
 
 # COMMAND ----------
 

@@ -53,8 +53,8 @@ display(
 
 # MAGIC %md
 # MAGIC ## As a job
-# MAGIC `score` writes a predictions table in which each row says which model, which checkpoint and which version it
-# MAGIC is of. A second call has nothing to do.
+# MAGIC `score` writes a predictions table in which each row names its model, checkpoint and table version.
+# MAGIC A second call has nothing to do.
 
 # COMMAND ----------
 

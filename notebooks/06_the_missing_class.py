@@ -4,7 +4,7 @@
 # MAGIC
 # MAGIC A model in production keeps getting one class wrong. The code is fine, the training was fine. The table's
 # MAGIC first version held four images of that class. This notebook goes from a wrong prediction back to that cause,
-# MAGIC and shows that the same experiment on the next version mends it.
+# MAGIC and shows that the same experiment on the next version fixes it.
 
 # COMMAND ----------
 

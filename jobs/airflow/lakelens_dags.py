@@ -10,7 +10,7 @@ The same steps (`lakelens_steps.py`) in three flavours, chosen by LAKELENS_FLAVO
 - `databricks`: one run with a task for each step, by the connection `databricks_default`. LAKELENS_DATABRICKS is a JSON
   object with `notebook`, `wheel` and `cluster`.
 
-LAKELENS_PARAMETERS is a JSON object of values in place of the steps' defaults; a run may have others still.
+LAKELENS_PARAMETERS is a JSON object of values instead of the steps' defaults; a run may have others still.
 
 Runs with Airflow 2.10 to 3. Every job can be tried again: an ingest that was committed finds nothing new, rows that
 were scored are not scored again, and an alias that leads to a model already stays.

@@ -1,1 +1,1 @@
-"""`lakelens doctor`: checks each component and says how to fix what fails."""
+"""`lakelens doctor`: checks each component and shows how to fix what fails."""

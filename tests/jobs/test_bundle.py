@@ -187,7 +187,9 @@ def test_a_path_is_no_table_of_a_bundle_which_keeps_its_defaults_and_says_so(
     bundle = tmp_path / "project" / "databricks"
     assert {**variables("dev", bundle), "trial": "", "wheel": ""} == {**variables("dev"), "trial": "", "wheel": ""}
     text, said = (bundle / "databricks.yml").read_text(encoding="utf-8"), capsys.readouterr().out
-    table = f"set catalog, schema, table and model in databricks.yml: {tmp_path / 'birds'} is no catalog.schema.table"
+    table = (
+        f"set catalog, schema, table and model in databricks.yml: {tmp_path / 'birds'} is not a catalog.schema.table"
+    )
     for note in (table, "set source in databricks.yml: photos is neither in a volume nor a URI"):
         assert f"# Before you deploy: {note}." in text
         assert note in said

@@ -195,7 +195,10 @@ def test_key_values_are_split_at_the_first_equals_sign() -> None:
             "--conf spark.x=1: no Spark for ranks on the driver (--np -2)",
         ),
         (["train", "a.yaml", "--env", "A=1"], "--env beside a.yaml: set the file's key instead"),
-        (["train", "--resume", "r1", "--epochs", "3"], "--epochs beside --resume r1: the run goes on as it was begun"),
+        (
+            ["train", "--resume", "r1", "--epochs", "3"],
+            "--epochs beside --resume r1: a resumed run keeps its configuration",
+        ),
         (["train", "t", "--column", "pixels=x"], "--column pixels=x: roles are image, label, split, format, boxes"),
     ],
 )

@@ -110,10 +110,10 @@ def test_tracked_lists_what_protects_which_version_since_when(table: str, capsys
 
 
 @pytest.mark.parametrize("action", ["pin", "pins", "tracked", "vacuum"])
-def test_help_says_that_other_vacuums_do_not_know_pins(action: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_warns_that_other_vacuums_ignore_pins(action: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["table", action, "--help"])
-    assert "do not know pins and runs: use `lakelens table vacuum`" in " ".join(capsys.readouterr().out.split())
+    assert "ignore pins and runs: use `lakelens table vacuum`" in " ".join(capsys.readouterr().out.split())
 
 
 def test_the_quarantine_is_listed_and_filtered(table: str, capsys: pytest.CaptureFixture[str]) -> None:
