@@ -60,25 +60,8 @@ def test_the_docstring_of_a_hall_has_its_rooms_in_the_order_of_their_imports(hal
     assert [set(layer.replace(",", " ").split()) for layer in rooms.split(">")] == layers_of(hall)
 
 
-def test_each_call_is_followed_in_under_ten_files_each_of_which_one_before_it_imports() -> None:
-    sections = (ROOT / "docs" / "architecture.md").read_text().split("\n## ")[1:]
-    assert len(sections) == 7
-    for section in sections:
-        files = [ROOT / name for name in re.findall(r"^\d\. `([\w/]+\.py)` ", section, re.MULTILINE)]
-        assert 2 <= len(files) == len(re.findall(r"^\d+\. ", section, re.MULTILINE)) < 10
-        read = ""
-        for number, file in enumerate(files):
-            assert number == 0 or re.search(rf"(\.|import ){file.stem}\b", read), f"{section.splitlines()[0]}: {file}"
-            read += file.read_text()
-
-
 def test_every_file_that_the_page_names_is_there() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text()
     named = re.findall(r"`([\w/]+\.py)`", page)
     known = [path.as_posix() for hall in HALLS for path in (ROOT / hall).rglob("*.py")]
     assert [name for name in named if not any(path.endswith(f"/{name}") for path in known)] == []
-
-
-def test_a_decision_note_has_at_most_twenty_lines() -> None:
-    notes = [note for note in (ROOT / "docs" / "decisions").glob("*.md") if note.name != "README.md"]
-    assert {note.name: lines for note in notes if (lines := len(note.read_text().splitlines())) > 20} == {}
