@@ -17,7 +17,7 @@ AIRFLOW ?= .airflow
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages demo test test-long test-unit test-airflow lint format doctor docs wheel clean
+.PHONY: help setup packages demo test test-long test-unit airflow test-airflow lint format doctor docs wheel clean
 
 help: ## this list
 	@awk -F ': .*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,14 +31,16 @@ test: setup ## the tests: a real two-executor Spark, real Horovod ranks; under 2
 	    -m "$(if $(SPARK),spark and )not long and not airflow" -n 3 --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 test-long: setup ## the tests that take many seconds each: loops of kills, servers that stop answering
-	@"$(VENV)/bin/python" -m pytest -m "long and not airflow" -n 2 --dist loadgroup --no-loadscope-reorder $(ARGS)
+	@"$(VENV)/bin/python" -m pytest -m "long and not airflow" -n 3 --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 test-unit: packages ## the tests of pure logic: seconds, and no compiler
 	@"$(VENV)/bin/python" -m pytest -m unit -n 2 --dist loadgroup --no-loadscope-reorder $(ARGS)
 
-test-airflow: setup ## the DAGs in a real Airflow, in environments of their own
+airflow: setup # the environments of test-airflow
 	@.ci/airflow "$(AIRFLOW)-venv" "$(VENV)/bin/python" 2.11.2
 	@.ci/airflow "$(AIRFLOW)3-venv" "$(VENV)/bin/python" 3.2.2
+
+test-airflow: airflow ## the DAGs in a real Airflow, in environments of their own
 	@LAKELENS_AIRFLOW="$(abspath $(AIRFLOW)-venv)" LAKELENS_AIRFLOW3="$(abspath $(AIRFLOW)3-venv)" \
 	    "$(VENV)/bin/python" -m pytest -m airflow -n 0 $(ARGS)
 
