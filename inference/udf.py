@@ -11,9 +11,9 @@ from ..etl.images.stored_image import CHANNELS, StoredImage, size_of
 from ..extras import require
 from ..options import named_options
 from ..spark.session import require_driver
+from ..training.checkpoints.references import resolve_model
 from .model.arrow_batches import PREDICTION_DDL, predict_pandas
 from .model.predictor import DEFAULT_BATCH_BYTES, check_batch_bytes
-from .model.references import resolve_model
 from .model.shipping import ShippedModel, ship
 from .model.user_code import user_code
 

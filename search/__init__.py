@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from .create import create_searcher, restore_searcher
 from .operations import Continue, Create, Operation, Stop
 from .preview import preview
-from .searchers.base import Searcher
+from .searchers.base import SearchMethod
 
 if TYPE_CHECKING:
     from .running.result import SearchResult
@@ -24,8 +24,8 @@ __all__ = [
     "Continue",
     "Create",
     "Operation",
+    "SearchMethod",
     "SearchResult",
-    "Searcher",
     "Stop",
     "create_searcher",
     "preview",

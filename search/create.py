@@ -9,13 +9,13 @@ from typing import Any
 from ..errors import InvalidArgumentError
 from ..options import whole_number
 from ..training.configuration.rules import shown
-from .searchers.base import SNAPSHOT_FORMAT, Definition, Searcher
+from .searchers.base import SNAPSHOT_FORMAT, Definition, SearchMethod
 from .searchers.grid import GridSearcher
 from .searchers.random import RandomSearcher
 from .searchers.single import SingleSearcher
 from .searchers.tournament import TournamentSearcher
 
-_SEARCHERS: dict[str, type[Searcher]] = {
+_SEARCHERS: dict[str, type[SearchMethod]] = {
     "single": SingleSearcher,
     "random": RandomSearcher,
     "grid": GridSearcher,
@@ -23,7 +23,7 @@ _SEARCHERS: dict[str, type[Searcher]] = {
 }
 
 
-def create_searcher(searcher_config: Any, hyperparameters: Any, seed: int = 0) -> Searcher:
+def create_searcher(searcher_config: Any, hyperparameters: Any, seed: int = 0) -> SearchMethod:
     """Makes a searcher that has not started.
 
     Args:
@@ -39,11 +39,11 @@ def create_searcher(searcher_config: Any, hyperparameters: Any, seed: int = 0) -
     return _SEARCHERS[definition.settings.name](definition)
 
 
-def restore_searcher(state: Mapping[str, Any]) -> Searcher:
+def restore_searcher(state: Mapping[str, Any]) -> SearchMethod:
     """Makes the searcher that a snapshot was taken of; it goes on exactly as that one would have.
 
     Args:
-        state: What `Searcher.snapshot` returned, as it was or through JSON.
+        state: What `SearchMethod.snapshot` returned, as it was or through JSON.
 
     Raises:
         InvalidArgumentError: If it is not a snapshot, or one of another format.

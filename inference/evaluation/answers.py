@@ -13,8 +13,8 @@ from ...errors import InvalidArgumentError
 from ...etl.images.stored_image import StoredImage
 from ...etl.spark.catalog import read_table
 from ...progress import image_progress
+from ...training.checkpoints.references import ModelRef
 from ..model.arrow_batches import PREDICTION_DDL
-from ..model.references import ModelRef
 from ..model.shipping import prediction_task, ship
 from ..model.user_code import UserCode
 from ..scoring.predictions import PASSED_DDL

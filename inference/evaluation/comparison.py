@@ -52,7 +52,7 @@ class ClassChange:
 
 
 @dataclass(frozen=True, repr=False)
-class Comparison(ReadableResult):
+class ModelComparison(ReadableResult):
     """How a second model's answers differ from a first one's.
 
     Attributes:
@@ -81,7 +81,7 @@ def compare_groups(
     groups: Sequence[PairGroup],
     names: Mapping[int, str],
     trained: tuple[Mapping[int, int] | None, Mapping[int, int] | None] = (None, None),
-) -> Comparison:
+) -> ModelComparison:
     """Derives a comparison from groups of rows.
 
     Args:
@@ -129,7 +129,7 @@ def compare_groups(
     mended, broken = sum(one.mended for one in classes), sum(one.broken for one in classes)
     changed = sum(group.rows for group in groups if group.before != group.after)
     gained = max(classes, key=lambda one: one.mended - one.broken, default=None)
-    return Comparison(
+    return ModelComparison(
         rows=support.total(),
         changed=changed,
         mended=mended,

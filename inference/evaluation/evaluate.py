@@ -17,17 +17,17 @@ from ...extras import require
 from ...options import named_options
 from ...spark.session import SessionSource, opened, require_delta, require_driver
 from ...table import Table
+from ...training.checkpoints.references import ModelRef, resolve_model
 from ..model.failures import typed_failures
 from ..model.predictor import DEFAULT_BATCH_BYTES, check_batch_bytes
-from ..model.references import ModelRef, resolve_model
 from ..model.user_code import UserCode, user_code
 from ..scoring.mismatch import is_same_table
 from ..scoring.predictions import predictions_location
 from ..scoring.score import check_model, score
 from ..scoring.source import ScoredTable, SourceColumns, check_by_log, files_of_split, open_scored_table
 from . import answers
-from .comparison import Comparison, PairGroup, compare_groups
-from .metrics import Evaluation, evaluate_groups, one_numbering
+from .comparison import ModelComparison, PairGroup, compare_groups
+from .metrics import ModelMetrics, evaluate_groups, one_numbering
 from .page import evaluation_page
 from .plots import draw_comparison, draw_plots, draw_slices
 from .record import CHANGES, PAGE, file_name, record_evaluation, write_files
@@ -254,7 +254,7 @@ class _Evaluating:
             pairs.unpersist()
         return replace(result, compared=before[0].uri, other=evaluation, comparison=comparison), changes, listed
 
-    def _evaluated(self, model: ModelRef, rows: DataFrame) -> tuple[Evaluation, dict[int, str]]:
+    def _evaluated(self, model: ModelRef, rows: DataFrame) -> tuple[ModelMetrics, dict[int, str]]:
         groups, true_names, predicted_names, unlabelled = answers.answer_groups(rows)
         if not groups:
             raise InvalidArgumentError(
@@ -270,7 +270,7 @@ class _Evaluating:
             raise PredictionsSchemaError(f"{model.uri} on {self.source.name}: {error}") from None
         return evaluate_groups(groups, names, unlabelled), names
 
-    def _changes(self, pairs: DataFrame, comparison: Comparison) -> dict[str, list[Shown]]:
+    def _changes(self, pairs: DataFrame, comparison: ModelComparison) -> dict[str, list[Shown]]:
         right_before = "prediction_before <=> label"
         right_after = "prediction_after <=> label"
         found = {

@@ -59,7 +59,7 @@ class CalibrationBin:
 
 
 @dataclass(frozen=True, repr=False)
-class Evaluation(ReadableResult):
+class ModelMetrics(ReadableResult):
     """How well a model's predictions meet the labels.
 
     Attributes:
@@ -130,7 +130,7 @@ def one_numbering(
     }
 
 
-def evaluate_groups(groups: Sequence[AnswerGroup], names: Mapping[int, str], unlabelled: int = 0) -> Evaluation:
+def evaluate_groups(groups: Sequence[AnswerGroup], names: Mapping[int, str], unlabelled: int = 0) -> ModelMetrics:
     """Derives the metrics from groups of rows.
 
     Args:
@@ -147,7 +147,7 @@ def evaluate_groups(groups: Sequence[AnswerGroup], names: Mapping[int, str], unl
     classes, confusion = _per_class(groups, labels, [names.get(label, str(label)) for label in labels])
     with_rows = [one for one in classes if one.support]
     ece, calibration = _calibration(groups)
-    return Evaluation(
+    return ModelMetrics(
         accuracy=sum(group.rows for group in groups if group.label == group.prediction) / rows if rows else None,
         rows=rows,
         errors=sum(group.rows for group in groups if group.prediction is None),

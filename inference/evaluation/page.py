@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from ...html_page import plot_tag, render_page, table_tag, tail_of, thumbnail_tag
-from .comparison import Comparison
-from .metrics import Evaluation
+from .comparison import ModelComparison
+from .metrics import ModelMetrics
 from .plots import thumbnail
 from .result import EvaluationResult, Shown
 
@@ -55,7 +55,7 @@ def evaluation_page(
     )
 
 
-def _facts(evaluation: Evaluation) -> dict[str, str]:
+def _facts(evaluation: ModelMetrics) -> dict[str, str]:
     facts = {"rows": f"{evaluation.rows:,}"}
     facts |= {name.replace("_", " "): f"{value:.3f}" for name, value in evaluation.scores.items() if name != "ece"}
     if evaluation.ece is not None:
@@ -65,7 +65,7 @@ def _facts(evaluation: Evaluation) -> dict[str, str]:
     return facts
 
 
-def _table(evaluation: Evaluation) -> str:
+def _table(evaluation: ModelMetrics) -> str:
     head = [("class", True), *((name, False) for name in ("number", "rows", "precision", "recall", "F1"))]
     return table_tag(
         head,
@@ -78,7 +78,7 @@ def _table(evaluation: Evaluation) -> str:
 
 def _comparison(
     compared: str | None,
-    comparison: Comparison | None,
+    comparison: ModelComparison | None,
     plots: Mapping[str, bytes],
     changes: Mapping[str, Sequence[Shown]],
 ) -> str:
@@ -111,7 +111,7 @@ def _comparison(
     return text + plot_tag(plots.get("comparison"), "Recall of both models") + table_tag(head, lines) + cards
 
 
-def _calibration(evaluation: Evaluation, plots: Mapping[str, bytes]) -> str:
+def _calibration(evaluation: ModelMetrics, plots: Mapping[str, bytes]) -> str:
     if evaluation.ece is None:
         return ""
     text = (
@@ -121,7 +121,7 @@ def _calibration(evaluation: Evaluation, plots: Mapping[str, bytes]) -> str:
     return text + plot_tag(plots.get("calibration"), "Share of right answers by probability", _NARROW_PX)
 
 
-def _confusion(evaluation: Evaluation, plots: Mapping[str, bytes]) -> str:
+def _confusion(evaluation: ModelMetrics, plots: Mapping[str, bytes]) -> str:
     few = len(evaluation.classes) <= _FEW_CLASSES
     description = "Rows by true and predicted class"
     return plot_tag(plots.get("confusion_matrix"), description, _NARROW_PX if few else None)

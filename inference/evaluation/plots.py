@@ -14,8 +14,8 @@ from ...figures import readable
 from ...html_page import tail_of
 from ...training.record.run_plots import draw_confusion_matrix, dress, new_figure, short_name, to_png
 from ...training.tasks.class_metrics import ClassMetrics
-from .comparison import ClassChange, Comparison
-from .metrics import CalibrationBin, Evaluation
+from .comparison import ClassChange, ModelComparison
+from .metrics import CalibrationBin, ModelMetrics
 from .result import Shown
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _INK, _GRID = "#333333", "#e6e6e6"
 _SHEET_COLUMNS = 6
 
 
-def draw_plots(evaluation: Evaluation, mistakes: Sequence[Shown]) -> dict[str, bytes]:
+def draw_plots(evaluation: ModelMetrics, mistakes: Sequence[Shown]) -> dict[str, bytes]:
     """Draws what an evaluation has data for.
 
     Returns:
@@ -51,7 +51,7 @@ def draw_plots(evaluation: Evaluation, mistakes: Sequence[Shown]) -> dict[str, b
     return plots
 
 
-def draw_slices(slices: Mapping[str, Evaluation], column: str, whole: float | None) -> bytes:
+def draw_slices(slices: Mapping[str, ModelMetrics], column: str, whole: float | None) -> bytes:
     """Draws the accuracy of each value of a column."""
     figure = new_figure(8, max(1.8, 0.3 * len(slices) + 1.1))
     axis = figure.subplots()
@@ -68,7 +68,7 @@ def draw_slices(slices: Mapping[str, Evaluation], column: str, whole: float | No
     return to_png(figure)
 
 
-def draw_comparison(comparison: Comparison, samples: Sequence[Shown], names: tuple[str, str]) -> bytes:
+def draw_comparison(comparison: ModelComparison, samples: Sequence[Shown], names: tuple[str, str]) -> bytes:
     """Draws recall per class of both models beside images whose answer changed.
 
     With many classes only those whose recall changed most are drawn, and the title says so.
@@ -81,7 +81,7 @@ def draw_comparison(comparison: Comparison, samples: Sequence[Shown], names: tup
     return to_png(comparison_figure(comparison, samples, names))
 
 
-def comparison_figure(comparison: Comparison, samples: Sequence[Shown], names: tuple[str, str]) -> Figure:
+def comparison_figure(comparison: ModelComparison, samples: Sequence[Shown], names: tuple[str, str]) -> Figure:
     """Lays out the picture of `draw_comparison`."""
     drawn = _most_changed(comparison)
     figure = new_figure(11.5, max(5.2, 0.34 * len(drawn) + 1.6))
@@ -148,7 +148,7 @@ def _draw_calibration(bins: Sequence[CalibrationBin], ece: float) -> bytes:
     return to_png(figure)
 
 
-def _draw_recalls(axis: Any, lines: Sequence[ClassChange], whole: Comparison, names: tuple[str, str]) -> None:
+def _draw_recalls(axis: Any, lines: Sequence[ClassChange], whole: ModelComparison, names: tuple[str, str]) -> None:
     places = range(len(lines))
     axis.barh([p - 0.2 for p in places], [one.recall_before or 0 for one in lines], 0.38, color=_BEFORE)
     colours = [_HIGHLIGHT if one.name == whole.mended_class else _AFTER for one in lines]
@@ -174,7 +174,7 @@ def _with_rows(one: ClassChange) -> str:
     return f"{_text(one.name)}  ({one.trained_before:,} → {one.trained_after:,})"
 
 
-def _most_changed(comparison: Comparison) -> list[ClassChange]:
+def _most_changed(comparison: ModelComparison) -> list[ClassChange]:
     def order(one: ClassChange) -> tuple[bool, int]:
         return one.name != comparison.mended_class, -(one.mended + one.broken)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ...errors import InvalidArgumentError
 from ...tracking.runs import as_tracking_errors, open_client
-from ..model.references import ModelRef
+from ...training.checkpoints.references import ModelRef
 from .result import EvaluationResult
 
 PAGE = "evaluation.html"

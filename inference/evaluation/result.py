@@ -7,8 +7,8 @@ from typing import Any
 
 from ...etl.images.stored_image import StoredImage
 from ...results import ReadableResult
-from .comparison import Comparison
-from .metrics import Evaluation
+from .comparison import ModelComparison
+from .metrics import ModelMetrics
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,11 @@ class EvaluationResult(ReadableResult):
     table: str
     version: int
     split: str | None
-    evaluation: Evaluation
-    slices: dict[str, dict[str, Evaluation]] = field(default_factory=dict)
+    evaluation: ModelMetrics
+    slices: dict[str, dict[str, ModelMetrics]] = field(default_factory=dict)
     compared: str | None = None
-    other: Evaluation | None = None
-    comparison: Comparison | None = None
+    other: ModelMetrics | None = None
+    comparison: ModelComparison | None = None
     page: str | None = None
     changes: str | None = None
     artifacts: str | None = None
@@ -83,5 +83,5 @@ class EvaluationResult(ReadableResult):
         return facts
 
 
-def _numbers(evaluation: Evaluation) -> dict[str, Any]:
+def _numbers(evaluation: ModelMetrics) -> dict[str, Any]:
     return {"rows": evaluation.rows, "errors": evaluation.errors, **evaluation.scores}

@@ -19,7 +19,7 @@ from ...tracking.runs import (
     register_model,
     resolve_tracking_uri,
 )
-from .references import ModelRef, all_pages, resolve_model, version_numbers
+from ...training.checkpoints.references import ModelRef, all_pages, resolve_model, version_numbers
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

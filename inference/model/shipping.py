@@ -17,10 +17,10 @@ from ...image_counts import image_counter
 from ...spark.jvm import is_verbose
 from ...spark.workers import check_workers
 from ...training.checkpoints.checkpoint import open_checkpoint
+from ...training.checkpoints.references import ModelRef
 from ...training.rank import lazy_imports
 from .arrow_batches import predict_arrow
 from .predictor import LOADED, Predictor, build_predictor, cache_key
-from .references import ModelRef
 from .user_code import UserCode
 
 if TYPE_CHECKING:

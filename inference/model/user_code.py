@@ -18,9 +18,9 @@ from typing import Any
 
 from ...errors import CheckpointError, ModelMismatchError
 from ...training.checkpoints.keras_files import UserObject, user_objects
+from ...training.checkpoints.references import ModelRef
 from ...training.record.code_record import read_code
 from ...training.trials.entrypoint import FILE_MODULE_PREFIX
-from .references import ModelRef
 
 # Modules of two runs may have the same names; only those of one are visible at a time.
 _IMPORTING = threading.RLock()

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from ...errors import TableConflictError
 from ...etl.spark.conflicts import conflicts_named
 from ...progress import image_progress
+from ...training.checkpoints.references import ModelRef
 from ..model.arrow_batches import PREDICTION_DDL
-from ..model.references import ModelRef
 from ..model.shipping import prediction_task, ship
 from ..model.user_code import UserCode
 from .log_counts import mark_of, new_batch_id

@@ -19,9 +19,9 @@ from ...results import ReadableResult
 from ...spark.session import SessionSource, opened, require_delta, require_driver
 from ...table import Table
 from ...tracking.scorings import Scoring, record_scoring
+from ...training.checkpoints.references import ModelRef, resolve_model
 from ..model.failures import typed_failures
 from ..model.predictor import DEFAULT_BATCH_BYTES, check_batch_bytes
-from ..model.references import ModelRef, resolve_model
 from ..model.user_code import user_code
 from .log_counts import image_size
 from .mismatch import check_fit

@@ -32,7 +32,7 @@ def send(folder: Path, command: Command) -> None:
     write_bytes(str(folder / COMMAND_FILE), json.dumps({"command": command}).encode(), None)
 
 
-class Inbox:
+class CommandInbox:
     """The commands that a search has been sent.
 
     Args:

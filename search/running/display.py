@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol, TextIO
 
 from ...progress import in_notebook
-from ..searchers.base import Searcher
+from ..searchers.base import SearchMethod
 from .result import flat
 from .state import SearchState
 from .trial_state import ENDED, PAUSED, RUNNING, WAITING, TrialState
@@ -155,7 +155,7 @@ def lines_of(state: SearchState, metric: str, seconds: float, done_before: float
         ]
 
 
-def _line(trial: TrialState, searcher: Searcher, metric: str) -> str:
+def _line(trial: TrialState, searcher: SearchMethod, metric: str) -> str:
     whole = searcher.settings.max_length
     filled = min(_BAR, int(_BAR * trial.length / whole.amount))
     value = f"{metric} {trial.last.metric:.4g}" if trial.last is not None else f"{metric} -"
@@ -186,7 +186,7 @@ def length_text(length: float, unit: str) -> str:
     return f"{length:g} {unit.removesuffix('s') if length == 1 else unit}"
 
 
-def described(hyperparameters: Mapping[str, Any], searcher: Searcher) -> str:
+def described(hyperparameters: Mapping[str, Any], searcher: SearchMethod) -> str:
     """Writes the hyperparameters that are searched as a line; those that all trials share are left out."""
     leaves = searcher.definition.space.leaves()
     searched = tuple(".".join(path) + "." for path, leaf in leaves if leaf.type != "const")

@@ -20,7 +20,7 @@ from ...training.experiment.trial_plan import TrialPlan
 from ...training.trials.entrypoint import EntryPoint
 from ..brackets import plan_brackets
 from ..create import create_searcher
-from ..searchers.base import Searcher
+from ..searchers.base import SearchMethod
 from ..settings import SearcherSettings, searcher_section
 
 
@@ -81,7 +81,7 @@ class SearchPlan:
         """Slots that a trial takes, all at once."""
         return abs(self.strategy.np) * self.strategy.replicas
 
-    def searcher(self) -> Searcher:
+    def searcher(self) -> SearchMethod:
         """Makes the searcher, which has not started."""
         return _searcher_of(self.config)
 
@@ -134,7 +134,7 @@ class PlannedTrial:
         return step if self.unit == "batches" else step * self.batch_size
 
 
-def _searcher_of(config: ExperimentConfig) -> Searcher:
+def _searcher_of(config: ExperimentConfig) -> SearchMethod:
     return create_searcher(searcher_section(config), config.hyperparameters, config.reproducibility.experiment_seed)
 
 

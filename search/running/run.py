@@ -38,7 +38,7 @@ from ...training.segments.segment import SegmentOutcome, told_by
 from ...training.trials.entrypoint import EntryPoint
 from ...training.trials.trial import Trial
 from ..report.write import REPORT_FOLDER, write_report
-from .commands import Command, Inbox, send
+from .commands import Command, CommandInbox, send
 from .display import display_for
 from .journal import EVENTS_FILE, Journal, journal_folder, read_events
 from .places import Place
@@ -186,7 +186,7 @@ def _run(
             for number in known:
                 runs.recover(state.trials[number])
             if not state.finished:
-                _run_trials(plan, state, runs, Inbox(folder), parent, spark)
+                _run_trials(plan, state, runs, CommandInbox(folder), parent, spark)
         runs.prune(state.trials, at_the_end=True)
         result = _finish(plan, state, runs, parent, writer, started)
         # Before the run is FINISHED: until then the search can be resumed, which registers the model again.
@@ -199,7 +199,7 @@ def _run_trials(
     plan: SearchPlan,
     state: SearchState,
     runs: TrialRuns,
-    inbox: Inbox,
+    inbox: CommandInbox,
     parent: RunReference,
     spark: SparkSession | None,
 ) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ...errors import NotEnoughSlotsError, SearchFailedError
 from ...training.experiment.interruption import pausing
-from .commands import Inbox
+from .commands import CommandInbox
 from .display import Display, lines_of
 from .plan import SearchPlan
 from .slot_process import SlotProcess
@@ -53,7 +53,7 @@ class SearchRun:
         state: SearchState,
         runs: TrialRuns,
         share: Share,
-        inbox: Inbox,
+        inbox: CommandInbox,
         display: Display,
         environment: Callable[[tuple[int, ...]], Mapping[str, str]],
         spark: SparkSession | None,

@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol
 from ...errors import InvalidArgumentError
 from ...training.trials.metrics import Goal
 from ..operations import Continue, Create, Operation
-from ..searchers.base import Searcher
+from ..searchers.base import SearchMethod
 from .trial_state import (
     COMPLETED,
     ENDED,
@@ -58,7 +58,7 @@ class SearchState:
             was validated.
     """
 
-    def __init__(self, searcher: Searcher, goal: Goal, journal: Writer) -> None:
+    def __init__(self, searcher: SearchMethod, goal: Goal, journal: Writer) -> None:
         self.changed = threading.Condition(threading.RLock())
         self.searcher = searcher
         self.trials: list[TrialState] = []

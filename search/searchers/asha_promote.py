@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from ..brackets import Bracket
 from .halving import WORST, Halving
-from .ledger import Ledger
 from .rung import PromotionRung
+from .trial_book import TrialBook
 
 
 class PromotionHalving(Halving[PromotionRung]):
     """Promotes trials that are among the best of their rung, also late; of equals the first one is the better."""
 
-    def __init__(self, index: int, bracket: Bracket, ledger: Ledger) -> None:
+    def __init__(self, index: int, bracket: Bracket, book: TrialBook) -> None:
         rungs = [PromotionRung(length) for length in bracket.lengths]
-        super().__init__(index, bracket, rungs, ledger)
+        super().__init__(index, bracket, rungs, book)
 
     def validated(self, trial: int, loss: float) -> None:
         """Ranks the trial, then promotes, creates and closes."""
@@ -43,7 +43,7 @@ class PromotionHalving(Halving[PromotionRung]):
         rung.insert(trial, loss)
         if index == len(self.rungs) - 1:
             rung.take_waiting()
-            if not self.ledger.trials[trial].failed:
+            if not self.book.trials[trial].failed:
                 self._stop(trial)
 
     def _promote(self) -> bool:
@@ -66,7 +66,7 @@ class PromotionHalving(Halving[PromotionRung]):
 
     def _advance(self, trial: int, index: int) -> None:
         """Trains a promoted trial on, or ranks it at once if it has failed or has already reached the next rung."""
-        found = self.ledger.trials[trial]
+        found = self.book.trials[trial]
         if found.failed or found.reached >= self.rungs[index + 1].length:
             self._rank(trial, index + 1, self.rungs[index].loss(trial))
         else:
@@ -80,5 +80,5 @@ class PromotionHalving(Halving[PromotionRung]):
             if self._training[index]:
                 return
             for trial in self.rungs[index].take_waiting():
-                if not self.ledger.trials[trial].failed:
+                if not self.book.trials[trial].failed:
                     self._stop(trial)

@@ -7,20 +7,20 @@ from __future__ import annotations
 
 from ..brackets import Bracket
 from .halving import WORST, Halving
-from .ledger import Ledger
 from .rung import Rung
+from .trial_book import TrialBook
 
 
 class StoppingHalving(Halving[Rung]):
     """Stops a trial that is not among the best of its rung when it arrives; of equals the last one is the better."""
 
-    def __init__(self, index: int, bracket: Bracket, ledger: Ledger) -> None:
+    def __init__(self, index: int, bracket: Bracket, book: TrialBook) -> None:
         rungs = [Rung(length, newest_first=True) for length in bracket.lengths]
-        super().__init__(index, bracket, rungs, ledger)
+        super().__init__(index, bracket, rungs, book)
 
     def validated(self, trial: int, loss: float) -> None:
         """Passes the trial through every rung that it has reached and is good enough for."""
-        reached = self.ledger.trials[trial].reached
+        reached = self.book.trials[trial].reached
         for index in range(self._leave(trial), len(self.rungs)):
             rung = self.rungs[index]
             if reached < rung.length:

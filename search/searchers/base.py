@@ -15,7 +15,7 @@ from ...training.configuration.rules import shown
 from ...training.configuration.space import Space
 from ..operations import Continue, Create, Operation
 from ..settings import SearcherSettings, read_sections
-from .ledger import ERROR, INVALID, PAUSED, Ledger
+from .trial_book import ERROR, INVALID, PAUSED, TrialBook
 
 SNAPSHOT_FORMAT = 1
 
@@ -55,7 +55,7 @@ class Definition:
         )
 
 
-class Searcher(ABC):
+class SearchMethod(ABC):
     """Decides which trials to start, to continue and to stop.
 
     Call `start` once, then carry out the operations and tell `validated` or `exited` what happened to each trial. A
@@ -71,7 +71,7 @@ class Searcher(ABC):
     def __init__(self, definition: Definition) -> None:
         self.definition = definition
         self.settings = definition.settings
-        self._ledger = Ledger(self.hyperparameters, self.settings.max_length.amount)
+        self._trials = TrialBook(self.hyperparameters, self.settings.max_length.amount)
         self._sign = 1.0 if self.settings.minimized else -1.0
 
     def start(self) -> list[Operation]:
@@ -80,12 +80,12 @@ class Searcher(ABC):
         Raises:
             SearcherEventError: If it has begun.
         """
-        if self._ledger.trials:
+        if self._trials.trials:
             raise SearcherEventError(
                 "start: the search has begun; `pending` holds the operations that wait for an answer"
             )
         self._start()
-        return self._ledger.take()
+        return self._trials.take()
 
     def validated(self, trial: int, length: int, metric: float) -> list[Operation]:
         """Takes the metric of a trial that has reached the length that it was asked for.
@@ -101,14 +101,14 @@ class Searcher(ABC):
         """
         trial, length = _whole("trial", trial), _whole("length", length)
         loss = self._sign * _number("metric", metric)
-        asked = self._ledger.running(trial).asked
+        asked = self._trials.running(trial).asked
         if length < asked:
             raise SearcherEventError(
                 f"trial {trial}: validated at length {length}; it was asked to reach {asked}, and is validated there"
             )
-        self._ledger.answer(trial, PAUSED, length)
+        self._trials.answer(trial, PAUSED, length)
         self._validated(trial, loss)
-        return self._ledger.take()
+        return self._trials.take()
 
     def exited(self, trial: int, reason: str) -> list[Operation]:
         """Takes the end of a trial that has not reached the length that it was asked for.
@@ -124,17 +124,17 @@ class Searcher(ABC):
         if reason not in (ERROR, INVALID):
             raise InvalidArgumentError(f"reason={shown(reason)} of trial {trial}: it must be {ERROR} or {INVALID}")
         trial = _whole("trial", trial)
-        self._ledger.answer(trial, reason)
+        self._trials.answer(trial, reason)
         if reason == ERROR:
             self._failed(trial)
         else:
             self._invalid(trial)
-        return self._ledger.take()
+        return self._trials.take()
 
     @property
     def pending(self) -> list[Create | Continue]:
         """The operations that wait for an answer, oldest first; after a restore they have to be carried out again."""
-        return self._ledger.pending
+        return self._trials.pending
 
     def next_trial(self, waiting: Collection[int]) -> int:
         """Chooses the trial that gets the next free slot: the oldest of the bracket that has trained least.
@@ -148,7 +148,7 @@ class Searcher(ABC):
         Raises:
             SearcherEventError: If no operation of theirs is pending.
         """
-        return self._ledger.next_of(waiting)
+        return self._trials.next_of(waiting)
 
     @property
     def states(self) -> dict[int, str]:
@@ -157,7 +157,7 @@ class Searcher(ABC):
         One of `running` (an operation waits for its answer), `paused`, `stopped`, `completed` (validated at the whole
         length), `error` and `invalid_hyperparameters`.
         """
-        return {number: trial.state for number, trial in enumerate(self._ledger.trials)}
+        return {number: trial.state for number, trial in enumerate(self._trials.trials)}
 
     def hyperparameters(self, trial: int) -> dict[str, Any]:
         """The hyperparameters of a trial; a function of the seed and its number."""
@@ -180,13 +180,13 @@ class Searcher(ABC):
             "searcher": copy.deepcopy(self.definition.searcher_config),
             "hyperparameters": self.definition.hyperparameters,
             "seed": self.definition.seed,
-            **self._ledger.snapshot(),
+            **self._trials.snapshot(),
             "method": self._snapshot(),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Takes the state of a snapshot; called once, by `restore_searcher`."""
-        self._ledger.restore(state)
+        self._trials.restore(state)
         self._restore(state["method"])
 
     @abstractmethod

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from .base import Definition, Searcher
+from .base import Definition, SearchMethod
 
 
-class FixedLengthSearcher(Searcher):
+class FixedLengthSearcher(SearchMethod):
     """Creates a number of trials, so many at a time, and trains each to the end.
 
     Attributes:
@@ -37,7 +37,7 @@ class FixedLengthSearcher(Searcher):
         self._fill()
 
     def _validated(self, trial: int, loss: float) -> None:
-        self._ledger.stop(trial)
+        self._trials.stop(trial)
         self._end()
 
     def _failed(self, trial: int) -> None:
@@ -57,7 +57,7 @@ class FixedLengthSearcher(Searcher):
 
     def _fill(self) -> None:
         while self._running < self._at_once and self._running + self._ended < self.total:
-            self._ledger.create(0, self.settings.max_length.amount)
+            self._trials.create(0, self.settings.max_length.amount)
             self._running += 1
 
     def _snapshot(self) -> Any:

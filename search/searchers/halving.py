@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any, Generic, TypeVar
 
 from ..brackets import Bracket
-from .ledger import Ledger
 from .rung import Rung
+from .trial_book import TrialBook
 
 WORST = math.nan  # ranks behind every finite loss
 _EXPECTED_OVERHEAD = 1.2  # trials of the first rung are not the whole work
@@ -24,14 +24,14 @@ class Halving(ABC, Generic[R]):
         index: Its number among the brackets.
         bracket: Its plan.
         rungs: Its rungs, the shortest first.
-        ledger: Where trials are created, continued and stopped.
+        book: Where trials are created, continued and stopped.
     """
 
-    def __init__(self, index: int, bracket: Bracket, rungs: list[R], ledger: Ledger) -> None:
+    def __init__(self, index: int, bracket: Bracket, rungs: list[R], book: TrialBook) -> None:
         self.index = index
         self.bracket = bracket
         self.rungs = rungs
-        self.ledger = ledger
+        self.book = book
         self.limit = min(bracket.concurrent, bracket.trials)
         self._rung_of: dict[int, int] = {}  # of the trials that run: the rung that they train for
         self._training = [0] * len(rungs)  # the number of these, by rung
@@ -65,7 +65,7 @@ class Halving(ABC, Generic[R]):
         for rung in self.rungs:
             rung.remove(trial)
         self._counted -= 1
-        self.ledger.stop(trial)
+        self.book.stop(trial)
         self._create()
         self.fill()
 
@@ -92,13 +92,13 @@ class Halving(ABC, Generic[R]):
         self._counted, self._ended = state["counted"], state["ended"]
 
     def _create(self) -> None:
-        trial = self.ledger.create(self.index, self.rungs[0].length)
+        trial = self.book.create(self.index, self.rungs[0].length)
         self._enter(trial, 0)
         self._counted += 1
 
     def _continue(self, trial: int, rung: int) -> None:
         self._enter(trial, rung)
-        self.ledger.proceed(trial, self.rungs[rung].length)
+        self.book.proceed(trial, self.rungs[rung].length)
 
     def _enter(self, trial: int, rung: int) -> None:
         self._rung_of[trial] = rung
@@ -110,5 +110,5 @@ class Halving(ABC, Generic[R]):
         return rung
 
     def _stop(self, trial: int) -> None:
-        self.ledger.stop(trial)
+        self.book.stop(trial)
         self._ended += 1

@@ -7,17 +7,17 @@ from typing import Any
 from ..brackets import plan_brackets
 from .asha_promote import PromotionHalving
 from .asha_stop import StoppingHalving
-from .base import Definition, Searcher
+from .base import Definition, SearchMethod
 
 
-class TournamentSearcher(Searcher):
+class TournamentSearcher(SearchMethod):
     """Hands each event to the bracket that created the trial; brackets know nothing of each other."""
 
     def __init__(self, definition: Definition) -> None:
         super().__init__(definition)
         halving = StoppingHalving if self.settings.stop_once else PromotionHalving
         self._brackets: list[StoppingHalving | PromotionHalving] = [
-            halving(index, bracket, self._ledger) for index, bracket in enumerate(plan_brackets(self.settings))
+            halving(index, bracket, self._trials) for index, bracket in enumerate(plan_brackets(self.settings))
         ]
 
     @property
@@ -44,7 +44,7 @@ class TournamentSearcher(Searcher):
         self._bracket_of(trial).invalid(trial)
 
     def _bracket_of(self, trial: int) -> StoppingHalving | PromotionHalving:
-        return self._brackets[self._ledger.trials[trial].bracket]
+        return self._brackets[self._trials.trials[trial].bracket]
 
     def _snapshot(self) -> Any:
         return [bracket.snapshot() for bracket in self._brackets]

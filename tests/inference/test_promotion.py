@@ -12,7 +12,6 @@ from model_store import ROWS, Store
 from lakelens.errors import CheckpointError, InvalidArgumentError, ModelNotFoundError, UsageError
 from lakelens.etl.model.labels import LABELS_PROPERTY
 from lakelens.inference.evaluation.evaluate import evaluate
-from lakelens.inference.model.references import resolve_model
 from lakelens.inference.model.registry import (
     compare_runs,
     list_versions,
@@ -23,6 +22,7 @@ from lakelens.inference.model.registry import (
 )
 from lakelens.inference.promotion import promote, training_due
 from lakelens.jobs.cli import main
+from lakelens.training.checkpoints.references import resolve_model
 
 
 @pytest.fixture(scope="module")

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from lakelens.search import Continue, Create, Searcher, Stop, create_searcher
+from lakelens.search import Continue, Create, SearchMethod, Stop, create_searcher
 
 
-def make(name: str, hyperparameters: Any = None, seed: int = 0, **keys: Any) -> Searcher:
+def make(name: str, hyperparameters: Any = None, seed: int = 0, **keys: Any) -> SearchMethod:
     """A searcher with a metric and a length, and whatever else is given."""
     config = {"name": name, "metric": "loss", "max_length": {"epochs": 9}, **keys}
     return create_searcher(config, {} if hyperparameters is None else hyperparameters, seed)
 
 
-def one_bracket(rungs: int = 3, **keys: Any) -> Searcher:
+def one_bracket(rungs: int = 3, **keys: Any) -> SearchMethod:
     """An adaptive searcher with a single bracket whose rungs are a factor of three apart."""
     keys = {"max_trials": 12, "divisor": 3, "max_length": {"batches": 3 ** (rungs - 1)}, **keys}
     return make("adaptive_asha", bracket_rungs=[rungs], **keys)
@@ -23,7 +23,7 @@ def one_bracket(rungs: int = 3, **keys: Any) -> Searcher:
 class Run:
     """A searcher, the operations that wait and the lengths that trials have reached."""
 
-    def __init__(self, searcher: Searcher) -> None:
+    def __init__(self, searcher: SearchMethod) -> None:
         self.searcher = searcher
         self.pending: dict[int, int] = {}
         self.reached: dict[int, int] = {}

@@ -6,8 +6,8 @@ import pytest
 from colours import METADATA
 
 from lakelens.errors import CheckpointError, ModelNotFoundError, UsageError
-from lakelens.inference.model.references import resolve_model
 from lakelens.training.checkpoints.checkpoint import write_checkpoint
+from lakelens.training.checkpoints.references import resolve_model
 
 pytestmark = pytest.mark.system
 

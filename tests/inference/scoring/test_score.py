@@ -15,12 +15,12 @@ from pyspark.sql import functions
 from lakelens import progress
 from lakelens.errors import InvalidArgumentError, NotADeltaTableError, NotAnImageTableError, PredictionsSchemaError
 from lakelens.inference.evaluation.evaluate import evaluate
-from lakelens.inference.model.references import resolve_model
 from lakelens.inference.model.shipping import ship
 from lakelens.inference.model.user_code import UserCode
 from lakelens.inference.scoring.predictions import PredictionsTable
 from lakelens.inference.scoring.score import score
 from lakelens.inference.udf import predict_udf
+from lakelens.training.checkpoints.references import resolve_model
 
 pytestmark = pytest.mark.spark
 

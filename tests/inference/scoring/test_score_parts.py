@@ -18,13 +18,13 @@ from lakelens.errors import ModelMismatchError, ScoringFailedError
 from lakelens.etl.commit.transaction import set_properties
 from lakelens.etl.pins import pins
 from lakelens.inference.evaluation.evaluate import evaluate
-from lakelens.inference.model.references import resolve_model
 from lakelens.inference.model.user_code import UserCode
 from lakelens.inference.scoring.parts import Piece
 from lakelens.inference.scoring.predictions import PredictionsTable
 from lakelens.inference.scoring.run import ScoringRun
 from lakelens.inference.scoring.score import score
 from lakelens.inference.scoring.source import open_scored_table
+from lakelens.training.checkpoints.references import resolve_model
 
 pytestmark = pytest.mark.spark
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lakelens.search.running.commands import COMMAND_FILE, Inbox
+from lakelens.search.running.commands import COMMAND_FILE, CommandInbox
 
 pytestmark = pytest.mark.unit
 
@@ -23,7 +23,7 @@ def test_a_command_that_comes_while_another_is_taken_is_the_next(
         tell("stop")
         return text
 
-    inbox = Inbox(tmp_path)
+    inbox = CommandInbox(tmp_path)
     assert inbox.take() is None
     tell("pause")
     with monkeypatch.context() as patch:

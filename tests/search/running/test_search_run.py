@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from lakelens.errors import NotEnoughSlotsError
-from lakelens.search.running.commands import Inbox
+from lakelens.search.running.commands import CommandInbox
 from lakelens.search.running.display import LogDisplay
 from lakelens.search.running.journal import Journal
 from lakelens.search.running.plan import SearchPlan
@@ -38,7 +38,7 @@ def search(keys, tmp_path) -> Iterator[SearchRun]:
         state = SearchState(plan.searcher(), plan.config.goal, journal)
         state.start({})
         display = LogDisplay(io.StringIO())
-        yield SearchRun(plan, state, runs, share, Inbox(tmp_path / "journal"), display, lambda _: {}, None)
+        yield SearchRun(plan, state, runs, share, CommandInbox(tmp_path / "journal"), display, lambda _: {}, None)
 
 
 def test_a_process_that_was_told_to_pause_gets_no_trial_once_the_search_goes_on(search):

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 from coloured_tables import SIDE, coloured_table
 
-from lakelens.inference.model.references import resolve_model
 from lakelens.inference.scoring.score import score
 from lakelens.jobs.cli import main
 from lakelens.tracking.heartbeat import HEARTBEAT_TAG, Heartbeat
 from lakelens.tracking.logged_models import register_logged_model
 from lakelens.tracking.runs import DIGEST_TAG, TABLE_TAG, VERSION_TAG, open_client
+from lakelens.training.checkpoints.references import resolve_model
 from lakelens.training.experiment.train import train
 
 TRIAL = """

@@ -19,7 +19,7 @@ INVALID = "invalid_hyperparameters"
 
 
 @dataclass
-class Trial:
+class TrialRecord:
     """One trial.
 
     Attributes:
@@ -40,7 +40,7 @@ class Trial:
         return self.state == ERROR
 
 
-class Ledger:
+class TrialBook:
     """Numbers trials in the order of their creation and keeps which of them run.
 
     Args:
@@ -49,7 +49,7 @@ class Ledger:
     """
 
     def __init__(self, hyperparameters: Callable[[int], dict[str, Any]], max_length: int) -> None:
-        self.trials: list[Trial] = []
+        self.trials: list[TrialRecord] = []
         self._hyperparameters = hyperparameters
         self._max_length = max_length
         self._running: dict[int, None] = {}  # in the order in which they were asked
@@ -64,7 +64,7 @@ class Ledger:
     def create(self, bracket: int, length: int) -> int:
         """Asks for a new trial and returns its number."""
         number = len(self.trials)
-        self.trials.append(Trial(bracket, RUNNING, 0, length))
+        self.trials.append(TrialRecord(bracket, RUNNING, 0, length))
         self._ask(number)
         return number
 
@@ -81,7 +81,7 @@ class Ledger:
             found.state = COMPLETED if found.reached >= self._max_length else STOPPED
         self._issued.append(Stop(trial))
 
-    def running(self, trial: int) -> Trial:
+    def running(self, trial: int) -> TrialRecord:
         """Finds a trial that an answer is expected from.
 
         Raises:
@@ -93,7 +93,7 @@ class Ledger:
             raise SearcherEventError(f"trial {trial}: no operation waits for its answer; {what}")
         return self.trials[trial]
 
-    def answer(self, trial: int, state: str, reached: int | None = None) -> Trial:
+    def answer(self, trial: int, state: str, reached: int | None = None) -> TrialRecord:
         """Notes that a running trial has reached a length, or ended."""
         found = self.running(trial)
         del self._running[trial]
@@ -133,7 +133,7 @@ class Ledger:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Takes the state of a snapshot."""
-        self.trials = [Trial(*values) for values in state["trials"]]
+        self.trials = [TrialRecord(*values) for values in state["trials"]]
         self._running = dict.fromkeys(state["running"])
         for trial in self.trials:
             self._trained[trial.bracket] += trial.reached
