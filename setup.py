@@ -120,6 +120,8 @@ setup(
     package_data={
         "lakelens": ["py.typed", "templates/*.html"],
         "lakelens.etl.profile": ["*.html"],
+        "lakelens.inference.evaluation": ["*.html"],
+        "lakelens.search.report": ["*.html"],
         "lakelens.jobs.databricks": ["*.yml", "*.sh", "resources/*.yml"],
     },
     install_requires=[

@@ -7,8 +7,9 @@ security policy forbids scripts and requests.
 from __future__ import annotations
 
 import base64
+import math
 import pkgutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .errors import MissingDependencyError
@@ -59,63 +60,20 @@ def _environment(package: str) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {
+    filters: dict[str, Callable[[Any], str]] = {
         "base64": lambda data: base64.b64encode(data).decode("ascii"),
         "number": lambda value: f"{value:,}",
         "share": lambda value: f"{value:.0%}",
+        "fixed": lambda value: "-" if value is None else f"{value:.3f}",
+        "short": _short,
         "tail": tail_of,
     }
+    environment.filters.update(filters)
     return environment
 
 
-# The functions below serve pages that are not templates yet.
-
-
-def render_page(
-    name: str, where: str, facts: Mapping[str, str], sections: Iterable[tuple[str, str, str]], footer: str
-) -> str:
-    """Renders a page.
-
-    Args:
-        name: Its heading.
-        where: The line below.
-        facts: Large values by what they are, under the heading.
-        sections: Anchor, title and HTML of each section; those without HTML are left out.
-        footer: Its last line.
-    """
-    from markupsafe import Markup
-
-    return render(
-        "lakelens",
-        "base.html",
-        name=name,
-        where=where,
-        facts=[(value, what) for what, value in facts.items()],
-        sections=[(key, title, Markup(body)) for key, title, body in sections],  # noqa: S704 - its maker has escaped it
-        footer=footer,
-    )
-
-
-def plot_tag(png: bytes | None, description: str, width_px: int | None = None) -> str:
-    """Writes a PNG into the page, at the page's width or narrower; nothing for None."""
-    return _part("plot", png, description, width_px)
-
-
-def thumbnail_tag(jpeg: bytes, about: str) -> str:
-    """Writes a JPEG into the page; `about` appears under the mouse."""
-    return _part("picture", jpeg, about)
-
-
-def table_tag(head: Iterable[tuple[str, bool]], rows: Iterable[Iterable[str]]) -> str:
-    """Writes a table of texts.
-
-    Args:
-        head: For each column its heading, and whether its cells are texts, which start at the left.
-        rows: The cells.
-    """
-    return _part("table", list(head), [list(row) for row in rows])
-
-
-def _part(name: str, *arguments: Any) -> str:
-    parts = _environment("lakelens").get_template("parts.html").module
-    return str(getattr(parts, name)(*arguments))
+def _short(value: object) -> str:
+    """Writes a number with five digits, NaN as a dash, and other values as they are."""
+    if not isinstance(value, float):
+        return str(value)
+    return "-" if math.isnan(value) else f"{value:.5g}"

@@ -26,6 +26,7 @@ _BEST = "#d55e00"  # Okabe and Ito's vermillion, apart from every colour of viri
 _DPI = 160
 _WIDTH, _HEIGHT, _WIDE = 6.2, 3.9, 10.0
 _FONT = "DejaVu Sans"
+METRIC_BY = "metric_by_"  # begins the names of plots
 MOST_AXES = 8  # of the parallel coordinates; the most important hyperparameters come first
 _MOST_SLOTS_NAMED = 24
 _SPREADS_SHOWN = 15  # a loss that has diverged leaves the others readable
@@ -53,7 +54,7 @@ def draw_plots(history: SearchHistory, importance: dict[str, float]) -> dict[str
             plots["learning_curves"] = _png(_learning_curves(history))
             if order:
                 plots["parallel_coordinates"] = _png(_parallel_coordinates(history, order[:MOST_AXES]))
-            plots |= {f"metric_by_{name}": _png(_metric_by(history, name)) for name in order}
+            plots |= {METRIC_BY + name: _png(_metric_by(history, name)) for name in order}
         if importance:
             plots["importance"] = _png(_importance(importance))
         if history.slots:
