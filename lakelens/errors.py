@@ -144,6 +144,10 @@ class IngestLossError(TableError, UsageError):
     """Raised when an ingest would remove most rows of a table, or all rows of a class; nothing was committed."""
 
 
+class ConstraintError(TableError, UsageError):
+    """Raised when rows break a CHECK or NOT NULL constraint of a table; nothing was committed."""
+
+
 class TableConflictError(TableError):
     """Raised when another writer changed the table in a way that conflicts with this write."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from urllib.parse import unquote
@@ -43,7 +44,7 @@ def scheme_of(location: str) -> str:
 
 
 def absolute(location: str | Path) -> str:
-    """Makes a table's local path absolute and leaves URIs and catalog names as they are.
+    """Makes a table's local path absolute, as `absolute_path` does, and leaves URIs and catalog names as they are.
 
     A `Path`, and a text under which something exists, is a path, also where it looks like `schema.table`.
 
@@ -55,9 +56,10 @@ def absolute(location: str | Path) -> str:
 
 
 def absolute_path(location: str | Path) -> str:
-    """Makes a local path absolute and leaves URIs as they are; what is no table is never a name of the catalog.
+    """Makes a local path absolute and leaves URIs as they are; catalog names are not recognised.
 
-    `file:` URIs become plain paths, so that one place on disk has one spelling.
+    `..` and symbolic links are resolved and `file:` URIs become plain paths, so that one place on disk has one
+    spelling. Paths are keys of image tables: with two spellings, every image would be stored twice.
 
     Raises:
         InvalidArgumentError: If `location` is empty, or a `file:` URI of another machine.
@@ -69,7 +71,20 @@ def absolute_path(location: str | Path) -> str:
         return _path_of(text)
     if has_scheme(text):
         return text
-    return str(Path(text).expanduser().absolute())
+    return os.path.realpath(Path(text).expanduser())
+
+
+def folder_of(location: str | Path) -> str:
+    """Returns the folder that holds a file, as `absolute_path` writes it; of a URI, everything before the last slash.
+
+    A link in the folder's own path is resolved. One that is the file is not: what a file refers to lies next to the
+    name under which it was given.
+    """
+    text = str(location)
+    if has_scheme(text) and text[:5].lower() != "file:":
+        return text.rpartition("/")[0] or "/"
+    path = Path(unquote(_without_host(text))) if has_scheme(text) else Path(text).expanduser()
+    return os.path.realpath(path.parent)
 
 
 def locate(folder: str, path: str) -> str:
@@ -82,6 +97,11 @@ def locate(folder: str, path: str) -> str:
 
 
 def _path_of(uri: str) -> str:
+    # Not parsed as a URL: ? and # are letters of a file's name, to Spark too.
+    return os.path.realpath(unquote(_without_host(uri)))
+
+
+def _without_host(uri: str) -> str:
     path = uri[len("file:") :]
     if path.startswith("//"):
         host, slash, rest = path[2:].partition("/")
@@ -91,5 +111,4 @@ def _path_of(uri: str) -> str:
                 f"file:/{host}{slash}{rest} if that is a folder"
             )
         path = slash + rest
-    # Not parsed as a URL: ? and # are letters of a file's name, to Spark too.
-    return str(Path(unquote(path)).absolute())
+    return path

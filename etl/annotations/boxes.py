@@ -216,7 +216,7 @@ def place_boxes(
         boxes belong to an image of another size: none is returned, and the image is to be quarantined.
     """
     file_size = upright_size(orientation, source_size)
-    if declared_size is not None and declared_size not in (source_size, source_size[::-1]):
+    if declared_size is not None and declared_size not in (source_size, file_size):
         detail = f"annotated at {_by(declared_size)}, the image has {_by(file_size)} pixels"
         return PlacedBoxes((), (problem(SIZE_MISMATCH, detail),))
     drawn_upright = declared_size == source_size and source_size != file_size

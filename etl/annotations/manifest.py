@@ -10,8 +10,9 @@ import io
 import itertools
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 from ...errors import AnnotationFileError, InvalidArgumentError
@@ -33,10 +34,11 @@ from .record import (
 FORMATS = ("csv", "json", "parquet")
 _FORMAT_OF_SUFFIX = {"csv": "csv", "jsonl": "json", "ndjson": "json", "json": "json", "parquet": "parquet"}
 
-# What tools call the columns, the first name being ours.
+# What tools call the columns. Of several that are there, the first counts; the others must not disagree with it.
 _ALIASES = {
     "path": ("path", "filename", "file_name", "image", "image_path", "filepath", "uri"),
-    "label": ("label", "class", "label_name", "class_name", "category"),
+    # Names before numbers: an image table, and many a CSV file, has the number of a class next to its name.
+    "label": ("label_name", "class_name", "class", "category", "label"),
     "boxes": ("boxes", "annotations", "objects"),
     "split": ("split", "subset"),
     "width": ("width", "image_width"),
@@ -52,6 +54,9 @@ _TRUE = (True, 1, "1", "true", "True", "TRUE")
 # A quote that is never closed would otherwise make one field of the rest of the file.
 _MAX_FIELD = 16 * 1024 * 1024
 _NO_VALUE = ("", None)
+# Columns of the same meaning whose values must agree. A path is often there as a base name or a URI, too.
+_MUST_AGREE = ("label", "split")
+_NUMBER = re.compile(r"\d+(\.0+)?")
 _MAX_KEY_SETS = 1000
 
 
@@ -62,9 +67,11 @@ class ManifestColumns:
     Attributes:
         names: From our name (`path`, `label`, `boxes`, `split`, `width`, `height`, `difficult`, `xmin` ...) to the
             manifest's own.
+        others: Further columns of the same meaning, by our name.
     """
 
     names: Mapping[str, str]
+    others: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def has_box_columns(self) -> bool:
@@ -72,10 +79,21 @@ class ManifestColumns:
         return all(side in self.names for side in _SIDES)
 
     def value(self, row: Mapping[str, Any], name: str) -> Any:
-        """The value that a row has under one of our names; None when the column is absent."""
+        """The value that a row has under one of our names; None if there is no such column or value."""
         column = self.names.get(name)
+        if name in self.others:
+            column = next((other for other in (column, *self.others[name]) if not _is_blank(row.get(other))), column)
         value = row.get(column) if column is not None else None
         return None if isinstance(value, float) and math.isnan(value) and name not in _SIDES else value
+
+    def check_row(self, row: Mapping[str, Any], where: str) -> None:
+        """Checks that columns of the same meaning do not disagree; the number of a class may stand next to its name.
+
+        Raises:
+            AnnotationFileError: If two do; names both.
+        """
+        for ours, others in self.others.items():
+            check_agreement({name: row.get(name) for name in (self.names[ours], *others)}, where)
 
 
 def manifest_format(location: str) -> str:
@@ -123,12 +141,38 @@ def find_columns(names: Sequence[str], location: str) -> ManifestColumns:
 def match_columns(names: Iterable[str]) -> ManifestColumns:
     """Finds the columns that there are, without any rule about those that must be."""
     by_name = {_folded(name): name for name in names}
-    found = {}
+    found, others = {}, {}
     for ours, aliases in _ALIASES.items():
-        present = [alias for alias in aliases if alias in by_name]
+        present = [by_name[alias] for alias in aliases if alias in by_name]
         if present:
-            found[ours] = by_name[present[0]]
-    return ManifestColumns(found)
+            found[ours] = present[0]
+        if len(present) > 1 and ours in _MUST_AGREE:
+            others[ours] = tuple(present[1:])
+    return ManifestColumns(found, others)
+
+
+def check_agreement(values: Mapping[str, Any], where: str) -> None:
+    """Checks that columns of the same meaning do not disagree, apart from numbers of classes.
+
+    Args:
+        values: By column, the one that counts first.
+        where: Names the row.
+
+    Raises:
+        AnnotationFileError: If two do; names both.
+    """
+    given = {name: str(value).strip() for name, value in values.items() if not _is_blank(value)}
+    for first, value in itertools.islice(given.items(), 1):
+        for name, other in given.items():
+            if other != value and not _NUMBER.fullmatch(other):
+                raise AnnotationFileError(
+                    f"{where}: the columns {first!r} and {name!r} mean the same and disagree: {value[:80]!r} and "
+                    f"{other[:80]!r}; remove or rename one of them"
+                )
+
+
+def _is_blank(value: Any) -> bool:
+    return value is None or value == "" or (isinstance(value, float) and math.isnan(value))
 
 
 def annotation_of_row(
@@ -141,15 +185,19 @@ def annotation_of_row(
         columns: From `find_columns`.
         path_of: Resolves the path; raises InvalidArgumentError when it cannot be one.
         where: Names the row, as in `labels.csv#row=17`; stands for the path of a row that has none.
+
+    Raises:
+        AnnotationFileError: If two columns of the same meaning disagree.
     """
+    columns.check_row(row, where)
     try:
         path = path_of(columns.value(row, "path"))
     except InvalidArgumentError as error:
         return Annotation(where).with_problem(PATH_UNUSABLE, error)
-    boxes, problems = _boxes(row, columns)
+    boxes, problems = _boxes(row, columns, where)
     label = columns.value(row, "label")
     name = None
-    if not columns.has_box_columns and label not in _NO_VALUE:
+    if not columns.has_box_columns and not _is_blank(label):
         name = clean_name(label)
         if name is None:
             problems.append(problem(ANNOTATION_UNREADABLE, f"the label {str(label)[:80]!r} is no name of a class"))
@@ -163,7 +211,8 @@ def read_csv(stream: BinaryIO, location: str) -> Iterator[dict[str, Any]]:
     """Yields the rows of a CSV file: UTF-8 with or without a byte order mark, quoting as in RFC 4180, a header line.
 
     Raises:
-        AnnotationFileError: If it is not UTF-8, has no header, lacks a column, or a field goes on for more than 16 MiB.
+        AnnotationFileError: If it is not UTF-8, has no header, lacks a column, a row has more fields than the header,
+            or a field is longer than 16 MiB.
     """
     csv.field_size_limit(_MAX_FIELD)
     lines = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
@@ -173,7 +222,12 @@ def read_csv(stream: BinaryIO, location: str) -> Iterator[dict[str, Any]]:
         if not header:
             raise AnnotationFileError(f"{location} is empty; its first line names the columns, such as path,label")
         find_columns(header, location)
-        for values in reader:
+        for number, values in enumerate(reader, start=1):
+            if any(values[len(header) :]):  # blank ones are what a spreadsheet leaves at the end of a line
+                raise AnnotationFileError(
+                    f"{location}#row={number} has {len(values)} fields and the header {len(header)}: "
+                    f"{','.join(values)[:200]!r}; quote fields that hold a comma, or name the missing columns"
+                )
             if values:
                 # A row that is too short lacks its last values, not its columns.
                 yield dict(itertools.zip_longest(header, values[: len(header)]))
@@ -230,7 +284,7 @@ def _as_row(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _boxes(row: Mapping[str, Any], columns: ManifestColumns) -> tuple[list[Box], list[Problem]]:
+def _boxes(row: Mapping[str, Any], columns: ManifestColumns, where: str) -> tuple[list[Box], list[Problem]]:
     if columns.has_box_columns:
         corners = [columns.value(row, side) for side in _SIDES]
         if all(value in _NO_VALUE for value in corners):  # how such manifests list an image without any object
@@ -254,7 +308,7 @@ def _boxes(row: Mapping[str, Any], columns: ManifestColumns) -> tuple[list[Box],
     problems: list[Problem] = []
     for entry in entries:
         try:
-            boxes.append(_box(entry))
+            boxes.append(_box(entry, where))
         except InvalidArgumentError as error:
             problems.append(problem(BOX_MALFORMED, error))
     return boxes, problems
@@ -276,10 +330,12 @@ def _as_list(value: Any) -> list[Any]:
     return value
 
 
-def _box(entry: Any) -> Box:
+def _box(entry: Any, where: str) -> Box:
     if not isinstance(entry, Mapping):
         raise InvalidArgumentError("a box is no object with a label and four numbers")
-    label = next((entry[name] for name in _ALIASES["label"] if entry.get(name) not in _NO_VALUE), None)
+    labels = {name: entry[name] for name in _ALIASES["label"] if not _is_blank(entry.get(name))}
+    check_agreement(labels, f"{where}, a box")
+    label = next(iter(labels.values()), None)
     name = clean_name(label)
     if name is None:
         raise InvalidArgumentError("a box has no label")

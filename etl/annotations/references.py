@@ -79,11 +79,6 @@ def relative_reference(path: str, root: str) -> str | None:
     return path[len(prefix) :] if path.startswith(prefix) else None
 
 
-def folder_of(location: str) -> str:
-    """The folder that holds a file, of a local path or a URI."""
-    return location.rpartition("/")[0] or "/"
-
-
 def _below_uri(root: str, text: str) -> str:
     parts = urlsplit(root, allow_fragments=False)
     start = (

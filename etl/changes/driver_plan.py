@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..model import schema
+from ..model.labels import class_order
 from ..sources.listing import IGNORED, LABEL_RANK, completed
 from ..spark.local_frames import local_frame
 from .ingest_plan import (
@@ -100,7 +101,7 @@ class DriverPlan(Plan):
 
     def box_classes(self) -> list[str]:
         """The classes of the boxes in the files that are to be read, in sorted order."""
-        return sorted({name for path in self.paths(*WORK) for name in self._classes_of.get(path, ())})
+        return sorted({name for path in self.paths(*WORK) for name in self._classes_of.get(path, ())}, key=class_order)
 
     def listed_box_classes(self) -> set[str]:
         """The classes of all boxes of the source, also in files that are known."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..model import schema
-from ..model.labels import NO_CLASS
+from ..model.labels import NO_CLASS, class_order
 from ..sources.listing import IGNORED
 
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ class Plan(ABC):
         class_ranks: Classes of the files that are to be read, with the number of their folder or None.
         listed_by_class: Files of the source by class.
         lost_by_class: Stored rows by class whose file is gone, or is of another class now.
+        relabelled: Number of files that are known, although the source gives them another class than their rows have,
+            by both classes, the stored one first.
         gone_by_class: Stored rows by class whose file is gone.
         changed_by_class: Stored rows by class whose file is to be read again.
         work_by_class: Files that are to be read, by the class that the source gives them.
@@ -65,6 +67,7 @@ class Plan(ABC):
     class_ranks: dict[str, int | None] = field(default_factory=dict)
     listed_by_class: Counter[str] = field(default_factory=Counter)
     lost_by_class: Counter[str] = field(default_factory=Counter)
+    relabelled: Counter[tuple[str, str]] = field(default_factory=Counter)
     gone_by_class: Counter[str] = field(default_factory=Counter)
     changed_by_class: Counter[str] = field(default_factory=Counter)
     work_by_class: Counter[str] = field(default_factory=Counter)
@@ -109,9 +112,10 @@ class Plan(ABC):
 
     @property
     def class_names(self) -> list[str]:
-        """Classes of the files that are to be read: numbered folders by number, then the others by name."""
+        """Classes of the files that are to be read: numbered folders by number, then the others in `class_order`."""
         return sorted(
-            self.class_ranks, key=lambda name: (self.class_ranks[name] is None, self.class_ranks[name] or 0, name)
+            self.class_ranks,
+            key=lambda name: (self.class_ranks[name] is None, self.class_ranks[name] or 0, class_order(name)),
         )
 
     @property
@@ -137,7 +141,7 @@ class Plan(ABC):
 
     def box_classes(self) -> list[str]:
         """The classes of the boxes in the files that are to be read, in sorted order."""
-        return sorted(_box_classes(self.work_files()))
+        return sorted(_box_classes(self.work_files()), key=class_order)
 
     def listed_box_classes(self) -> set[str]:
         """The classes of all boxes of the source, also in files that are known."""
@@ -181,6 +185,8 @@ class Plan(ABC):
         if status == KNOWN:
             self.mended_known += files if in_quarantine else 0
             self.touched += group[TOUCHED]
+            if listed_class is not None and stored_class not in (None, NO_CLASS, listed_class):
+                self.relabelled[stored_class, listed_class] += files
             return
         self.quarantined_work += files if in_quarantine else 0
         self.work_by_class[listed_class or NO_CLASS] += files

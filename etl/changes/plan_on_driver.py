@@ -48,8 +48,10 @@ from .rules import (
     AGAIN,
     BAD,
     COUNTS,
+    NO_RETRY,
     STAMP,
     STORED,
+    Retry,
     Side,
     decide,
     decide_after_reading,
@@ -108,7 +110,7 @@ def plan_on_driver(
     source: Source,
     aliases: Mapping[str, str],
     *,
-    retry_quarantine: bool = False,
+    retry: Retry = NO_RETRY,
 ) -> DriverPlanning | None:
     """Lists and plans an ingest of class folders; None where Spark has to, or says better what is wrong.
 
@@ -118,7 +120,7 @@ def plan_on_driver(
         version: Its version that the plan is for; None when it is to be created.
         source: Where the images come from.
         aliases: Class names by the old names of renamed classes.
-        retry_quarantine: Whether to read unchanged files that are in quarantine again.
+        retry: Which unchanged files in quarantine are read again.
     """
     if source.is_frame or source.layout not in FOLDER_LAYOUTS:
         return None
@@ -131,14 +133,14 @@ def plan_on_driver(
         if aliases:
             listed = [file._replace(label_name=aliases.get(file.label_name or "", file.label_name)) for file in listed]
         listing = Listing(source.name, None, local_uri(os.fsencode(root)))
-        plan = plan_files(spark, listing, listed_table(listed), sides, retry_quarantine=retry_quarantine)
+        plan = plan_files(spark, listing, listed_table(listed), sides, retry=retry)
         return DriverPlanning(listing, plan, sides.columns)
     except TooMuchError:
         return None
 
 
 def plan_listing(
-    spark: SparkSession, location: str, version: int | None, listing: Listing, *, retry_quarantine: bool = False
+    spark: SparkSession, location: str, version: int | None, listing: Listing, *, retry: Retry = NO_RETRY
 ) -> DriverPlanning | None:
     """Plans an ingest of what Spark has listed, if that is little; None where Spark has to plan.
 
@@ -147,7 +149,7 @@ def plan_listing(
         location: The table.
         version: Its version that the plan is for; None when it is to be created.
         listing: The source, whose files Spark keeps.
-        retry_quarantine: Whether to read unchanged files that are in quarantine again.
+        retry: Which unchanged files in quarantine are read again.
     """
     if listing.files is None:
         return None
@@ -158,7 +160,7 @@ def plan_listing(
         rows = listing.files.selectExpr(*_LISTED, "boxes.label_name").collect()
         listed = unique_by_path(listed_table([row[:-1] for row in rows]))
         classes_of = {row[0]: row[-1] for row in rows if row[-1]}
-        plan = plan_files(spark, listing, listed, sides, classes_of, retry_quarantine=retry_quarantine)
+        plan = plan_files(spark, listing, listed, sides, classes_of, retry=retry)
         return DriverPlanning(listing, plan, sides.columns)
     except TooMuchError:
         return None
@@ -187,7 +189,7 @@ def plan_files(
     sides: Sides,
     classes_of: Mapping[str, Sequence[str]] | None = None,
     *,
-    retry_quarantine: bool = False,
+    retry: Retry = NO_RETRY,
 ) -> DriverPlan:
     """Plans what was listed against what is known.
 
@@ -195,7 +197,7 @@ def plan_files(
         TooMuchError: If Spark should do it.
     """
     known = sides.stored, sides.bad, sides.again
-    decided = decide_all(listed, *known, listing.root, retry_quarantine=retry_quarantine)
+    decided = decide_all(listed, *known, listing.root, retry=retry)
     is_shown = pc.or_(pc.not_equal(decided.column(STATUS), KNOWN), decided.column(IN_QUARANTINE))
     shown = decided.filter(is_shown)  # without what is passed over, whose status is null
     path_bytes = pc.sum(pc.binary_length(shown.column(schema.PATH))).as_py() or 0
@@ -213,7 +215,7 @@ def decide_all(
     again: pa.Table,
     root: str | None,
     *,
-    retry_quarantine: bool = False,
+    retry: Retry = NO_RETRY,
 ) -> pa.Table:
     """Decides about all files of a source, and about known ones that its folder no longer holds.
 
@@ -223,7 +225,7 @@ def decide_all(
         bad: Rows of its quarantine, `path` and `BAD`.
         again: Rows of its stamps, `path` and `AGAIN`.
         root: The folder's URI, or None.
-        retry_quarantine: Whether to read unchanged files that are in quarantine again.
+        retry: Which unchanged files in quarantine are read again.
 
     Returns:
         One row per path, with the columns of `listed` and `DECIDED`.
@@ -237,7 +239,7 @@ def decide_all(
     seen = Side(np.arange(len(paths)) < listed.num_rows, rows.set_column(0, schema.PATH, paths))
     in_table, in_quarantine, seen_again = (Side.of_rows(side, paths) for side in (stored, bad, again))
     known = in_table, in_quarantine, seen_again
-    decided = decide(paths, seen, *known, root, retry_quarantine=retry_quarantine)
+    decided = decide(paths, seen, *known, root, retry=retry)
     for name in seen.columns.column_names[::-1]:
         decided = decided.add_column(0, name, seen[name])
     unseen = listed.filter(pc.is_in(listed.column(IGNORED), value_set=pa.array(NOT_LOOKED_INTO)))

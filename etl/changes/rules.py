@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..annotations.record import CLASS_UNKNOWN
 from ..model import schema
 from ..model.labels import NO_CLASS
 from ..quarantine.table import DELETED, RETRIED_REASONS
@@ -33,6 +34,23 @@ DECIDED_DDL = (
     f"{STATUS} STRING, {IN_QUARANTINE} BOOLEAN, {STORED_HASH} STRING, {STORED_CLASS} STRING, {TOUCHED} BOOLEAN"
 )
 _Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Retry:
+    """Which files in quarantine are read again although they are unchanged; deleted ones are not.
+
+    Attributes:
+        all: Whether all are.
+        classes: The only classes that are stored, None for all: a file whose class was not among them is read again
+            once it is.
+    """
+
+    all: bool = False
+    classes: frozenset[str] | None = None
+
+
+NO_RETRY = Retry()
 
 
 @dataclass(frozen=True)
@@ -71,7 +89,7 @@ def decide(
     again: Side,
     root: str | None,
     *,
-    retry_quarantine: bool = False,
+    retry: Retry = NO_RETRY,
 ) -> pa.Table:
     """Decides about each path; the sides have one row per path, in the same order.
 
@@ -82,7 +100,7 @@ def decide(
         bad: Rows of its quarantine, with the columns `BAD`.
         again: Further stamps of stored or deleted files, with the columns `AGAIN`.
         root: The source folder, below which a known path that is not listed is gone; None for another source.
-        retry_quarantine: Whether files in quarantine are read again although they are unchanged; deleted ones are not.
+        retry: Which unchanged files in quarantine are read again.
 
     Returns:
         The columns `DECIDED` (see `Plan.files`), and `counts`: whether the path is listed or gone at all.
@@ -101,7 +119,8 @@ def decide(
         bad.here & ~stored.here & ~is_deleted & _has_stamp_of(listed, bad) & _same(listed[annotation], bad[annotation])
     )
     as_bad &= _mask(bad["reason"].is_valid()) & ~_mask(pc.is_in(bad["reason"], value_set=pa.array(RETRIED_REASONS)))
-    as_bad &= not retry_quarantine
+    as_bad &= ~_equal(bad["reason"], CLASS_UNKNOWN) | ~_is_wanted(listed[schema.LABEL_NAME], retry.classes)
+    as_bad &= not retry.all
 
     is_known = stored.here | bad.here
     is_gone = ~listed.here & is_known & ~is_deleted & (root is not None)
@@ -169,6 +188,10 @@ def unique_by_path(rows: pa.Table) -> pa.Table:
 def _is_below_one_of(folders: Collection[str], path: str) -> bool:
     above = itertools.accumulate(path.split("/")[:-1], "{}/{}".format)
     return any(folder in folders for folder in above)
+
+
+def _is_wanted(names: pa.ChunkedArray, classes: Collection[str] | None) -> _Mask:
+    return _mask(names.is_valid() if classes is None else pc.is_in(names, value_set=pa.array(classes, pa.string())))
 
 
 def _has_stamp_of(listed: Side, other: Side) -> _Mask:

@@ -38,7 +38,9 @@ from .rules import (
     COUNTS,
     DECIDED,
     DECIDED_DDL,
+    NO_RETRY,
     STORED,
+    Retry,
     Side,
     decide,
     decide_after_reading,
@@ -121,7 +123,7 @@ def make_plan(
     stamps: DataFrame | None = None,
     *,
     verify_content: bool = False,
-    retry_quarantine: bool = False,
+    retry: Retry = NO_RETRY,
 ) -> SparkPlan:
     """Compares a listing with what is known, by path, size and time of change.
 
@@ -131,9 +133,9 @@ def make_plan(
         quarantined: The quarantine, or None.
         stamps: Further sizes and times of known contents, rows of `reseen_files.COLUMNS`, or None.
         verify_content: Whether to read every known file and compare its content, for sources whose times lie.
-        retry_quarantine: Whether to read unchanged files that are in quarantine again.
+        retry: Which unchanged files in quarantine are read again.
     """
-    rule = functools.partial(_decide, root=listing.root, retry_quarantine=retry_quarantine)
+    rule = functools.partial(_decide, root=listing.root, retry=retry)
     plan = _counted(_decided(listing, stored, quarantined, stamps, rule))
     if plan.counts[GONE] and any(plan.ignored[reason] for reason in NOT_LOOKED_INTO):
         unseen = plan.files.where(plan.files[IGNORED].isin(*NOT_LOOKED_INTO)).select(schema.PATH).collect()
@@ -203,10 +205,10 @@ def _decided(
     return _mapped(paths, rule, ddl).select(schema.PATH, "listed.*", *DECIDED)
 
 
-def _decide(rows: pa.Table, root: str | None, *, retry_quarantine: bool) -> pa.Table:
+def _decide(rows: pa.Table, root: str | None, *, retry: Retry) -> pa.Table:
     paths = rows.column(schema.PATH).combine_chunks()
     listed, stored, bad, again = (Side.of_structs(rows.column(name).combine_chunks()) for name in _SIDES)
-    decided = decide(paths, listed, stored, bad, again, root, retry_quarantine=retry_quarantine)
+    decided = decide(paths, listed, stored, bad, again, root, retry=retry)
     for name in decided.column_names:
         rows = rows.append_column(name, decided.column(name))
     return rows.filter(rows.column(COUNTS)).select([schema.PATH, "listed", *DECIDED])

@@ -8,16 +8,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from ...errors import EmptySourceError, SourceNotFoundError
+from ...errors import EmptySourceError, InvalidArgumentError, SourceNotFoundError
 from ...locations import absolute_path, has_scheme, is_table_name
 from ...spark.workers import check_workers
 from ..changes.ingest_plan import GONE, Plan
 from ..changes.plan_on_driver import plan_listing, plan_on_driver
+from ..changes.rules import Retry
 from ..changes.spark_plan import make_plan
 from ..commit.commit import open_transaction
 from ..commit.known_classes import count_classes, sound_classes
 from ..commit.transaction import Transaction, require_columns
-from ..files.layouts import FOLDER_LAYOUTS
+from ..files.layouts import FOLDER_LAYOUTS, NESTED_CLASS_FOLDERS
 from ..files.walk import local_uri
 from ..images.recipe import RECIPE_PROPERTY, Recipe
 from ..log.table_columns import TableColumns
@@ -132,6 +133,7 @@ def prepare(user_session: SparkSession, location: str, request: IngestRequest) -
 
     Raises:
         EmptySourceError: If the source holds nothing, and nothing is to be removed.
+        InvalidArgumentError: If the table has the source's files by another layout.
         ClusterConfigurationError: If the session's Python workers cannot run lakelens.
         UsageError: Its other subclasses, for every input that cannot be ingested.
     """
@@ -174,6 +176,7 @@ def prepare(user_session: SparkSession, location: str, request: IngestRequest) -
                 f"{request.source.name} holds no image file in layout {request.source.layout!r} ({passed} found); "
                 "check the folder and the layout"
             )
+        check_layout_kept(plan, request, location)
         # Counted when it is asked: few ingests lose anything.
         guard = LossGuard(location, lambda: prepared.stored_counts(), allowed=request.allow_loss)
         prepared = Prepared(spark, location, request, transaction, recipe, listing, plan, columns, guard)
@@ -197,13 +200,11 @@ def _plan(
     if not spark.sparkContext.master.startswith("local"):
         require_workers(spark, request)  # even the driver's plan asks an executor whether it sees the source
     if request.verify != CONTENT:
-        planned = plan_on_driver(
-            spark, location, version, request.source, aliases, retry_quarantine=request.retry_quarantine
-        )
+        planned = plan_on_driver(spark, location, version, request.source, aliases, retry=_retry(request))
         if planned is not None:
             return planned
     require_workers(spark, request)
-    listing = list_source(spark, request.source).renamed(aliases).kept()
+    listing = list_source(spark, request.source).described(aliases, request.classes).kept()
     try:
         return _plan_listed(spark, location, version, request, listing)
     except BaseException:
@@ -215,7 +216,7 @@ def _plan_listed(
     spark: SparkSession, location: str, version: int | None, request: IngestRequest, listing: Listing
 ) -> tuple[Listing, Plan, TableColumns | None]:
     if request.verify != CONTENT:
-        planned = plan_listing(spark, location, version, listing, retry_quarantine=request.retry_quarantine)
+        planned = plan_listing(spark, location, version, listing, retry=_retry(request))
         if planned is not None:
             return planned
     quarantine, stamps = Quarantine(spark, location), Stamps(spark, location)
@@ -225,9 +226,13 @@ def _plan_listed(
         quarantine.read() if quarantine.exists() else None,
         stamps.read() if stamps.exists() else None,
         verify_content=request.verify == CONTENT,
-        retry_quarantine=request.retry_quarantine,
+        retry=_retry(request),
     )
     return listing, plan, None
+
+
+def _retry(request: IngestRequest) -> Retry:
+    return Retry(request.retry_quarantine, None if request.classes is None else frozenset(request.classes))
 
 
 def require_workers(spark: SparkSession, request: IngestRequest) -> None:
@@ -265,6 +270,26 @@ def check_classes(prepared: Prepared) -> None:
     if prepared.listing.has_annotations and not known.issuperset(wanted):
         known |= plan.listed_box_classes()
     check_classes_known(wanted, known, prepared.request.source.name, prepared.location)
+
+
+def check_layout_kept(plan: Plan, request: IngestRequest, location: str) -> None:
+    """Checks that rows that are stored do not have the classes of another folder layout.
+
+    Raises:
+        InvalidArgumentError: If some do. Their files are known, so that the new layout would have no effect on them.
+    """
+    layout = request.source.layout
+    if request.source.is_frame or layout not in FOLDER_LAYOUTS:
+        return
+    for (stored, listed), files in plan.relabelled.items():
+        nested, first = (listed, stored) if layout == NESTED_CLASS_FOLDERS else (stored, listed)
+        if nested.partition("/")[0] == first:
+            (other,) = {*FOLDER_LAYOUTS} - {layout}
+            raise InvalidArgumentError(
+                f"layout = {layout!r}: {location} has {files} files of {request.source.name} as class {stored!r}, as "
+                f"layout {other!r} gives it; this layout gives {listed!r}. Ingest with layout {other!r} again, or "
+                "into a new table"
+            )
 
 
 def open_table(spark: SparkSession, location: str) -> Transaction | None:

@@ -24,7 +24,7 @@ from ..model import schema
 from ..model.labels import LABELS_PROPERTY, labels_property
 from ..quarantine.reseen_files import Stamps
 from ..quarantine.table import Quarantine
-from ..sources.contents import gone_while_read
+from ..sources.contents import failure_of_source
 from ..spark.conflicts import ATTEMPTS, wait_for_others
 from ..spark.failures import naming_failures
 from ..spark.local_frames import local_frame
@@ -153,14 +153,15 @@ def run_prepared(prepared: Prepared, name: str | None = None) -> tuple[IngestRes
     Raises:
         TableConflictError: If another writer was faster.
         SourceNotFoundError: If a file that Spark reads was removed meanwhile; nothing was committed.
+        InvalidArgumentError: If a DataFrame gave other rows than before; nothing was committed.
     """
     try:
         return _Ingest(prepared, name or f"ingest {prepared.request.source.name}").run()
     except Exception as error:
-        gone = None if prepared.listing.read_contents is None else gone_while_read(error, prepared.location)
-        if gone is None:
+        changed = None if prepared.listing.read_contents is None else failure_of_source(error, prepared.location)
+        if changed is None:
             raise
-        raise gone from error
+        raise changed from error
 
 
 def _counted(outcome: Accumulator[Outcome], refused: Accumulator[dict[str, Any]]) -> tuple[int, int]:

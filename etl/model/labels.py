@@ -53,6 +53,12 @@ def grow_labels(labels: Mapping[str, int], names: Iterable[str], largest: int = 
     return grown
 
 
+def class_order(name: str) -> tuple[bool, int, str]:
+    """The key by which new classes are sorted: whole numbers by value, then the others by name."""
+    is_number = name.isascii() and name.isdecimal()
+    return not is_number, int(name) if is_number else 0, name
+
+
 def labels_property(labels: Mapping[str, int]) -> str:
     """Writes the value of the table property, readable without escapes."""
     return json.dumps(dict(labels), ensure_ascii=False)

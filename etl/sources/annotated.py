@@ -10,17 +10,17 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ...errors import EmptySourceError, InvalidArgumentError, SourceNotFoundError
-from ...locations import absolute_path, has_scheme, scheme_of
+from ...locations import absolute_path, folder_of, has_scheme, scheme_of
 from ..annotations.coco import CocoFile, find_coco_files, named_coco_file
 from ..annotations.record import ANNOTATIONS_DDL, IMAGE_MISSING, PATH_UNUSABLE
-from ..annotations.references import folder_of, relative_reference
+from ..annotations.references import relative_reference
 from ..files.class_folders import Wanted
 from ..files.walk import IMAGE_SUFFIXES, local_path
 from ..model import schema
 from .annotated_driver import list_voc_on_driver
 from .annotation_frames import coco_annotations, manifest_annotations, match_images, merged_by_path
 from .folders import list_folder_by_spark, list_local_folder
-from .listing import IGNORED, PROBLEMS, Listing, completed, with_annotation_hash
+from .listing import IGNORED, PROBLEMS, Listing, completed
 from .voc_frames import voc_annotations
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def list_manifest(spark: SparkSession, source: str, images: str | None) -> Listi
         SourceNotFoundError: If there is no such file.
         AnnotationFileError: If it lacks a column.
     """
-    image_root = absolute_path(images) if images is not None else folder_of(absolute_path(source))
+    image_root = absolute_path(images) if images is not None else folder_of(source)
     annotations = manifest_annotations(spark, source, image_root)
     return dataclasses.replace(list_annotated_paths(spark, source, annotations, image_root), cached=(annotations,))
 
@@ -149,7 +149,7 @@ def list_annotated_paths(spark: SparkSession, name: str, annotations: DataFrame,
         annotations, has_path = annotations.withColumn(PROBLEMS, problems), has_path & ~is_stray
     if is_local:
         files = annotations.mapInArrow(_stat_local, _STATUS_DDL)
-        return Listing(name, completed(with_annotation_hash(files)), has_annotations=True)
+        return Listing(name, completed(files), has_annotations=True)
     _, found = list_folder_by_spark(spark, str(image_root), Wanted(MANIFEST))
     stamped = annotations.join(found.select(schema.PATH, schema.SOURCE_LENGTH, schema.SOURCE_MODIFIED), "path", "left")
     missing = has_path & F.col(schema.SOURCE_LENGTH).isNull()
@@ -157,7 +157,7 @@ def list_annotated_paths(spark: SparkSession, name: str, annotations: DataFrame,
     files = stamped.withColumn(PROBLEMS, problems)
     return Listing(
         name,
-        completed(with_annotation_hash(stamped_files(files))),
+        completed(stamped_files(files)),
         read_contents=_reader(spark),
         has_annotations=True,
     )
@@ -181,7 +181,7 @@ def _annotated(
 ) -> Listing:
     """Joins annotations, one row per path, with sizes and times, and adds what was passed over."""
     stamps = found.select(schema.PATH, schema.SOURCE_LENGTH, schema.SOURCE_MODIFIED)
-    files = with_annotation_hash(stamped_files(annotations.join(stamps, schema.PATH, "left")))
+    files = stamped_files(annotations.join(stamps, schema.PATH, "left"))
     listed = completed(files).unionByName(completed(ignored))
     return Listing(name, listed, root, None if is_local else _reader(spark), has_annotations=True)
 

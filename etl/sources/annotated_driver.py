@@ -14,7 +14,7 @@ from ..files.driver_limits import LISTING_S, MOST_ANNOTATION_FILES, TooMuchError
 from ..files.walk import local_uri
 from ..model import schema
 from ..spark.local_frames import local_frame
-from .listing import IGNORED, LABEL_RANK, PROBLEMS, PROBLEMS_DDL, Listing, completed, with_annotation_hash
+from .listing import IGNORED, LABEL_RANK, PROBLEMS, PROBLEMS_DDL, Listing, completed
 from .voc_frames import match_on_driver
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def _annotated(spark: SparkSession, annotations: Iterable[Annotation], found: It
     frame = _with_time(local_frame(spark, rows, _ROW_DDL))
     for name, kind in (("boxes", BOXES_DDL), (PROBLEMS, PROBLEMS_DDL)):
         frame = frame.withColumn(name, F.from_json(name, kind))
-    return completed(with_annotation_hash(frame))
+    return completed(frame)
 
 
 def _with_time(frame: DataFrame) -> DataFrame:

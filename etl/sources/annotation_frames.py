@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ...errors import AnnotationFileError, SessionError, SourceNotFoundError, StoreError
-from ...locations import absolute_path, has_scheme
+from ...locations import absolute_path, folder_of, has_scheme
 from ...stores.data_files import lacks_bucket, no_bucket
 from ..annotations.coco import read_coco
 from ..annotations.manifest import annotation_of_row, find_columns, manifest_format, read_csv, read_json, read_rows
@@ -28,7 +28,7 @@ from ..annotations.record import (
     annotation_of,
     merge_annotations,
 )
-from ..annotations.references import folder_of, resolve_reference
+from ..annotations.references import resolve_reference
 from ..spark.catalog import hadoop_path
 from ..spark.local_frames import local_frame
 
@@ -61,7 +61,7 @@ def coco_annotations(spark: SparkSession, location: str, image_root: str, split:
         SourceNotFoundError: If there is no such file.
         AnnotationFileError: If it is not a COCO instances file.
     """
-    return _read_now(_from_one_file(spark, location, _CocoReader(location, absolute_path(image_root), split)))
+    return read_now(_from_one_file(spark, location, _CocoReader(location, absolute_path(image_root), split)))
 
 
 def manifest_annotations(spark: SparkSession, location: str, root: str | None = None) -> DataFrame:
@@ -81,14 +81,14 @@ def manifest_annotations(spark: SparkSession, location: str, root: str | None = 
         InvalidArgumentError: If the suffix is unknown.
     """
     kind = manifest_format(location)
-    image_root = absolute_path(root if root is not None else folder_of(absolute_path(location)))
+    image_root = absolute_path(root) if root is not None else folder_of(location)
     if kind != "parquet":
         rows = _from_one_file(spark, location, _ManifestReader(location, image_root, kind))
-        return _read_now(merged_by_path(rows))
+        return read_now(merged_by_path(rows))
     _check_exists(spark, location)
     rows = spark.read.parquet(_hadoop_path(location))
     find_columns(rows.columns, location)
-    return _read_now(merged_by_path(rows.mapInArrow(_ParquetRows(location, image_root).read, ANNOTATIONS_DDL)))
+    return read_now(merged_by_path(rows.mapInArrow(_ParquetRows(location, image_root).read, ANNOTATIONS_DDL)))
 
 
 def match_images(annotations: DataFrame, paths: DataFrame) -> DataFrame:
@@ -217,8 +217,12 @@ def _from_one_file(spark: SparkSession, location: str, reader: _CocoReader | _Ma
     return frame.mapInArrow(_read_ipc, ANNOTATIONS_DDL)
 
 
-def _read_now(annotations: DataFrame) -> DataFrame:
-    """Reads a file once, so that what is wrong with it is said here, under its own name."""
+def read_now(annotations: DataFrame) -> DataFrame:
+    """Reads annotations once, so that what is wrong with their file is raised here, under its own name.
+
+    Raises:
+        AnnotationFileError: If a task has raised it.
+    """
     from pyspark import StorageLevel
     from pyspark.errors import PySparkException
 

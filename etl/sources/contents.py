@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from ...errors import SourceNotFoundError
+from ...errors import InvalidArgumentError, SourceNotFoundError, UsageError
 from ..files.walk import local_path
 from ..model import schema
 
@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from .listing import Listing
 
 CONTENT = "content"
+# What Spark raises where the bytes of a row are others than those that were listed.
+OTHER_ROWS = (
+    "the query of the DataFrame gives other rows each time it is computed, and Spark had to compute it again: write it "
+    "to a table first, and ingest what is read from that"
+)
 _HASHED_AT_ONCE = 64
 
 
@@ -70,7 +75,7 @@ def read_contents(spark: SparkSession, files: DataFrame, batch_rows: int) -> Dat
         batch_rows: Largest number of files in one Arrow batch.
 
     Raises:
-        SourceNotFoundError: If a file has gone since it was listed; `gone_while_read` knows one that goes later.
+        SourceNotFoundError: If a file has gone since it was listed; `failure_of_source` knows one that goes later.
     """
     from pyspark.errors import AnalysisException
     from pyspark.sql import DataFrame as SparkDataFrame
@@ -96,14 +101,16 @@ def read_contents(spark: SparkSession, files: DataFrame, batch_rows: int) -> Dat
     return read.unionByName(absent)
 
 
-def gone_while_read(error: Exception, table: str) -> SourceNotFoundError | None:
-    """Returns the typed error when a Spark job failed because a file of the source was removed, else None.
+def failure_of_source(error: Exception, table: str) -> UsageError | None:
+    """Returns the typed error when a Spark job failed because its source changed while it was read, else None.
 
     Args:
         error: What the job raised.
         table: The table's location; one of its own files is none of the source.
     """
     # A mount tells where the file really lies, so the source's folder need not be in what is said.
+    if OTHER_ROWS in str(error):
+        return InvalidArgumentError(OTHER_ROWS)
     lines = [line.strip() for line in str(error).splitlines() if "FileNotFoundException" in line]
     ours = next((line for line in lines if table not in line), None)
     return None if ours is None else _gone(ours)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ...errors import InvalidArgumentError
+from ...locations import absolute_path
 from ..annotations.manifest import annotation_of_row, match_columns
 from ..annotations.record import ANNOTATIONS_DDL, CONTENT_CONFLICT, annotations_arrow_schema, row_of
 from ..annotations.references import resolve_reference
@@ -15,9 +16,9 @@ from ..files.walk import local_uri
 from ..model import schema
 from ..spark.path_forms import column_in_one_form
 from .annotated import list_annotated_paths, stamped_files, with_problem
-from .annotation_frames import located_rows, merged_by_path
-from .contents import CONTENT
-from .listing import PROBLEMS, Listing, completed, with_annotation_hash
+from .annotation_frames import located_rows, merged_by_path, read_now
+from .contents import CONTENT, OTHER_ROWS
+from .listing import PROBLEMS, Listing, completed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,6 +43,7 @@ def list_frame(spark: SparkSession, frame: DataFrame, images: str | None) -> Lis
 
     Raises:
         InvalidArgumentError: If the columns are not these.
+        AnnotationFileError: If two columns of the same meaning disagree in a row.
     """
     from pyspark.sql import functions as F
 
@@ -59,18 +61,33 @@ def list_frame(spark: SparkSession, frame: DataFrame, images: str | None) -> Lis
     if kinds.get(CONTENT) == "binary":
         return _list_contents(frame)
     is_listing = is_by_spark or {"length", "modificationTime"} <= set(kinds)
-    reader = _PathRows(images, is_listing)
+    reader = _PathRows(None if images is None else absolute_path(images), is_listing)
     rows = frame.drop("length", "modificationTime").mapInArrow(reader.read, ANNOTATIONS_DDL)
-    merged = merged_by_path(rows, has_order=False).persist()  # looked at twice, and the query may be a long one
+    merged = read_now(merged_by_path(rows, has_order=False))  # looked at twice, and the query may be a long one
     return dataclasses.replace(list_annotated_paths(spark, NAME, merged, images), cached=(merged,))
 
 
 def _list_contents(frame: DataFrame) -> Listing:
+    """Lists rows that bring their bytes.
+
+    Spark keeps the rows on the disks of the executors until the ingest ends. Labels, digests and bytes are looked at
+    one after the other, and a query may give other rows each time: `limit`, `sample`, numbers of rows in the path.
+    """
+    from pyspark import StorageLevel
+
+    frame = frame.withColumn("path", column_in_one_form("path")).persist(StorageLevel.DISK_ONLY)
+    try:
+        rows = frame.drop(CONTENT, "length", "modificationTime", schema.SOURCE_LENGTH)
+        annotated = read_now(merged_by_path(rows.mapInArrow(_KeyRows().read, ANNOTATIONS_DDL), has_order=False))
+    except BaseException:
+        frame.unpersist()
+        raise
+    return dataclasses.replace(_listed_contents(frame, annotated), cached=(frame, annotated))
+
+
+def _listed_contents(frame: DataFrame, annotated: DataFrame) -> Listing:
     from pyspark.sql import functions as F
 
-    frame = frame.withColumn("path", column_in_one_form("path"))
-    rows = frame.drop(CONTENT, "length", "modificationTime", schema.SOURCE_LENGTH)
-    annotated = merged_by_path(rows.mapInArrow(_KeyRows().read, ANNOTATIONS_DDL), has_order=False)
     modified = F.col("modificationTime") if "modificationTime" in frame.columns else F.timestamp_seconds(F.lit(0))
     content_hash = F.sha2(CONTENT, 256)
     stamps = frame.groupBy("path").agg(
@@ -89,8 +106,11 @@ def _list_contents(frame: DataFrame) -> Listing:
         contents = frame.select("path", CONTENT)
         if has_repeats():  # finding one row per path shuffles the bytes, which most frames need not pay for
             wanted = contents.join(F.broadcast(work.select("path")), "path", "left_semi")
-            contents = wanted.groupBy("path").agg(F.max(CONTENT).alias(CONTENT))
+            contents = wanted.groupBy("path").agg(F.max_by(CONTENT, content_hash).alias(CONTENT))
         read = contents.join(F.broadcast(work.where(f"{schema.SOURCE_LENGTH} >= 0")), "path")
+        # Spark computes the rows again where it has lost them with an executor.
+        is_listed = F.sha2(CONTENT, 256).eqNullSafe(F.col(schema.CONTENT_HASH))
+        read = read.withColumn(CONTENT, F.when(is_listed, F.col(CONTENT)).otherwise(F.raise_error(F.lit(OTHER_ROWS))))
         # An outer join would shuffle the bytes: rows without a path or without bytes come beside the others.
         absent = work.where(f"{schema.SOURCE_LENGTH} < 0").withColumn(CONTENT, F.lit(None).cast("binary"))
         return read.unionByName(absent)
@@ -98,7 +118,7 @@ def _list_contents(frame: DataFrame) -> Listing:
     files = stamped_files(annotated.join(stamps, "path", "left"))
     conflict = with_problem(CONTENT_CONFLICT, "its rows differ in their content")
     files = files.withColumn(PROBLEMS, F.when(F.col(_IS_CONFLICT), conflict).otherwise(F.col(PROBLEMS)))
-    return Listing(NAME, completed(with_annotation_hash(files)), read_contents=read, has_annotations=True)
+    return Listing(NAME, completed(files), read_contents=read, has_annotations=True)
 
 
 class _KeyRows:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -68,22 +68,36 @@ class Listing:
     cached: tuple[DataFrame, ...] = ()
     is_at_hand: bool = False
 
-    def renamed(self, aliases: Mapping[str, str]) -> Listing:
-        """Returns the same listing with other names for some classes of files and boxes.
+    def described(self, aliases: Mapping[str, str], classes: Collection[str] | None = None) -> Listing:
+        """Returns the same listing with a digest of each file's annotation, and with today's names of renamed classes.
 
-        Digests of annotations stay: they are of what the source says.
+        The digest is of what the source says, under its own names of classes, without the boxes that are not wanted:
+        a box that was left out makes its file a changed one as soon as its class is wanted.
+
+        Args:
+            aliases: Class names by the old names of renamed classes.
+            classes: The only classes whose boxes are stored, under their names of today; None for all.
         """
         from pyspark.sql import functions as F
 
-        if self.files is None or not aliases:
+        if self.files is None:
             return self
-        names = F.create_map(*[F.lit(text) for pair in aliases.items() for text in pair])
+        names = F.create_map(*[F.lit(text) for pair in aliases.items() for text in pair]) if aliases else None
 
         def renamed(name: Column) -> Column:
-            return F.coalesce(names[name], name)
+            return name if names is None else F.coalesce(names[name], name)
 
-        boxes = F.transform("boxes", lambda box: box.withField("label_name", renamed(box["label_name"])))
-        files = self.files.withColumns({schema.LABEL_NAME: renamed(F.col(schema.LABEL_NAME)), "boxes": boxes})
+        files = self.files
+        if self.has_annotations:
+            boxes = F.col("boxes")
+            if classes is not None:
+                boxes = F.filter("boxes", lambda box: renamed(box["label_name"]).isin(*classes))
+            others = (schema.SPLIT, "declared_width", "declared_height", PROBLEMS)
+            annotation = F.struct(schema.LABEL_NAME, boxes.alias("boxes"), *others)
+            files = files.withColumn(schema.ANNOTATION_HASH, F.sha2(F.to_json(annotation), 256))
+        if names is not None:
+            boxes = F.transform("boxes", lambda box: box.withField("label_name", renamed(box["label_name"])))
+            files = files.withColumns({schema.LABEL_NAME: renamed(F.col(schema.LABEL_NAME)), "boxes": boxes})
         return dataclasses.replace(self, files=files)
 
     def kept(self) -> Listing:
@@ -107,14 +121,6 @@ def completed(files: DataFrame, others: Sequence[str] = ()) -> DataFrame:
     for name, kind in _ANNOTATION_COLUMNS.items():
         columns.append(F.col(name) if name in files.columns else F.lit(None).cast(kind.lower()).alias(name))
     return files.select(*columns, *others)
-
-
-def with_annotation_hash(files: DataFrame) -> DataFrame:
-    """Adds the digest of everything that a source says of an image."""
-    from pyspark.sql import functions as F
-
-    described = [schema.LABEL_NAME, "boxes", schema.SPLIT, "declared_width", "declared_height", PROBLEMS]
-    return files.withColumn(schema.ANNOTATION_HASH, F.sha2(F.to_json(F.struct(*described)), 256))
 
 
 def folder_batch(rows: Sequence[ListedFile]) -> pa.RecordBatch:

@@ -87,8 +87,8 @@ def list_source(spark: SparkSession, source: Source) -> Listing:
         return list_voc(spark, location)
     if source.layout == COCO:
         return list_coco(spark, location, source.annotations)
-    if source.layout == MANIFEST:
-        return list_manifest(spark, location, source.images)
+    if source.layout == MANIFEST:  # as it was written: its images lie next to the link, if it is one
+        return list_manifest(spark, str(source.location), source.images)
     if has_scheme(location):
         root, files = list_folder_by_spark(spark, location, Wanted(source.layout))
         return Listing(source.name, completed(files), root, functools.partial(read_contents, spark))

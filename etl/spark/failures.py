@@ -1,4 +1,4 @@
-"""Failures of Spark whose cause a user can mend, as errors of ours with that cause in one line."""
+"""Failures of Spark whose cause a user can fix, as errors of ours with that cause in one line."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeAlias, TypeVar
 from urllib.parse import quote
 
-from ...errors import LakelensError, NoSpaceError, NotADeltaTableError, VersionFilesMissingError
+from ...errors import ConstraintError, LakelensError, NoSpaceError, NotADeltaTableError, VersionFilesMissingError
 from ...stores.data_files import lacks_bucket, no_bucket
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _NO_SPACE = re.compile(r"No space left on device|Disk quota exceeded|There is not enough space on the disk")
+_CONSTRAINT = re.compile(
+    r"\[DELTA_(VIOLATE_CONSTRAINT_WITH_VALUES|NOT_NULL_CONSTRAINT_VIOLATED)\] ([^\n]*(\n - [^\n]*)*)"
+)
 _NO_SCHEMA = re.compile(r"\[(SCHEMA_NOT_FOUND|CATALOG_NOT_FOUND)\][^\n]*|NoSuch(Database|Namespace)Exception[^\n]*")
 _MISSING_FILE = re.compile(
     r"FileNotFoundException|FAILED_READ_FILE\.FILE_NOT_EXIST|DELTA_FILE_NOT_FOUND|PATH_NOT_FOUND"
@@ -50,6 +53,7 @@ def failures_named(location: str) -> Iterator[None]:
         StoreError: If a bucket or container does not exist.
         VersionFilesMissingError: If a data file is gone.
         NotADeltaTableError: If the catalog has no such schema.
+        ConstraintError: If a row breaks a constraint of the table.
     """
     try:
         yield
@@ -83,6 +87,12 @@ def failure_of(report: str, location: str, within: str | None = None) -> Lakelen
         return VersionFilesMissingError(
             f"{location}: a data file of this version is gone, removed by VACUUM or by hand. Take a version whose "
             "files are there (`lakelens table history`), and pin versions that are needed for longer (ImageTable.pin)"
+        )
+    broken = _CONSTRAINT.search(report)
+    if broken:
+        return ConstraintError(
+            f"{location}: {' '.join(broken[2].split())[:500]}. Nothing was committed. Leave such files out of the "
+            "source, or drop the constraint: ALTER TABLE ... DROP CONSTRAINT name"
         )
     found = _NO_SCHEMA.search(report)
     if found:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lakelens.errors import InvalidArgumentError
-from lakelens.locations import absolute, absolute_path, has_scheme, is_table_name
+from lakelens.locations import absolute, absolute_path, folder_of, has_scheme, is_table_name
 
 pytestmark = pytest.mark.unit
 
@@ -68,6 +68,26 @@ def test_a_file_uri_of_another_machine_is_refused() -> None:
 def test_a_relative_path_becomes_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     assert absolute("tables/images") == str(tmp_path / "tables" / "images")
+
+
+def test_a_place_has_one_spelling_whatever_links_and_dots_lead_to_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "project").mkdir()
+    (tmp_path / "link").symlink_to("photos", target_is_directory=True)
+    monkeypatch.chdir(tmp_path / "project")
+    for spelling in ("../photos", "../link", Path("../link/../photos"), f"file:{tmp_path}/project/../link"):
+        assert absolute(spelling) == absolute_path(spelling) == str(tmp_path / "photos")
+
+
+def test_files_lie_next_to_the_name_under_which_a_manifest_was_given(tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "link").symlink_to("photos", target_is_directory=True)
+    (tmp_path / "photos" / "labels.csv").symlink_to(tmp_path / "labels-2.csv")
+    for spelling in ("link/labels.csv", "link/../photos/labels.csv"):
+        assert folder_of(tmp_path / spelling) == folder_of(f"file:{tmp_path}/{spelling}") == str(tmp_path / "photos")
+    assert folder_of("s3a://bucket/a/labels.csv") == "s3a://bucket/a"
 
 
 @pytest.mark.parametrize("uri", ["s3a://bucket/key", "abfss://c@a.dfs.core.windows.net/x", "dbfs:/x", "gs://b/k"])

@@ -139,6 +139,14 @@ def test_boxes_of_an_image_of_another_size_are_refused():
     assert "40 x 31" in placed.problems[0].detail
 
 
+def test_a_declared_size_is_transposed_only_where_exif_turns_the_image():
+    known = {"source_size": (40, 31), "placement": place("none", 40, 31, 0)}
+    for orientation, refused in ((1, True), (3, True), (6, False)):
+        placed = place_boxes([Box("a", 3, 5, 9, 20)], orientation=orientation, declared_size=(31, 40), **known)
+        assert [found.reason for found in placed.problems] == [bx.SIZE_MISMATCH] * refused
+        assert len(placed.boxes) == (not refused)
+
+
 def test_what_crop_cuts_is_cut_and_said():
     placement = place("crop", 200, 100, 100)
     inside, cut, gone = Box("a", 60, 10, 140, 90), Box("b", 0, 0, 100, 100), Box("c", 0, 0, 50, 100)

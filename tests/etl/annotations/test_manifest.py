@@ -55,8 +55,13 @@ def test_quotes_commas_line_breaks_a_byte_order_mark_and_windows_ends_are_read()
     assert (b.path, b.label_name) == ("file:///data/cat/1.jpg", "猫")
 
 
-def test_rows_shorter_or_longer_than_the_header_are_read_as_far_as_they_go():
-    a, b, c = from_csv("path,label,split\na.jpg\nb.jpg,cat,train,more\n,cat,train\n")
+def test_a_row_with_more_fields_than_the_header_is_refused():
+    with pytest.raises(AnnotationFileError, match=r"m\.csv#row=2 has 3 fields and the header 2: 'a, b\.jpg,cat'"):
+        from_csv("path,label\n1.jpg,dog\na, b.jpg,cat\n")
+
+
+def test_rows_shorter_than_the_header_and_blank_fields_at_their_end_are_read():
+    a, b, c = from_csv("path,label,split\na.jpg\nb.jpg,cat,train,\n,cat,train\n")
     assert (a.label_name, a.split) == (None, None)
     assert (b.label_name, b.split) == ("cat", "train")
     assert (c.path, reasons(c)) == ("m.csv#row=3", [an.PATH_UNUSABLE])
@@ -90,6 +95,27 @@ def test_the_names_that_other_tools_use_are_known():
     assert row.label_name is None
     assert [(box.label_name, box.corners) for box in row.boxes] == [("cat", (1, 2, 3.5, 4))]
     assert find_columns(["Image", "CLASS"], "m").names == {"path": "Image", "label": "CLASS"}
+
+
+def test_the_name_of_a_class_counts_before_its_number():
+    (row,) = from_csv("path,label,label_name\n1.jpg,2,cat\n")
+    assert row.label_name == "cat"
+    box = {"label": 2, "label_name": "cat", "xmin": 0, "ymin": 1, "xmax": 2, "ymax": 3}
+    (row,) = from_rows({"path": "a.jpg", "annotations": [box], "label_name": None, "label": None})
+    assert (row.label_name, row.boxes[0].label_name) == (None, "cat")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "path,label,class\n1.jpg,dog,cat\n",
+        "path,label_name,label\n1.jpg,cat,dog\n",
+        "path,split,subset\n1.jpg,val,test\n",
+    ],
+)
+def test_columns_of_one_meaning_that_disagree_are_an_error(text):
+    with pytest.raises(AnnotationFileError, match=r"m\.csv#row=1: the columns '\w+' and '\w+' .* disagree: '\w+' and"):
+        from_csv(text.replace("split", "label,split").replace("1.jpg,val", "1.jpg,cat,val"))
 
 
 def test_one_row_per_box_becomes_one_image():

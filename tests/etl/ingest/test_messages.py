@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 
@@ -10,6 +11,7 @@ from etl_pictures import write_image
 
 from lakelens import ImageTable, materialize
 from lakelens.errors import (
+    ConstraintError,
     EmptySourceError,
     InvalidArgumentError,
     NotADeltaTableError,
@@ -80,6 +82,55 @@ def test_an_emptied_folder_takes_its_rows_away_only_if_that_is_said_twice(spark,
     assert "on purpose" not in str(keeps.value)
     result = table.ingest(mine, removed="delete", allow_loss=True)
     assert (result.gone, result.removed, table.class_counts()) == (3, 3, {"cat": 0, "dog": 0})
+
+
+def test_files_that_classes_left_out_are_taken_once_their_class_is_wanted(spark, source, tmp_path):
+    table = ImageTable(spark, tmp_path / "t")
+    assert table.ingest(source, classes=["cat"], size=16).reasons == {"class_unknown": 1}
+    assert table.ingest(source, classes=["cat"]).skipped == 3
+    assert (table.ingest(source).stored, table.quarantine().count) == (1, 0)
+    boxes = source.parent / "boxes.json"
+    sides = {"xmin": 0, "ymin": 0, "xmax": 9, "ymax": 9}
+    entries = [{"label": name, **sides} for name in ("cat", "dog")]
+    boxes.write_text(json.dumps([{"path": "source/cat/1.jpg", "boxes": entries}]))
+    other = ImageTable(spark, tmp_path / "u")
+    for classes, stored in ((["cat"], 1), (["cat"], 0), (None, 1), (None, 0)):
+        assert other.ingest(boxes, "manifest", classes=classes, size=16).stored == stored
+    (row,) = other.read().collect()
+    assert [box.label_name for box in row.annotations] == ["cat", "dog"]
+
+
+def test_a_table_is_not_ingested_into_by_another_folder_layout(spark, tmp_path):
+    write_image(tmp_path / "s" / "001.pets" / "cat" / "1.jpg")
+    table = ImageTable(spark, tmp_path / "t")
+    table.ingest(tmp_path / "s", size=16)
+    for call in (table.preview, table.ingest):
+        with pytest.raises(InvalidArgumentError, match=r"1 files .*'pets'.*'class_folders'.*'pets/cat'.*a new table"):
+            call(tmp_path / "s", layout="nested_class_folders")
+    assert table.ingest(tmp_path / "s").skipped == 1
+
+
+def test_a_source_and_a_table_are_the_same_through_links_and_dots(spark, tmp_path, monkeypatch):
+    write_image(tmp_path / "photos" / "cat" / "1.jpg")
+    (tmp_path / "link").symlink_to("photos", target_is_directory=True)
+    (tmp_path / "project").mkdir()
+    coco = {"images": [{"id": 0, "file_name": "1.jpg"}], "annotations": [], "categories": []}
+    (tmp_path / "photos" / "cat" / "_annotations.coco.json").write_text(json.dumps(coco))
+    assert ImageTable(spark, tmp_path / "t").ingest(tmp_path / "photos", size=16).stored == 1
+    monkeypatch.chdir(tmp_path / "project")
+    for place in ("../photos", "../link"):
+        assert ImageTable(spark, "../t").ingest(place).skipped == 1
+    result = ImageTable(spark, "../u").ingest("../photos", "coco", size=16)
+    assert (result.stored, result.quarantined) == (1, 0)
+
+
+def test_a_constraint_of_others_is_named_with_the_values_that_break_it(spark, source, tmp_path):
+    table = ImageTable(spark, tmp_path / "t")
+    table.ingest(source, size=16)
+    spark.sql(f"ALTER TABLE delta.`{table.location}` ADD CONSTRAINT pets CHECK (label_name <> 'cow')")
+    write_image(tmp_path / "more" / "cow" / "1.jpg", seed=9)
+    with pytest.raises(ConstraintError, match=r"CHECK constraint pets .*label_name : cow.*DROP CONSTRAINT"):
+        table.ingest(tmp_path / "more")
 
 
 def test_one_stray_uri_of_a_manifest_is_one_quarantined_row(spark, source, tmp_path):

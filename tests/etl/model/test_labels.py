@@ -3,9 +3,13 @@ from __future__ import annotations
 import pytest
 
 from lakelens.errors import NotAnImageTableError
-from lakelens.etl.model.labels import LABELS_PROPERTY, grow_labels, labels_of, labels_property
+from lakelens.etl.model.labels import LABELS_PROPERTY, class_order, grow_labels, labels_of, labels_property
 
 pytestmark = pytest.mark.unit
+
+
+def test_whole_numbers_are_sorted_by_value_and_before_names():
+    assert sorted(["10", "b", "2", "a10", "011"], key=class_order) == ["2", "10", "011", "a10", "b"]
 
 
 def test_numbers_only_grow():

@@ -7,6 +7,7 @@ import uuid
 
 import pytest
 from etl_pictures import write_image
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 from stored_rows import stored_paths
 
@@ -14,6 +15,7 @@ from lakelens import ImageTable
 from lakelens.etl.annotations.record import CONTENT_CONFLICT, IMAGE_MISSING, PATH_UNUSABLE
 from lakelens.etl.files.walk import local_uri
 from lakelens.etl.sources.annotated import list_manifest
+from lakelens.etl.sources.contents import failure_of_source
 from lakelens.etl.sources.dataframe_source import list_frame
 
 pytestmark = pytest.mark.spark
@@ -27,7 +29,7 @@ def reasons(row) -> list[str]:
 
 def listed_and_read(spark, rows, ddl):
     """What a frame's listing says of each path, and the bytes that are read for it."""
-    listing = list_frame(spark, spark.createDataFrame(rows, ddl), None)
+    listing = list_frame(spark, spark.createDataFrame(rows, ddl), None).described({})
     files = listing.files.persist()
     try:
         return files.collect(), listing.read_contents(files, 10).collect()
@@ -129,6 +131,54 @@ def test_one_file_is_one_row_whoever_wrote_its_path(spark, tmp_path):
     by_folder = table.ingest(source)  # which says other things of its images
     assert (by_folder.stored, by_folder.quarantined) == (2, 1)
     assert stored_paths(place) == sorted(local_uri(bytes(source / "cat" / name)) for name in ("a b.jpg", "100%.jpg"))
+
+
+@pytest.fixture(scope="module")
+def contents(spark, tmp_path_factory):
+    """A Parquet file of 60 rows whose content names their class."""
+    place = str(tmp_path_factory.mktemp("frames") / "rows")
+    spark.range(60).selectExpr(
+        "id", "cast(cast(id % 6 as string) as binary) AS content", "cast(id % 6 as string) AS label"
+    ).repartition(4).write.parquet(place)
+    return spark.read.parquet(place)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        lambda rows: rows.repartition(3).withColumn("path", F.concat(F.lit("img/"), F.monotonically_increasing_id())),
+        lambda rows: rows.where(F.rand() < 0.5).withColumn("path", F.expr("uuid()")).limit(20),
+    ],
+    ids=["numbered", "drawn"],
+)
+def test_rows_of_content_keep_their_own_labels_whatever_query_gives_them(contents, query):
+    frame = query(contents)
+    listing = list_frame(frame.sparkSession, frame, None)
+    try:
+        labels = {row.path: row.label_name for row in listing.files.collect()}
+        read = {row.path: bytes(row.content).decode() for row in listing.read_contents(listing.files, 10).collect()}
+    finally:
+        listing.release()
+    assert labels == read
+    assert labels
+
+
+def test_a_frame_that_cannot_be_read_once_is_refused(spark, tmp_path):
+    """Spark computes rows again that it has lost, here at our request, and these have other bytes then."""
+    write_image(tmp_path / "1.jpg", seed=1)
+    frame = spark.read.format("binaryFile").load(str(tmp_path))
+    frame = frame.select("path", F.encode(F.expr("uuid()"), "utf-8").alias("content"), F.lit("cat").alias("label"))
+    listing = list_frame(spark, frame, None)
+    files = listing.files.persist()
+    try:
+        files.count()
+        listing.cached[0].unpersist()
+        with pytest.raises(PySparkException) as caught:
+            listing.read_contents(files, 10).collect()
+    finally:
+        files.unpersist()
+        listing.release()
+    assert "write it to a table first" in str(failure_of_source(caught.value, "table"))
 
 
 def test_the_query_behind_a_frame_of_paths_runs_once(spark, tmp_path):
