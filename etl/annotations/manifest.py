@@ -81,7 +81,7 @@ class ManifestColumns:
     def value(self, row: Mapping[str, Any], name: str) -> Any:
         """The value that a row has under one of our names; None if there is no such column or value."""
         column = self.names.get(name)
-        if name in self.others:
+        if column is not None and name in self.others:
             column = next((other for other in (column, *self.others[name]) if not _is_blank(row.get(other))), column)
         value = row.get(column) if column is not None else None
         return None if isinstance(value, float) and math.isnan(value) and name not in _SIDES else value

@@ -191,7 +191,7 @@ def _is_below_one_of(folders: Collection[str], path: str) -> bool:
 
 
 def _is_wanted(names: pa.ChunkedArray, classes: Collection[str] | None) -> _Mask:
-    return _mask(names.is_valid() if classes is None else pc.is_in(names, value_set=pa.array(classes, pa.string())))
+    return _mask(names.is_valid() if classes is None else pc.is_in(names, value_set=pa.array([*classes], pa.string())))
 
 
 def _has_stamp_of(listed: Side, other: Side) -> _Mask:
