@@ -295,7 +295,7 @@ def sees_the_files_of_executors(args: argparse.Namespace) -> bool:
 
 
 def check_schemes(args: argparse.Namespace, *locations: str) -> None:
-    """Checks that Spark may have a file system for each location, where no setting can bring further ones.
+    """Checks that Spark may have a file system for each location, where no setting can bring others.
 
     Raises:
         InvalidArgumentError: If a scheme is not known.

@@ -79,7 +79,7 @@ def markdown(described: list[dict[str, Any]]) -> str:
             default = "" if argument["default"] is None else f"`{argument['default']}`"
             name, meaning = (argument[key].replace("|", "\\|") for key in ("name", "help"))
             rows.append((f"`{name}`", default, meaning.replace("<", "&lt;")))
-        table = _table(("argument", "default", "meaning"), rows) if rows else "No arguments of its own."
+        table = _table(("argument", "default", "meaning"), rows) if rows else "No other arguments."
         parts = [f"## {one['command']}", one["does"], *_result_lines(one), table]
         sections.append("\n\n".join(parts) + "\n")
     return "\n".join(sections)

@@ -1,4 +1,4 @@
-"""Trains a run again from its record alone and says whether the result is equal to the bit (`lakelens reproduce`)."""
+"""Trains a run again from its record alone and compares the results bit for bit (`lakelens reproduce`)."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ from typing import Any
 from lakelens.jobs.command import EXIT_DONE, EXIT_FAILED, add_session_arguments, main_of, session_of
 from lakelens.locations import is_table_name
 
-DESCRIPTION = "Train a run again from its record alone, and compare the results to the bit."
+DESCRIPTION = "Train a run again from its record alone, and compare the results bit for bit."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the job's flags."""
     parser.add_argument("run_id", metavar="RUN", help="a finished run's id")
-    parser.add_argument("--tracking-uri", default=None, help="MLflow tracking URI; MLFLOW_TRACKING_URI when absent")
-    parser.add_argument("--checkpoint-dir", default=None, help="in place of the run's")
+    parser.add_argument("--tracking-uri", default=None, help="MLflow tracking URI; default: MLFLOW_TRACKING_URI")
+    parser.add_argument(
+        "--checkpoint-dir", default=None, help="folder for the new checkpoints; default: the original run's"
+    )
     add_session_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
-    """Trains again; the result says where it differs, and the exit code is 1 if it does."""
+    """Trains again; the result lists the differences, and the exit code is 1 if there are any."""
     from lakelens.tracking.runs import resolve_tracking_uri
     from lakelens.training.experiment.config_record import read_config
     from lakelens.training.experiment.reproduce import reproduce
@@ -33,7 +35,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     for change in done.environment:
         print(f"environment: {change}")
     if done.equal:
-        print(f"run {done.result.run_id} is equal to run {done.origin} to the bit: metrics, weights and optimizer")
+        print(f"run {done.result.run_id} equals run {done.origin} bit for bit: metrics, weights and optimizer")
     for difference in done.differences:
         print(f"differs from run {done.origin}: {difference}")
     return {

@@ -244,7 +244,7 @@ def resume_run(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _require_no_flags_beside(args: argparse.Namespace, what: str, allowed: frozenset[str], way_out: str) -> None:
-    """Checks that flags are absent which say what the experiment says."""
+    """Checks that no flag is given whose value is part of the experiment."""
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     usual = vars(parser.parse_args([]))
@@ -257,7 +257,7 @@ def column_names(pairs: Sequence[str]) -> dict[str, Any]:
     """Reads `ROLE=NAME` flags as arguments of `train`.
 
     Raises:
-        InvalidArgumentError: If there is no such role.
+        InvalidArgumentError: If a role is unknown.
     """
     names = key_values(pairs, "--column")
     for role in names:

@@ -56,7 +56,7 @@ if "dbutils" not in globals():
     spark.sparkContext.setLogLevel("ERROR")
 
     def displayHTML(page):
-        """Shows a page in a frame of its own, so that its styles do not reach the notebook."""
+        """Shows a page in a frame, so that its styles do not reach the notebook."""
         _display(HTML(f'<div><iframe srcdoc="{escape(page)}" style="width:100%;height:700px;border:0"></iframe></div>'))
 
     def display(thing):

@@ -1,6 +1,6 @@
 """Turns notebooks in Databricks source format into Jupyter notebooks.
 
-python notebooks/to_jupyter.py notebooks/01_images_to_delta.py ...   writes 01_images_to_delta.ipynb beside it
+python notebooks/to_jupyter.py notebooks/01_images_to_delta.py ...   writes 01_images_to_delta.ipynb next to it
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ The same steps (`lakelens_steps.py`) in three flavours, chosen by LAKELENS_FLAVO
 LAKELENS_PARAMETERS is a JSON object of values instead of the steps' defaults; a run may have others still.
 
 Runs with Airflow 2.10 to 3. Every job can be tried again: an ingest that was committed finds nothing new, rows that
-were scored are not scored again, and an alias that leads to a model already stays.
+were scored are not scored again, and an alias that already points to the model stays.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def read_result(file: str) -> Any:
 
 
 def is_true(step: str, key: str, ti: Any = None) -> bool:
-    """Tells whether a value of an earlier task's result is true."""
+    """Returns whether a value of an earlier task's result is true."""
     return bool(ti.xcom_pull(task_ids=step)[key])
 
 

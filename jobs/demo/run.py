@@ -62,8 +62,13 @@ tracking: {{uri: {tracking_uri}, experiment: lakelens-demo}}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the demo's flags."""
-    parser.add_argument("--images", default=None, type=Path, help="class folders of your own; digits when absent")
-    parser.add_argument("--out", default=Path("lakelens-demo"), type=Path, help="folder for everything; made anew")
+    parser.add_argument("--images", default=None, type=Path, help="your own class folders; default: scanned digits")
+    parser.add_argument(
+        "--out",
+        default=Path("lakelens-demo"),
+        type=Path,
+        help="folder for all results; an earlier demo's folder is replaced",
+    )
     parser.add_argument("--search", action="store_true", help="show a search over one version instead")
     parser.add_argument("--size", default=32, type=int, help="side of the stored square images in pixels")
     parser.add_argument("--epochs", default=8, type=int, help="epochs of each training")
@@ -120,7 +125,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     Raises:
         InvalidArgumentError: If a flag is outside what its rule allows, or `--out` holds `--images` or is something
             that the demo did not make.
-        SourceNotFoundError: If `--images` is no folder.
+        SourceNotFoundError: If `--images` is not a folder.
     """
     require("lakelens demo", "pyspark", "delta", "mlflow", "tensorflow", "sklearn", "matplotlib")
     _check(args)
@@ -351,12 +356,12 @@ def _check(args: argparse.Namespace) -> None:
     out, images = args.out.expanduser().resolve(), args.images.resolve()
     if out == images or out in images.parents:
         raise InvalidArgumentError(
-            f"--images {args.images} lies in --out {args.out}, which the demo makes anew; name another --out"
+            f"--images {args.images} lies in --out {args.out}, which the demo replaces; name another --out"
         )
 
 
 def _fresh_folder(out: Path) -> Path:
-    """Makes the demo's folder anew; only a folder that an earlier demo made is removed.
+    """Makes the demo's folder again; only a folder that an earlier demo made is removed.
 
     Raises:
         InvalidArgumentError: If `out` exists and is something else.

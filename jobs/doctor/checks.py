@@ -1,4 +1,4 @@
-"""What the doctor tries, each in a process of its own, because an import may crash or hang it.
+"""What the doctor tries, each in a separate process, because an import may crash or hang it.
 
 A check returns what it saw; `python -m lakelens.jobs.doctor.checks NAME` prints that as one JSON line.
 """
@@ -123,7 +123,7 @@ def check_delta() -> Seen:
 
 
 def check_mlflow() -> Seen:
-    """Asks the MLflow store that is configured; without one, keeps a run in a store of its own."""
+    """Asks the MLflow store that is configured; without one, keeps a run in a temporary store."""
     import mlflow
 
     configured = os.environ.get("MLFLOW_TRACKING_URI")
@@ -156,7 +156,7 @@ def run_check(name: str) -> Seen:
     try:
         return CHECKS[name]()
     except RankFailedError as error:
-        detail = error.summary  # the message goes on with the rank's log
+        detail = error.summary  # the message continues with the rank's log
     except LakelensError as error:
         detail = " | ".join(line.strip() for line in str(error).splitlines() if line.strip())
     except Exception as error:  # noqa: BLE001  the doctor reports every failure, whatever library it comes from

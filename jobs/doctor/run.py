@@ -1,4 +1,4 @@
-"""`lakelens doctor`: tries every part that the main job needs and says what to do about those that do not work."""
+"""`lakelens doctor`: tries every part that the main job needs and shows how to fix those that do not work."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
                 if not args.json:
                     print(findings[-1].line(), flush=True)
         except KeyboardInterrupt:
-            # The checks are in sessions of their own and hear nothing of it; the pool would wait for them.
+            # The checks run in separate sessions and do not get the signal; the pool would wait for them.
             for process in running:
                 _end(process)
             raise
@@ -108,7 +108,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def examine(part: str, folder: Path, timeout_s: float, running: list[subprocess.Popen[str]]) -> Finding:
-    """Tries one part in a process of its own, which may crash or hang, and ends all that it started.
+    """Tries one part in a separate process, which may crash or hang, and ends everything that it started.
 
     Args:
         part: A key of `WAY_OUT`.

@@ -15,7 +15,7 @@ class Length(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    epochs: int | None = Field(None, ge=1, description="Passes over the training split.")
+    epochs: int | None = Field(None, ge=1, description="Passes through the training split.")
     batches: int | None = Field(None, ge=1, description="Steps of `global_batch_size` images over all ranks.")
     records: int | None = Field(None, ge=1, description="Images over all ranks.")
 

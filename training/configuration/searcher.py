@@ -40,22 +40,20 @@ class SearcherConfig(BaseModel):
     smaller_is_better: bool | None = Field(
         None, description="Direction of the metric; null reads it from the metric's name (loss, accuracy, auc, ...)."
     )
-    max_length: Length = Field(
-        default_factory=lambda: Length(epochs=10), description="How long a trial trains at the most."
-    )
+    max_length: Length = Field(default_factory=lambda: Length(epochs=10), description="The most that a trial trains.")
     max_trials: int = Field(1, ge=1, description="Trials in all; random and adaptive_asha need it.")
     max_concurrent_trials: int = Field(
         16,
         ge=0,
-        description="Trials at the same time at the most, but one of each bracket at least; 0 derives it from them.",
+        description="Limit for concurrent trials, with at least one for each bracket; 0 derives it from the brackets.",
     )
     mode: Literal["aggressive", "standard", "conservative"] = Field(
         "standard", description="How early trials are stopped (adaptive_asha)."
     )
     divisor: float = Field(
-        4.0, gt=1, allow_inf_nan=False, description="Share of trials that go on from each rung is 1/divisor."
+        4.0, gt=1, allow_inf_nan=False, description="Share of trials that continue from each rung is 1/divisor."
     )
-    max_rungs: int = Field(5, ge=1, description="Rungs at the most (adaptive_asha).")
+    max_rungs: int = Field(5, ge=1, description="Largest number of rungs (adaptive_asha).")
     bracket_rungs: list[Annotated[int, Field(ge=1)]] = Field(
         default_factory=list, description="Rungs of each bracket; overrides `mode`."
     )
