@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import queue
 import re
+import threading
 import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -136,15 +138,31 @@ def no_bucket(location: str) -> StoreError:
 
 
 class _Reached:
-    """A file in an object store, whose errors are ours."""
+    """A file in an object store, whose errors are ours.
+
+    Arrow calls `read` from C++. A client that waits for a store wakes up now and then and takes the interpreter's lock;
+    once the interpreter ends, Python ends such a thread, and that aborts the process if C++ has called it. So the
+    client reads in a thread of Python's, and C++ waits for it without waking up.
+    """
 
     def __init__(self, file: Any, location: str) -> None:
         self._file = file
         self._location = location
 
     def read(self, size: int = -1) -> bytes:
-        with reaching(self._location):
-            return bytes(self._file.read(size))
+        answer: queue.SimpleQueue[tuple[bytes, BaseException | None]] = queue.SimpleQueue()
+        threading.Thread(target=self._read, args=(size, answer), daemon=True, name="lakelens-store").start()
+        data, error = answer.get()
+        if error is not None:
+            with reaching(self._location):
+                raise error
+        return data
+
+    def _read(self, size: int, answer: queue.SimpleQueue[tuple[bytes, BaseException | None]]) -> None:
+        try:
+            answer.put((bytes(self._file.read(size)), None))
+        except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
+            answer.put((b"", error))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)

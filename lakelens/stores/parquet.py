@@ -68,7 +68,7 @@ def parquet_of(source: Any, footer: pq.FileMetaData | None = None, buffer_bytes:
     Args:
         source: The open file.
         footer: Its footer, if that has been read before.
-        buffer_bytes: Bytes that are fetched at a time; 0 fetches whole column chunks, ahead of their use.
+        buffer_bytes: Bytes that are fetched at a time; 0 fetches whole column chunks.
 
     Writers of newer Arrow (delta-rs on polars or arro3 data) leave an Arrow schema with view types in the footer, which
     pyarrow 14 refuses as "Unrecognized type: 23". The Parquet types beside it are the plain ones, so such a file is
@@ -79,7 +79,7 @@ def parquet_of(source: Any, footer: pq.FileMetaData | None = None, buffer_bytes:
     """
     # Spark writes times as INT96, which pyarrow would read as nanoseconds: a wrong time beyond 1677 to 2262.
     settings: dict[str, Any] = {
-        "pre_buffer": not buffer_bytes and not isinstance(source, pa.NativeFile),
+        "pre_buffer": False,  # Arrow joins the threads that would read ahead when the process ends, hanging ones too
         "buffer_size": buffer_bytes,
         "coerce_int96_timestamp_unit": "us",
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -179,3 +180,23 @@ def test_a_store_that_stalls_is_an_error_while_planning_and_while_reading(server
             for _ in batches:
                 pass
     assert sorted(labels(feed)) == list(range(40))
+
+
+def test_a_process_that_has_caught_the_error_of_a_stalled_store_ends_as_it_would_without(server, tmp_path):
+    table = server.upload(write_layout(tmp_path, [40] * 6, row_group_rows=4), "many")
+    feed = DeltaFeed(table, storage_options=server.storage_options)
+    code = (
+        "import os, pickle, signal, sys\n"
+        "from lakelens.errors import FeedStalledError\n"
+        "feed, server = pickle.load(sys.stdin.buffer)\n"
+        "batches = feed.as_numpy(3, 0, 1, prefetch=1, read_timeout_s=2.0)\n"
+        "next(batches)\n"
+        "os.kill(server, signal.SIGSTOP)\n"
+        "try: list(batches)\n"
+        "except FeedStalledError as error: print('caught')\n"
+    )
+    sent = pickle.dumps((feed, server.process.pid))
+    with server.hanging():
+        server.process.send_signal(signal.SIGCONT)  # for the first batch
+        done = subprocess.run([sys.executable, "-c", code], input=sent, capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, b"caught\n"), done.stderr
