@@ -13,8 +13,9 @@ from ...errors import NotSupportedError
 from ...extras import require
 from ..rank.process_context import log_to_driver
 from .collectives import allgather, alltoall, barrier, broadcast, broadcast_variables, grouped_allgather
-from .horovod_options import ONE_WORLD, global_process_set
+from .horovod_options import global_process_set
 from .membership import (
+    ONE_WORLD,
     attempt,
     cross_rank,
     cross_size,

@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ...errors import InvalidArgumentError, NotSupportedError
-from .membership import rank, size
+from .membership import ONE_WORLD, rank, size
 from .reduce_ops import Compression
-
-ONE_WORLD = "all ranks of a job are one world; start one HorovodRunner for each group of ranks"
 
 
 class _AllRanks:
@@ -42,7 +40,6 @@ global_process_set = _AllRanks()
 _BUILT_FOR = "operations run where Horovod was built for; leave it out"
 # The values that change nothing, beside None, and what to write instead of others.
 _KNOWN: dict[str, tuple[tuple[Any, ...], str]] = {
-    "comm": ((), ONE_WORLD),
     "compression": ((Compression.none,), "tf.cast the value before, and the result back"),
     "device_dense": (("",), _BUILT_FOR),
     "device_sparse": (("",), _BUILT_FOR),
@@ -51,7 +48,6 @@ _KNOWN: dict[str, tuple[tuple[Any, ...], str]] = {
     "postscale_factor": ((1.0,), "multiply the result"),
     "prescale_factor": ((1.0,), "multiply the value"),
     "process_set": ((global_process_set,), ONE_WORLD),
-    "process_sets": (([], ()), ONE_WORLD),
     "scale_local_gradients": ((True,), "every variable is shared by all ranks; leave it out"),
     "session": ((), "TensorFlow 2 has no sessions; leave it out, and pass name=... by keyword"),
     "use_locking": ((False,), "Keras's optimizers take no locks; leave it out"),

@@ -12,9 +12,11 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...errors import LaunchError, MissingDependencyError
+from ...errors import LaunchError, MissingDependencyError, NotSupportedError
 from ..rank import process_context
 from ..rank.frames import Kind
+
+ONE_WORLD = "all ranks of a job are one world; start one HorovodRunner for each group of ranks"
 
 
 class _World:
@@ -41,10 +43,9 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         MissingDependencyError: If the world is larger than one and Horovod is missing.
         LaunchError: If this process had already left the world with `shutdown()`.
     """
-    if comm is not None or process_sets:
-        from .horovod_options import refuse
-
-        refuse(comm=comm, process_sets=process_sets)
+    for name, value in (("comm", comm), ("process_sets", process_sets)):
+        if value is not None and value not in ([], ()):
+            raise NotSupportedError(f"{name}={value!r} is not supported: {ONE_WORLD}")
     with _World.lock:
         if _World.initialized:
             return

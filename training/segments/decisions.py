@@ -13,6 +13,7 @@ from ..checkpoints.retention import CheckpointRecord, Retention, checkpoints_to_
 from ..trials.metrics import Goal
 
 Action = Literal["continue", "pause", "stop"]
+Reason = Literal["completed", "paused", "stopped"]
 Policy = Literal["best", "all", "none"]
 
 

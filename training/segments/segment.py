@@ -10,19 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ... import errors
 from ...errors import LakelensError, NotFiniteError, TrialError
 from ..checkpoints.checkpoint import Checkpoint, list_checkpoints, open_checkpoint
-from .decisions import Progress
+from .decisions import Progress, Reason
 from .job import TrainingJob
 
 if TYPE_CHECKING:
     from .prepared_rank import PreparedRank
     from .training_state import TrainingState
 
-Reason = Literal["completed", "paused", "stopped"]
 _T = TypeVar("_T")
 _Failure = tuple[str, str]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -17,7 +17,7 @@ from ..checkpoints.keras_files import load_weights
 from ..rank.process_context import log_to_driver
 from .agreement import Agreement, Wish
 from .checks import cause_in_graph, require_finite_losses
-from .decisions import Answer, Progress
+from .decisions import Answer, Progress, Reason
 from .epoch_end import Pulse, Report, average_statistics
 from .metric_sums import metrics_over_ranks
 from .prepared_rank import PreparedRank
@@ -33,9 +33,6 @@ from .rank_state import (
 )
 from .training_state import TrainingState
 from .verdicts import Verdicts
-
-if TYPE_CHECKING:
-    from .segment import Reason
 
 # How a dataset tells that it has no more batches.
 _ENDS = (StopIteration, tf.errors.OutOfRangeError)
