@@ -1,4 +1,4 @@
-"""Compares the results of two runs to the bit: metric by metric, weight by weight; and the environments they are of."""
+"""Compares the results of two runs bit for bit: metric by metric, weight by weight; and the environments they are of."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOST_LINES = 10
 
 
 def differences(tracking_uri: str, first: str, second: str) -> list[str]:
-    """Says where the results of two runs differ; nothing where they are equal to the bit.
+    """Says where the results of two runs differ; nothing where they are equal bit for bit.
 
     Compared are the histories of the metrics that the model measures, and weights and optimizer of the checkpoints.
 

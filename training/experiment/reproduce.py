@@ -45,7 +45,7 @@ class Reproduction:
 
     @property
     def equal(self) -> bool:
-        """Whether all metrics and weights are equal to the bit."""
+        """Whether all metrics and weights are equal bit for bit."""
         return not self.differences
 
 
@@ -57,7 +57,7 @@ def reproduce(
     driver_log_verbosity: str = "log_callback_only",
     spark: SessionSource | None = None,
 ) -> Reproduction:
-    """Trains a finished run again, in a new run that names its origin, and compares the results to the bit.
+    """Trains a finished run again, in a new run that names its origin, and compares the results bit for bit.
 
     Config, table version and the code of the entry point are those of the run's record; the packages are those that are
     installed, and what has changed in them is said. Equal results can be expected on CPU, with deterministic operations
