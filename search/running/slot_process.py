@@ -172,7 +172,7 @@ class SlotProcess(threading.Thread):
         if segment is not None:
             self.current = segment
             self._idle_since = None
-            return {"segment": segment_request(segment.job, segment.start)}
+            return {"segment": segment_request(segment.job, segment.start, segment.trial.restarts)}
         self._idle_since = self._idle_since or time.monotonic()
         waits = self._host.may_go_on(self) and time.monotonic() - self._idle_since < LINGER_S
         return {"wait": True} if waits else {}

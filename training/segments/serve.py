@@ -19,14 +19,16 @@ _ASK_AGAIN_S = 0.1
 _VALUES = ("hyperparameters", "batch_size", "epochs", "steps", "validation_period", "checkpoint_period")
 
 
-def segment_request(job: TrainingJob, start: Checkpoint | None) -> dict[str, Any]:
+def segment_request(job: TrainingJob, start: Checkpoint | None, attempt: int) -> dict[str, Any]:
     """Describes a segment in JSON values, for a rank that serves.
 
     Args:
         job: What is trained.
-        start: Where to go on; None is the training's start.
+        start: The checkpoint that it continues from; None is the training's start.
+        attempt: How often the trial has been restarted.
     """
     return {
+        "attempt": attempt,
         **{name: getattr(job, name) for name in _VALUES},
         "validations": sorted(job.validations),
         "folder": str(job.folder),
@@ -81,6 +83,9 @@ def serve_segments(job: TrainingJob) -> int:
             return served
         if served:
             fresh.restore()
+        # A process serves several trials, and each has its own number of restarts.
+        link = replace(process_context.current(), attempt=answer["segment"]["attempt"])
+        process_context.attach(link)
         outcome = asdict(_trained(*requested(answer["segment"], job)))
         served += 1
 

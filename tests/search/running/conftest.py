@@ -16,6 +16,7 @@ from coloured_tables import coloured_table
 TRIALS = '''
     import os, time, keras
     from lakelens.errors import InvalidHyperparameters
+    import lakelens.training.distributed as hvd
     from lakelens.training.trials.keras_trial import KerasTrial
 
     class Tiny(KerasTrial):
@@ -57,6 +58,11 @@ TRIALS = '''
 
         def __init__(self, folder):
             self.folder = folder
+
+        def on_train_begin(self, logs=None):
+            if self.folder:
+                with open(os.path.join(self.folder, "attempts"), "a") as file:
+                    file.write(str(hvd.attempt()))
 
         def on_epoch_end(self, epoch, logs=None):
             mark = os.path.join(self.folder or "", f"epoch-{epoch}")

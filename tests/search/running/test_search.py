@@ -191,6 +191,7 @@ def test_ranks_that_die_after_their_trials_were_decided_cost_the_search_neither_
     assert set(result.states) == {"completed", "stopped"}
     restarted = [event["length"] for event in events_of(keys, result.run_id) if event["event"] == "restarted"]
     assert restarted == [2]  # at the first rung the trial was paused
+    assert set((tmp_path / "attempts").read_text()) == {"0", "1"}  # what hvd.attempt() returns after the restart
     assert open_checkpoint(result.checkpoint).metadata["metrics"]["val_loss"] == result.value
 
 
