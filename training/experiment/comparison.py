@@ -1,4 +1,4 @@
-"""Compares the results of two runs bit for bit: metric by metric, weight by weight; and the environments they are of."""
+"""Compares the results of two runs bit for bit: metrics and weights, one by one; and the environments they are of."""
 
 from __future__ import annotations
 

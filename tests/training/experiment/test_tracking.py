@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from lakelens.errors import InvalidArgumentError, TrackingError
+from lakelens.liveness import Process
 from lakelens.tracking.heartbeat import HEARTBEAT_TAG, Heartbeat
 from lakelens.tracking.run_records import RECORDS_FILE, RecordFile, RunRecord, read_records
 from lakelens.tracking.run_writer import RunWriter
@@ -417,7 +418,8 @@ def test_a_run_whose_driver_was_killed_is_marked_failed_by_the_next_one(store):
 def test_a_run_without_a_sign_of_life_for_ten_minutes_is_marked_failed_by_the_next_one(store):
     client = open_client(store)
     with tracked_run(store, "silent") as run:
-        elsewhere = replace(Heartbeat.now(), machine="another", host="worker-7", time=time.time() - 660)
+        worker = replace(Process.this(), machine="another", host="worker-7")
+        elsewhere = Heartbeat(worker, time.time() - 660)
         client.set_tag(run.run_id, HEARTBEAT_TAG, str(elsewhere))
         with tracked_run(store, "silent"):
             found = client.get_run(run.run_id)

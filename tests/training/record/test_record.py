@@ -17,6 +17,7 @@ from coloured_tables import SIDE, coloured_table
 
 from lakelens.inference.scoring.score import score
 from lakelens.jobs.cli import main
+from lakelens.liveness import Process
 from lakelens.tracking.heartbeat import HEARTBEAT_TAG, Heartbeat
 from lakelens.tracking.logged_models import register_logged_model
 from lakelens.tracking.runs import DIGEST_TAG, TABLE_TAG, VERSION_TAG, open_client
@@ -214,7 +215,7 @@ def command(capsys, *arguments: str) -> tuple[int, list[str], dict[str, Any]]:
 @pytest.mark.tensorflow
 def test_experiments_lists_runs_and_marks_lost_ones(run, capsys):
     experiment = run.client.get_experiment_by_name("lakelens").experiment_id
-    gone = Heartbeat("elsewhere", "", 1, 0, time.time() - 3600)
+    gone = Heartbeat(Process("elsewhere", "", 1, 0.0), time.time() - 3600)
     tags = {TABLE_TAG: "/tables/a", VERSION_TAG: "3", HEARTBEAT_TAG: str(gone)}
     lost = run.client.create_run(experiment, tags=tags, start_time=int(gone.time * 1000) - 1000).info.run_id
     run.client.create_run(experiment)  # not of lakelens
