@@ -3,5 +3,5 @@
 The rooms, each of which imports only from those to its right:
 
     image_table > ingest > profile > versions > changes > sources > quarantine > commit > log
-                > spark, pins, annotations > files, images > model
+                > spark, annotations > files, images > model
 """

@@ -27,6 +27,7 @@ from lakelens.table import Table, Version
 
 if TYPE_CHECKING:
     from lakelens.etl.image_table import ImageTable
+    from lakelens.table import Table
 
 _Work = Callable[[argparse.Namespace], dict[str, Any]]
 _Add = Callable[..., argparse.ArgumentParser]
@@ -203,25 +204,32 @@ def _changes(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _pins(args: argparse.Namespace) -> dict[str, Any]:
-    from lakelens.etl.log.opening import place_of
-    from lakelens.etl.pins import pins
-    from lakelens.etl.versions.protection import protected_versions
+    from lakelens.etl.versions.protection import without_lost_uses
 
-    location = place_of(args.table)
-    protected = protected_versions(location)
+    ledger = without_lost_uses(_table(args))
+    protected = ledger.protected()
     for version, reasons in protected.items():
         print(f"{version:>6}  {', '.join(reasons)}")
     return {
-        "pins": pins.pins(location),
+        "pins": {one.name: one.version for one in ledger.pins},
         "protected": {str(version): list(reasons) for version, reasons in protected.items()},
     }
 
 
+def _table(args: argparse.Namespace) -> Table:
+    """Names a table that is there."""
+    from lakelens.log.opening import require_entries
+    from lakelens.table import Table
+
+    table = Table.unversioned(args.table, args.action)
+    require_entries(table)
+    return table
+
+
 def _tracked(args: argparse.Namespace) -> dict[str, Any]:
-    from lakelens.etl.log.opening import place_of
     from lakelens.etl.versions.protection import protections
 
-    found = protections(place_of(args.table))
+    found = protections(_table(args))
     for one in found:
         since = "" if one.since is None else one.since.isoformat(" ", "seconds").replace("+00:00", "Z")
         print(f"{one.version:>6}  {since:<20}  {one.by}")
@@ -230,16 +238,16 @@ def _tracked(args: argparse.Namespace) -> dict[str, Any]:
 
 def _pin(args: argparse.Namespace) -> dict[str, Any]:
     from lakelens.etl.versions.protection import pin_version
+    from lakelens.table import Table
 
-    number = pin_version(args.table, args.name, args.version, replace=args.replace)
+    number = pin_version(Table.of(args.table, args.version), args.name, replace=args.replace)
     return {"pin": args.name, "version": number}
 
 
 def _unpin(args: argparse.Namespace) -> dict[str, Any]:
-    from lakelens.etl.log.opening import place_of
-    from lakelens.etl.pins import pins
+    from lakelens.ledger.pins import unpin
 
-    pins.unpin(place_of(args.table), args.name)
+    unpin(_table(args), args.name)
     return {"unpinned": args.name}
 
 

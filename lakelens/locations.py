@@ -112,3 +112,8 @@ def _without_host(uri: str) -> str:
             )
         path = slash + rest
     return path
+
+
+def without_password(tracking_uri: str) -> str:
+    """Writes a store's URI for people and logs: *** stands for a password in it."""
+    return re.sub(r"(?<=://)([^/?#@:]*):[^/?#]*@", r"\1:***@", tracking_uri)

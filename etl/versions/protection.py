@@ -1,15 +1,20 @@
-"""What protects the files of a version: pins, and the runs that have read it."""
+"""What protects the files of a version: pins, and the runs that use it or have used it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 
-from ..log.data_files import require_files
-from ..log.snapshot import open_snapshot
-from ..pins import pins
+from ...errors import LakelensError
+from ...ledger import pins
+from ...ledger.ledger import Ledger, Use
+from ...ledger.store import change, read
+from ...ledger.uses import has_ended, is_lost
+from ...log.data_files import require_files
+from ...table import Table
+from ...tracking.deleted_runs import deleted_runs
 
 
 @dataclass(frozen=True)
@@ -19,70 +24,66 @@ class Protection:
     Attributes:
         version: Its number.
         by: `pin <name>` or `run <id>`.
-        since: When the pin was set, or the run began; None where its file does not tell.
+        since: When the pin was set, or the run began.
     """
 
     version: int
     by: str
-    since: datetime | None
+    since: datetime
 
 
-def protections(
-    location: str, storage_options: Mapping[str, str] | None = None, *, asks_mlflow: bool = True
-) -> list[Protection]:
-    """Lists what protects which version since when: by version, pins first.
-
-    A run whose process ended without finishing it protects nothing, nor does one that MLflow has deleted, where it is
-    asked.
-    """
-    notes = {
-        "pin": pins.pin_notes(location, storage_options),
-        "run": pins.tracked_notes(location, storage_options, asks_mlflow=asks_mlflow),
-    }
-    found = [Protection(note.version, f"{kind} {note.name}", note.since) for kind in notes for note in notes[kind]]
+def protections(table: Table) -> list[Protection]:
+    """Lists what protects which version since when: by version, pins first."""
+    ledger = without_lost_uses(table)
+    found = [Protection(one.version, f"pin {one.name}", one.since) for one in ledger.pins]
+    found += [Protection(one.version, f"run {one.run_id}", one.since) for one in ledger.uses]
     return sorted(found, key=lambda one: (one.version, one.by))
 
 
-def protected_versions(
-    location: str, storage_options: Mapping[str, str] | None = None, *, asks_mlflow: bool = True
-) -> dict[int, tuple[str, ...]]:
-    """Names what protects each version: `pin <name>` and `run <id>`."""
-    reasons: dict[int, list[str]] = {}
-    for one in protections(location, storage_options, asks_mlflow=asks_mlflow):
-        reasons.setdefault(one.version, []).append(one.by)
-    return {version: tuple(by) for version, by in reasons.items()}
+def without_lost_uses(table: Table) -> Ledger:
+    """Returns the ledger without the uses that protect nothing any more, and removes them there if it can be written.
+
+    These are the uses of processes that died in a run without MLflow, and of runs that MLflow has deleted.
+    """
+    ledger = read(table)
+    deleted = _of_deleted_runs(ledger.uses)
+
+    def is_over(use: Use) -> bool:
+        return is_lost(use) or (use.run_id in deleted and has_ended(use))
+
+    kept = ledger.without_uses(is_over)
+    if kept != ledger:
+        with contextlib.suppress(LakelensError):  # who may not write here reads the others' uses all the same
+            return change(table, lambda now: now.without_uses(is_over))
+    return kept
 
 
-def pin_version(
-    location: str | Path,
-    name: str,
-    version: int | str | datetime | None = None,
-    *,
-    replace: bool = False,
-    storage_options: Mapping[str, str] | None = None,
-) -> int:
+def _of_deleted_runs(uses: Collection[Use]) -> set[str]:
+    """Returns the runs that MLflow has deleted; those at work are not asked about."""
+    runs: dict[str, set[str]] = {}
+    for use in uses:
+        if use.tracking_uri is not None and has_ended(use):
+            runs.setdefault(use.tracking_uri, set()).add(use.run_id)
+    return {run for uri, ids in runs.items() for run in deleted_runs(uri, ids)}
+
+
+def pin_version(table: Table, name: str, *, replace: bool = False) -> int:
     """Names a version, which protects its files; returns its number.
 
-    Waits while a VACUUM of lakelens is at work, so that the files which it finds are there to stay.
+    Waits while a VACUUM of lakelens is at work that may remove the version's files.
 
     Args:
-        location: Path or URI of the table.
+        table: The table, at the version.
         name: Letters, digits, `_`, `.` and `-`, starting with a letter or `_`.
-        version: Number, time or another pin; None is the latest.
         replace: Whether a pin of that name may move.
-        storage_options: Access to an object store.
 
     Raises:
-        InvalidArgumentError: If the name is unfit, or already names another version; or if the table's folder cannot be
-            written.
+        InvalidArgumentError: If the name is unfit, or already names another version; or if no ledger can be written.
         VersionNotFoundError: If the table has no such version.
         VersionFilesMissingError: If files of the version are gone: a pin could not bring them back.
-        TableConflictError: If the object store could not be reached for so long that a VACUUM may have begun.
+        TableConflictError: If a VACUUM was at work for ten minutes.
     """
     pins.check_pin_name(name)
-    snapshot = open_snapshot(location, version, storage_options)
-    with pins.writing_to(snapshot.location), pins.no_other_pin(snapshot.location, storage_options) as require:
-        require_files(snapshot, storage_options)
-        pins.pin(snapshot.location, name, snapshot.version, replace=replace, storage_options=storage_options)
-        require()
+    snapshot = table.snapshot()
+    pins.set_pin(table, name, snapshot.version, lambda: require_files(snapshot), replace=replace)
     return snapshot.version

@@ -22,6 +22,7 @@ from ...errors import (
     TableConflictError,
     VersionFilesMissingError,
 )
+from ...ledger.uses import reading
 from ...results import ReadableResult
 from ..commit.known_classes import labels_in_log
 from ..commit.transaction import noted, set_properties, user_name
@@ -33,7 +34,6 @@ from ..log.snapshot import Snapshot, open_snapshot
 from ..model.aliases import ALIASES_PROPERTY, aliases_at, aliases_of, aliases_property, names_at
 from ..model.class_numbers import merge_older
 from ..model.labels import LABELS_PROPERTY, labels_of, labels_property
-from ..pins.pins import no_vacuum, writing_to
 from ..spark.catalog import is_delta_table, path_of, sql_name
 from ..spark.conflicts import conflicts_named
 from ..spark.failures import naming_failures
@@ -93,8 +93,7 @@ def restore(
         NotAnImageTableError: If lakelens did not create it.
         VersionNotFoundError: If it has no such version.
         VersionFilesMissingError: If data files of the version are gone; names them, and the versions that are whole.
-        TableConflictError: If other writers kept committing first, or the object store could not be reached for so long
-            that a VACUUM may have begun meanwhile.
+        TableConflictError: If other writers kept committing first, or a VACUUM was at work for ten minutes.
     """
     session = writing_session(spark)
     if not is_delta_table(session, location):
@@ -142,13 +141,10 @@ class _Restore:
         labels = names_at(today, _labels_of(target.configuration), *both_aliases)
         aliases = aliases_at(labels, today, *both_aliases)
         result = RestoreResult(latest.version, target.version, {}, {}, {}, self.user, committed=False)
-        with contextlib.ExitStack() as holding:
-            with writing_to(self.path):
-                require = holding.enter_context(no_vacuum(self.path, self.storage_options))
+        with reading(target.table, target.version, f"restore-{uuid.uuid4().hex}"):
             require_files(target, self.storage_options)
             is_latest = set(target.files.paths) == set(latest.files.paths)
             made = latest.version if is_latest else self._bring_back(target, labels)
-            require()
         if not is_latest:
             found = difference(self.path, made - 1, made, self.storage_options)
             result = RestoreResult(

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...errors import InvalidArgumentError, NotADeltaTableError, SessionError
+from ...ledger.pins import pins, unpin
+from ...ledger.uses import untrack, untrack_older
 from ...locations import is_table_name
 from ...options import named_options
 from ...spark.session import require_delta
@@ -16,7 +18,6 @@ from ...table import Version as Version
 from ..log.opening import place_of
 from ..log.snapshot import Snapshot, open_snapshot
 from ..model.labels import labels_of
-from ..pins import pins as pin_files
 from ..quarantine.listing import QuarantineList, list_quarantine_at
 from ..quarantine.table import quarantine_location
 from ..spark.catalog import is_delta_table, path_of
@@ -136,12 +137,12 @@ class TableVersions:
             InvalidArgumentError: If the name is unfit, or already names another version.
             VersionFilesMissingError: If files of the version are gone.
         """
-        return pin_version(self._path(), name, version, replace=replace, storage_options=self._options)
+        return pin_version(Table.of(self._path(), version, self._options), name, replace=replace)
 
     @named_options
     def unpin(self, name: str) -> None:
         """Removes a pin."""
-        pin_files.unpin(self._place(), name, self._options)
+        unpin(self._table(), name)
 
     def tracked(self) -> list[Protection]:
         """Lists the pins and runs that protect versions from `vacuum`, each with its version and the time it began.
@@ -149,7 +150,7 @@ class TableVersions:
         Runs protect what they have trained on or scored. A run whose process ended without finishing it protects
         nothing, nor does one that MLflow has deleted; both are forgotten.
         """
-        return protections(self._place(), self._options)
+        return protections(self._table())
 
     @named_options
     def untrack(self, run_id: str | None = None, *, older_than: timedelta | None = None) -> int:
@@ -166,12 +167,12 @@ class TableVersions:
         if (run_id is None) == (older_than is None):
             raise InvalidArgumentError(f"run_id={run_id!r}, older_than={older_than!r}: give one of them")
         if older_than is not None:
-            return pin_files.untrack_older(self._place(), older_than, self._options)
-        return pin_files.untrack(self._place(), str(run_id), self._options)
+            return untrack_older(self._table(), older_than)
+        return untrack(self._table(), str(run_id))
 
     def pins(self) -> dict[str, int]:
         """The pins: versions by name."""
-        return pin_files.pins(self._place(), self._options)
+        return pins(self._table())
 
     @named_options
     def history(self, limit: int | None = None) -> list[VersionInfo]:
@@ -240,6 +241,9 @@ class TableVersions:
             return self.location
         self._require()
         return path_of(self.spark, self.location)
+
+    def _table(self) -> Table:
+        return Table.of(self._place(), None, self._options)
 
     def _place(self) -> str:
         return place_of(self._path(), self._options)

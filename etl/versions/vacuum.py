@@ -14,13 +14,13 @@ from ...errors import (
     VersionProtectedError,
     VersionUnreadableError,
 )
+from ...ledger.vacuum_lease import vacuuming
+from ...log.data_files import exists, remove_files
+from ...log.opening import open_table
 from ...results import ReadableResult
-from ...stores.options import delta_options
-from ..log.data_files import exists, remove_files
-from ..log.opening import log_of
-from ..log.snapshot import Snapshot, locate, open_snapshot
-from ..pins import pins
-from .protection import protected_versions
+from ...table import Table
+from ..log.snapshot import Snapshot, open_snapshot
+from .protection import without_lost_uses
 
 DEFAULT_RETENTION_HOURS = 168
 
@@ -72,21 +72,19 @@ def vacuum(
         VersionProtectedError: If files of a protected version would go; names the versions and what protects them.
         VersionUnreadableError: If a protected version cannot be opened now, so that its files are not known.
         NotADeltaTableError: If there is no table.
-        TableConflictError: If the object store could not be reached for so long that the lock on the pins was lost.
+        TableConflictError: If another VACUUM was at work for ten minutes, or took this one for dead.
     """
     _check_retention(retention_hours, allow_short_retention)
     latest = open_snapshot(location, None, storage_options)
-    pins.tracked_notes(latest.location, storage_options)  # asks MLflow before the lock, which others wait for
-    with contextlib.ExitStack() as writing:
-        require_lock = None
+    table = latest.table.at(None)
+    ledger = without_lost_uses(table)
+    removable = _removable_files(latest, retention_hours)
+    with contextlib.ExitStack() as working:
+        require = None
         if not dry_run:
-            writing.enter_context(pins.writing_to(latest.location))
-            require_lock = writing.enter_context(pins.no_new_pins(latest.location, storage_options))
-        protected = protected_versions(latest.location, storage_options, asks_mlflow=False)
-        files_by_version = {
-            version: _files_of(latest.location, version, by, storage_options) for version, by in protected.items()
-        }
-        removable = _removable_files(latest, retention_hours, storage_options)
+            ledger, require = working.enter_context(vacuuming(table, latest.version))
+        protected = ledger.protected()
+        files_by_version = {version: _files_of(table, version, by) for version, by in protected.items()}
         conflicting = {
             version: protected[version]
             for version, files in files_by_version.items()
@@ -100,8 +98,8 @@ def vacuum(
             )
         kept = {place for version in conflicting for place in files_by_version[version] or ()}
         files = {place: path for place, path in removable.items() if place not in kept}
-        if require_lock is not None:
-            remove_files(files, storage_options, before_each=require_lock)
+        if require is not None:
+            remove_files(files, table.storage_options, before_each=require)
     unreadable = {version: protected[version] for version, places in files_by_version.items() if places is None}
     return VacuumResult(tuple(sorted(files.values())), dry_run, conflicting, unreadable)
 
@@ -119,24 +117,20 @@ def _check_retention(retention_hours: int | None, allow_short: bool) -> None:
         )
 
 
-def _removable_files(
-    latest: Snapshot, retention_hours: int | None, storage_options: Mapping[str, str] | None
-) -> dict[str, str]:
+def _removable_files(latest: Snapshot, retention_hours: int | None) -> dict[str, str]:
     """Lists the files that no version within the retention needs: their paths in the table by where they are."""
-    from deltalake import DeltaTable
-
-    with log_of(latest.location, whole=True) as place:
-        table = DeltaTable(place, storage_options=delta_options(storage_options) or None)
-        # Not only what the log since its last checkpoint calls removed, but also what it does not know at all.
-        listed = table.vacuum(retention_hours, dry_run=True, enforce_retention_duration=False, full=True)
-    active = {locate(latest.location, path) for path in latest.files.paths}
+    opened = open_table(latest.table.at(None))
+    # Not only what the log since its last checkpoint calls removed, but also what it does not know at all.
+    listed = opened.vacuum(retention_hours, dry_run=True, enforce_retention_duration=False, full=True)
+    active = {latest.table.file(path) for path in latest.files.paths}
     removable = {
-        locate(latest.location, path): path
+        latest.table.file(path): path
         for path in listed
         if _is_inside(path) and not _is_hidden(path, latest.partition_columns)
     }
     # delta-rs also lists what the log calls removed and an earlier VACUUM has taken.
-    return {place: path for place, path in removable.items() if place not in active and exists(place, storage_options)}
+    options = latest.table.storage_options
+    return {place: path for place, path in removable.items() if place not in active and exists(place, options)}
 
 
 def _is_inside(path: str) -> bool:
@@ -152,18 +146,16 @@ def _is_hidden(path: str, partition_columns: tuple[str, ...]) -> bool:
     )
 
 
-def _files_of(
-    location: str, version: int, protected_by: tuple[str, ...], storage_options: Mapping[str, str] | None
-) -> set[str] | None:
+def _files_of(table: Table, version: int, protected_by: tuple[str, ...]) -> set[str] | None:
     """Where the files of a protected version are; None when the log has no longer the entries to rebuild it."""
     try:
-        snapshot = open_snapshot(location, version, storage_options)
+        snapshot = table.at(version).snapshot()
     except VersionNotFoundError:
         return None
     except (TableError, OSError) as error:
         raise VersionUnreadableError(
-            f"{location}: version {version} is protected ({', '.join(protected_by)}) and cannot be opened, so that its "
-            f"files are not known; nothing was removed. Once it can be read, start VACUUM again; or unpin or untrack "
+            f"{table.path}: version {version} is protected ({', '.join(protected_by)}) and cannot be opened, so its "
+            f"files are not known; nothing was removed. Start VACUUM again once it can be read; or unpin or untrack "
             f"it, which gives its files up. Why: {error}"
         ) from error
-    return {locate(location, path) for path in snapshot.files.paths}
+    return {table.file(path) for path in snapshot.files.paths}

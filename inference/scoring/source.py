@@ -18,9 +18,11 @@ from ...errors import InvalidArgumentError, NotADeltaTableError, NotAnImageTable
 from ...etl.log.snapshot import ROWS_UNKNOWN, DataFiles, Snapshot, identify, locate, open_snapshot
 from ...etl.model import schema
 from ...etl.model.labels import labels_of
-from ...etl.pins import pins
 from ...etl.spark.catalog import is_delta_table, path_of, read_table, sql_name
+from ...ledger.pins import pinned_version
+from ...ledger.uses import using
 from ...locations import absolute, is_table_name
+from ...table import Table
 from ...training.feed.plan_builder import require_images
 from .parts import Piece
 from .predictions import PASSED_DDL
@@ -218,8 +220,8 @@ class ScoredTable:
         """
         scored = f"score-{digest[:12]}-{self.version}"
         running = f"{scored}-{uuid.uuid4().hex[:12]}"
-        options = self.storage_options
-        with pins.tracking(self.location, self.version, running, kept_as=scored, storage_options=options) as renew:
+        table = Table.of(self.location, None, self.storage_options)
+        with using(table, self.version, running, kept_as=scored) as renew:
             yield renew
 
     @property
@@ -396,7 +398,8 @@ def _version_by_spark(
         return int(spark.sql(f"DESCRIBE HISTORY {sql_name(location)} LIMIT 1").collect()[0]["version"])
     if isinstance(version, str) and version.strip().isdigit():
         return int(version)
-    pinned = pins.version_of_pin(location, version.strip(), storage_options) if isinstance(version, str) else None
+    table = Table.of(location, None, storage_options)
+    pinned = pinned_version(table, version.strip()) if isinstance(version, str) else None
     if pinned is not None:
         return pinned
     raise UnsupportedTableFeatureError(

@@ -89,13 +89,15 @@ class Vacuum:
 
     Attributes:
         mark: Tells it apart from others.
-        keeps: The versions whose files stay.
+        keeps: The protected versions, whose files stay.
+        latest: The latest version when it began; its files stay, and those of later ones.
         beat: Grows as long as it is at work.
         process: Which process runs it.
     """
 
     mark: str
     keeps: tuple[int, ...]
+    latest: int
     beat: int
     process: Process
 
@@ -238,7 +240,7 @@ class Ledger:
 
     def blocks(self, version: int) -> bool:
         """Returns whether a VACUUM is at work that may remove files of a version."""
-        return self.vacuum is not None and version not in self.vacuum.keeps
+        return self.vacuum is not None and version < self.vacuum.latest and version not in self.vacuum.keeps
 
     def with_pin(self, pin: Pin) -> Ledger:
         """Sets a pin, or moves the one of its name."""

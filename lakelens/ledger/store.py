@@ -23,6 +23,7 @@ from ..errors import InvalidArgumentError, LedgerError, NoSpaceError, StoreError
 from ..liveness import Process
 from ..stores.data_files import has_conditional_writes, local_form, names_in, require_known_store, store_error
 from ..stores.options import delta_options
+from .conversion import convert, forget
 from .ledger import ClassRows, LabelClass, Ledger, Pin, Use, Vacuum
 
 if TYPE_CHECKING:
@@ -49,8 +50,8 @@ _OF_A_URL = re.compile(r"%[0-9A-Fa-f]{2}|[?#]")
 _OUT_OF_SPACE = re.compile(rf"\b(os error |code: |Errno )({errno.ENOSPC}|{errno.EDQUOT})\b")
 
 
-def read(table: Table) -> Ledger | None:
-    """Reads the ledger of a table; None where there is none, as of a clone or of another writer's table.
+def read(table: Table) -> Ledger:
+    """Reads the ledger of a table; an empty one where there is none, as of a clone or of another writer's table.
 
     Raises:
         NotADeltaTableError: If the table is named by the catalog, which only Spark can resolve.
@@ -59,17 +60,16 @@ def read(table: Table) -> Ledger | None:
         StoreError: If its object store cannot be reached or refuses.
     """
     found = _open(table)
-    return None if found is None else _ledger_of(table, found)
+    return convert(table) if found is None else _ledger_of(table, found)
 
 
-def change(table: Table, update: Callable[[Ledger], Ledger], *, first: Callable[[], Ledger] = Ledger) -> Ledger:
+def change(table: Table, update: Callable[[Ledger], Ledger]) -> Ledger:
     """Changes the ledger of a table; returns what it is now.
 
     Args:
         table: The table.
         update: Makes the new ledger of the present one. It is called again whenever another writer was faster, so it
             has no effects; what it raises ends the change. A ledger that it returns as it is is not written.
-        first: Makes the ledger that `update` is given where there is none yet.
 
     Raises:
         TableConflictError: If other writers kept changing it.
@@ -83,12 +83,9 @@ def change(table: Table, update: Callable[[Ledger], Ledger], *, first: Callable[
             longest = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2**attempt)
             time.sleep(random.uniform(0, longest))  # noqa: S311  no secret
         found = _open(table)
-        if found is None:
-            _create(table, first())
-            continue
-        before = _ledger_of(table, found)
+        before = convert(table) if found is None else _ledger_of(table, found)
         after = update(before)
-        if after == before or _swap(table, found, after):
+        if after == before or (_create(table, after) if found is None else _swap(table, found, after)):
             return after
     raise TableConflictError(f"{table.path}: other writers kept changing its ledger; try again when they are done")
 
@@ -129,8 +126,8 @@ def _open(table: Table) -> DeltaTable | None:
         return DeltaTable(path, storage_options=options)  # made meanwhile, or damaged
 
 
-def _create(table: Table, ledger: Ledger) -> None:
-    """Makes the ledger, unless another process makes it first."""
+def _create(table: Table, ledger: Ledger) -> bool:
+    """Makes the ledger; returns False if another process has made it first."""
     from deltalake import write_deltalake
     from deltalake.exceptions import CommitFailedError, DeltaError
 
@@ -154,11 +151,13 @@ def _create(table: Table, ledger: Ledger) -> None:
                 commit_properties=_one_attempt(),
             )
         except CommitFailedError:
-            return
+            return False
         except DeltaError:
             if _open(table) is None:
                 raise
-            return
+            return False
+    forget(table)
+    return True
 
 
 def _swap(table: Table, found: DeltaTable, ledger: Ledger) -> bool:
@@ -316,7 +315,7 @@ def _use_of(row: Mapping[str, Any]) -> Use:
 
 
 def _vacuum_of(row: Mapping[str, Any]) -> Vacuum:
-    return Vacuum(row["mark"], tuple(row["keeps"]), row["beat"], Process(**row["process"]))
+    return Vacuum(row["mark"], tuple(row["keeps"]), row["latest"], row["beat"], Process(**row["process"]))
 
 
 def _time(text: str) -> datetime:

@@ -15,6 +15,7 @@ from ..errors import (
     VersionNotFoundError,
     VersionUnreadableError,
 )
+from ..ledger.pins import pinned_version, pins
 from ..locations import has_scheme
 from ..stores.data_files import local_form, names_in, store_error, unknown_store
 from ..stores.options import delta_options
@@ -182,17 +183,14 @@ def history_of(table: DeltaTable, limit: int | None = None) -> list[dict[str, An
 def _number_or_time(table: Table) -> int | datetime | None:
     if not isinstance(table.version, str):
         return table.version
-    # The ledger lies above the log.
-    from ..etl.pins.pins import pins, version_of_pin
-
-    pinned: int | None = version_of_pin(table.path, table.version, table.storage_options)
+    pinned = pinned_version(table, table.version)
     if pinned is not None:
         return pinned
     try:
         return datetime.fromisoformat(table.version.replace("Z", "+00:00"))
     except ValueError:
         require_entries(table)
-        names = sorted(pins(table.path, table.storage_options))
+        names = sorted(pins(table))
         known = f"its pins: {', '.join(names[:_NAMED_PINS])}" if names else "it has no pins"
         raise VersionNotFoundError(
             f"{table.path}: {table.version!r} is no version number, no time (ISO 8601) and no pin of this table "

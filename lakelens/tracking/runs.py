@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
 import socket
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from urllib.parse import unquote, urlparse
 from ..errors import InvalidArgumentError, MissingDependencyError, TrackingError
 from ..extras import require
 from ..locations import absolute_path
+from ..locations import without_password as without_password
 from .heartbeat import FAILURE_TAG, HEARTBEAT_TAG, Heartbeat, end_lost_runs
 from .store_client import answering, one_creator
 
@@ -82,11 +82,6 @@ def local_store_path(tracking_uri: str) -> Path | None:
     if tracking_uri.startswith("file:"):
         return Path(unquote(urlparse(tracking_uri).path))
     return None
-
-
-def without_password(tracking_uri: str) -> str:
-    """Writes a store's URI for people and logs: *** stands for a password in it."""
-    return re.sub(r"(?<=://)([^/?#@:]*):[^/?#]*@", r"\1:***@", tracking_uri)
 
 
 @dataclass(frozen=True)

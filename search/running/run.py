@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import InvalidArgumentError, LakelensError, SearchFailedError, SearchPaused
-from ...etl.pins import pins
 from ...extras import require
+from ...ledger.uses import using
 from ...spark.session import SessionSource, opened
+from ...table import Table
 from ...tracking.child_runs import ChildRuns
 from ...tracking.run_writer import RunWriter
 from ...tracking.runs import (
@@ -159,13 +160,12 @@ def _run(
         journal = stack.enter_context(contextlib.closing(Journal(folder)))
         alive = stack.enter_context(
             # VACUUM keeps the version while trials read it, and after that until the search is deleted.
-            pins.tracking(
-                feed.location,
+            using(
+                Table.of(feed.location, None, feed.plan.storage_options),
                 feed.version,
                 parent.run_id,
                 tracking_uri=parent.tracking_uri,
                 resumable=lambda: journal.path.stat().st_size > 0,
-                storage_options=feed.plan.storage_options,
             )
         )
         state = SearchState(plan.searcher(), plan.config.goal, journal)

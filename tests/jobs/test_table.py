@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from tracked_runs import track
 
-from lakelens.etl.pins.pins import track
 from lakelens.jobs.cli import main
 from lakelens.jobs.contracts import CONTRACTS
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...errors import CheckpointError, TrackingError
-from ...etl.pins import pins
+from ...ledger.uses import using
+from ...table import Table
 from ...tracking.run_records import RunRecord
 from ...tracking.run_writer import RunWriter
 from ...tracking.runs import (
@@ -130,13 +131,12 @@ def open_trial(
         with contextlib.ExitStack() as opening:
             folder = opening.enter_context(run_folder(plan.root, run))
             # VACUUM keeps the version while it is read, and after that until the run is deleted: a resume reads it.
-            in_use = pins.tracking(
-                feed.location,
+            in_use = using(
+                Table.of(feed.location, None, feed.plan.storage_options),
                 feed.version,
                 run.run_id,
                 tracking_uri=run.tracking_uri,
                 resumable=lambda: last_checkpoint(folder) is not None,
-                storage_options=feed.plan.storage_options,
             )
             alive = opening.enter_context(in_use)
             writer = opening.enter_context(RunWriter(run, folder, recorded, alive))

@@ -27,9 +27,10 @@ from lakelens.errors import (
 from lakelens.etl.commit.commit import open_transaction
 from lakelens.etl.commit.transaction import Batch
 from lakelens.etl.log.snapshot import open_snapshot
-from lakelens.etl.pins import pins
 from lakelens.etl.versions.restore import RestoreResult
 from lakelens.jobs.cli import main
+from lakelens.ledger.vacuum_lease import vacuuming
+from lakelens.table import Table
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -175,10 +176,11 @@ def test_a_restore_waits_for_a_vacuum_and_brings_back_nothing_that_it_took(story
     copy = tmp_path / "copy"
     shutil.copytree(story["table"].location, copy)
     table, (gone, *_) = ImageTable(spark, copy), open_snapshot(copy, 0).files.paths
+    table.unpin("first")  # a VACUUM keeps what is pinned
     latest, held = table.version, threading.Event()
 
     def vacuum() -> None:
-        with pins.no_new_pins(str(copy)):
+        with vacuuming(Table.of(copy), latest):
             held.set()
             time.sleep(2)
             (copy / gone).unlink()

@@ -14,6 +14,7 @@ import deltalake.fs
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from tracked_runs import track
 from version_tables import commit, images, set_configuration, three_versions, write
 
 from lakelens import ImageTable
@@ -28,11 +29,13 @@ from lakelens.errors import (
 )
 from lakelens.etl.log.log_files import LogFiles
 from lakelens.etl.log.snapshot import open_snapshot
-from lakelens.etl.pins import pins
 from lakelens.etl.versions import classes as versions
+from lakelens.etl.versions import protection
 from lakelens.etl.versions.history import history
-from lakelens.etl.versions.protection import pin_version
 from lakelens.etl.versions.vacuum import VacuumResult, vacuum
+from lakelens.ledger.pins import pins, unpin
+from lakelens.ledger.vacuum_lease import vacuuming
+from lakelens.table import Table
 
 pytestmark = pytest.mark.unit
 
@@ -48,6 +51,10 @@ def vacuum_now(table: Path, **options: bool) -> VacuumResult:
     return vacuum(table, 0, allow_short_retention=True, **options)
 
 
+def pin_version(table: Path, name: str, version: int | None = None, **options: bool) -> int:
+    return protection.pin_version(Table.of(table, version), name, **options)
+
+
 def files_of(table: Path, version: int | None = None) -> list[Path]:
     snapshot = open_snapshot(table, version)
     return [Path(snapshot.file_location(i)) for i in range(len(snapshot.files))]
@@ -60,7 +67,7 @@ def test_vacuum_refuses_to_take_files_of_a_pinned_or_used_version_and_says_which
     if pin:
         pin_version(table, pin, 1)
     if run:
-        pins.track(str(table), 1, run)
+        track(table, 1, run)
     with pytest.raises(
         VersionProtectedError, match=rf"version 1 \({'pin golden' if pin else 'run run-7'}\).*keep_prot"
     ):
@@ -92,7 +99,7 @@ def test_a_dry_run_lists_what_would_go_and_takes_nothing(table: Path) -> None:
 def test_pins_and_tracked_versions_outlive_a_vacuum(table: Path) -> None:
     pin_version(table, "latest-good", 2)
     vacuum_now(table)
-    assert pins.pins(str(table)) == {"latest-good": 2}
+    assert pins(Table.of(table)) == {"latest-good": 2}
 
 
 @pytest.mark.parametrize(("hours", "words"), [(-1, "0 or more"), (1.5, "whole hours"), (24, "below 168.*allow_short")])
@@ -129,7 +136,7 @@ def test_what_a_killed_writer_left_goes_once_it_is_old_and_what_delta_hides_stay
     pin_version(place, "old", 0)
     with pytest.raises(VersionProtectedError, match="pin old"):
         vacuum_now(place)
-    pins.unpin(str(place), "old")
+    unpin(Table.of(place), "old")
     vacuum_now(place)
     assert [path.exists() for path in (old, *files_of(place))] == [False, True]
 
@@ -150,7 +157,7 @@ def test_files_of_the_table_that_a_shallow_clone_was_made_from_are_never_taken(t
 
 
 def test_a_pinned_version_that_the_log_no_longer_knows_is_told(table: Path) -> None:
-    pins.track(str(table), 0, "run-7")
+    track(table, 0, "run-7")
     DeltaTable(_without_percent(table)).create_checkpoint()
     (_without_percent(table) / "_delta_log" / f"{0:020d}.json").unlink()
     assert vacuum(_without_percent(table)).unreadable == {0: ("run run-7",)}
@@ -177,7 +184,7 @@ def test_a_protected_version_that_cannot_be_read_now_refuses_the_vacuum_and_lose
         ):
             vacuum_now(place, **options)
     assert all(path.exists() for path in files)
-    pins.unpin(str(place), "golden")
+    unpin(Table.of(place), "golden")
     assert len(vacuum_now(place).files) == 2
 
 
@@ -193,7 +200,7 @@ def test_a_log_that_cannot_be_listed_is_not_taken_for_no_table(table: Path) -> N
 def test_a_table_with_deletion_vectors_gives_its_pins_and_takes_them_away(table: Path) -> None:
     place = _without_percent(table)
     pin_version(place, "golden", 1)
-    pins.track(str(place), 1, "run-7")
+    track(place, 1, "run-7")
     features = {"readerFeatures": ["deletionVectors"], "writerFeatures": ["deletionVectors"]}
     vector = {"storageType": "u", "pathOrInlineDv": "x" * 20, "offset": 1, "sizeInBytes": 34, "cardinality": 1}
     add = json.loads((place / "_delta_log" / f"{2:020d}.json").read_text().splitlines()[-1])["add"]
@@ -239,7 +246,7 @@ def test_a_version_whose_files_are_gone_cannot_be_pinned(table: Path) -> None:
     vacuum_now(table)
     with pytest.raises(VersionFilesMissingError, match=r"@0: 1 of its 1 data file.*with all their files: 2"):
         pin_version(table, "golden", 0)
-    assert pins.pins(str(table)) == {}
+    assert pins(Table.of(table)) == {}
 
 
 @pytest.fixture
@@ -248,7 +255,7 @@ def holding_the_lock(table: Path) -> Iterator[threading.Event]:
     held, done = threading.Event(), threading.Event()
 
     def work() -> None:
-        with pins.no_new_pins(str(table)):
+        with vacuuming(Table.of(table), 2):
             held.set()
             done.wait(60)
             for path in files_of(table, 0):
@@ -277,11 +284,11 @@ def test_a_pin_made_while_vacuum_works_waits_and_never_names_files_that_went(
     thread.start()
     thread.join(0.5)
     assert thread.is_alive()
-    assert pins.pins(str(table)) == {}
+    assert pins(Table.of(table)) == {}
     holding_the_lock.set()
     thread.join(60)
     assert [type(entry) for entry in found] == [VersionFilesMissingError]
-    assert pins.pins(str(table)) == {}
+    assert pins(Table.of(table)) == {}
 
 
 def test_pins_and_vacuums_at_once_leave_no_pin_without_its_files(tmp_path: Path) -> None:
@@ -306,17 +313,16 @@ def test_pins_and_vacuums_at_once_leave_no_pin_without_its_files(tmp_path: Path)
     vacuum_now(place, keep_protected=True)
     for thread in threads:
         thread.join()
-    pinned = pins.pins(str(place))
+    pinned = pins(Table.of(place))
     assert f"p{count - 1}" in pinned
     assert all(path.exists() for version in pinned.values() for path in files_of(place, version))
 
 
-def test_a_pin_that_cannot_be_read_stops_vacuum_by_its_name(table: Path) -> None:
+def test_a_damaged_ledger_stops_vacuum(table: Path) -> None:
     pin_version(table, "golden", 0)
-    for text in ('{"name": "golden"', '{"name": "golden"}', '{"version": 0}', "[]"):
-        (table / "_lakelens" / "pins" / "golden.json").write_text(text)
-        with pytest.raises(TableError, match=r"golden\.json is not the pin"):
-            vacuum_now(table)
+    (table / "_lakelens" / "ledger" / "_delta_log" / f"{0:020d}.json").write_text("{")
+    with pytest.raises(TableError, match=r"_lakelens/ledger is damaged"):
+        vacuum_now(table)
     assert all(path.exists() for path in files_of(table, 0))
 
 

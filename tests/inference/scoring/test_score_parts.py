@@ -16,7 +16,6 @@ from watched_model import rows_run, watched_model
 
 from lakelens.errors import ModelMismatchError, ScoringFailedError
 from lakelens.etl.commit.transaction import set_properties
-from lakelens.etl.pins import pins
 from lakelens.inference.evaluation.evaluate import evaluate
 from lakelens.inference.model.user_code import UserCode
 from lakelens.inference.scoring.parts import Piece
@@ -214,7 +213,7 @@ def test_a_killed_scoring_job_loses_only_the_part_that_it_was_at(checkpoint, tmp
             time.sleep(0.05)
         assert list(tracked(str(table))) == [0], (tmp_path / "log").read_text()
         kill_family(job)
-    assert pins.tracked_notes(str(table)) == []
+    assert tracked(str(table)) == {}
     kept = read(predictions)
     assert 0 < len(kept) < rows
     done = subprocess.run(command, capture_output=True, text=True, check=True)

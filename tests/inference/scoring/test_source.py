@@ -10,8 +10,9 @@ import pytest
 from deltalake import write_deltalake
 from tracked_runs import tracked
 
-from lakelens.etl.pins import pins
 from lakelens.inference.scoring.source import ScoredTable
+from lakelens.ledger.uses import untrack
+from lakelens.table import Table
 
 pytestmark = pytest.mark.unit
 
@@ -62,7 +63,7 @@ def test_scorings_that_end_at_once_leave_one_name(table):
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(run, range(16)))
         assert tracked(table) == {0: [SCORED]}
-        pins.untrack(table, SCORED)
+        untrack(Table.of(table), SCORED)
 
 
 def test_a_table_that_may_only_be_read_is_scored_with_a_warning(table, caplog):

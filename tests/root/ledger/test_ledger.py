@@ -85,6 +85,6 @@ def test_pins_and_uses_protect_versions_until_they_are_removed():
 
 
 def test_a_vacuum_blocks_the_versions_that_it_does_not_keep():
-    ledger = Ledger(vacuum=Vacuum("v", (2, 5), 0, Process.this()))
-    assert [version for version in range(7) if not ledger.blocks(version)] == [2, 5]
+    ledger = Ledger(vacuum=Vacuum("v", (2, 5), 6, 0, Process.this()))
+    assert [version for version in range(8) if not ledger.blocks(version)] == [2, 5, 6, 7]
     assert not Ledger().blocks(0)

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pytest
 from coloured_tables import add_rows, coloured_rows, coloured_table
 from deltalake import write_deltalake
+from tracked_runs import tracked
 
 from lakelens.errors import (
     ConfigurationError,
@@ -30,7 +31,6 @@ from lakelens.errors import (
     UsageError,
     VersionNotFoundError,
 )
-from lakelens.etl.pins import pins
 from lakelens.tracking.runs import FAILURE_TAG, open_client
 from lakelens.training.checkpoints.checkpoint import list_checkpoints, open_checkpoint
 from lakelens.training.experiment.config_record import read_config
@@ -159,7 +159,7 @@ def test_a_table_that_grows_during_the_run_changes_nothing_and_latest_is_recorde
     (used,) = run.inputs.dataset_inputs
     assert '"delta_table_version": 0' in used.dataset.source
     assert '"num_rows": 111' in used.dataset.profile
-    assert [note.name for note in pins.tracked_notes(str(table))] == [result.run_id]
+    assert list(tracked(table).values()) == [[result.run_id]]
     kept = open_checkpoint(result.checkpoint)
     assert (kept.digest, kept.metadata["version"]) == (result.digest, 0)
     code = Path(open_client(store_of(grown.folder)).download_artifacts(result.run_id, "code/tiny.py")).read_text()
@@ -240,7 +240,7 @@ def test_one_rank_and_two_ranks_train_the_same_model(grown, read_only):
 def test_a_table_that_may_only_be_read_is_trained_on_with_a_warning(read_only):
     assert (read_only.result.version, read_only.result.epochs) == (0, 2)
     assert f"{read_only.table} cannot be written ([Errno 13] Permission denied" in read_only.log
-    assert pins.tracked_notes(str(read_only.table)) == []
+    assert tracked(read_only.table) == {}
 
 
 KILLED = """
@@ -272,7 +272,7 @@ def test_rank_0_killed_while_it_writes_a_checkpoint_leaves_the_last_whole_one(tr
     (kept,) = list_checkpoints(folder)
     assert kept.metadata["epoch"] == 1
     assert [path.name for path in folder.iterdir()] == [kept.name]
-    assert pins.tracked_notes(str(table)) == []
+    assert tracked(table) == {}
 
 
 @pytest.mark.usefixtures("store")
@@ -284,7 +284,7 @@ def test_a_misspelt_hyperparameter_is_the_callers_error_and_the_run_says_so(trai
     assert run.info.status == "FAILED"
     assert run.data.tags[FAILURE_TAG].startswith("TrialError: the Trial never asks for hyperparameter 'lerning_rate'")
     assert list((tmp_path / "checkpoints").iterdir()) == []
-    assert pins.tracked_notes(str(table)) == []
+    assert tracked(table) == {}
 
 
 KILLED_AT_THE_END = """

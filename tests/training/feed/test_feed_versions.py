@@ -14,7 +14,8 @@ from feed_tables import append, image_rows, write_layout
 from lakelens import DeltaFeed, make_delta_converter
 from lakelens.errors import InvalidArgumentError, VersionNotFoundError
 from lakelens.etl.log.snapshot import identify, open_snapshot
-from lakelens.etl.pins.pins import pin, unpin
+from lakelens.ledger.pins import set_pin, unpin
+from lakelens.table import Table
 
 pytestmark = pytest.mark.unit
 
@@ -56,11 +57,11 @@ def test_a_number_may_be_text(table):
 
 
 def test_a_pin_is_the_version_that_it_named_when_the_feed_was_built(table):
-    pin(str(table), "golden", 1)
+    set_pin(Table.of(table), "golden", 1, lambda: None)
     feed = DeltaFeed(table, "golden")
-    pin(str(table), "golden", 2, replace=True)
+    set_pin(Table.of(table), "golden", 2, lambda: None, replace=True)
     assert (feed.version, feed.rows, version_of(table, "golden")) == (1, 8, 2)
-    unpin(str(table), "golden")
+    unpin(Table.of(table), "golden")
     with pytest.raises(VersionNotFoundError, match=r"'golden' is no version number, no time .* and no pin"):
         DeltaFeed(table, "golden")
 
