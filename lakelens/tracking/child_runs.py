@@ -18,7 +18,7 @@ _PAGE = 1000
 class ChildRuns:
     """The runs of a search's trials.
 
-    A trial that waits or is paused is SCHEDULED, which MLflow says of runs that will go on later.
+    A trial that waits or is paused is SCHEDULED, which MLflow says of runs that will continue later.
 
     Attributes:
         parent: The search's run.

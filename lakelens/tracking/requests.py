@@ -57,7 +57,7 @@ def ask(run_id: str, action: Action, tracking_uri: str | None = None, wait_s: fl
         run_id: Its run.
         action: What is asked.
         tracking_uri: As for `train`.
-        wait_s: Seconds to wait at the most; the request stands after that too.
+        wait_s: Seconds to wait at most; the request stands after that too.
 
     Returns:
         The run as it is then; its state is `RUNNING` if it has not ended yet.

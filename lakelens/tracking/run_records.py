@@ -61,7 +61,7 @@ def _line(record: RunRecord) -> str:
 
 
 def read_records(folder: Path) -> list[RunRecord]:
-    """Reads the records of a folder; none where there is no file yet."""
+    """Reads the records of a folder; none if there is no file yet."""
     try:
         lines = (folder / RECORDS_FILE).read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:

@@ -41,7 +41,7 @@ class RunWriter:
     Args:
         run: The run.
         folder: Where the job's records come in (`run_records`).
-        recorded: Steps whose metrics the run has already, from before it was resumed; records of these are passed over.
+        recorded: Steps whose metrics the run has already, from before it was resumed; records of these are skipped.
         alive: Is called every few seconds meanwhile.
     """
 

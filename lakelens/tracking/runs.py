@@ -135,7 +135,7 @@ def open_client(
         large_artifacts: Whether uploads and downloads may be of checkpoints, and so take 300 seconds.
 
     Raises:
-        InvalidArgumentError: If the URI's port is no number.
+        InvalidArgumentError: If the URI's port is not a number.
         MissingDependencyError: If MLflow is not installed.
         TrackingError: If the store cannot be reached.
     """
@@ -202,7 +202,7 @@ def _parent_tag(tracking_uri: str) -> dict[str, str]:
 
 
 def check_resumable(tracking_uri: str, run_id: str) -> tuple[str, dict[str, str]]:
-    """Checks that a run can go on; gives its experiment and its tags. Raises as `resumed_run`."""
+    """Checks that a run can continue; gives its experiment and its tags. Raises as `resumed_run`."""
     client = open_client(tracking_uri)
     with as_tracking_errors(tracking_uri, f"open run {run_id} again"):
         experiment_id = str(client.get_run(run_id).info.experiment_id)
@@ -231,7 +231,7 @@ def resumed_run(tracking_uri: str, run_id: str) -> Iterator[RunReference]:
     client = open_client(tracking_uri)
     with as_tracking_errors(tracking_uri, f"open run {run_id} again"):
         client.set_tag(run_id, HEARTBEAT_TAG, str(Heartbeat.now()))
-        # What was asked of the run before it ended is not asked of what goes on.
+        # What was asked of the run before it ended is not asked of what continues.
         for tag in (FAILURE_TAG, REQUEST_TAG):
             if tag in tags:
                 client.delete_tag(run_id, tag)
@@ -407,10 +407,10 @@ def require_reachable(tracking_uri: str) -> None:
     """Asks a tracking server for a connection: MLflow itself retries for minutes before it says that there is none.
 
     Args:
-        tracking_uri: As `resolve_tracking_uri` gives it; a store that is no server is not asked.
+        tracking_uri: As `resolve_tracking_uri` gives it; a store that is not a server is not asked.
 
     Raises:
-        InvalidArgumentError: If the URI's port is no number.
+        InvalidArgumentError: If the URI's port is not a number.
         TrackingError: If no server answers.
     """
     parsed = urlparse(tracking_uri)

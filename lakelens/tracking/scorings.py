@@ -52,7 +52,7 @@ def record_scoring(tracking_uri: str, run_id: str, scoring: Scoring) -> None:
 
 
 def scorings_of(tags: Mapping[str, str]) -> list[Scoring]:
-    """Reads the scorings in a run's tags, the latest first; other tags are passed over."""
+    """Reads the scorings in a run's tags, the latest first; other tags are skipped."""
     found = []
     for name, text in tags.items():
         if name.startswith(SCORING_TAG_PREFIX):

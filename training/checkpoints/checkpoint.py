@@ -134,7 +134,7 @@ def save_checkpoint(
         name: Beginning of the checkpoint's name; its digest's first 12 digits follow.
 
     Raises:
-        CheckpointError: If a value is no JSON, the model cannot be saved or could not be loaded again, or the disk
+        CheckpointError: If a value is not JSON, the model cannot be saved or could not be loaded again, or the disk
             refuses.
     """
     from .keras_files import save_keras_file
@@ -162,7 +162,7 @@ def write_checkpoint(
         name: Beginning of the checkpoint's name.
 
     Raises:
-        CheckpointError: If the metadata is no JSON, or a disk refuses, that of the folder or that of temporary files;
+        CheckpointError: If the metadata is not JSON, or a disk refuses, that of the folder or that of temporary files;
             then nothing of the checkpoint is left.
     """
     if not NAME.match(name):
@@ -221,7 +221,7 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
 
 
 def list_checkpoints(folder: str | Path) -> list[Checkpoint]:
-    """Opens every checkpoint in `folder`, the earliest in the training first; damaged ones are passed over."""
+    """Opens every checkpoint in `folder`, the earliest in the training first; damaged ones are skipped."""
     root = Path(folder)
     found = []
     for child in sorted(root.iterdir()) if root.is_dir() else []:
@@ -235,7 +235,7 @@ def list_checkpoints(folder: str | Path) -> list[Checkpoint]:
 
 
 def last_checkpoint(folder: str | Path) -> Checkpoint | None:
-    """Opens the checkpoint of `folder` that is the latest in the training; damaged ones are passed over."""
+    """Opens the checkpoint of `folder` that is the latest in the training; damaged ones are skipped."""
     found = list_checkpoints(folder)
     return found[-1] if found else None
 

@@ -110,7 +110,7 @@ def _refusal_of_folder(folder: Path) -> CheckpointError:
 
 
 def checked_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Gives metadata as plain JSON values.
+    """Returns metadata as plain JSON values.
 
     Raises:
         CheckpointError: If they are none, or `input` or `labels` is not as it has to be.
@@ -185,7 +185,7 @@ def canonical_json(what: str, value: Mapping[str, Any]) -> str:
     """Writes JSON values in one way only, so that equal values have equal bytes.
 
     Raises:
-        CheckpointError: If one is no JSON value; `what` names them.
+        CheckpointError: If one is not a JSON value; `what` names them.
     """
     try:
         return json.dumps(_plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)

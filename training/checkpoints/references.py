@@ -222,7 +222,7 @@ def best_run(runs: list[Run]) -> Run | None:
     """Chooses the run with the best value of the metric that chose its checkpoint; of equals the oldest.
 
     A run says metric and direction in its tag `lakelens.metric`, as `val_loss:min`; its best value is the MLflow metric
-    `best_<name>`. Runs without that value, or with NaN, are passed over.
+    `best_<name>`. Runs without that value, or with NaN, are skipped.
     """
     scored = [(value, run.info.start_time, run.info.run_id, run) for run in runs if (value := _loss(run)) is not None]
     return min(scored, key=lambda entry: entry[:3])[3] if scored else None

@@ -46,7 +46,7 @@ class Retention:
                 raise InvalidArgumentError(f"{field} is {getattr(self, field)}; it must be 0 or more")
 
     def while_running(self) -> Retention:
-        """Gives the rules of a trial that may be continued: its latest checkpoint always stays."""
+        """Returns the rules of a trial that may be continued: its latest checkpoint always stays."""
         return replace(self, save_trial_latest=max(1, self.save_trial_latest))
 
 

@@ -68,7 +68,7 @@ INSTEAD: Mapping[str, str] = {
 
 
 def instead_of(path: tuple[str | int, ...]) -> str | None:
-    """Gives the sentence on what to use instead of a key of Determined; None for any other key."""
+    """Returns the sentence on what to use instead of a key of Determined; None for any other key."""
     dotted = ".".join(str(part) for part in path)
     said = INSTEAD.get(dotted) or INSTEAD.get(f"resources.{dotted}")
     return f"is a key of Determined that has no meaning here: {said}" if said else None

@@ -20,12 +20,12 @@ _MARKER = f"<!-- What follows is written by `{COMMAND}`. -->"
 
 
 def json_schema() -> dict[str, Any]:
-    """Gives the JSON schema of the experiment file, for editors (`lakelens schema`)."""
+    """Returns the JSON schema of the experiment file, for editors (`lakelens schema`)."""
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **ExperimentConfig.model_json_schema()}
 
 
 def markdown_tables() -> str:
-    """Gives one table per section: key, type, default, meaning."""
+    """Returns one table per section: key, type, default, meaning."""
     tables = ["## Top level\n\n" + _table(ExperimentConfig)]
     for name, section in _sections(ExperimentConfig):
         tables.append(f"## {name}\n\n{(section.__doc__ or '').strip()}\n\n{_table(section)}")
@@ -36,7 +36,7 @@ def markdown_tables() -> str:
 
 
 def refused_keys() -> str:
-    """Gives a table of Determined's keys that are refused, with what to use instead."""
+    """Returns a table of Determined's keys that are refused, with what to use instead."""
     rows = [f"| `{key}` | {way_out} |" for key, way_out in sorted(INSTEAD.items())]
     return "\n".join(["| key | instead |", "|---|---|", *rows]) + "\n"
 

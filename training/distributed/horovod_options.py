@@ -73,7 +73,7 @@ def check_name(name: str | None) -> None:
     """Checks the name of an operation, Horovod's second positional argument.
 
     Raises:
-        InvalidArgumentError: If it is no text.
+        InvalidArgumentError: If it is not a text.
     """
     if name is not None and not isinstance(name, str):
         raise InvalidArgumentError(f"name={name!r}: the second argument names the operation; pass others by keyword")

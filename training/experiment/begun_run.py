@@ -47,8 +47,8 @@ def begun_run(
         entrypoint: The Trial.
         data: The rows.
         strategy: Where the ranks run.
-        run_name: In place of the config's name.
-        tags: Further tags.
+        run_name: Instead of the config's name.
+        tags: More tags.
         params: What MLflow shows as parameters.
 
     Raises:
@@ -71,7 +71,7 @@ def begun_run(
 
 
 def goal_tags(config: ExperimentConfig, entrypoint: EntryPoint) -> dict[str, str]:
-    """Gives the tags by which runs are compared: what was trained, and the metric that decides."""
+    """Returns the tags by which runs are compared: what was trained, and the metric that decides."""
     return {ENTRYPOINT_TAG: entrypoint.name, METRIC_TAG: f"{config.goal.metric}:{config.goal.mode}"}
 
 

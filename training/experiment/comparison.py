@@ -96,7 +96,7 @@ def _shortened(lines: list[str]) -> list[str]:
 
 
 def changed_packages(recorded: list[str], installed: list[str]) -> list[str]:
-    """Says which packages an environment has in another version than a record of it, or not any more.
+    """Returns which packages an environment has in another version than a record of it, or not any more.
 
     Args:
         recorded: Lines of `pip freeze`, then.

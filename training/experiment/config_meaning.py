@@ -20,7 +20,7 @@ class Lengths:
         steps: Steps in all.
         epochs: Epochs that are complete or begun then.
         validation_period: Steps between validations.
-        checkpoint_period: Steps between checkpoints for restarts; None for none.
+        checkpoint_period: Steps between checkpoints for restarts; None if there is none.
     """
 
     steps: int
@@ -71,12 +71,12 @@ class Lengths:
 
 
 def hyperparameters_of(config: ExperimentConfig) -> dict[str, Any]:
-    """Gives the hyperparameters that a Trial may ask for."""
+    """Returns the hyperparameters that a Trial may ask for."""
     values = constants(config.hyperparameters)
     values.pop(GLOBAL_BATCH_SIZE, None)
     return values
 
 
 def retention_of(storage: CheckpointStorage) -> Retention:
-    """Gives the rules that say which checkpoints are kept."""
+    """Returns the rules that say which checkpoints are kept."""
     return Retention(storage.save_experiment_best, storage.save_trial_best, storage.save_trial_latest)

@@ -36,7 +36,7 @@ def log_config(run: RunReference, config: ExperimentConfig, strategy: Strategy, 
 
 
 def recorded_values(config: ExperimentConfig, version: int) -> dict[str, Any]:
-    """Gives the keys of a config as JSON values, with the version that was read.
+    """Returns the keys of a config as JSON values, with the version that was read.
 
     Values of storage options are hidden unless they are references (`env:NAME`), and so are variables of the ranks'
     environment that are named like secrets.

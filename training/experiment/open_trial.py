@@ -63,7 +63,7 @@ class OpenTrial:
     runner: HorovodRunner
 
     def last_checkpoint(self) -> Checkpoint | None:
-        """Gives the place where the trial goes on; None before its first checkpoint."""
+        """Returns the place where the trial continues; None before its first checkpoint."""
         return last_checkpoint(self.folder)
 
     def train(
@@ -105,14 +105,14 @@ def open_trial(
     Args:
         plan: What it trains.
         start: What it begins with.
-        run_name: In place of the config's name.
-        tags: Further tags of a run that begins.
-        resumes: Id of the run that goes on; None begins a run.
+        run_name: Instead of the config's name.
+        tags: More tags of a run that begins.
+        resumes: Id of the run that continues; None begins a run.
         driver_log_verbosity: As for `train`.
         spark: The session for ranks on executors; None takes the active one, or starts one.
 
     Raises:
-        InvalidArgumentError: If the run that goes on has finished, or is running.
+        InvalidArgumentError: If the run that continues has finished, or is running.
         TrackingError: If the store cannot be reached or refuses.
         CheckpointError: If its folder cannot be written.
     """

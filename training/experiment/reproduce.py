@@ -66,7 +66,7 @@ def reproduce(
     Args:
         run_id: A finished run.
         tracking_uri: As for `train`.
-        checkpoint_dir: In place of the run's.
+        checkpoint_dir: Instead of the run's.
         driver_log_verbosity: As for `train`.
         spark: As for `train`.
 

@@ -19,10 +19,10 @@ DEFAULT_CHECKPOINT_DIR = "lakelens-checkpoints"
 
 
 def checkpoint_root(checkpoint_dir: str | Path | None) -> Path:
-    """Gives the folder that holds the folders of runs.
+    """Returns the folder that holds the folders of runs.
 
     Raises:
-        InvalidArgumentError: If it is no folder of a file system.
+        InvalidArgumentError: If it is not a folder of a file system.
     """
     place = absolute_path(checkpoint_dir if checkpoint_dir is not None else Path(DEFAULT_CHECKPOINT_DIR))
     if place.startswith("dbfs:"):

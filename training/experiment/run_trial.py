@@ -74,15 +74,15 @@ def run_trial(
 
     Args:
         config: The experiment.
-        entrypoint: In place of the config's, for a class that no file can name.
-        version: In place of the config's, for a time.
-        np: Ranks as `train` counts them, in place of the config's resources.
-        run_name: In place of the config's name.
-        tags: Further tags of a run that begins.
+        entrypoint: Instead of the config's, for a class that no file can name.
+        version: Instead of the config's, for a time.
+        np: Ranks as `train` counts them, instead of the config's resources.
+        run_name: Instead of the config's name.
+        tags: More tags of a run that begins.
         driver_log_verbosity: As for `train`.
         spark: The session for ranks on executors, or a function that opens it once all else is checked; None takes the
             active one, or starts one.
-        resumes: Id of the run that goes on, from its last checkpoint; None begins a run.
+        resumes: Id of the run that continues, from its last checkpoint; None begins a run.
 
     Raises:
         ConfigurationError: If the config asks for several trials.

@@ -39,7 +39,7 @@ CONTINUED_TAG = "lakelens.continued_from"
 WARM_START_TAG = "lakelens.warm_start"
 WARM_START_DIGEST_TAG = "lakelens.warm_start_digest"
 _WARM_START_FOLDER = "warm-start"
-# What must stay as it was where a training goes on with its whole state.
+# What must stay as it was where a training continues with its whole state.
 _KEPT = ("optimizations", "reproducibility", "global_batch_size")
 _KEPT_OF_DATA = ("train_split", "validation_split", "filters", "columns", "image_size", "class_names")
 
@@ -62,7 +62,7 @@ class TrainingStart:
 
         Args:
             plan: What the new run trains.
-            resumes: Id of the run that goes on; it has begun already, unless it has no checkpoint yet.
+            resumes: Id of the run that continues; it has begun already, unless it has no checkpoint yet.
 
         Raises:
             ConfigurationError: If the run has not finished, or the new one is no longer training of the same.
@@ -89,7 +89,7 @@ class TrainingStart:
         return {}
 
     def pinned(self, config: ExperimentConfig) -> ExperimentConfig:
-        """Gives a config whose `warm_start` stays the same model wherever and whenever it is read.
+        """Returns a config whose `warm_start` stays the same model wherever and whenever it is read.
 
         An alias may move, an experiment may find a better run, and a relative path is another one elsewhere.
         """
@@ -181,7 +181,7 @@ class FinishedRun:
 
 
 def _differences(run: Run, old: ExperimentConfig, new: ExperimentConfig, reads: Mapping[str, str]) -> Iterator[Any]:
-    """Yields key, old value and new value of what a training that goes on must keep and this one changes."""
+    """Yields key, old value and new value of what a training that continues must keep and this one changes."""
     keys = {ENTRYPOINT_TAG: "entrypoint", TABLE_TAG: "data.table", VERSION_TAG: "data.version"}
     for tag, key in keys.items():
         yield key, run.data.tags.get(tag), reads[tag]

@@ -43,13 +43,13 @@ class Strategy:
 
     @classmethod
     def of(cls, config: ExperimentConfig, spark: SessionSource | None = None, np: int | None = None) -> Strategy:
-        """Gives the strategy of an experiment, and says on stderr which one `auto` has chosen, and why.
+        """Returns the strategy of an experiment, and says on stderr which one `auto` has chosen, and why.
 
         Args:
             config: The experiment.
             spark: A session that was given, or what opens it, which only `auto` does; without one the active session
                 counts.
-            np: Ranks in place of the config's `slots_per_trial`.
+            np: Ranks instead of the config's `slots_per_trial`.
 
         Raises:
             ConfigurationError: If this machine has not the GPUs, or the batch cannot be shared equally.
@@ -88,7 +88,7 @@ class Strategy:
             resources: The experiment's.
             name: As for HorovodRunner.
             spark: The session for ranks on executors; None takes the active one, or starts one.
-            environment: Further variables of the ranks; the experiment's own win.
+            environment: More variables of the ranks; the experiment's own win.
             driver_log_verbosity: As for HorovodRunner.
         """
         return HorovodRunner(

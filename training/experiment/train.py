@@ -1,4 +1,4 @@
-"""Trains a model: the doors that take arguments, an experiment, or a run to go on with."""
+"""Trains a model: the doors that take arguments, an experiment, or a run to continue with."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ def train(
             then only `driver_log_verbosity` and `spark` may be given beside it.
         version: A number, "latest" or None, a time, or a pin's name.
         entrypoint: The Trial: `module:Class`, `path/to/file.py:Class` or the class.
-        np: Ranks: negative as processes here, positive as tasks of a Spark barrier stage, 0 as many as there are slots.
-        epochs: Epochs at the most.
+        np: Ranks: negative as processes here, positive as tasks of a Spark barrier stage, 0 every slot of the cluster.
+        epochs: Epochs at most.
         batch_size: Images per step over all ranks.
         hyperparameters: For the Trial.
         seed: Of weights, of the order of rows, of augmentation.
@@ -95,7 +95,7 @@ def train(
         experiment_name: MLflow experiment; made when missing.
         run_name: As the MLflow UI shows it.
         checkpoint_dir: A folder that the driver and rank 0 share; `lakelens-checkpoints` by default.
-        max_restarts: How often training goes on from its last checkpoint after a rank failed.
+        max_restarts: How often training continues from its last checkpoint after a rank failed.
         stall_timeout_s: Seconds after which a rank that is stopped, or that the others wait for, fails the job; rank 0
             must write a checkpoint in less.
         slots_wait_s: Seconds to wait for slots that other jobs hold.
@@ -200,7 +200,7 @@ def resume(
     driver_log_verbosity: str = "log_callback_only",
     spark: SessionSource | None = None,
 ) -> TrainResult:
-    """Goes on with a training that failed or was interrupted, or whose driver died, from its last checkpoint.
+    """Continues with a training that failed or was interrupted, or whose driver died, from its last checkpoint.
 
     The run, its config and its version stay the same.
 

@@ -34,7 +34,7 @@ class TrialData:
 
     Attributes:
         training: Rows to train on.
-        validation: Rows to validate on, of the same version; None for none.
+        validation: Rows to validate on, of the same version; None if there is none.
         task: What the labels are.
         image_size: Height and width that images are resized to.
     """
@@ -58,7 +58,7 @@ class TrialData:
         Args:
             data: The keys of the experiment.
             seed: Seed of the order of rows.
-            version: In place of the key, which holds no time.
+            version: Instead of the key, which holds no time.
             spark: The session that knows the catalog, for a table's name, and makes a copy (`data.materialize`).
 
         Raises:
@@ -131,7 +131,7 @@ def _feed_options(data: Data) -> dict[str, Any]:
 
 
 def location_of(table: str | Path, spark: SessionSource | None) -> str:
-    """Gives the table's path; a name of the catalog is looked up by Spark.
+    """Returns the table's path; a name of the catalog is looked up by Spark.
 
     Raises:
         NotADeltaTableError: If the catalog has no such Delta table.

@@ -43,9 +43,9 @@ def run_segment(
     Args:
         runner: Where ranks run; it restarts nothing by itself.
         job: What every rank is told.
-        start: Where to go on; None is the training's start.
+        start: Where to continue; None is the training's start.
         until: The step to end with; None is the end of the training.
-        max_restarts: How often it goes on after a failed rank.
+        max_restarts: How often it continues after a failed rank.
         controls: What ranks are told meanwhile: `{"pause": True}` pauses them.
 
     Raises:

@@ -55,9 +55,9 @@ class TrialPlan:
 
         Args:
             config: The experiment.
-            entrypoint: In place of the config's, for a class that no file can name.
-            version: In place of the config's, for a time.
-            np: Ranks as `train` counts them, in place of the config's resources.
+            entrypoint: Instead of the config's, for a class that no file can name.
+            version: Instead of the config's, for a time.
+            np: Ranks as `train` counts them, instead of the config's resources.
             spark: The session that knows the catalog, makes a copy (`data.materialize`), and has executors.
 
         Raises:
@@ -95,7 +95,7 @@ class TrialPlan:
         }
 
     def job(self, run: RunReference, folder: Path) -> TrainingJob:
-        """Gives what every rank is told.
+        """Returns what every rank is told.
 
         Args:
             run: The run that it is recorded in.

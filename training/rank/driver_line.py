@@ -85,7 +85,7 @@ class DriverLine:
         self.send(Kind.ASK, said("a report to the driver", body))
 
     def told(self) -> dict[str, Any]:
-        """Gives the latest of what the driver has told, without waiting."""
+        """Returns the latest of what the driver has told, without waiting."""
         # A thread that waits for an answer takes what is told as it comes.
         if self._receiving.acquire(blocking=False):
             try:

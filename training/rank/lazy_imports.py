@@ -79,7 +79,7 @@ class _Finder:
 
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """Gives the spec of a module that is put off; None leaves any other to the finders after this one."""
+        """Returns the spec of a module that is put off; None leaves any other to the finders after this one."""
         if name not in _PUT_OFF:
             return None
         spec = PathFinder.find_spec(name, path, target)

@@ -31,7 +31,7 @@ def executor_key() -> str:
 
 
 def interface_addresses(family: socket.AddressFamily = socket.AF_INET) -> dict[str, list[str]]:
-    """Gives the addresses of one family, IPv4 by default, of each network interface of this machine."""
+    """Returns the addresses of one family, IPv4 by default, of each network interface of this machine."""
     return {
         # The name of its interface may follow an IPv6 address.
         name: [entry.address.partition("%")[0] for entry in entries if entry.family == family]
@@ -40,7 +40,7 @@ def interface_addresses(family: socket.AddressFamily = socket.AF_INET) -> dict[s
 
 
 def host_name_is_on(interface: str) -> bool:
-    """Tells whether this machine's host name resolves to an address of `interface`."""
+    """Returns whether this machine's host name resolves to an address of `interface`."""
     try:
         resolved = {entry[4][0] for entry in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)}
     except OSError:

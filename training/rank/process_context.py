@@ -43,7 +43,7 @@ class RankLink:
 
     @property
     def launched(self) -> bool:
-        """Tells whether a lakelens launcher started this process."""
+        """Returns whether a lakelens launcher started this process."""
         return self.line is not None
 
 

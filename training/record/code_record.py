@@ -162,7 +162,7 @@ def _file_of(entry: EntryPoint) -> Path | None:
 
 
 def _import_root(path: Path) -> Path:
-    """Gives the folder that Python looks in for the outermost package of a file."""
+    """Returns the folder that Python looks in for the outermost package of a file."""
     folder = path.parent
     while (folder / "__init__.py").is_file():
         folder = folder.parent

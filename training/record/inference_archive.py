@@ -182,7 +182,7 @@ def _end_in_probabilities(model: Mapping[str, Any]) -> bool | None:
 
 
 def _activation(layer: Mapping[str, Any]) -> Any:
-    """Gives the name of the activation of a Dense or Activation layer of Keras; None of any other layer."""
+    """Returns the name of the activation of a Dense or Activation layer of Keras; None of any other layer."""
     if str(layer.get("module")) != "keras.layers" or layer["class_name"] not in ("Dense", "Activation"):
         return None
     activation = layer["config"].get("activation")

@@ -166,7 +166,7 @@ def _version(name: str) -> str | None:
 
 
 def _is_own(entry: UserObject) -> bool:
-    """Tells whether the object's module needs lakelens: one of lakelens itself, or an entry point's file."""
+    """Returns whether the object's module needs lakelens: one of lakelens itself, or an entry point's file."""
     return entry.module.split(".")[0].startswith("lakelens")
 
 

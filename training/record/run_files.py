@@ -35,7 +35,7 @@ def log_run_files(writer: RunWriter, task: Task, folder: Path, best_epoch: int |
         writer: Of the run.
         task: What the labels are.
         folder: The run's folder, with what rank 0 has counted in validation.
-        best_epoch: The epoch whose checkpoint is kept; None for none.
+        best_epoch: The epoch whose checkpoint is kept; None if there is none.
         counted: What metrics are recorded by: `epoch` or `step`.
     """
     writer.log_files(validation_files(task, folder))

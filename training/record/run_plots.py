@@ -32,7 +32,7 @@ def draw_learning_curves(
 
     Args:
         history: For each metric its (epoch, value) pairs; `val_x` goes with `x`. The first 12 metrics are drawn.
-        best_epoch: The epoch whose checkpoint is kept; None for none.
+        best_epoch: The epoch whose checkpoint is kept; None if there is none.
         counted: What the numbers count, `epoch` or `step`.
 
     Returns:

@@ -139,7 +139,7 @@ class HorovodRunner:
             on_question: Called with rank and body of each question that a rank asks (`process_context.ask`); returns
                 the answer. What it raises ends the job and is raised here.
             controls: What ranks are told (`process_context.told`), at every start of the job.
-            on_message: Called with what a rank sends to the driver, in place of printing it.
+            on_message: Called with what a rank sends to the driver, instead of printing it.
             attempt: What `hvd.attempt()` returns at the first start; a caller that restarts by itself counts here.
         """
         controls = controls or Controls()

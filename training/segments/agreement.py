@@ -39,7 +39,7 @@ class Agreement:
         self._timed_from = time.perf_counter()
 
     def due(self, step: int) -> bool:
-        """Tells whether ranks compare after a step."""
+        """Returns whether ranks compare after a step."""
         return step >= self._due
 
     def reached(self, step: int, wish: Wish) -> Wish:

@@ -102,7 +102,7 @@ def check_model(model: object, context: TrialContext) -> None:
 
 
 def _output_shape(model: keras.Model, taken: tuple[int | None, ...]) -> Any:
-    """Gives the shape of what the model gives; None for a model that does not tell before it has seen images."""
+    """Returns the shape of what the model gives; None for a model that does not tell before it has seen images."""
     import keras
 
     try:

@@ -1,6 +1,6 @@
-"""Decides, at each validation, whether a trial goes on and what it keeps. Pure: JSON questions in, JSON answers out.
+"""Decides, at each validation, whether a trial continues and what it keeps. Pure: JSON questions in, JSON answers out.
 
-Every answer holds the trial's progress, which each checkpoint keeps: decisions go on from there.
+Every answer holds the trial's progress, which each checkpoint keeps: decisions continue from there.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Progress:
         return cls(**{**values, **floats, "best_metrics": metrics})
 
     def as_json(self) -> dict[str, Any]:
-        """Gives it as JSON values."""
+        """Returns it as JSON values."""
         return asdict(self)
 
 
@@ -143,7 +143,7 @@ class Decisions:
 
 
 def improves(goal: Goal, value: float, reference: float | None, min_delta: float) -> bool:
-    """Tells whether a value is better than `reference` by more than `min_delta`, as Keras' EarlyStopping does."""
+    """Returns whether a value is better than `reference` by more than `min_delta`, as Keras' EarlyStopping does."""
     if reference is None:
         return goal.is_better(value, None)
     return goal.is_better(value + min_delta if goal.mode == "min" else value - min_delta, reference)

@@ -43,7 +43,7 @@ class Validation:
         self._rows = rows
 
     def measure(self, model: keras.Model) -> dict[str, float]:
-        """Gives each metric over the rows of all ranks, as `val_...`; the model's running metrics stay as they are."""
+        """Returns each metric over the rows of all ranks, as `val_...`; the running metrics of the model stay."""
         running = [(copy, np.asarray(copy)) for variable in model.metrics_variables for copy in copies_of(variable)]
         model.reset_metrics()  # a rank without rows adds nothing
         values: dict[str, Any] = {}
@@ -79,7 +79,7 @@ class Report:
         records: Where the driver reads them.
         schedule: Whether epochs or steps are counted.
         job: What is trained.
-        step: The step that it goes on after.
+        step: The step that it continues after.
     """
 
     def __init__(self, records: RecordFile, schedule: Schedule, job: TrainingJob, step: int) -> None:
@@ -106,7 +106,7 @@ class Report:
         self._measured = self._pace.trained(self._rows(step))
 
     def go_on(self) -> None:
-        """Notes that training goes on."""
+        """Notes that training continues."""
         self._pace.begin()
 
     def close(self) -> None:
@@ -114,7 +114,7 @@ class Report:
         self._system.close()
 
     def add(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Reports the metrics after a step; those that are recorded, by a training that went on from before, stay."""
+        """Reports the metrics after a step; those that are recorded, by a training that continued from before, stay."""
         seconds = time.perf_counter() - self._started
         number = self._schedule.recorded_as(step)
         by_epochs = self._schedule.counts_epochs
@@ -132,7 +132,7 @@ class Report:
 
 
 class Pulse:
-    """Tells the driver which step is reached, on rank 0, once a second at the most."""
+    """Tells the driver which step is reached, on rank 0, once a second at most."""
 
     def __init__(self) -> None:
         self._due = 0.0

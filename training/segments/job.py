@@ -26,12 +26,12 @@ class TrainingJob:
     Attributes:
         entrypoint: The Trial.
         training_feed: Rows to train on.
-        validation_feed: Rows to validate on; None for none.
+        validation_feed: Rows to validate on; None if there is none.
         hyperparameters: Given by the user.
         task: What the labels are.
         image_size: Height and width of the images that the model takes.
         batch_size: Images per step over all ranks.
-        epochs: At the most.
+        epochs: At most.
         seed: Of weights, order and augmentation.
         goal: Which validation is the best one.
         patience: Validations without improvement after which training ends; None trains all epochs.
@@ -89,7 +89,7 @@ class TrainingJob:
 
     @property
     def rules(self) -> Rules:
-        """What decides whether the trial goes on and what it keeps."""
+        """What decides whether the trial continues and what it keeps."""
         return Rules(self.goal, self.patience, self.min_delta, self.checkpoint_policy, self.retention)
 
     def schedule(self) -> Schedule:

@@ -1,6 +1,6 @@
 """Metrics over ranks from the summed state of Keras' metrics: as if one process had seen the rows of all ranks.
 
-The mean of the ranks' values is another number for every metric that is no mean over rows, such as precision or AUC.
+The mean of the ranks' values is another number for every metric that is not a mean over rows, such as precision or AUC.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def leaf_metrics(model: keras.Model) -> list[keras.metrics.Metric]:
 
 
 def metrics_over_ranks(model: keras.Model, logs: Mapping[str, Any], rows: float) -> dict[str, float]:
-    """Gives the values of a model's metrics over the rows of all ranks; every rank calls it and gets the same.
+    """Returns the values of a model's metrics over the rows of all ranks; every rank calls it and gets the same.
 
     The state of each metric is summed over ranks as its variables say (Keras' `aggregation`, which is `sum` unless a
     metric sets it), and is this rank's again afterwards. Values that a `train_step` or `test_step` of the user's own
@@ -98,7 +98,7 @@ def metrics_over_ranks(model: keras.Model, logs: Mapping[str, Any], rows: float)
 
 
 def plain(logs: Mapping[str, Any]) -> dict[str, float]:
-    """Gives values as numbers; one that is an array becomes `name_0`, `name_1`, ..."""
+    """Returns values as numbers; one that is an array becomes `name_0`, `name_1`, ..."""
     found: dict[str, float] = {}
     for name, value in logs.items():
         array = np.asarray(value, np.float64)

@@ -43,7 +43,7 @@ def renew_noise(sources: Iterable[NoiseSource], rank: int, step: int) -> None:
     Args:
         sources: Layers, models and seed generators.
         rank: This rank.
-        step: The step that training goes on after; above 0.
+        step: The step that training continues after; above 0.
     """
     for state in noise_states(sources):
         for copy in copies_of(state):
@@ -52,7 +52,7 @@ def renew_noise(sources: Iterable[NoiseSource], rank: int, step: int) -> None:
 
 
 def copies_of(variable: keras.Variable) -> list[tf.Variable]:
-    """Gives a variable's copy on each device; what no gradient keeps alike differs among them."""
+    """Returns a variable's copy on each device; what no gradient keeps alike differs among them."""
     held = variable.value
     return list(getattr(held, "values", [held]))
 

@@ -17,7 +17,7 @@ class OptimizationRules:
     """What the experiment's `optimizations` say, for ranks.
 
     Attributes:
-        mixed_precision: The type of Keras' mixed precision policy; None for none.
+        mixed_precision: The type of Keras' mixed precision policy; None if there is none.
         aggregation_frequency: Batches whose gradients are averaged before one update.
         gradient_compression: In which type gradients travel.
         learning_rate_scaling: Factor on the learning rate by the number of workers: 1, n or the square root of n.
@@ -31,7 +31,7 @@ class OptimizationRules:
     warmup_epochs: float = 0.0
 
     def factor(self, workers: int) -> float:
-        """Gives the factor on the learning rate.
+        """Returns the factor on the learning rate.
 
         Args:
             workers: Ranks, or replicas of a process, that share each batch.
@@ -74,7 +74,7 @@ class LearningRate:
     """A training's learning rate: scaled at once by the number of workers, and raised to that over its first steps.
 
     It rises linearly with the steps, from its first fraction to the whole, and after that it is the optimizer's own and
-    the callbacks'. It depends on the step alone, so that a continued training goes on exactly.
+    the callbacks'. It depends on the step alone, so that a continued training continues exactly.
 
     Args:
         optimizer: The optimizer, with the learning rate that the Trial gave it.

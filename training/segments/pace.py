@@ -64,7 +64,7 @@ class SystemMetrics:
         self._thread.start()
 
     def take(self) -> dict[str, float]:
-        """Gives the means since the last call; of the network the megabytes."""
+        """Returns the means since the last call; of the network the megabytes."""
         with self._lock:
             samples, self._samples = [*self._samples, self._sample()], []
         now, before = _network(), self._network

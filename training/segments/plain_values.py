@@ -1,6 +1,6 @@
 """Python values as JSON and arrays, and back: how state is kept without pickle. Pure.
 
-Numbers, texts, None, NumPy arrays, and lists, tuples and dicts of them; everything else is no plain value.
+Numbers, texts, None, NumPy arrays, and lists, tuples and dicts of them; everything else is not a plain value.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class NotPlainError(Exception):
-    """Raised when a value is no plain one."""
+    """Raised when a value is not a plain one."""
 
 
 def encode(value: Any, arrays: Arrays, name: str) -> Any:
-    """Gives a value as JSON.
+    """Returns a value as JSON.
 
     Args:
         value: The value.
@@ -28,7 +28,7 @@ def encode(value: Any, arrays: Arrays, name: str) -> Any:
         name: Beginning of the names of its arrays.
 
     Raises:
-        NotPlainError: If it is no plain value.
+        NotPlainError: If it is not a plain value.
     """
     import numpy as np
 
@@ -52,7 +52,7 @@ def encode(value: Any, arrays: Arrays, name: str) -> Any:
 
 
 def decode(value: Any, arrays: Mapping[str, Any]) -> Any:
-    """Gives back what `encode` took."""
+    """Returns what `encode` took."""
     if isinstance(value, list):
         return [decode(item, arrays) for item in value]
     if not isinstance(value, dict):
@@ -68,7 +68,7 @@ def decode(value: Any, arrays: Mapping[str, Any]) -> Any:
 
 
 def encode_attributes(holder: object, arrays: Arrays, name: str, passed_over: frozenset[str]) -> dict[str, Any]:
-    """Gives the plain ones among an object's own attributes as JSON.
+    """Returns the plain ones among an object's own attributes as JSON.
 
     Args:
         holder: The object.

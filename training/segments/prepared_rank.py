@@ -40,7 +40,7 @@ class PreparedRank:
         job: What every rank is told.
         rank: This rank.
         size: Number of ranks.
-        state: Where the training goes on; None is its start.
+        state: Where the training continues; None is its start.
         checkpoint: The checkpoint of that state, which rank 0 reads.
 
     Attributes:
@@ -52,7 +52,7 @@ class PreparedRank:
         callbacks: The Trial's.
         training: Batches from the state's place on.
         feeds: Whether these are the job's feed, rather than a dataset of the user's own.
-        validation: None for none.
+        validation: None if there is none.
     """
 
     def __init__(

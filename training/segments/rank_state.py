@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .noise import NoiseSource
     from .plain_values import Arrays
 
-# What Keras gives a callback anew in each process; it turns the sign of `min_delta` at the first epoch's end.
+# What Keras gives a callback again in each process; it turns the sign of `min_delta` at the first epoch's end.
 _OF_KERAS = frozenset({"_model", "model", "params", "validation_data", "min_delta"})
 _ADDED_UP = "added_up/"
 
@@ -134,7 +134,7 @@ def gather(state: RankState, rank: int) -> list[RankState]:
 
 
 def of_rank(states: Sequence[RankState], rank: int) -> RankState:
-    """Gives a rank's state with the arrays that are equal to rank 0's."""
+    """Returns a rank's state with the arrays that are equal to rank 0's."""
     return RankState(states[rank].values, {**states[0].arrays, **states[rank].arrays})
 
 

@@ -18,7 +18,7 @@ class Schedule:
         steps_per_epoch: Steps of an epoch.
         length: Steps of the training.
         validation_period: Steps between validations.
-        checkpoint_period: Steps between checkpoints for restarts; None for none.
+        checkpoint_period: Steps between checkpoints for restarts; None if there is none.
         validations: Further steps to validate after.
     """
 
@@ -45,17 +45,17 @@ class Schedule:
         return step // self.steps_per_epoch
 
     def ends_epoch(self, step: int) -> bool:
-        """Tells whether an epoch is complete after a step; the next one begins there."""
+        """Returns whether an epoch is complete after a step; the next one begins there."""
         return step % self.steps_per_epoch == 0
 
     def validates(self, step: int) -> bool:
-        """Tells whether the model is validated after a step."""
+        """Returns whether the model is validated after a step."""
         return step % self.validation_period == 0 or step == self.length or step in self.validations
 
     def writes(self, step: int) -> bool:
-        """Tells whether a checkpoint for restarts is due after a step."""
+        """Returns whether a checkpoint for restarts is due after a step."""
         return self.checkpoint_period is not None and step % self.checkpoint_period == 0
 
     def recorded_as(self, step: int) -> int:
-        """Gives the number under which a step's metrics are recorded: its epoch, from 1, or the step itself."""
+        """Returns the number under which a step's metrics are recorded: its epoch, from 1, or the step itself."""
         return -(-step // self.steps_per_epoch) if self.counts_epochs else step

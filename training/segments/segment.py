@@ -32,7 +32,7 @@ class SegmentOutcome:
 
     Attributes:
         reason: `completed`: the segment's last step was reached. `paused`: as the driver wanted. `stopped`: nothing is
-            gained by going on, as a decision or a callback said.
+            gained by continuing, as a decision or a callback said.
         step: Steps trained, from the training's start.
         last: Folder of the checkpoint of that step; "" if none was worth keeping.
         checkpoint: Folder of the best checkpoint; "" if it is not kept.
@@ -71,7 +71,7 @@ def train_segment(job: TrainingJob, start: Checkpoint | None = None, until: int 
 
     Args:
         job: What every rank is told.
-        start: Where to go on; only rank 0 reads it. None is the training's start.
+        start: Where to continue; only rank 0 reads it. None is the training's start.
         until: The step to end with; None is the end of the training.
     """
     from .. import distributed as world
@@ -167,7 +167,7 @@ def _train(
 
 
 def _counts_wanted(prepared: PreparedRank) -> bool:
-    """Tells whether the driver wants what the task counts; yes where it is not asked or does not say."""
+    """Returns whether the driver wants what the task counts; yes where it is not asked or does not say."""
     from .. import distributed as world
     from ..rank import process_context
 

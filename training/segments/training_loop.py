@@ -43,7 +43,7 @@ class TrainingLoop:
 
     Args:
         prepared: The rank.
-        state: Where to go on; None is the training's start.
+        state: Where to continue; None is the training's start.
         checkpoint: The checkpoint of that state, known on rank 0.
         until: The step to end with; None is the end of the training.
 
@@ -182,7 +182,7 @@ class TrainingLoop:
         restore_callbacks(state.ranks[0], callbacks)
 
     def _forwarded(self) -> Any:
-        """Gives the batches from the present step on; a dataset of the user's own knows no place to go on."""
+        """Returns the batches from the present step on; a dataset of the user's own knows no place to continue."""
         if self._prepared.feeds or self.step == 0:
             return self._dataset
         given = self._prepared.training
@@ -190,7 +190,7 @@ class TrainingLoop:
         return self._prepared.replicas.shared(given.skip(self.step % count if count > 0 else self.step))
 
     def _epoch_from(self, place: int) -> Any:
-        """Gives a dataset that holds one epoch from a step of the epoch on, where its end told that it is one."""
+        """Returns a dataset that holds one epoch from a step of the epoch on, where its end told that it is one."""
         if place == 0:
             return self._dataset
         return self._prepared.replicas.shared(self._prepared.training.skip(place))
@@ -301,7 +301,7 @@ class TrainingLoop:
         inside = not self._schedule.ends_epoch(self.step)
         own = capture(self._model, self._prepared.noisy, self._callbacks.callbacks, inside=inside)
         ranks = gather(own, self._rank)
-        if inside:  # whoever reads the model alone gets what all ranks have seen; each goes on with its own
+        if inside:  # whoever reads the model alone gets what all ranks have seen; each continues with its own
             average_statistics(self._model)
         if self._rank == 0:
             self._save(metrics, ranks, stopped=stopped, inside=inside)

@@ -1,4 +1,4 @@
-"""What a checkpoint keeps beside the model so that a training goes on exactly: its place, its progress, its ranks."""
+"""What a checkpoint keeps beside the model so that a training continues exactly: its place, its progress, its ranks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TrainingState:
         epoch: Epochs completed.
         steps_per_epoch: Steps of an epoch.
         seed: The training's seed.
-        position: Where the feed goes on.
+        position: Where the feed continues.
         progress: What the decisions so far were.
         ranks: What each rank alone knows.
         stopped: Whether the training was stopped here before its end.
@@ -42,7 +42,7 @@ class TrainingState:
     replicas: int = 1
 
     def is_of(self, ranks: int, replicas: int) -> bool:
-        """Tells whether it is of so many ranks with so many devices each, so that a training goes on exactly."""
+        """Returns whether it is of so many ranks with so many devices each, so that a training continues exactly."""
         return (len(self.ranks), self.replicas) == (ranks, replicas)
 
     @property
@@ -51,7 +51,7 @@ class TrainingState:
         return self.step % self.steps_per_epoch != 0
 
     def as_json(self) -> dict[str, Any]:
-        """Gives its JSON values."""
+        """Returns its JSON values."""
         return {
             "step": self.step,
             "epoch": self.epoch,
@@ -65,7 +65,7 @@ class TrainingState:
         }
 
     def arrays(self) -> Arrays:
-        """Gives the arrays of all ranks."""
+        """Returns the arrays of all ranks."""
         return {
             f"{number}/{name}": array for number, rank in enumerate(self.ranks) for name, array in rank.arrays.items()
         }
@@ -75,7 +75,7 @@ class TrainingState:
         """Reads the state of a checkpoint.
 
         Raises:
-            CheckpointError: If it has none that a training can go on from.
+            CheckpointError: If it has none that a training can continue from.
         """
         values = checkpoint.state()
         if "ranks" not in values:

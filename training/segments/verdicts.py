@@ -33,7 +33,7 @@ class Verdicts:
         self.progress = progress
 
     def validated(self, step: int, epoch: int, metrics: Mapping[str, float]) -> Answer:
-        """Gives what follows from a validation; every rank calls it, with equal metrics.
+        """Returns what follows from a validation; every rank calls it, with equal metrics.
 
         Raises:
             TrialError: If the goal's metric is not among them; on every rank.
@@ -55,7 +55,7 @@ class Verdicts:
         return removed
 
     def wants_pause(self) -> bool:
-        """Tells whether the driver has told this rank to pause."""
+        """Returns whether the driver has told this rank to pause."""
         return bool(process_context.told().get("pause"))
 
     def _ask(self, question: dict[str, Any]) -> dict[str, Any]:

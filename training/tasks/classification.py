@@ -45,14 +45,14 @@ class Classification(Task):
         )
 
     def describe_output(self, model: keras.Model, image_shape: tuple[int, int, int]) -> dict[str, Any]:
-        """Says whether a model gives logits or probabilities; see `Task.describe_output`."""
+        """Returns whether a model gives logits or probabilities; see `Task.describe_output`."""
         from .model_values import gives_logits
 
         logits = gives_logits(model, image_shape)
         return {} if logits is None else {VALUES_KEY: LOGITS if logits else PROBABILITIES}
 
     def no_counts(self) -> Counts:
-        """Gives a confusion matrix without rows."""
+        """Returns a confusion matrix without rows."""
         classes = len(self.class_names)
         return {_CONFUSION: np.zeros((classes, classes), np.int64)}
 

@@ -22,7 +22,7 @@ _ROUNDING = 1e-2
 
 
 def gives_logits(model: keras.Model, image_shape: tuple[int, int, int]) -> bool | None:
-    """Tells whether a compiled model gives logits; None where nothing tells.
+    """Returns whether a compiled model gives logits; None where nothing tells.
 
     The last layer that makes new numbers decides; then `from_logits` of the loss; and of a model of which neither
     tells (a subclassed model, a user's own last layer) the values that it gives for some images.
@@ -50,7 +50,7 @@ def layers_give_logits(model: keras.Model) -> bool | None:
     """Tells from a model's layers whether its values are logits or probabilities; None where they do not tell.
 
     The layer that decides is the last one that makes new numbers: what only casts, reshapes, drops or pools them, or is
-    a linear `Activation`, is passed over. Without activation it gives logits, with softmax or sigmoid probabilities.
+    a linear `Activation`, is skipped. Without activation it gives logits, with softmax or sigmoid probabilities.
     """
     import keras
 

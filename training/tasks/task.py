@@ -79,7 +79,7 @@ class Task(ABC):
 
     @abstractmethod
     def no_counts(self) -> Counts:
-        """Gives the counts of no rows."""
+        """Returns the counts of no rows."""
 
     @abstractmethod
     def count(self, outputs: Any, labels: Any, described: Mapping[str, Any]) -> Counts:

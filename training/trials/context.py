@@ -85,7 +85,7 @@ class TrialContext:
         return dict(self._used)
 
     def get_hparam(self, name: str, default: Any = REQUIRED) -> Any:
-        """Gives the value of a hyperparameter.
+        """Returns the value of a hyperparameter.
 
         Args:
             name: Its name; `global_batch_size` is always known.
@@ -139,7 +139,7 @@ def _of_the_type(name: str, value: Any, default: Any) -> Any:
 
 
 def python_value(value: Any) -> Any:
-    """Gives a value with Python's numbers in the place of NumPy's, however deep."""
+    """Returns a value with Python's numbers in the place of NumPy's, however deep."""
     if isinstance(value, Mapping):
         return {name: python_value(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):

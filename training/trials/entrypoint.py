@@ -128,7 +128,7 @@ def _require_name(source: str, path: str, class_name: str) -> None:
 
 
 def _binds_plainly(tree: ast.Module, class_name: str) -> bool:
-    """Tells whether reading the file is enough to see that `class_name` is not among its names."""
+    """Returns whether reading the file is enough to see that `class_name` is not among its names."""
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     for node in ast.walk(tree):
         if isinstance(node, (ast.Import, ast.ImportFrom)):

@@ -37,11 +37,11 @@ class KerasTrial(Trial, ABC):
         return images, labels
 
     def keras_callbacks(self) -> list[keras.callbacks.Callback]:
-        """Gives callbacks for every rank; the metrics that they see are those over all ranks, equal on each."""
+        """Returns callbacks for every rank; the metrics that they see are those over all ranks, equal on each."""
         return []
 
     def build_training_dataset(self) -> tf.data.Dataset | None:
-        """Gives the batches (images, labels, weights) of this rank; None takes the job's feed, which is what most want.
+        """Returns the batches (images, labels, weights) of this rank; None takes the job's feed, as most Trials do.
 
         Every rank must give `context.training_feed.steps_per_epoch(batch_size, size)` batches per epoch.
         """

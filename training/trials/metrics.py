@@ -69,7 +69,7 @@ class Goal:
         return float(metrics[self.metric])
 
     def is_better(self, value: float, best: float | None) -> bool:
-        """Tells whether `value` beats `best`; NaN beats nothing, and of equal values the first stays."""
+        """Returns whether `value` beats `best`; NaN beats nothing, and of equal values the first stays."""
         if math.isnan(value):
             return False
         return best is None or (value < best if self.mode == "min" else value > best)

@@ -100,10 +100,10 @@ class SmallCnn(KerasTrial):
 
 
 def falling(epoch: int, epochs: int) -> float:
-    """Gives the factor by which the learning rate changes from the epoch before to this one, along half a cosine."""
+    """Returns the factor by which the learning rate changes from the epoch before to this one, along half a cosine."""
     return half_cosine(1.0, epoch, epochs) / half_cosine(1.0, min(epoch, epochs) - 1, epochs) if epoch > 0 else 1.0
 
 
 def half_cosine(first: float, epoch: int, epochs: int) -> float:
-    """Gives the learning rate of an epoch, counted from 0: `first` at the start, near 0 at last (Loshchilov 2016)."""
+    """Returns the learning rate of an epoch, counted from 0: `first` at the start, near 0 at last (Loshchilov 2016)."""
     return first * 0.5 * (1 + math.cos(math.pi * min(epoch, epochs) / max(1, epochs)))

@@ -134,7 +134,7 @@ class Transfer(KerasTrial):
 class FineTuning(keras.callbacks.Callback):
     """Trains some layers from an epoch on only, at a lower learning rate.
 
-    The optimizer knows the layers from the start, so that its state is that of one training however often it goes on
+    The optimizer knows the layers from the start, so that its state is that of one training however often it continues
     from a checkpoint.
 
     Args:
@@ -166,7 +166,7 @@ class FineTuning(keras.callbacks.Callback):
 
 
 def augmentation(*, flip: bool, shift: float, rotation: float, zoom: float, seed: int) -> list[keras.layers.Layer]:
-    """Gives layers that vary images at random while training.
+    """Returns layers that vary images at random while training.
 
     Args:
         flip: Whether to mirror half of the images left to right.

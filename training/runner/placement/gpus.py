@@ -111,7 +111,7 @@ def group_by_machine(hellos: Sequence[Mapping[str, Any]]) -> list[str]:
     """Names, for each rank, the group in which local ranks are counted: its machine.
 
     Where executors of one machine report the same GPU addresses, each sees devices of its own (containers number them
-    anew), and the executor is the group.
+    again), and the executor is the group.
 
     Args:
         hellos: What each task reported, by rank: `machine`, `executor`, and what `executor_gpus` takes.

@@ -116,7 +116,7 @@ class JobRecord:
         return all(rank.joined for rank in self.ranks)
 
     def failure(self, now: float) -> Failure | None:
-        """Says whether the job has failed by `now`, once it is clear which rank is to blame."""
+        """Returns whether the job has failed by `now`, once it is clear which rank is to blame."""
         if self._primary_at is not None:
             return self._primary() if now - self._primary_at >= SETTLE_PRIMARY_S else None
         if self._evidence_at is not None:

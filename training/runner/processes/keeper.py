@@ -72,7 +72,7 @@ def descendants(root: int) -> list[int]:
         if not entry.isdigit():
             continue
         try:
-            # Bytes: a process may call itself what is no text.
+            # Bytes: a process may call itself what is not a text.
             after_name = Path("/proc", entry, "stat").read_bytes().rpartition(b")")[2].split()
         except OSError:
             continue

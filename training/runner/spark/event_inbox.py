@@ -43,7 +43,7 @@ class EventInbox(Generic[T]):
         self._deciding.put(item)
 
     def put_shown(self, event: RankEvent) -> None:
-        """Takes a line or a message; passes over the oldest of its rank if there are too many."""
+        """Takes a line or a message; skips the oldest of its rank if there are too many."""
         with self._lock:
             of_rank = self._shown[event.rank]
             if len(of_rank) == self._room:
@@ -66,6 +66,6 @@ class EventInbox(Generic[T]):
         return [item for item in items if item is not None]
 
     def take_shown(self) -> RankEvent | None:
-        """Returns the next line or message, in the order in which they came as long as none was passed over."""
+        """Returns the next line or message, in the order in which they came as long as none was skipped."""
         with self._lock:
             return self._shown[self._order.popleft()].popleft() if self._order else None

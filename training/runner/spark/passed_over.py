@@ -15,7 +15,7 @@ _NOT_IN_NAMES = re.compile(r"[^\w.-]+")
 
 
 class PassedOver:
-    """Keeps what is passed over in a file in the folder for temporary files, which is made with the first of it.
+    """Keeps what is skipped in a file in the folder for temporary files, which is made with the first of it.
 
     Ranks never wait for a terminal that is slow or stopped, and nothing of what they write is lost.
 
@@ -49,7 +49,7 @@ class PassedOver:
         return self._file
 
     def take_notice(self) -> str | None:
-        """Says how many were passed over since the last call and where they are; None if there were none."""
+        """Says how many were skipped since the last call and where they are; None if there were none."""
         with self._lock:
             kept, lost, self._kept, self._lost = self._kept, self._lost, 0, 0
             path = None if self._file is None else Path(self._file.name)

@@ -223,7 +223,7 @@ def reserve(
 ) -> Iterator[None]:
     """Holds `ranks` of an application's slots for one job; waits while other runners of this process hold them.
 
-    Two barrier jobs that each got half of what they need would wait for one another for ever.
+    Two barrier jobs that each got half of what they need would wait for one another forever.
 
     Args:
         application: Whose slots.
