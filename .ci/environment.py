@@ -80,7 +80,7 @@ def fingerprint() -> str:
 
 
 def packages_are_current(environment: Environment) -> bool:
-    """Tells whether the packages are those that the checkout asks for, and the Java that was found is still there."""
+    """Returns whether the packages are those that the checkout asks for, and the Java that was found is still there."""
     notes = environment.done("packages")
     java = notes.get("java")
     return (
@@ -93,7 +93,7 @@ def packages_are_current(environment: Environment) -> bool:
 
 
 def horovod_is_current(environment: Environment) -> bool:
-    """Tells whether Horovod was compiled and tried against the packages that are installed."""
+    """Returns whether Horovod was compiled and tried against the packages that are installed."""
     notes = environment.done("horovod")
     return notes.get("fingerprint") == fingerprint() and notes.get("change") == horovod_patch.MARK
 

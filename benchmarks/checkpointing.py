@@ -5,7 +5,7 @@
 Three numbers. The share of the training's time that goes into writing a checkpoint after each epoch: median of the
 writes over median of the epochs, the first one left out, in which TensorFlow traces. The restart: from the kill of the
 rank to the end of the first step after it. Useful time: the steps of the training, at the pace of one that is not
-disturbed, over what it takes when its rank is killed every X seconds; beside it what a model of that expects,
+disturbed, over what it takes when its rank is killed every X seconds; next to it what a model of that expects,
 1 - (restart + half a checkpoint's period) / X.
 """
 

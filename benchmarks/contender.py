@@ -1,7 +1,7 @@
-"""A contender: a class that works in a process of its own and is asked, call by call, to do its work once.
+"""A contender: a class that works in its own process and is asked, call by call, to do its work once.
 
 Each contender has its own interpreter, JVM and TensorFlow, so that start-up stays out of what is measured, one
-contender's settings cannot reach another, and a peer may come from an environment of its own. Parent and child speak
+contender's settings cannot reach another, and a peer may come from its own environment. Parent and child speak
 JSON lines. What the child prints goes to a log file. This module needs the standard library only.
 """
 

@@ -1,7 +1,7 @@
 """Real learning curves: small networks on scikit-learn's scanned digits, one for each configuration of a fixed list.
 
 Each configuration is trained once, for all epochs of a whole trial; a search then reads the curves instead of training
-anew. What a searcher draws is the number of a configuration. The loss is that on held-out images, with its real noise.
+again. What a searcher draws is the number of a configuration. The loss is that on held-out images, with its real noise.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class Pool:
         self._pool.map(_import_pillow, range(WORKERS))
 
     def ingest(self, source: str, table: str) -> dict[str, Any]:
-        """Processes a folder; the stored form comes back to the parent, as rows would go to a writer."""
+        """Processes a folder; the stored form returns to the parent, as rows would go to a writer."""
         started = time.perf_counter()
         paths = sorted(str(path) for path in Path(source).rglob("*.jpg"))
         work = functools.partial(pillow_row, resample=self.resample)

@@ -2,12 +2,12 @@
 
     python -m benchmarks.faults --folder KEPT [--results FILE] [--page docs/faults.md] [--json]
 
-PyTorch gets an environment of its own below KEPT, made once (6 GB, some minutes); without --folder TorchDistributor is
+PyTorch gets its own environment below KEPT, made once (6 GB, some minutes); without --folder TorchDistributor is
 left out.
 
 Two ranks on `local[2]` sum a number twenty times a second. When both have, one fault is made to happen. Measured are
-the seconds from the fault until `run()` comes back, what it comes back with, and which processes, listening ports and
-temporary files of the job are there ten seconds later that were not there before it. A `run()` that has not come back
+the seconds from the fault until `run()` returns, what it returns with, and which processes, listening ports and
+temporary files of the job are there ten seconds later that were not there before it. A `run()` that has not return
 after `--bound-s` counts as hanging. Each launcher has its defaults. Results are added to `--results`, and `--page`
 writes the table from all results in there.
 

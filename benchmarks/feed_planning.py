@@ -58,7 +58,7 @@ def write_log(table: Path, files: int) -> None:
 
 
 def write_names(table: Path, files: int) -> None:
-    """Makes the files that the log of a table names, empty, in a folder beside it: a look for them asks for names."""
+    """Makes the files that the log of a table names, empty, in a folder next to it: a look for them asks for names."""
     folder = Path(f"{table}{_WITH_NAMES}")
     (folder / "split=train").mkdir(parents=True)
     for number in range(files):
@@ -216,7 +216,7 @@ def _measure(report: Report, table: Path, count: int, repeats: int, spark: Conte
 
 
 def _fresh(table: Path, method: str, count: int) -> Callable[[int], dict[str, float]]:
-    """Measures in a process of its own, whose imports a small table has paid for."""
+    """Measures in its own process, whose imports a small table has paid for."""
 
     def once(_: int) -> dict[str, float]:
         with Contender("benchmarks.feed_planning:Feed", table.parent / "feed.log") as feed:

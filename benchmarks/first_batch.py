@@ -35,7 +35,7 @@ _FLAT = 1.5
 
 
 class Source:
-    """A contender that gives first batches of tables, in a process of its own."""
+    """A contender that gives first batches of tables, in its own process."""
 
     def __init__(self, folder: str) -> None:
         import tensorflow as tf

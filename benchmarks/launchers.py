@@ -1,6 +1,6 @@
 """The three launchers that are compared, behind one call: `launcher.run(function, ranks, **arguments)`.
 
-Each is started in a driver process of its own, with a Spark session of its own. The functions that ranks run lie in
+Each is started in its own driver process, with its own Spark session. The functions that ranks run lie in
 `benchmarks.ranks`, which imports nothing at its top, so that each environment can unpickle them by name.
 """
 

@@ -1,6 +1,6 @@
 """MobileNetV2 for the benchmarks of training: frozen below a new head, by hand, and trained as a whole, as a Trial.
 
-The Trial notes what it sees (`notes.py`), and kills its rank every BENCHMARK_KILL_EVERY_S seconds, at the most
+The Trial notes what it sees (`notes.py`), and kills its rank every BENCHMARK_KILL_EVERY_S seconds, at most
 BENCHMARK_KILLS times.
 """
 

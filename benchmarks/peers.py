@@ -4,7 +4,7 @@
 
 PyTorch: for TorchDistributor, and for the feed's PyTorch users. Where PyTorch's own index can be reached, its build for
 processors alone is taken (0.2 GB); the wheel on PyPI brings CUDA's libraries along (2.8 GB to fetch, 6 GB on the disk).
-MosaicML Streaming brings the clients of all clouds. optuna brings SQLAlchemy, which searches have no use for; beside it
+MosaicML Streaming brings the clients of all clouds. optuna brings SQLAlchemy, unused by searches; next to it
 is what the searchers and the digits need.
 horovod.spark.run and Petastorm's converter run in lakelens's own environment.
 """

@@ -12,12 +12,12 @@ it decodes with the same decoder.
 One measurement is one pass in batches of 64, from opening the rows to the last batch: a reader whose first item holds a
 whole row group has done most of the work before its first batch. The time to the first batch is that of opening the
 version and taking one batch; of the converter and of Streaming also with the conversion before it. Memory is watched in
-a pass of its own.
+its own pass.
 
 Petastorm's reader at times ends before it has given all rows, without an error: its pool looks at "nothing is waiting"
 and at "all was handed out" at two different moments. Such passes are counted, and taken again.
 
-PyTorch gets an environment of its own, with MosaicML Streaming: `python -m benchmarks.peers streaming --folder KEPT`.
+PyTorch gets its own environment, with MosaicML Streaming: `python -m benchmarks.peers streaming --folder KEPT`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _ATTEMPTS = 20
 
 
 class Source:
-    """A contender that gives batches of images, in a process of its own.
+    """A contender that gives batches of images, in its own process.
 
     Args:
         table: The Delta table.
@@ -179,7 +179,7 @@ class SparkConverter(TensorFlow):
         self.convert()
 
     def convert(self) -> None:
-        """Writes the copy anew."""
+        """Writes the copy again."""
         from petastorm.spark import make_spark_converter
 
         if self.converter is not None:
@@ -263,7 +263,7 @@ class Streaming(Torch):
         self.convert()
 
     def convert(self) -> None:
-        """Writes the shards anew from the version's rows."""
+        """Writes the shards again from the version's rows."""
         import streaming
 
         import lakelens
@@ -316,7 +316,7 @@ TORCH: Mapping[str, type[Source]] = {
     "torch petastorm": TorchPetastorm,
     "torch streaming": Streaming,
 }
-# Those that read a copy of their own, which the time to the first batch can include.
+# Those that read its own copy, which the time to the first batch can include.
 _CONVERTS = ("spark converter", "torch streaming")
 
 

@@ -48,7 +48,7 @@ def photographs(folder: Path, count: int, *, classes: int = 8, seed: int = 0) ->
     by its tint. The same arguments give the same bytes with the same Pillow.
 
     Args:
-        folder: Where to keep them, in a subfolder of their own.
+        folder: Where to keep them, in its own subfolder.
         count: How many.
         classes: How many class folders, at most `count`.
         seed: Makes other crops.
@@ -79,7 +79,7 @@ def files(photos: Photographs) -> list[Path]:
 
 
 def subset(photos: Photographs, count: int, folder: Path) -> Photographs:
-    """Hard-links the first `count` photographs into a folder of their own."""
+    """Hard-links the first `count` photographs into its own folder."""
     size = 0
     for index in range(count):
         source = _path(photos.folder, index, photos.classes)

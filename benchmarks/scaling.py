@@ -13,7 +13,7 @@ steps/s of each of two ranks over steps/s of one, with gradients that become rea
 
 Both also with gradients that travel as half-precision numbers (fp16).
 
-Allreduce: two ranks sum float32 vectors of `--sizes-mb` in a loop; beside it the same bytes are copied once in memory,
+Allreduce: two ranks sum float32 vectors of `--sizes-mb` in a loop; next to it the same bytes are copied once in memory,
 the least that any exchange through this machine's memory costs. Launch and imports are outside of what is timed.
 """
 

@@ -1,1 +1,1 @@
-"""Batch inference from tracked checkpoints. Doors: `udf.predict_udf`, `scoring.score.score`."""
+"""Batch inference from tracked checkpoints. Start: `udf.predict_udf`, `scoring.score.score`."""

@@ -73,7 +73,7 @@ def draw_bars(axis: Axes, counts: pd.DataFrame, colours: Sequence[str], stacked:
 
     Args:
         axis: Where to draw.
-        counts: A row for each bar; its columns are the parts of a stacked bar, or bars of their own.
+        counts: A row for each bar; its columns are the parts of a stacked bar, or their own bars.
         colours: Colour of each column.
         stacked: Whether the parts of a row are one bar.
         ticks: Number of ticks, at most.

@@ -212,7 +212,7 @@ def _install(wheel: Path) -> None:
 
 
 def _self_test() -> str | None:
-    """Runs one allreduce in a process of its own; None when it is right, else what it said."""
+    """Runs one allreduce in its own process; None when it is right, else what it said."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HOROVOD_")}
     environment |= {"TF_CPP_MIN_LOG_LEVEL": "2"}
     try:

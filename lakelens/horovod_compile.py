@@ -73,7 +73,7 @@ def check_tools(environ: Mapping[str, str] = os.environ) -> None:
 
 
 def compile_wheel(folder: Path, tensorflow: str, *, gpu: bool) -> Path:
-    """Compiles a wheel into a folder; the log lies beside it.
+    """Compiles a wheel into a folder; the log lies next to it.
 
     Raises:
         MissingDependencyError: If a tool is missing.

@@ -81,7 +81,7 @@ class ImageLines:
     def reached(self, place: str, images: int, total: int) -> None:
         """Writes a line when it is due."""
         now = time.monotonic()
-        if self._last is None or images < self._last:  # the work begins here, or a restarted training goes on here
+        if self._last is None or images < self._last:  # the work begins here, or a restarted training continues here
             self._began = self._wrote = now
             self._first = images
         self._last = images
@@ -135,7 +135,7 @@ def _bar_class() -> type[tqdm[Any]]:
 
 
 def in_notebook() -> bool:
-    """Tells whether this process is the kernel of a notebook."""
+    """Returns whether this process is the kernel of a notebook."""
     kernel = sys.modules.get("IPython")
     shell = kernel.get_ipython() if kernel is not None else None
     return shell is not None and hasattr(shell, "kernel")

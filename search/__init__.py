@@ -1,4 +1,4 @@
-"""Search over hyperparameters: which trials to start, continue and stop. Doors: `run`, `resume`.
+"""Search over hyperparameters: which trials to start, continue and stop. Start: `run`, `resume`.
 
 A searcher is a pure state machine: events go in, operations come out, and its whole state is one JSON object. It knows
 no clock, no file and no Spark; whoever runs the trials tells it what happened:

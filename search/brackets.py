@@ -36,7 +36,7 @@ class Bracket:
 
 def plan_brackets(settings: SearcherSettings) -> list[Bracket]:
     """Plans the brackets of an adaptive search, the one with the most rungs first."""
-    divisor = Fraction(str(settings.divisor))  # 3.3 as 33/10, not as the binary number beside it
+    divisor = Fraction(str(settings.divisor))  # 3.3 as 33/10, not as the binary number next to it
     longest = settings.max_length.amount
     rungs = settings.bracket_rungs or rungs_of_mode(
         settings.mode, most_rungs(settings.max_rungs, divisor, longest, settings.max_trials)

@@ -33,14 +33,14 @@ def create_searcher(searcher_config: Any, hyperparameters: Any, seed: int = 0) -
 
     Raises:
         ConfigurationError: If a key is unknown, missing or breaks its rule.
-        InvalidArgumentError: If the seed is no whole number.
+        InvalidArgumentError: If the seed is not a whole number.
     """
     definition = Definition.read(searcher_config, hyperparameters, whole_number("seed", seed))
     return _SEARCHERS[definition.settings.name](definition)
 
 
 def restore_searcher(state: Mapping[str, Any]) -> SearchMethod:
-    """Makes the searcher that a snapshot was taken of; it goes on exactly as that one would have.
+    """Makes the searcher that a snapshot was taken of; it continues exactly as that one would have.
 
     Args:
         state: What `SearchMethod.snapshot` returned, as it was or through JSON.

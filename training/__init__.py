@@ -1,6 +1,6 @@
 """Distributed training that pins one version of a Delta table.
 
-The rooms, each of which imports only from those to its right:
+The packages, each of which imports only from those to its right:
 
     experiment > record > segments > configuration > trials > tasks
                > checkpoints, runner, feed > distributed > rank

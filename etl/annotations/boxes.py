@@ -246,7 +246,7 @@ def box_from_values(
         convention: `half_open`, `inclusive` (VOC) or `corner_and_size` (COCO).
 
     Raises:
-        InvalidArgumentError: If there are not four, one is no number, or the convention is unknown. Numbers that are
+        InvalidArgumentError: If there are not four, one is not a number, or the convention is unknown. Numbers that are
             not finite pass, since `check_boxes` counts them.
     """
     converters = {

@@ -140,7 +140,7 @@ class CocoInstances:
     def annotations(self, path_of: Callable[[str], str], split: str | None = None) -> Iterator[Annotation]:
         """Yields one record per image, ordered by path; images without annotations have no boxes.
 
-        What belongs to no image becomes a record of its own with the problem `image_missing`: annotations whose image
+        What belongs to no image becomes its own record with the problem `image_missing`: annotations whose image
         id no image has, one record per id.
 
         Args:

@@ -11,7 +11,7 @@ from ...errors import InvalidArgumentError
 from ...locations import has_scheme
 from ..files.walk import local_path, local_uri
 
-# A drive's letter is no URI scheme: those of object stores have two letters or more.
+# A drive's letter is not an URI scheme: those of object stores have two letters or more.
 _WINDOWS_ABSOLUTE = re.compile(r"^([A-Za-z]:|\\\\)")
 _MAX_LENGTH = 4096
 

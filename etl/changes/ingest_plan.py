@@ -33,7 +33,7 @@ WORK = (NEW, CHANGED)
 GROUPED_BY = (STATUS, IGNORED, IN_QUARANTINE, schema.LABEL_NAME, STORED_CLASS)
 FILES, BYTES, LARGEST, RANK = "files", "bytes", "largest", "rank"
 
-MOST_SUFFIXES = 20  # that are listed of a reason: numbered files may each have one of their own
+MOST_SUFFIXES = 20  # that are listed of a reason: numbered files may each have their own one
 # The end of a file's name, as RE2, Java and Python read it; names that start with a dot have none.
 SUFFIX = r"[^/](\.[^./]{1,20})$"
 

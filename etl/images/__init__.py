@@ -2,5 +2,5 @@
 
     bytes --codec--> upright RGB --geometry--> target size --stored_image--> JPEG or raw RGB, by a `Recipe`
 
-Door: `isolated_decoder.IsolatedDecoder`, which does this in a child process that a bad file may crash.
+Start: `isolated_decoder.IsolatedDecoder`, which does this in a child process that a bad file may crash.
 """

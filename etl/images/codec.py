@@ -72,7 +72,7 @@ class Decoded:
         file_format: Pillow's name of the format that the bytes are in, whatever the file is called.
         mode: Pillow's name of the pixel format before the conversion to RGB.
         is_plain: Whether the file itself is a JPEG or PNG that every decoder shows alike: opaque 8-bit RGB or grey,
-            upright, one frame, without a colour profile of its own.
+            upright, one frame, without its own colour profile.
     """
 
     image: Image.Image

@@ -1,1 +1,1 @@
-"""Delta's log read without a JVM: one version's files, rows and commits. Door: `snapshot.open_snapshot`."""
+"""Delta's log read without a JVM: one version's files, rows and commits. Start: `snapshot.open_snapshot`."""

@@ -25,12 +25,12 @@ class LogFiles:
         storage_options: Access to an object store.
 
     Attributes:
-        commits: Numbers of the commits that have an entry of their own, sorted.
+        commits: Numbers of the commits that have its own entry, sorted.
         versions: Numbers of all versions that an entry is named after, sorted.
 
     Raises:
         StoreError: If the object store cannot be reached or refuses.
-        OSError: If a disk does not list the log; that there is none is no error.
+        OSError: If a disk does not list the log; that there is none is not an error.
     """
 
     def __init__(self, place: str, storage_options: Mapping[str, str] | None) -> None:

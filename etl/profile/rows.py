@@ -207,7 +207,7 @@ def _floats(column: pa.Array | None, rows: int) -> npt.NDArray[np.float32]:
 
 
 def _content_starts(column: pa.Array | None, first: int, rows: int) -> npt.NDArray[np.uint64]:
-    """The first 64 bits of each content hash; a row without one has a content of its own."""
+    """The first 64 bits of each content hash; a row without one has its own content."""
     starts = np.arange(first + 1, first + rows + 1, dtype=np.uint64) * _ODD
     for index, value in enumerate([] if column is None else column.to_pylist()):
         if value is not None and _HEXADECIMAL.match(value):

@@ -2,5 +2,5 @@
 
     class folders, VOC, COCO, manifest, DataFrame --> Listing(path, label_name, size, time, annotation, problem)
 
-Door: `sources`.
+Start: `sources`.
 """

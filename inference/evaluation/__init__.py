@@ -1,1 +1,1 @@
-"""How good a model is on a table version, and what another one has changed. Door: `evaluate.evaluate`."""
+"""How good a model is on a table version, and what another one has changed. Start: `evaluate.evaluate`."""

@@ -57,7 +57,7 @@ def record_evaluation(
 ) -> str | None:
     """Writes an evaluation into the model's run: metrics as `evaluation/<table>-v<version>-<split>/<name>`, and files.
 
-    What is compared with another model has a place of its own, `...-vs-<other model>`: its files, and the metrics
+    What is compared with another model has its own place, `...-vs-<other model>`: its files, and the metrics
     `p_value`, `mended` and `broken`.
 
     Returns:

@@ -92,7 +92,7 @@ def compile_model(checkpoint: Checkpoint, custom_objects: Mapping[str, Any] | No
 
 
 def _is_binary(width: int, checkpoint: Checkpoint) -> bool:
-    """Tells whether so many values per image are those of the second of two classes alone."""
+    """Returns whether so many values per image are those of the second of two classes alone."""
     names = checkpoint.class_names
     return width == 1 and (names is None or len(names) == 2)
 

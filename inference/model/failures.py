@@ -33,12 +33,12 @@ _LONGEST = 500
 
 
 def is_of_the_machine(error: Exception) -> bool:
-    """Tells whether a model that raises this would raise it on any image of the same size."""
+    """Returns whether a model that raises this would raise it on any image of the same size."""
     return isinstance(error, (MemoryError, OSError)) or type(error).__name__ in _OF_THE_MACHINE
 
 
 def is_transient(error: str) -> bool:
-    """Tells whether a row with this error is worth another try."""
+    """Returns whether a row with this error is worth another try."""
     return re.search(TRANSIENT, error) is not None
 
 

@@ -48,7 +48,7 @@ def arrow_rows(batch_bytes: int, mean_row_bytes: float | None) -> int:
 
 
 class _Bounds:
-    """The bounds in force per session; the session's own setting comes back when the last one is lifted."""
+    """The bounds in force per session; the session's own setting returns when the last one is lifted."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

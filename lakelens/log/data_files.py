@@ -34,7 +34,7 @@ def open_stored(snapshot: Snapshot, file: int) -> Iterator[pq.ParquetFile]:
 
     Raises:
         VersionFilesMissingError: If the file is gone.
-        DataFileError: If it is no whole Parquet file.
+        DataFileError: If it is not a whole Parquet file.
     """
     try:
         location, size = snapshot.file_location(file), int(snapshot.files.sizes[file])
@@ -63,7 +63,7 @@ def read_batches(
 
     Raises:
         VersionFilesMissingError: If the file is gone.
-        DataFileError: If it is no whole Parquet file.
+        DataFileError: If it is not a whole Parquet file.
     """
     with open_stored(snapshot, file) as parquet:
         yield from batches_of(snapshot, file, parquet, columns, row_groups, batch_rows)

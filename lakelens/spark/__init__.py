@@ -1,1 +1,1 @@
-"""The Spark session of lakelens: Java, Delta's JARs, lakelens itself on the executors. Door: `session`."""
+"""The Spark session of lakelens: Java, Delta's JARs, lakelens itself on the executors. Start: `session`."""

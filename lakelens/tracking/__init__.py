@@ -1,1 +1,1 @@
-"""MLflow: which store is used, one run per training, and what rank 0 writes into it. Door: `runs`."""
+"""MLflow: which store is used, one run per training, and what rank 0 writes into it. Start: `runs`."""

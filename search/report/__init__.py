@@ -3,5 +3,5 @@
     journal/events.jsonl --history--> SearchHistory --plots, importance--> PNG files --page--> report.html
                                                     --best-------------> best.yaml
 
-Door: `write.write_report`.
+Start: `write.write_report`.
 """

@@ -366,7 +366,7 @@ def _figure(width: float, height: float) -> tuple[Figure, Axes]:
 
 
 def _png(figure: Figure) -> bytes:
-    """Writes a figure with a palette of its own colours: a page of many plots stays small."""
+    """Writes a figure with its own palette colours: a page of many plots stays small."""
     drawn, written = io.BytesIO(), io.BytesIO()
     figure.savefig(drawn, format="png")
     Image.open(drawn).convert("RGB").quantize(128, dither=Image.Dither.NONE).save(written, "PNG", optimize=True)

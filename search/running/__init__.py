@@ -1,1 +1,1 @@
-"""Runs a search: trials on slots at the same time, paused and continued, with every event in a journal. Door: `run`."""
+"""Runs a search: concurrent trials on slots, paused and continued, with every event in a journal. Start: `run`."""

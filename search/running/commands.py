@@ -15,7 +15,7 @@ COMMAND_FILE = "command.json"
 
 
 def send(folder: Path, command: Command) -> None:
-    """Tells a running search to pause, to go on or to end.
+    """Tells a running search to pause, to continue or to end.
 
     Args:
         folder: Its journal's folder.

@@ -69,7 +69,7 @@ class TerminalDisplay:
             self._draw([text], then=self._drawn)
 
     def show(self, lines: list[str], *, last: bool = False) -> None:
-        """Draws the lines again, as many as the terminal has room for."""
+        """Draws the lines again, as many as the terminal has space for."""
         if last or time.monotonic() >= self._due:
             self._due = time.monotonic() + _DRAW_EVERY_S
             self._draw([], then=_fitting(lines, *shutil.get_terminal_size()))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _POLL_S = 0.25
-# Draws that make no model are replaced; a space of nothing else would be drawn from for ever.
+# Draws that make no model are replaced; a space of nothing else would be drawn from forever.
 _MOST_INVALID = 100
 _MOST_SHORTAGES = 3
 _END_S = 30.0
@@ -213,12 +213,12 @@ class SearchRun:
             self._assigned.discard(trial.number)
 
     def joined(self) -> None:
-        """Takes that the cluster had room for a process."""
+        """Takes that the cluster had space for a process."""
         with self.state.changed:
             self._shortages = 0
 
     def may_go_on(self, process: SlotProcess) -> bool:
-        """Tells whether a process without a trial may wait for one."""
+        """Returns whether a process without a trial may wait for one."""
         with self.state.changed:
             return not self._ends(process) and not self.state.finished and self._share.may_keep()
 
@@ -235,9 +235,9 @@ class SearchRun:
             self.state.changed.notify_all()
 
     def short_of_slots(self, error: NotEnoughSlotsError) -> None:
-        """Takes that the cluster had no room for a process; several times in a row it will not have any.
+        """Takes that the cluster had no space for a process; several times in a row it will not have any.
 
-        A search that trains on fewer slots than it could have goes on.
+        A search that trains on fewer slots than it could have continues.
         """
         with self.state.changed:
             trains = any(process.current is not None for process in self._processes)

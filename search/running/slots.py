@@ -37,7 +37,7 @@ class Share:
         self.wants = False
 
     def ask(self, wants: bool) -> None:
-        """Says whether a trial of the search waits for slots."""
+        """Returns whether a trial of the search waits for slots."""
         with self.pool.lock:
             self.wants = wants
 
@@ -50,11 +50,11 @@ class Share:
         self.pool.give_back(self, slots)
 
     def may_keep(self) -> bool:
-        """Tells whether the slots of a trial that has ended go to this search again, rather than to another one."""
+        """Returns whether the slots of a trial that has ended go to this search again, rather than to another one."""
         return self.pool.may_keep(self)
 
     def has_room(self, held: int) -> bool:
-        """Tells whether its limit lets a trial more run beside the slots that are held."""
+        """Returns whether its limit lets a trial more run beside the slots that are held."""
         return self.most is None or held + self.size <= self.most
 
 
@@ -87,7 +87,7 @@ class SlotPool:
             share.held -= len(slots)
 
     def may_keep(self, share: Share) -> bool:
-        """Tells whether a share would get the slots that it gave back; see `Share.may_keep`."""
+        """Returns whether a share would get the slots that it gave back; see `Share.may_keep`."""
         capacities = self._capacities()
         with self.lock:
             kept = self._first(share, share.held - share.size, capacities) is share

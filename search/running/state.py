@@ -182,7 +182,7 @@ class SearchState:
             "decides": False,
         }
         with self.changed:
-            # A trial that went on from an earlier checkpoint comes past lengths again that have been decided on.
+            # A trial that continued from an earlier checkpoint comes past lengths again that have been decided on.
             decides = reached and self.searcher.states[trial.number] == RUNNING
             if not decides:
                 if measured.length not in trial.validated_at:
@@ -200,7 +200,7 @@ class SearchState:
 
         Args:
             trial: The trial.
-            length: How far it has come. A completed trial that has not come to its end again goes on.
+            length: How far it has come. A completed trial that has not come to its end again continues.
             by_itself: Whether the trial has stopped itself, so that it counts as having reached what it was asked for.
         """
         with self.changed:
@@ -215,7 +215,7 @@ class SearchState:
         with self.changed:
             state = self.searcher.states[trial.number]
             if state != RUNNING:
-                # It had come to its length: what was decided there stands, and it can go on from an earlier checkpoint.
+                # It had reached its length: that decision stands, and it can continue from an earlier checkpoint.
                 self._write([{"event": state, "trial": trial.number, "length": trial.length, "error": error}])
                 return
             kind = INVALID if invalid else FAILED
@@ -326,7 +326,7 @@ class SearchState:
             trial.state, trial.slots = event["event"], ()
             trial.error = event.get("error")
             self.invalid_in_a_row += event["event"] == INVALID and self.searcher.replaces_invalid
-            # It may have been asked to go on while it wrote its checkpoint.
+            # It may have been asked to continue while it wrote its checkpoint.
             if trial.state == PAUSED and self.searcher.states[trial.number] in (RUNNING, COMPLETED):
                 trial.state = WAITING
 

@@ -54,7 +54,7 @@ class OpenSegment:
         planned: What it trains.
         run: Its MLflow run.
         job: What every rank is told.
-        start: Where it goes on; None is its start.
+        start: Where it continues; None is its start.
         from_length: The length there.
         decisions: What it decides at its own validations: its best, its patience, its checkpoints.
         held: Closes its folder and the writing into its run.
@@ -78,7 +78,7 @@ class TrialRuns:
     Args:
         plan: The search.
         children: The trials' MLflow runs.
-        known: Those that there are, of a search that goes on.
+        known: Those that there are, of a search that continues.
         rungs: The lengths of each bracket's rungs.
     """
 
@@ -178,7 +178,7 @@ class TrialRuns:
         self.mark(trial)
 
     def prune(self, trials: list[TrialState], *, at_the_end: bool = False) -> None:
-        """Removes checkpoints that no rule keeps; those that a trial may go on from stay until the end."""
+        """Removes checkpoints that no rule keeps; those that a trial may continue from stay until the end."""
         rules = retention_of(self._plan.config.checkpoint_storage)
         if not at_the_end:
             if rules.save_experiment_best == 0:

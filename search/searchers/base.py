@@ -97,7 +97,7 @@ class SearchMethod(ABC):
 
         Raises:
             SearcherEventError: If the trial does not run, or has reached less than was asked.
-            InvalidArgumentError: If the metric is no number or the length no whole number.
+            InvalidArgumentError: If the metric is not a number or the length no whole number.
         """
         trial, length = _whole("trial", trial), _whole("length", length)
         loss = self._sign * _number("metric", metric)

@@ -1,6 +1,6 @@
 """Checkpoints: written whole or not at all, fixed by a digest, free of pickles; and which are kept.
 
-Doors: `save_checkpoint`, `open_checkpoint`.
+Start: `save_checkpoint`, `open_checkpoint`.
 """
 
 from __future__ import annotations

@@ -3,5 +3,5 @@
     experiment.yaml --yaml_file--> values, lines --experiment--> ExperimentConfig
                                                  --problems----> ConfigurationError: path, line, value, rule, way out
 
-Door: `ExperimentConfig.read`.
+Start: `ExperimentConfig.read`.
 """

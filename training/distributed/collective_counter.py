@@ -4,7 +4,7 @@ The operations themselves count, eagerly or in the traced graph; a thread of Pyt
 into C holds the interpreter (a sort, unpickling, `sum(range(n))`) that thread cannot run, and what it has reported may
 no longer be true. A rank that waits therefore says so again with every sample, and is known to wait up to the last.
 
-Horovod 0.28.1 has a stall inspector of its own, but on Gloo it never finds anything: its list of ranks is reserved, not
+Horovod 0.28.1 has its own stall inspector, but on Gloo it never finds anything: its list of ranks is reserved, not
 filled (gloo_controller.cc, `global_ranks_.reserve(size_)`), so no rank is ever missing and
 HOROVOD_STALL_SHUTDOWN_TIME_SECONDS does nothing.
 """

@@ -29,7 +29,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
 
     Raises:
         InvalidArgumentError: If a number breaks its rule, or, when training begins, the steps of an epoch are not known
-            or the optimizer has a schedule of its own.
+            or the optimizer has its own schedule.
     """
 
     def __init__(

@@ -17,7 +17,7 @@ ALIGNMENT = 64
 
 
 class BatchBuffers:
-    """Uninitialised arrays of one shape and type; each one's memory comes back once nothing refers to it any more.
+    """Uninitialised arrays of one shape and type; each one's memory returns once nothing refers to it any more.
 
     Views of an array, and tensors that TensorFlow has made of it without a copy, refer to it too.
 

@@ -117,11 +117,11 @@ class DeltaConverter:
             num_epochs: Epochs until the data ends; None never ends.
             workers_count: Threads that transform and decode, as in `DeltaFeed.petastorm_reader`.
             shuffling_queue_capacity: Rows of a further shuffle buffer. Rows are shuffled without it.
-            schema_fields: Columns, in place of the converter's.
+            schema_fields: Columns, instead of the converter's.
             cur_shard: This process's shard, such as `hvd.rank()`.
             shard_count: Number of shards, such as `hvd.size()`.
             shuffle_row_groups: False gives the stored order.
-            seed: Seed of the order, in place of the converter's.
+            seed: Seed of the order, instead of the converter's.
             transform_spec: As in `DeltaFeed.petastorm_reader`.
             drop_last: Whether the last batch of an epoch that is not whole is left out, so that every shard takes the
                 same number of steps.
@@ -219,7 +219,7 @@ def make_delta_converter(
     seed: int = 0,
     storage_options: Mapping[str, str] | None = None,
 ) -> DeltaConverter:
-    """Opens one version of a Delta table for TensorFlow and PyTorch, in place of Petastorm's `make_spark_converter`.
+    """Opens one version of a Delta table for TensorFlow and PyTorch, instead of Petastorm's `make_spark_converter`.
 
     Nothing is copied and no Spark session is needed. Any Delta table will do, with or without images.
 
@@ -272,7 +272,7 @@ def decode_images(height: int, width: int, *, image_column: str = "image") -> An
         image_column: Name of the column.
 
     Raises:
-        InvalidArgumentError: If a side is no whole number of at least 1.
+        InvalidArgumentError: If a side is not a whole number of at least 1.
         MissingDependencyError: If Petastorm is not installed.
     """
     from .adapters.transforms import ImageDecoding

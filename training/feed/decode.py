@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _REMEMBERED_ROWS = 100
-# Rows that are worth a task of their own.
+# Rows that are worth its own task.
 _ROWS_PER_TASK = 4
 
 

@@ -83,7 +83,7 @@ def stored_batches(
         policy: `error` raises at a label that is null or outside its range, `skip` gives its row weight 0.
 
     Raises:
-        BadRowError: If a row has more boxes than there is room for; of the policy `error`, also if it has no label, or
+        BadRowError: If a row has more boxes than there is space for; of the policy `error`, also if it has no label, or
             one outside its range.
     """
     columns = stored_columns_of(feed, max_boxes)

@@ -26,7 +26,7 @@ _PUT_OFF = frozenset(
         "keras.wrappers",
     }
 )
-# One for all: modules that are put off import one another, and locks of their own could wait for each other.
+# One for all: modules that are put off import one another, and their own locks could wait for each other.
 _LOADING = threading.RLock()
 _LOADER = "__lakelens_loader__"
 

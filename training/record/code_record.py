@@ -1,4 +1,4 @@
-"""What code a run is of: the entry point's file, the modules beside it that it imports, git's state, the packages."""
+"""What code a run is of: the entry point's file, the modules next to it that it imports, git's state, the packages."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class GitState:
 
 
 def code_of(entry: EntryPoint) -> dict[str, bytes]:
-    """Collects the entry point's file and the modules beside it that it imports, directly or through each other.
+    """Collects the entry point's file and the modules next to it that it imports, directly or through each other.
 
     Beside means: in the folder from which Python imports the entry point, or below. Of an entry point that lakelens
     brings there is only its own file. One that was defined in a notebook or a console has none.

@@ -3,5 +3,5 @@
     driver: decisions <--questions, answers--> verdicts :ranks
     segment --> prepared_rank (Trial, model, feeds) --> training_loop --> epoch_end, rank_state --> checkpoint
 
-Door: `segment.train_segment`.
+Start: `segment.train_segment`.
 """

@@ -100,7 +100,7 @@ class EntryPoint:
         module = types.ModuleType(name)
         module.__file__ = self.target
         if path.parent.is_dir() and str(path.parent) not in sys.path:
-            sys.path.insert(0, str(path.parent))  # files beside it can be imported, as when it runs as a script
+            sys.path.insert(0, str(path.parent))  # files next to it can be imported, as when it runs as a script
         sys.modules[name] = module
         exec(compile(source, self.target, "exec"), module.__dict__)  # noqa: S102  the user's own file, named by the user
         return module

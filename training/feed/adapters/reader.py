@@ -47,7 +47,7 @@ class FeedReader:
         ngram: None.
         batched_output: True: every item holds many rows.
         num_epochs: Epochs until the data ends; None never ends.
-        last_row_consumed: Whether the data has ended; `reset` goes on with the epochs that follow.
+        last_row_consumed: Whether the data has ended; `reset` continues with the epochs that follow.
         stopped: Whether `stop` was called.
     """
 

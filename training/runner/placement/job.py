@@ -63,7 +63,7 @@ class Job:
     key: str = field(default_factory=lambda: secrets.token_hex(32), repr=False)
 
     def again(self) -> Job:
-        """The same job for its next start, with a secret of its own."""
+        """The same job for its next start, with its own secret."""
         return replace(self, attempt=self.attempt + 1, key=secrets.token_hex(32))
 
 

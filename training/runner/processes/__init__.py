@@ -1,1 +1,1 @@
-"""One rank's process: started, watched, reported on and ended, with nothing left behind. Door: `supervisor`."""
+"""One rank's process: started, watched, reported on and ended, with nothing left behind. Start: `supervisor`."""

@@ -48,7 +48,7 @@ def tells_of_the_machine(raised: dict[str, Any]) -> bool:
     return isinstance(kind, type) and not issubclass(kind, errors.UsageError)
 
 
-# Python's, and TensorFlow's of a GPU or of its own allocator.
+# Python's, and TensorFlow's of its own GPU or allocator.
 _REFUSED_MEMORY = frozenset({"MemoryError", "_ArrayMemoryError", "ResourceExhaustedError"})
 
 

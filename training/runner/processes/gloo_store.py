@@ -21,7 +21,7 @@ LOOPBACK = "127.0.0.1"
 # A value of Gloo is the addresses of one rank for every other: about 150 bytes each.
 MAX_VALUE_BYTES = 1 << 19
 MAX_KEY_CHARACTERS = 512
-# Six scopes (global, local, cross, each again for the process set) of two keys a rank, with room for more process sets.
+# Six scopes (global, local, cross, each again for the process set) of two keys a rank, with room to spare.
 MAX_KEYS_PER_RANK = 256
 MAX_REQUESTS_AT_ONCE = 512
 REQUEST_TIMEOUT_S = 5.0

@@ -1,6 +1,6 @@
 """The keeper of one rank: starts it, watches it, and leaves nothing of it behind.
 
-It is a program of its own (standard library only, run from its source text, so that it also works out of a zip file)
+It is its own program (standard library only, run from its source text, so that it also works out of a zip file)
 between the supervisor and the rank. Whatever happens to the supervisor, the keeper sees its standard input close and
 ends the rank with all that the rank has started; and when the keeper itself is killed, the kernel kills the rank. As a
 child subreaper it inherits even processes that left the rank's session, so none escapes.
@@ -113,7 +113,7 @@ class Keeper:
         self.oom_before = oom_kills()
 
     def start(self) -> None:
-        """Starts the rank in a session of its own."""
+        """Starts the rank in its own session."""
         self.rank_pid = os.fork()
         if self.rank_pid == 0:
             try:

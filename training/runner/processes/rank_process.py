@@ -82,7 +82,7 @@ def temporary_file(content: bytes = b"") -> IO[bytes]:
 
 
 def append(file: IO[bytes], content: bytes) -> None:
-    """Writes to a file past its buffer, which would be tried again when a file without room for it is closed."""
+    """Writes to a file past its buffer, which would be tried again when a file without space for it is closed."""
     view = memoryview(content)
     while view:
         view = view[os.write(file.fileno(), view) :]

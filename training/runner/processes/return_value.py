@@ -1,4 +1,4 @@
-"""Rank 0's value on its way to the driver: a small pickle, and beside it the large buffers as they are in memory.
+"""Rank 0's value on its way to the driver: a small pickle, and next to it the large buffers as they are in memory.
 
 The pickle travels by Spark's own channel as the task's result. Arrays and long byte strings do not: Spark copies a
 result several times in the heaps of executor and driver, so that a few hundred MB fail there. They travel as opaque
@@ -16,7 +16,7 @@ import cloudpickle
 
 from ....errors import LaunchError
 
-# Below this a buffer of its own costs more than it saves.
+# Below this its own buffer costs more than it saves.
 LARGE_BYTES = 1 << 20
 
 

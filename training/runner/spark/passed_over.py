@@ -1,4 +1,4 @@
-"""The lines and messages of a job that its driver had no time to print, in a file of their own."""
+"""The lines and messages of a job that its driver had no time to print, in its own file."""
 
 from __future__ import annotations
 
