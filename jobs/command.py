@@ -279,12 +279,13 @@ def session_of(args: argparse.Namespace, app_name: str, *modules: str) -> Callab
 
 
 def _open_session(master: str | None, app_name: str, settings: dict[str, str]) -> Any:
+    from lakelens.spark import port
     from lakelens.spark.session import spark_session
 
     session = spark_session(master, app_name=app_name, **settings)
-    if session.sparkContext.master.startswith("local"):
-        session.sparkContext.setLogLevel("ERROR")
-    session.sparkContext.addJobTag(COMMAND_TAG)
+    if port.is_local(session):
+        port.set_log_level(session, "ERROR")
+    port.tag_jobs(session, COMMAND_TAG)
     return session
 
 

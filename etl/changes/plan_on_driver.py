@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...locations import absolute_path, has_scheme
+from ...spark.port import is_local
 from ..files.class_folders import ListedFile, Wanted, list_top, list_within
 from ..files.driver_limits import (
     LISTING_S,
@@ -272,7 +273,7 @@ def _list(spark: SparkSession, root: bytes, wanted: Wanted) -> list[ListedFile]:
     top = list_top(root)
     if top.problem is not None:
         raise TooMuchError
-    if not spark.sparkContext.master.startswith("local") and top != top_as_executors_see_it(spark, root):
+    if not is_local(spark) and top != top_as_executors_see_it(spark, root):
         raise TooMuchError  # a folder of the driver's own, or a mount that it sees otherwise
     top.check(os.fsdecode(root), wanted)
     return list_within(root, top.names, wanted, MOST_ROWS, LISTING_S)

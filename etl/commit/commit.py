@@ -16,13 +16,13 @@ from urllib.parse import unquote
 
 from ...errors import InvalidArgumentError, LakelensError, TableConflictError
 from ...locations import absolute, has_scheme, is_table_name
+from ...spark.port import as_active_session
 from ..files.driver_limits import MOST_ROWS, TooMuchError
 from ..log.opening import log_of, open_log
 from ..log.table_columns import open_columns
 from ..model import schema
 from ..spark.catalog import read_table
 from ..spark.conflicts import conflicts_named
-from ..spark.local_frames import as_active_session
 from ..spark.path_forms import array_in_one_form, column_in_one_form
 from .public_commit import PublicTransaction, create_by_public_writer
 from .transaction import APPLICATION_ID, Batch, Committed, Transaction

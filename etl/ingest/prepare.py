@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ...errors import EmptySourceError, InvalidArgumentError, SourceNotFoundError
 from ...locations import absolute_path, has_scheme, is_table_name
+from ...spark.port import is_local
 from ...spark.workers import check_workers
 from ..changes.ingest_plan import GONE, Plan
 from ..changes.plan_on_driver import plan_listing, plan_on_driver
@@ -197,7 +198,7 @@ def _plan(
 ) -> tuple[Listing, Plan, TableColumns | None]:
     """Lists the source and plans: on the driver if that is done soon, else by Spark."""
     version = None if transaction is None else transaction.version
-    if not spark.sparkContext.master.startswith("local"):
+    if not is_local(spark):
         require_workers(spark, request)  # even the driver's plan asks an executor whether it sees the source
     if request.verify != CONTENT:
         planned = plan_on_driver(spark, location, version, request.source, aliases, retry=_retry(request))

@@ -182,7 +182,7 @@ class _Ingest:
         self._plan = prepared.plan
         self._batch_id = prepared.request.batch_id or uuid.uuid4().hex
         self._removes = prepared.removes
-        self._outcome = open_outcome(self._spark.sparkContext)
+        self._outcome = open_outcome(self._spark)
 
     def run(self) -> tuple[IngestResult, DataFrame | None]:
         """Writes on top of the version that the plan was made for."""
@@ -191,8 +191,8 @@ class _Ingest:
         prepared, plan = self._prepared, self._plan
         if plan.work:
             require_workers(self._spark, prepared.request)
-        tally = open_tally(self._spark.sparkContext)
-        refused = open_tally(self._spark.sparkContext, MOST_TOLD)
+        tally = open_tally(self._spark)
+        refused = open_tally(self._spark, MOST_TOLD)
         classes = prepared.request.classes
         task = BatchTask(
             prepared.recipe,

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.accumulators import AccumulatorParam
 
+from ...spark.port import counter
+
 if TYPE_CHECKING:
-    from pyspark import SparkContext
     from pyspark.accumulators import Accumulator
+    from pyspark.sql import SparkSession
 
 
 @dataclass
@@ -53,14 +55,14 @@ class _Outcomes(AccumulatorParam[Outcome]):  # type: ignore[misc]  # as above
         return value1
 
 
-def open_tally(context: SparkContext, most: int | None = None) -> Accumulator[dict[str, Any]]:
+def open_tally(spark: SparkSession, most: int | None = None) -> Accumulator[dict[str, Any]]:
     """Returns an accumulator for `worker.BatchTask`, of so many paths at most."""
-    return context.accumulator({}, _ByPath(most))
+    return counter(spark, {}, _ByPath(most))
 
 
-def open_outcome(context: SparkContext) -> Accumulator[Outcome]:
+def open_outcome(spark: SparkSession) -> Accumulator[Outcome]:
     """Returns an accumulator for `worker.BatchTask.outcome`."""
-    return context.accumulator(Outcome(), _Outcomes())
+    return counter(spark, Outcome(), _Outcomes())
 
 
 def counts_of(tally: Accumulator[dict[str, list[str]]]) -> dict[str, int]:

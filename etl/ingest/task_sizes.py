@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from ...spark.port import parallelism
 from ..changes.ingest_plan import Plan
 from ..images.recipe import Recipe
 from ..model import schema
@@ -26,7 +27,7 @@ def deal_work(spark: SparkSession, listing: Listing, plan: Plan, recipe: Recipe)
     work = plan.work_files()
     if listing.read_contents is not None:
         return listing.read_contents(work, files_at_once(plan))
-    tasks = task_count(plan, recipe, spark.sparkContext.defaultParallelism)
+    tasks = task_count(plan, recipe, parallelism(spark))
     return work.repartition(tasks).sortWithinPartitions(F.xxhash64(schema.PATH))
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ...locations import has_scheme
+from ...spark.port import is_local
 from ..annotations.record import BOXES_DDL, Annotation, row_of
 from ..files.class_folders import ListedFile, Wanted, list_top, list_within
 from ..files.driver_limits import LISTING_S, MOST_ANNOTATION_FILES, TooMuchError
@@ -40,7 +41,7 @@ def list_voc_on_driver(spark: SparkSession, source: str, wanted: Wanted, images:
         images: What the paths of images hold, where any does.
         other: Why other images are passed over then.
     """
-    if has_scheme(source) or not spark.sparkContext.master.startswith("local"):
+    if has_scheme(source) or not is_local(spark):
         return None
     root = os.fsencode(source)
     top = list_top(root)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ...errors import AnnotationFileError, SessionError, SourceNotFoundError, StoreError
 from ...locations import absolute_path, folder_of, has_scheme
+from ...spark.port import jvm, parallelism
 from ...stores.data_files import lacks_bucket, no_bucket
 from ..annotations.coco import read_coco
 from ..annotations.manifest import annotation_of_row, find_columns, manifest_format, read_csv, read_json, read_rows
@@ -118,7 +119,7 @@ def merged_by_path(annotations: DataFrame, *, has_order: bool = True) -> DataFra
             order of their values, so that the same rows are the same annotation, however they come.
     """
     # Spark's 200 shuffle partitions would be 200 Python tasks for what is small beside the images.
-    tasks = 2 * annotations.sparkSession.sparkContext.defaultParallelism
+    tasks = 2 * parallelism(annotations.sparkSession)
     order = ["path"] if has_order else ["path", *(name for name in annotations.columns if name != "path")]
     partitioned = annotations.repartition(tasks, "path").sortWithinPartitions(*order)
     return partitioned.mapInArrow(_merge, ANNOTATIONS_DDL)
@@ -283,14 +284,14 @@ def _check_exists(spark: SparkSession, location: str) -> None:
 
 def _copy_to_local(spark: SparkSession, location: str, target: Path) -> None:
     path, file_system = _hadoop(spark, location)
-    local = spark._jvm.org.apache.hadoop.fs.Path(f"file://{target}")
+    local = jvm(spark).org.apache.hadoop.fs.Path(f"file://{target}")
     # No checksum file beside the copy, and the source stays.
     file_system.copyToLocalFile(False, path, local, True)
 
 
 def _hadoop(spark: SparkSession, location: str) -> tuple[Any, Any]:
     """Returns a Hadoop path and its file system."""
-    if spark._jvm is None:
+    if jvm(spark) is None:
         raise AnnotationFileError(f"{location}: reading it needs a Spark session with a JVM of its own")
     return hadoop_path(spark, location)
 

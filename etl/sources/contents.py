@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from ...errors import InvalidArgumentError, SourceNotFoundError, UsageError
+from ...spark.port import java_session, java_strings, parallelism
 from ..files.walk import local_path
 from ..model import schema
 
@@ -38,7 +39,7 @@ def content_hashes(listing: Listing, files: DataFrame, count: int) -> DataFrame:
     if listing.read_contents is not None:
         read = listing.read_contents(files, _HASHED_AT_ONCE)
         return read.select(schema.PATH, F.sha2(CONTENT, 256).alias("hash"))
-    tasks = min(count, 2 * files.sparkSession.sparkContext.defaultParallelism)
+    tasks = min(count, 2 * parallelism(files.sparkSession))
     paths = files.select(schema.PATH).repartition(tasks)
     return paths.mapInArrow(_hash_batches, f"{schema.PATH} STRING, hash STRING")
 
@@ -84,15 +85,11 @@ def read_contents(spark: SparkSession, files: DataFrame, batch_rows: int) -> Dat
     paths = [row[schema.PATH] for row in files.where(f"{schema.SOURCE_LENGTH} >= 0").select(schema.PATH).collect()]
     if not paths:
         return files.withColumn("content", F.lit(None).cast("binary"))
-    gateway = spark.sparkContext._gateway
-    array = gateway.new_array(gateway.jvm.java.lang.String, len(paths))
-    for index, path in enumerate(paths):
-        array[index] = path
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(batch_rows))
     # Names with [ or * are names, not patterns.
-    reader = spark._jsparkSession.read().format("binaryFile").option("__globPaths__", "false")
+    reader = java_session(spark).read().format("binaryFile").option("__globPaths__", "false")
     try:
-        contents = SparkDataFrame(reader.option("recursiveFileLookup", "true").load(array), spark)
+        contents = SparkDataFrame(reader.option("recursiveFileLookup", "true").load(java_strings(spark, paths)), spark)
     except AnalysisException as error:
         raise _gone(str(error).splitlines()[0]) from error
     # An outer join would shuffle the bytes: what is not there comes beside them.

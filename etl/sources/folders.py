@@ -6,9 +6,10 @@ import itertools
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...errors import SessionError, SourceNotFoundError, StoreError
+from ...spark.port import is_local, java_broadcast, java_session, jvm, parallelism
 from ...stores.data_files import lacks_bucket, no_bucket
 from ..files.class_folders import TopLevel, Wanted, list_below, list_top
 from ..files.walk import HIDDEN, HIDDEN_BY_SPARK, NO_CLASS_FOLDER, NOT_AN_IMAGE_NAME, has_suffix, is_hidden, local_uri
@@ -37,10 +38,9 @@ def list_local_folder(spark: SparkSession, root: str, wanted: Wanted) -> tuple[s
         InvalidArgumentError: If two folders name the same class.
     """
     root_bytes = os.fsencode(root)
-    is_local = spark.sparkContext.master.startswith("local")
-    top = list_top(root_bytes) if is_local else top_as_executors_see_it(spark, root_bytes)
+    top = list_top(root_bytes) if is_local(spark) else top_as_executors_see_it(spark, root_bytes)
     top.check(root, wanted)
-    tasks = max(1, min(len(top.names), 2 * spark.sparkContext.defaultParallelism))
+    tasks = max(1, min(len(top.names), 2 * parallelism(spark)))
     task = _FolderTask(root_bytes, top.names, tasks, wanted)
     return local_uri(root_bytes), spark.range(0, tasks, 1, tasks).mapInArrow(task.list_share, FOLDER_LISTING_DDL)
 
@@ -88,21 +88,21 @@ def _all_files(spark: SparkSession, root: str) -> DataFrame:
     from pyspark.sql import DataFrame as SparkDataFrame
     from pyspark.sql import functions as F
 
-    jvm: Any = spark._jvm
+    java = jvm(spark)
     try:
-        no_filter = getattr(getattr(jvm.scala.collection.immutable, "Set$EmptySet$"), "MODULE$")  # hides no name
-        settings = jvm.org.apache.spark.util.SerializableConfiguration(
-            spark._jsparkSession.sessionState().newHadoopConf()
+        no_filter = getattr(getattr(java.scala.collection.immutable, "Set$EmptySet$"), "MODULE$")  # hides no name
+        settings = java.org.apache.spark.util.SerializableConfiguration(
+            java_session(spark).sessionState().newHadoopConf()
         )
-        folders = jvm.java.util.ArrayList()
+        folders = java.java.util.ArrayList()
         folders.add(root)
-        found = jvm.org.apache.spark.sql.delta.util.DeltaFileOperations.recursiveListDirs(
-            spark._jsparkSession,
-            jvm.org.apache.spark.api.python.PythonUtils.toSeq(folders),
-            spark.sparkContext._jsc.broadcast(settings),
+        found = java.org.apache.spark.sql.delta.util.DeltaFileOperations.recursiveListDirs(
+            java_session(spark),
+            java.org.apache.spark.api.python.PythonUtils.toSeq(folders),
+            java_broadcast(spark, settings),
             no_filter,
             no_filter,
-            jvm.scala.Option.empty(),
+            java.scala.Option.empty(),
             True,
         )
         listed = SparkDataFrame(found.toDF(), spark).where("NOT isDir")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import NotADeltaTableError, SessionError
 from ...locations import is_table_name, scheme_of
+from ...spark.port import java_session, jvm
 from .failures import failure_of
 
 if TYPE_CHECKING:
@@ -159,11 +160,10 @@ def hadoop_path(spark: SparkSession, location: str) -> tuple[Any, Any]:
     Raises:
         SessionError: If Hadoop has none for it.
     """
-    jvm: Any = spark._jvm
     # Hadoop takes a bucket without a slash for a path that is not absolute.
-    path = jvm.org.apache.hadoop.fs.Path(f"{location}/" if _BUCKET.fullmatch(location) else location)
+    path = jvm(spark).org.apache.hadoop.fs.Path(f"{location}/" if _BUCKET.fullmatch(location) else location)
     with naming_driver(location):
-        return path, path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+        return path, path.getFileSystem(java_session(spark).sessionState().newHadoopConf())
 
 
 def is_local_to_spark(spark: SparkSession, path: str) -> bool:

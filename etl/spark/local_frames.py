@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+
+from ...spark.port import as_active_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -30,20 +31,3 @@ def local_frame(spark: SparkSession, rows: Sequence[tuple[Any, ...]], ddl: str) 
 
         # As objects: pandas would make floating-point numbers of a column of integers in which one is missing.
         return spark.createDataFrame(pd.DataFrame(rows, dtype=object), ddl)
-
-
-@contextmanager
-def as_active_session(spark: SparkSession) -> Iterator[None]:
-    """Makes a session this thread's active one, as `createDataFrame` does, and the caller's again at the end."""
-    sessions: Any = spark._jvm.SparkSession
-    before = sessions.getActiveSession()
-    known = type(spark)._activeSession
-    sessions.setActiveSession(spark._jsparkSession)
-    try:
-        yield
-    finally:
-        type(spark)._activeSession = known
-        if before.isDefined():
-            sessions.setActiveSession(before.get())
-        else:
-            sessions.clearActiveSession()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ...spark.port import cloned_session, parallelism
 from ..model import schema
 from .local_frames import ARROW_ENABLED
 
@@ -13,10 +14,7 @@ if TYPE_CHECKING:
 
 def writing_session(spark: SparkSession) -> SparkSession:
     """Returns a session like `spark` whose settings may be changed without the user's noticing."""
-    from pyspark.sql import SparkSession as Session
-
-    session = Session(spark.sparkContext, spark._jsparkSession.cloneSession())
-    slots = 2 * spark.sparkContext.defaultParallelism
+    session, slots = cloned_session(spark), 2 * parallelism(spark)
     settings = {
         "spark.sql.session.timeZone": "UTC",
         # Each stage of an adaptive query is a job of its own; the few small ones here cost more than they can save.

@@ -13,6 +13,7 @@ from ...errors import InvalidArgumentError
 from ...etl.images.stored_image import StoredImage
 from ...etl.spark.catalog import read_table
 from ...progress import image_progress
+from ...spark.port import counter, parallelism
 from ...training.checkpoints.references import ModelRef
 from ..model.arrow_batches import PREDICTION_DDL
 from ..model.shipping import prediction_task, ship
@@ -49,11 +50,11 @@ def predicted_now(
         source.images(more=_slice_columns(source, slices)),
         row_count=row_count,
         input_shape=model.input_shape,
-        slots=spark.sparkContext.defaultParallelism,
+        slots=parallelism(spark),
         row_groups=None,
     )
     ddl = ", ".join([PASSED_DDL, *(f"{_SLICE.format(i)} STRING" for i in range(len(slices))), PREDICTION_DDL])
-    done = spark.sparkContext.accumulator(0)
+    done = counter(spark)
     with image_progress(f"evaluate {source.name}", row_count, lambda: (done.value, 0)) as count_file:
         rows = _ranked(images.mapInArrow(prediction_task(shipped, count_file, done), ddl), len(slices)).persist()
         try:

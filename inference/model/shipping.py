@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from ...errors import CheckpointError
 from ...image_counts import image_counter
 from ...spark.jvm import is_verbose
+from ...spark.port import is_local, ship_file
 from ...spark.workers import check_workers
 from ...training.checkpoints.checkpoint import open_checkpoint
 from ...training.checkpoints.references import ModelRef
@@ -97,15 +98,13 @@ def ship(spark: SparkSession, model: ModelRef, *, batch_bytes: int, code: UserCo
 
     check_workers(spark, f"scoring with {model.uri}", _IMPORTED)
     name = f"lakelens-model-{model.digest}.zip"
-    context = spark.sparkContext
     # The folder of the driver's own copies: Spark serves the file from there and removes it with the application.
     archive = Path(SparkFiles.getRootDirectory()) / name
     if not archive.exists():
         _pack(model.path, archive)
-    if not any(uri.rsplit("/", 1)[-1] == name for uri in context.listFiles):
-        context.addFile(str(archive))
+    ship_file(spark, archive)
     # An executor elsewhere has a log of its own, where a start that fails has to be told.
-    is_quiet = context.master.startswith("local") and not is_verbose()
+    is_quiet = is_local(spark) and not is_verbose()
     return ShippedModel(name, model.digest, batch_bytes, code, code.digest(), is_quiet)
 
 

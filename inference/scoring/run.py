@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from ...errors import TableConflictError
 from ...etl.spark.conflicts import conflicts_named
 from ...progress import image_progress
+from ...spark.port import parallelism
 from ...training.checkpoints.references import ModelRef
 from ..model.arrow_batches import PREDICTION_DDL
 from ..model.shipping import prediction_task, ship
@@ -160,7 +161,7 @@ class ScoringRun:
             )
             yield None, work.todo_rows
             return
-        slots = self.spark.sparkContext.defaultParallelism
+        slots = parallelism(self.spark)
         most = self.rows_per_commit or first_rows(self.model.input_shape, slots)
         todo = {"": work.todo_rows}
         if work.files is not None:
@@ -236,7 +237,7 @@ class ScoringRun:
             work.images(pieces),
             row_count=rows,
             input_shape=self.model.input_shape,
-            slots=self.spark.sparkContext.defaultParallelism,
+            slots=parallelism(self.spark),
             row_groups=self.source.row_groups(pieces),
         )
         return images.mapInArrow(

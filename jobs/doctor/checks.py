@@ -17,6 +17,7 @@ from pathlib import Path
 
 from ...errors import LakelensError, RankFailedError
 from ...spark.java import SHORT_LIVED
+from ...spark.port import set_log_level
 from ...tracking.runs import without_password
 
 
@@ -108,7 +109,7 @@ def check_delta() -> Seen:
                 "spark.sql.warehouse.dir": str(Path(folder) / "warehouse"),
             },
         )
-        spark.sparkContext.setLogLevel("OFF")
+        set_log_level(spark, "OFF")
         table = str(Path(folder) / "table")
         spark.range(3).write.format("delta").save(table)
         spark.range(5).write.format("delta").mode("overwrite").save(table)

@@ -19,6 +19,7 @@ from ..errors import InvalidArgumentError, MissingDependencyError, SessionError
 from .java import find_java
 from .jvm import is_verbose, own_jvm, start_jvm
 from .maven import delta_package, fetching
+from .port import application_of, is_running, master_of, set_log_level
 from .shipping import ship_wheel
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def running_session() -> SparkSession | None:
     except ImportError as error:
         raise MissingDependencyError(f"pyspark is missing ({error}); pip install 'lakelens[spark]'") from error
     require_driver(active)
-    return active if active is not None and active.sparkContext._jsc is not None else None
+    return active if active is not None and is_running(active) else None
 
 
 def _active() -> SparkSession | None:
@@ -175,7 +176,7 @@ def _has_delta_jars(spark: SparkSession) -> bool:
 
 
 def _reuse(active: SparkSession, master: str | None, conf: Mapping[str, str]) -> SparkSession:
-    running = active.sparkContext.master
+    running = master_of(active)
     if master is not None and master != running:
         raise SessionError(
             f"a Spark session on {running} is active, {master} was asked for; stop it first: spark.stop()"
@@ -223,7 +224,7 @@ def _start(master: str | None, app_name: str, conf: dict[str, str]) -> SparkSess
     with fetching(packages, settings.get("spark.jars.ivy")):
         spark = _started(builder, master)
     # Without this, executors outlive the driver by a moment and fill the terminal with errors about its death.
-    atexit.register(_stop, spark, spark.sparkContext.applicationId, master)
+    atexit.register(_stop, spark, application_of(spark), master)
     require_delta(spark)
     ship_wheel(spark)
     return spark
@@ -285,7 +286,7 @@ def _stop(spark: SparkSession, application_id: str, master: str) -> None:
     if jvm is None or jvm.poll() is None:
         if not is_verbose():
             with contextlib.suppress(Exception):  # it has been stopped
-                spark.sparkContext.setLogLevel("OFF")  # parts that end before others make errors of it
+                set_log_level(spark, "OFF")  # parts that end before others make errors of it
         spark.stop()
     if master.startswith("local-cluster"):
         # Such a cluster keeps each executor's logs and JARs below Spark's own folder, for ever.

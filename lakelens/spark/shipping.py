@@ -10,6 +10,8 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .port import ship_package, temporary_folder
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -33,10 +35,9 @@ def ship_wheel(spark: SparkSession) -> Path | None:
     wheel = wheel_of_this_process()
     if wheel is None:
         return None
-    context = spark.sparkContext
-    sent = Path(context._temp_dir) / f"{wheel.stem}.zip"  # Spark removes this folder when the session stops
+    sent = temporary_folder(spark) / f"{wheel.stem}.zip"
     if sent.exists():
         return None
     shutil.copyfile(wheel, sent)
-    context.addPyFile(str(sent))
+    ship_package(spark, sent)
     return sent

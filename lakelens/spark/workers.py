@@ -11,15 +11,14 @@ import re
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ClusterConfigurationError, SessionError
 from ..extras import missing_dependency
+from .port import application_of, parallelism, python_of, run_tasks, without_logs
 from .shipping import ship_wheel
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 # Each starts a Python worker, which the work that follows uses again.
@@ -46,28 +45,27 @@ def check_workers(spark: SparkSession, call: str, modules: Sequence[str]) -> Non
         SessionError: If the Spark job was cancelled.
     """
     ship_wheel(spark)
-    context = spark.sparkContext
-    key = (context.applicationId, context.pythonExec, tuple(modules))
+    key = (application_of(spark), python_of(spark), tuple(modules))
     with _checking:  # one at a time: each sets Spark's log level, and sets it back
         if key not in _checked:
-            _ask(context, call, tuple(modules))
+            _ask(spark, call, tuple(modules))
             _checked.add(key)
 
 
-def _ask(context: SparkContext, call: str, modules: tuple[str, ...]) -> None:
+def _ask(spark: SparkSession, call: str, modules: tuple[str, ...]) -> None:
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    tasks = max(1, min(context.defaultParallelism, _MOST_ASKED))
+    tasks = max(1, min(parallelism(spark), _MOST_ASKED))
     try:
-        with _without_stacks(context):
-            answers = context.parallelize(range(tasks), tasks).mapPartitions(_question(modules)).collect()
+        with without_logs(spark):
+            answers = run_tasks(spark, _question(modules), tasks)
     except (Py4JError, PySparkException) as error:
         problem = problem_in(str(error))
         if problem is None and CANCELLED.search(str(error)):
             raise SessionError(f"{call}: {reason_of(error)}; nothing has been done") from None
         if problem is None:
-            problem = f"Spark runs no Python worker on {context.pythonExec} ({reason_of(error)}); {_SAME_PYTHON}"
+            problem = f"Spark runs no Python worker on {python_of(spark)} ({reason_of(error)}); {_SAME_PYTHON}"
         raise ClusterConfigurationError(f"{call}: {problem}") from None
     for answer in answers:
         where = f"the Python worker {answer['executable']} on {answer['host']}"
@@ -179,18 +177,3 @@ def _question(modules: tuple[str, ...]) -> Any:
         }
 
     return answer
-
-
-@contextmanager
-def _without_stacks(context: SparkContext) -> Iterator[None]:
-    """Keeps Spark from logging the stack of a worker that cannot start: its reason is raised here."""
-    jvm: Any = context._jvm
-    log4j = jvm.org.apache.logging.log4j
-    level = log4j.LogManager.getRootLogger().getLevel()
-    # Not `setLogLevel`: with it Spark forgets that it shows warnings alone, and would log each task from then on.
-    configurator = log4j.core.config.Configurator
-    configurator.setRootLevel(log4j.Level.OFF)
-    try:
-        yield
-    finally:
-        configurator.setRootLevel(level)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...errors import NotEnoughSlotsError
+from ...spark.port import application_of
 from ...training.runner.placement.gpus import list_driver_gpus
 from ...training.runner.spark.slots import slots_now, total_slots
 from .plan import SearchPlan
@@ -74,10 +75,10 @@ def _executors(plan: SearchPlan, spark: SparkSession | None) -> Place:
 
     session = spark or running_session() or spark_session()
     slots = total_slots(session, plan.config.resources.slots_wait_s)
-    context = session.sparkContext
+    application = application_of(session)
     return Place(
-        context.applicationId,
-        f"Spark application {context.applicationId} has {slots} slots",
+        application,
+        f"Spark application {application} has {slots} slots",
         lambda: slots_now(session),
         lambda _: {},
         session,

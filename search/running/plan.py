@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ConfigurationError
+from ...spark.port import master_of
 from ...spark.session import SessionSource, opened
 from ...training.configuration.experiment import ExperimentConfig
 from ...training.configuration.lengths import Length
@@ -156,7 +157,7 @@ def _whole(value: float) -> float:
 def _strategy_of(config: ExperimentConfig, np: int | None, spark: Any) -> Strategy:
     """Decides where trials run: with a session that has executors, there, also with one slot each."""
     resources = config.resources
-    on_executors = spark is not None and not spark.sparkContext.master.startswith("local[")
+    on_executors = spark is not None and not master_of(spark).startswith("local[")
     if np is None and resources.strategy == "auto" and on_executors:
         np = resources.slots_per_trial
     return Strategy.of(_of_one_trial(config, {}), spark, np)

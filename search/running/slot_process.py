@@ -21,6 +21,7 @@ from ...errors import (
     RankFailedError,
     UsageError,
 )
+from ...spark.port import set_pool
 from ...training.runner.placement.conversation import Controls
 from ...training.segments.segment import SegmentOutcome
 from ...training.segments.serve import segment_request, serve_segments
@@ -121,7 +122,7 @@ class SlotProcess(threading.Thread):
         resources, strategy = self._host.plan.config.resources, self._host.plan.strategy
         if self._spark is not None:
             # Of its own: with spark.scheduler.mode=FAIR no other job of the application goes before it.
-            self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
+            set_pool(self._spark, self.name)
         name = f"search, slot {self.slots[0]}"
         runner = strategy.runner(resources, name, self._spark, environment=self._environment)
         runner.run_with(

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ...errors import ConfigurationError
+from ...spark.port import master_of
 from ...spark.session import SessionSource, is_connect, opened
 from ..configuration.experiment import ExperimentConfig, Resources
 from ..runner.placement.gpus import list_driver_gpus
@@ -137,7 +138,7 @@ def _cluster_slots(spark: SparkSession | None, resources: Resources) -> int:
         from ...spark.session import running_session
 
         session = active_connect_session() or running_session()
-    if session is None or is_connect(session) or session.sparkContext.master.startswith("local["):
+    if session is None or is_connect(session) or master_of(session).startswith("local["):
         return 0
     from ..runner.spark.slots import total_slots
 

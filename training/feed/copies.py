@@ -22,6 +22,7 @@ from ...errors import CopyError
 from ...etl.log.snapshot import Snapshot, VersionIdentity, identify, locate, open_snapshot
 from ...locations import absolute_path
 from ...options import named_options
+from ...spark.port import is_running
 from ...spark.session import is_connect
 from ...stores.data_files import file_system, local_form, names_in, reaching, read_bytes
 from ...table import Table
@@ -192,15 +193,15 @@ def active_session() -> SparkSession | None:
     session: SparkSession | None = sql.SparkSession.getActiveSession() or sql.SparkSession._instantiatedSession
     if session is None or is_connect(session):
         return None
-    return session if session.sparkContext._jsc is not None else None
+    return session if is_running(session) else None
 
 
 def _write(spark: SparkSession, identity: VersionIdentity, location: str) -> int:
     """Writes the version's rows as one commit; gives their number as Spark counts them in the original."""
     from ...etl.spark.catalog import naming_driver
     from ...etl.spark.failures import failures_named
-    from ...etl.spark.local_frames import as_active_session
     from ...etl.spark.writing_session import writing_session
+    from ...spark.port import as_active_session
 
     session = writing_session(spark)
     # Delta looks for the session of the thread, and a thread of the user's own has none.

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ....errors import LaunchError, NotEnoughSlotsError, RankFailedError
+from ....spark.port import application_of, master_of, setting_of
 from ....spark.workers import reason_of
 from ...rank.frames import Frame, Kind
 from ..placement.conversation import Conversation
@@ -65,7 +66,7 @@ def run_on_cluster(
         Exception: Whatever `listener.on_question` raises.
     """
     check_cluster(spark, job, slots_wait_s, listener.on_notice)
-    application = spark.sparkContext.applicationId
+    application = application_of(spark)
     with reserve(application, job.name, job.size, lambda: slots_now(spark), slots_wait_s, notice=listener.on_notice):
         with contextlib.ExitStack() as stack:
             return _BarrierRun(spark, job, listener, slots_wait_s, driver_port, stack).wait()
@@ -112,11 +113,8 @@ class _BarrierRun:
         stack.callback(self._stage.join, _STAGE_END_S)
         stack.callback(self._stage.release)
         self._large = stack.enter_context(temporary_file())
-        context = spark.sparkContext
-        conf = context.getConf()
-        bind, advertised = listening_address(
-            context.master, {key: conf.get(key) for key in ("spark.driver.host", "spark.driver.bindAddress")}
-        )
+        addresses = ("spark.driver.host", "spark.driver.bindAddress")
+        bind, advertised = listening_address(master_of(spark), {key: setting_of(spark, key) for key in addresses})
         self._channel = DriverChannel(
             job.size,
             bytes.fromhex(job.key),

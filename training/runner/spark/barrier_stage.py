@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from ....spark.port import broadcast, cancel_jobs, has_running_tasks, other_jobs, run_barrier
 from ..placement.job import Job
 from .barrier_task import TaskPlan, task_function
 
@@ -41,7 +42,7 @@ class BarrierStage:
     def __init__(self, spark: SparkSession, job: Job, on_end: Callable[[StageEnd], None]) -> None:
         self._spark, self._job, self._on_end = spark, job, on_end
         self._tag = f"lakelens-{secrets.token_hex(8)}"
-        self._payload = spark.sparkContext.broadcast(job.payload)
+        self._payload = broadcast(spark, job.payload)
         self._thread: threading.Thread | None = None
 
     @property
@@ -61,7 +62,7 @@ class BarrierStage:
 
         import lakelens
 
-        context, job, tag = self._spark.sparkContext, self._job, self._tag
+        spark, job, tag = self._spark, self._job, self._tag
         plan = TaskPlan(
             job=replace(job, payload=b""),
             address=address,
@@ -74,12 +75,7 @@ class BarrierStage:
         def run_stage() -> None:
             chunks, error = None, None
             try:
-                context.addJobTag(tag)
-                if context.getLocalProperty("spark.jobGroup.id") is None:
-                    context.setJobGroup(tag, f"lakelens: {job.name}, {job.size} ranks", interruptOnCancel=True)
-                else:
-                    context.setJobDescription(f"lakelens: {job.name}, {job.size} ranks")
-                chunks = context.parallelize(range(job.size), job.size).barrier().mapPartitions(body).collect()
+                chunks = run_barrier(spark, body, job.size, tag, f"lakelens: {job.name}, {job.size} ranks")
             except Exception as problem:  # noqa: BLE001 - told to the waiting thread, whatever it is
                 error = problem
             self._on_end(StageEnd(chunks, error))
@@ -91,25 +87,17 @@ class BarrierStage:
 
     def has_slots(self) -> bool:
         """Returns whether the stage has its slots; a first task then still waits for its Python to start."""
-        tracker = self._spark.sparkContext._jsc.sc().statusTracker()
-        for job_id in tracker.getJobIdsForTag(self._tag):
-            info = self._spark.sparkContext.statusTracker().getJobInfo(job_id)
-            for stage_id in info.stageIds if info else []:
-                stage = self._spark.sparkContext.statusTracker().getStageInfo(stage_id)
-                if stage is not None and stage.numActiveTasks > 0:
-                    return True
-        return False
+        return has_running_tasks(self._spark, self._tag)
 
     def other_jobs(self) -> str:
         """Says how many other Spark jobs the session runs."""
-        tracker = self._spark.sparkContext.statusTracker()
-        count = max(0, len(tracker.getActiveJobsIds()) - 1)
+        count = other_jobs(self._spark)
         return f"{count} other Spark jobs are running" if count else "no other Spark job of this session is running"
 
     def cancel(self) -> None:
         """Cancels the Spark job."""
         with contextlib.suppress(Exception):
-            self._spark.sparkContext.cancelJobsWithTag(self._tag)
+            cancel_jobs(self._spark, self._tag)
 
     def release(self) -> None:
         """Frees the broadcast function."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ....errors import ClusterConfigurationError, MissingDependencyError, NotEnoughSlotsError, SessionError
 from ....horovod_build import problem
+from ....spark.port import is_local, setting_of
 from ....spark.session import is_connect
 from .slots import shortage, total_slots
 
@@ -39,7 +40,7 @@ def check_cluster(spark: SparkSession, job: Job, slots_wait_s: float, notice: Ca
         NotEnoughSlotsError: If there are fewer slots than ranks.
     """
     check_settings(spark, use_gpu=job.gpus)
-    if job.size > 1 and spark.sparkContext.master.startswith("local"):
+    if job.size > 1 and is_local(spark):
         # Executors elsewhere have environments of their own, and each says what it lacks before its rank starts.
         check_horovod()
     slots = total_slots(spark, slots_wait_s, job.size, lambda said: notice(f"{job.name} {said}"))
@@ -63,13 +64,12 @@ def check_settings(spark: SparkSession, *, use_gpu: bool | None) -> None:
     Raises:
         ClusterConfigurationError: If dynamic allocation is on, or GPUs are wanted and not configured.
     """
-    settings = spark.sparkContext.getConf()
-    if settings.get("spark.dynamicAllocation.enabled", "false").lower() == "true":
+    if (setting_of(spark, "spark.dynamicAllocation.enabled") or "").lower() == "true":
         raise ClusterConfigurationError(
             "spark.dynamicAllocation.enabled=true: Spark runs no barrier stage while it adds and removes executors; "
             "set it to false and fix the number with spark.executor.instances"
         )
-    if use_gpu and not settings.get("spark.task.resource.gpu.amount", ""):
+    if use_gpu and not setting_of(spark, "spark.task.resource.gpu.amount"):
         raise ClusterConfigurationError(
             "use_gpu=True, but spark.task.resource.gpu.amount is not set, so Spark gives tasks no GPU; set "
             "spark.executor.resource.gpu.amount, spark.task.resource.gpu.amount=1 and "

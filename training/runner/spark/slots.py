@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ....errors import NotEnoughSlotsError
+from ....spark.port import java_context, master_of, setting_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,13 +37,13 @@ _SETTINGS = ("spark.executor.instances", "spark.executor.cores", "spark.executor
 
 def slots_now(spark: SparkSession) -> int:
     """Counts the tasks that the registered executors can run at the same time; 0 while none has registered."""
-    context = spark.sparkContext._jsc.sc()
+    context = java_context(spark)
     return int(context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()))
 
 
 def registered_now(spark: SparkSession) -> Registered:
     """Looks at the executors, without the driver."""
-    context = spark.sparkContext._jsc.sc()
+    context = java_context(spark)
     listed = context.statusStore().executorList(False)
     found = [listed.apply(index) for index in range(int(listed.size()))]
     workers = [one for one in found if one.id() != "driver"]
@@ -180,8 +181,7 @@ def total_slots(
     Returns:
         The number of slots; 0 if no executor came within `wait_s`.
     """
-    conf = spark.sparkContext.getConf()
-    coming = expected(spark.sparkContext.master, {key: conf.get(key) for key in _SETTINGS})
+    coming = expected(master_of(spark), {key: setting_of(spark, key) for key in _SETTINGS})
     started = time.monotonic()
     notified = False
     while True:
@@ -202,7 +202,7 @@ def total_slots(
 
 def shortage(spark: SparkSession) -> str:
     """Says how many slots the cluster has, and which executors it has lost."""
-    lost = () if expected(spark.sparkContext.master, {}).executors == 0 else registered_now(spark).lost
+    lost = () if expected(master_of(spark), {}).executors == 0 else registered_now(spark).lost
     return "; ".join([f"the cluster has {slots_now(spark)}", *lost])
 
 
