@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 VERBOSE_VARIABLE = "LAKELENS_VERBOSE"
@@ -70,19 +70,19 @@ def start_jvm(settings: Mapping[str, Any]) -> JvmOutput | None:
     """Starts the JVM that pyspark would start, for pyspark to use; does nothing where it has one already.
 
     It leads a session of its own: a signal that a terminal or a scheduler sends to all processes of a command reaches
-    this process alone, which ends the JVM in order. Whatever interrupts this call ends the JVM, too. pyspark would
+    this process alone, which ends the JVM in order. Whatever interrupts this call ends the JVM, too: pyspark would
     remove the folder in which the JVM announces its port, and the JVM would then stay for ever.
 
     Args:
         settings: Spark's settings.
 
     Returns:
-        What the JVM says; None where it was not started here, or says it on stderr (`is_verbose`).
+        What the JVM writes; None where it was not started here, or writes to stderr (`is_verbose`).
 
     Raises:
         pyspark.errors.PySparkException: If the JVM ends before it can be talked to.
     """
-    from pyspark import SparkConf, SparkContext
+    from pyspark import SparkConf, SparkContext, java_gateway
 
     is_remote = "SPARK_REMOTE" in os.environ or "spark.remote" in settings
     if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ or is_remote:
@@ -91,17 +91,17 @@ def start_jvm(settings: Mapping[str, Any]) -> JvmOutput | None:
     for name, value in settings.items():
         conf.set(name, str(value))
     output = None if is_verbose() else JvmOutput()
-    launch = _Launch(conf, 2 if output is None else output.write)
+    stream = 2 if output is None else output.write
+    started: list[subprocess.Popen[bytes]] = []
     try:
-        launch.start()
-        launch.ended.wait()
-        if launch.error is not None:
-            if output is not None:
-                output.show()
-            raise launch.error
-        SparkContext._ensure_initialized(gateway=launch.gateway)
-    except BaseException:
-        launch.end()
+        with _recorded(java_gateway, started):
+            gateway = java_gateway.launch_gateway(conf, {"stdout": stream, "stderr": stream, "start_new_session": True})
+        SparkContext._ensure_initialized(gateway=gateway)
+    except BaseException as error:
+        for process in started:
+            kill_group(process)
+        if output is not None and isinstance(error, Exception):
+            output.show()
         raise
     finally:
         if output is not None:
@@ -109,58 +109,27 @@ def start_jvm(settings: Mapping[str, Any]) -> JvmOutput | None:
     return output
 
 
-class _Launch(threading.Thread):
-    """Runs pyspark's launcher in a thread, where no signal handler cuts it short.
+@contextlib.contextmanager
+def _recorded(module: Any, started: list[subprocess.Popen[bytes]]) -> Iterator[None]:
+    """Records the processes that a module starts: `launch_gateway` returns none when it is interrupted."""
+    original = module.Popen
 
-    Attributes:
-        ended: Set once the launcher has returned or raised.
-        gateway: The connection to the JVM.
-        error: What the launcher raised.
-    """
+    class Recorded(subprocess.Popen):  # type: ignore[type-arg]
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            started.append(self)  # before there is a process: an interrupt may come at any moment
+            super().__init__(*args, **kwargs)
 
-    def __init__(self, conf: Any, stream: int) -> None:
-        super().__init__(name="lakelens-jvm-launch", daemon=True)
-        self._conf, self._stream = conf, stream
-        self._processes: list[subprocess.Popen[bytes]] = []
-        # A join that a signal interrupts takes a thread for ended that is not (CPython before 3.13).
-        self.ended = threading.Event()
-        self.gateway: Any = None
-        self.error: BaseException | None = None
-
-    def run(self) -> None:
-        """Launches."""
-        from pyspark import java_gateway
-
-        processes = self._processes
-
-        class Noted(subprocess.Popen):  # type: ignore[type-arg]
-            def __init__(self, *args: Any, **kwargs: Any) -> None:
-                super().__init__(*args, **kwargs)
-                processes.append(self)
-
-        streams = {"stdout": self._stream, "stderr": self._stream, "start_new_session": True}
-        original = java_gateway.Popen
-        java_gateway.Popen = Noted
-        try:
-            self.gateway = java_gateway.launch_gateway(self._conf, streams)
-        except BaseException as error:  # noqa: BLE001  raised where the launch is waited for
-            self.error = error
-        finally:
-            java_gateway.Popen = original
-            self.ended.set()
-
-    def end(self) -> None:
-        """Kills what was launched."""
-        deadline = time.monotonic() + _GRACE_S  # the interrupt may have come before the thread began
-        while not (self._processes or self.ended.is_set()) and time.monotonic() < deadline:
-            time.sleep(_POLL_S)
-        for process in self._processes:
-            kill_group(process)
-        self.ended.wait(_GRACE_S)
+    module.Popen = Recorded
+    try:
+        yield
+    finally:
+        module.Popen = original
 
 
 def kill_group(process: subprocess.Popen[bytes]) -> None:
     """Kills the leader of a process group and all of the group."""
+    if getattr(process, "pid", None) is None:  # it was interrupted before it started one
+        return
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import fcntl
 import logging
 import os
 import shutil
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -18,7 +20,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Union, overload
 from ..errors import InvalidArgumentError, MissingDependencyError, SessionError
 from .java import find_java
 from .jvm import is_verbose, own_jvm, start_jvm
-from .maven import delta_package, fetching
 from .port import application_of, is_running, master_of, set_log_level
 from .shipping import ship_wheel
 
@@ -221,8 +222,7 @@ def _start(master: str | None, app_name: str, conf: dict[str, str]) -> SparkSess
         packages.append(delta_package())
     if packages:
         builder = builder.config("spark.jars.packages", ",".join(packages))
-    with fetching(packages, settings.get("spark.jars.ivy")):
-        spark = _started(builder, master)
+    spark = _started(builder, master)
     # Without this, executors outlive the driver by a moment and fill the terminal with errors about its death.
     atexit.register(_stop, spark, application_of(spark), master)
     require_delta(spark)
@@ -236,14 +236,13 @@ def _started(builder: SparkSession.Builder, master: str) -> SparkSession:
 
     output = None
     try:
-        output = start_jvm(builder._options)
+        with _one_at_a_time():
+            output = start_jvm(builder._options)
         with _handler_kept():
             spark = builder.getOrCreate()
-    except BaseException as error:
+    except (PySparkException, Py4JJavaError) as error:
         if output is not None:
             output.show()
-        if not isinstance(error, (PySparkException, Py4JJavaError)):
-            raise
         why = error.java_exception.toString() if isinstance(error, Py4JJavaError) else str(error)
         raise SessionError(
             f"Spark does not start on master {master!r} with the settings that it was given ({why}); what it said of "
@@ -253,6 +252,29 @@ def _started(builder: SparkSession.Builder, master: str) -> SparkSession:
         if output is not None:
             output.pass_on()  # the JVM may serve another session
     return spark
+
+
+def delta_package() -> str:
+    """Names the Maven artifact of Delta that belongs to the installed delta-spark, as `group:artifact:version`.
+
+    Raises:
+        MissingDependencyError: If delta-spark is missing.
+    """
+    from pyspark.sql import SparkSession
+
+    try:
+        from delta import configure_spark_with_delta_pip
+    except ImportError as error:
+        raise MissingDependencyError("delta-spark is missing; pip install 'lakelens[spark]'") from error
+    return str(configure_spark_with_delta_pip(SparkSession.Builder())._options["spark.jars.packages"])
+
+
+@contextlib.contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """Lets one session at a time start its JVM, which may fetch packages: Ivy's cache is not made for several."""
+    with (Path(tempfile.gettempdir()) / f"lakelens-ivy-{os.getuid()}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 @contextlib.contextmanager

@@ -75,7 +75,7 @@ class Pipeline:
         import pyspark
 
         from lakelens.spark.java import find_java
-        from lakelens.spark.maven import delta_package
+        from lakelens.spark.session import delta_package
 
         java = find_java().home
         variables = {

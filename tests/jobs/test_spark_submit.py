@@ -20,7 +20,7 @@ def spark_submit(job: str, *flags: str, folder: Path) -> tuple[int, dict]:
     import pyspark
 
     from lakelens.spark.java import find_java
-    from lakelens.spark.maven import delta_package
+    from lakelens.spark.session import delta_package
 
     settings = {
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",

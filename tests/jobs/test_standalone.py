@@ -134,7 +134,7 @@ def images(folder: Path) -> Path:
 
 
 def test_the_jobs_of_a_pipeline_hand_their_results_on_through_files(cluster: Cluster, wheel: Path) -> None:
-    from lakelens.spark.maven import delta_package
+    from lakelens.spark.session import delta_package
 
     archive = shutil.copy(wheel, wheel.with_suffix(".zip"))  # which executors of Spark 3.5 import from
     sent = ("--packages", delta_package(), "--py-files", str(archive))

@@ -15,8 +15,7 @@ import pyspark
 import pytest
 
 from lakelens.spark.java import find_java
-from lakelens.spark.maven import delta_package
-from lakelens.spark.session import _is_worked_in
+from lakelens.spark.session import _is_worked_in, delta_package
 
 if TYPE_CHECKING:
     from borrowed import Borrower
