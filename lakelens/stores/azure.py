@@ -9,96 +9,50 @@ from typing import Any
 
 from ..errors import InvalidArgumentError
 
-# delta-rs' names of storage options -> adlfs', all spellings of object_store 0.13.2 (`AzureConfigKey`), which deltalake
-# 1.6.6 is built with; of several that are given, the first counts.
+# delta-rs' names of storage options without their prefix -> adlfs', all spellings of object_store 0.13.2
+# (`AzureConfigKey`), which deltalake 1.6.6 is built with; of several that are given, the first counts.
 OPTIONS = {
-    "azure_storage_account_name": "account_name",
     "account_name": "account_name",
-    "azure_storage_account_key": "account_key",
-    "azure_storage_access_key": "account_key",
-    "azure_storage_master_key": "account_key",
     "account_key": "account_key",
     "access_key": "account_key",
     "master_key": "account_key",
-    "azure_storage_sas_token": "sas_token",
-    "azure_storage_sas_key": "sas_token",
     "sas_token": "sas_token",
     "sas_key": "sas_token",
-    "azure_storage_client_id": "client_id",
-    "azure_client_id": "client_id",
     "client_id": "client_id",
-    "azure_storage_client_secret": "client_secret",
-    "azure_client_secret": "client_secret",
     "client_secret": "client_secret",
-    "azure_storage_tenant_id": "tenant_id",
-    "azure_storage_authority_id": "tenant_id",
-    "azure_tenant_id": "tenant_id",
-    "azure_authority_id": "tenant_id",
     "tenant_id": "tenant_id",
     "authority_id": "tenant_id",
-    "azure_skip_signature": "anon",
     "skip_signature": "anon",
-    "azure_storage_endpoint": "endpoint",
-    "azure_endpoint": "endpoint",
     "endpoint": "endpoint",
-    "azure_storage_use_emulator": "use_emulator",
     "use_emulator": "use_emulator",
-    "azure_use_fabric_endpoint": "use_fabric_endpoint",
     "use_fabric_endpoint": "use_fabric_endpoint",
 }
+PREFIXES = ("azure_storage_", "azure_")
 _IN_ENVIRONMENT = "set the environment variable {} instead, which delta-rs and adlfs both read"
 _OTHER_CREDENTIAL = "give an account key, a SAS token or a service principal (client id, client secret and tenant id)"
+_BY_CLIENT_ID = "name the managed identity by its client id"
 # What delta-rs takes and adlfs has no argument for, and what to do instead.
 UNTRANSLATED = {
-    "azure_storage_token": _OTHER_CREDENTIAL,
-    "bearer_token": _OTHER_CREDENTIAL,
     "token": _OTHER_CREDENTIAL,
-    "azure_storage_authority_host": _IN_ENVIRONMENT.format("AZURE_AUTHORITY_HOST"),
-    "azure_authority_host": _IN_ENVIRONMENT.format("AZURE_AUTHORITY_HOST"),
+    "bearer_token": _OTHER_CREDENTIAL,
     "authority_host": _IN_ENVIRONMENT.format("AZURE_AUTHORITY_HOST"),
-    "azure_federated_token_file": _IN_ENVIRONMENT.format("AZURE_FEDERATED_TOKEN_FILE"),
     "federated_token_file": _IN_ENVIRONMENT.format("AZURE_FEDERATED_TOKEN_FILE"),
-    "azure_msi_endpoint": _IN_ENVIRONMENT.format("IDENTITY_ENDPOINT"),
-    "azure_identity_endpoint": _IN_ENVIRONMENT.format("IDENTITY_ENDPOINT"),
-    "identity_endpoint": _IN_ENVIRONMENT.format("IDENTITY_ENDPOINT"),
     "msi_endpoint": _IN_ENVIRONMENT.format("IDENTITY_ENDPOINT"),
-    "azure_object_id": "name the managed identity by its client id",
-    "object_id": "name the managed identity by its client id",
-    "azure_msi_resource_id": "name the managed identity by its client id",
-    "msi_resource_id": "name the managed identity by its client id",
-    "azure_fabric_token_service_url": _OTHER_CREDENTIAL,
+    "identity_endpoint": _IN_ENVIRONMENT.format("IDENTITY_ENDPOINT"),
+    "object_id": _BY_CLIENT_ID,
+    "msi_resource_id": _BY_CLIENT_ID,
     "fabric_token_service_url": _OTHER_CREDENTIAL,
-    "azure_fabric_session_token": _OTHER_CREDENTIAL,
     "fabric_session_token": _OTHER_CREDENTIAL,
-    "azure_allow_invalid_certificates": "trust the issuer of the certificate (SSL_CERT_FILE)",
     "allow_invalid_certificates": "trust the issuer of the certificate (SSL_CERT_FILE)",
-    "azure_proxy_url": _IN_ENVIRONMENT.format("HTTPS_PROXY"),
     "proxy_url": _IN_ENVIRONMENT.format("HTTPS_PROXY"),
 }
-_CREDENTIALS = ("account_key", "sas_token", "client_id", "client_secret", "tenant_id", "anon")
+CREDENTIALS = ("account_key", "sas_token", "client_id", "client_secret", "tenant_id", "anon")
 # container@account.host, as Hadoop writes it; without an account, as fsspec does.
 _HOST = re.compile(r"^[A-Za-z]+://[^/@]+@([^/.]+)\.(dfs|blob)\.(core\.windows\.net|fabric\.microsoft\.com)(/|\Z)", re.I)
 # https://learn.microsoft.com/azure/storage/common/storage-connect-azurite: everybody's account and key.
 _EMULATOR_ACCOUNT = "devstoreaccount1"
 _EMULATOR_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 _EMULATOR_URL = "http://127.0.0.1:10000"
-
-
-def from_environment(given: Mapping[str, str]) -> dict[str, str]:
-    """Lists those options that delta-rs would take from the environment beside the ones that are given.
-
-    adlfs knows fewer names of variables. Credentials are taken only if none is given.
-
-    Args:
-        given: Storage options under delta-rs' names in lower case.
-    """
-    names = {OPTIONS[key] for key in given if key in OPTIONS}
-    taken = names | (set(_CREDENTIALS) if names & set(_CREDENTIALS) else set())
-    return {
-        alias: os.environ[alias.upper()]
-        for alias, name in OPTIONS.items()
-        if alias.startswith("azure_") and alias.upper() in os.environ and name not in taken
-    }
 
 
 def arguments(location: str, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -127,7 +81,7 @@ def arguments(location: str, options: Mapping[str, Any]) -> dict[str, Any]:
     rest["account_name"] = account
     if emulator:
         endpoint = f"{os.environ.get('AZURITE_BLOB_STORAGE_URL', _EMULATOR_URL).rstrip('/')}/{account}"
-        if not any(rest.get(name) for name in _CREDENTIALS):
+        if not any(rest.get(name) for name in CREDENTIALS):
             rest["account_key"] = _EMULATOR_KEY
     elif endpoint is None:
         is_fabric = fabric or bool(found and found[3].lower() == "fabric.microsoft.com")
@@ -138,7 +92,7 @@ def arguments(location: str, options: Mapping[str, Any]) -> dict[str, Any]:
 def _with_credential(location: str, endpoint: str, rest: dict[str, Any]) -> dict[str, Any]:
     # A connection string alone reaches an endpoint without TLS, and no other one in the environment overrides it.
     if rest.get("anon"):
-        for name in _CREDENTIALS[:-1]:
+        for name in CREDENTIALS[:-1]:
             rest.pop(name, None)
         return {**rest, "connection_string": f"BlobEndpoint={endpoint}"}
     if rest.get("account_key"):

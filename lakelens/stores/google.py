@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,54 +10,27 @@ from typing import Any
 
 from ..errors import InvalidArgumentError
 
-# delta-rs' names of storage options -> what `arguments` takes, all spellings of object_store 0.13.2
-# (`GoogleConfigKey`), which deltalake 1.6.6 is built with; of several that are given, the first counts.
+# delta-rs' names of storage options without their prefix -> what `arguments` takes, all spellings of object_store
+# 0.13.2 (`GoogleConfigKey`), which deltalake 1.6.6 is built with; of several that are given, the first counts.
 OPTIONS = {
-    "google_service_account_key": "key",
     "service_account_key": "key",
-    "google_service_account": "file",
     "service_account": "file",
-    "google_service_account_path": "file",
     "service_account_path": "file",
-    "google_application_credentials": "file",
     "application_credentials": "file",
-    "google_skip_signature": "anon",
     "skip_signature": "anon",
-    "google_base_url": "endpoint_url",
     "base_url": "endpoint_url",
 }
-_PROXY = (
-    "set the environment variable HTTPS_PROXY, which delta-rs reads, and fsspec.session_kwargs.trust_env to true, so "
-    "that gcsfs reads it too"
-)
+PREFIXES = ("google_",)
 # What delta-rs takes and gcsfs has no argument for, and what to do instead.
-UNTRANSLATED = {"google_proxy_url": _PROXY, "proxy_url": _PROXY}
+UNTRANSLATED = {
+    "proxy_url": "set the environment variable HTTPS_PROXY, which delta-rs reads, and fsspec.session_kwargs.trust_env "
+    "to true, so that gcsfs reads it too"
+}
 _ANONYMOUS = "anon"  # to gcsfs
 # Arguments of gcsfs' writes: otherwise Google's caches may give an hour-old version of an object that everybody may
 # read (https://cloud.google.com/storage/docs/caching), and a living lock would look dead.
 UNCACHED = {"fixed_key_metadata": {"cache_control": "no-store"}}
-_CREDENTIALS = {"key", "file", "anon"}
-
-
-def from_environment(given: Mapping[str, str]) -> dict[str, str]:
-    """Lists those options that delta-rs would take from the environment beside the ones that are given.
-
-    GOOGLE_APPLICATION_CREDENTIALS is left to gcsfs, which reads every kind of credentials from it. Credentials are
-    taken only if none is given.
-
-    Args:
-        given: Storage options under delta-rs' names in lower case.
-    """
-    names = {OPTIONS[key] for key in given if key in OPTIONS}
-    taken = names | (_CREDENTIALS if names & _CREDENTIALS else set())
-    return {
-        alias: os.environ[alias.upper()]
-        for alias, name in OPTIONS.items()
-        if alias.startswith("google_")
-        and alias != "google_application_credentials"
-        and alias.upper() in os.environ
-        and name not in taken
-    }
+CREDENTIALS = ("key", "file", "anon")
 
 
 def arguments(location: str, options: Mapping[str, Any]) -> dict[str, Any]:
