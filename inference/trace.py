@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidArgumentError, LakelensError, PredictionsSchemaError, TrackingError
-from ..etl.log.data_files import open_parquet
-from ..etl.log.snapshot import Snapshot, open_snapshot
+from ..log.data_files import batches_of, open_stored
+from ..log.snapshot import Snapshot
 from ..stores.parquet import rows_in_utc
 from ..table import Table, Version
 from ..tracking.run_listing import RunDetails, details_of, open_existing_store, run_of_digest, show_run
@@ -91,7 +91,7 @@ def trace_prediction(
         TrackingError: If the store does not answer.
     """
     snapshot = _predictions(Table.of(predictions, version, storage_options))
-    rows = list(rows_with(snapshot, "path", path, _PREDICTED, storage_options))
+    rows = list(rows_with(snapshot, "path", path, _PREDICTED))
     if not rows:
         raise InvalidArgumentError(
             f"{snapshot.location}@{snapshot.version} has no prediction of {path!r}; a path is whole, as in "
@@ -131,7 +131,7 @@ def trace_run(
         snapshot = _predictions(Table.of(table, None, storage_options))
         counted = Counter(
             (row["table"], row["version"], row["scored_at"].isoformat())
-            for row in rows_with(snapshot, "checkpoint_digest", str(digest), _COUNTED, storage_options)
+            for row in rows_with(snapshot, "checkpoint_digest", str(digest), _COUNTED)
         )
         for (image_table, number, when), rows in sorted(counted.items()):
             entry = {"predictions": snapshot.location, "table": image_table, "table_version": number}
@@ -139,9 +139,7 @@ def trace_run(
     return RunTrace(details, details.scored, found)
 
 
-def rows_with(
-    snapshot: Snapshot, column: str, value: str, wanted: Collection[str], storage_options: Mapping[str, str] | None
-) -> Iterator[dict[str, Any]]:
+def rows_with(snapshot: Snapshot, column: str, value: str, wanted: Collection[str]) -> Iterator[dict[str, Any]]:
     """Reads those rows of a version that have a value, without Spark; only row groups that may have it are read."""
     import pyarrow.compute as pc
 
@@ -149,16 +147,15 @@ def rows_with(
         partition = snapshot.files.partition_values(file)
         if column in partition and partition[column] != value:
             continue
-        with open_parquet(snapshot, file, storage_options) as parquet:
-            present = [name for name in wanted if name in parquet.schema_arrow.names]
-            for group in _groups_with(parquet, column, value):
-                if column not in partition and column not in parquet.schema_arrow.names:
-                    continue
-                rows = parquet.read_row_group(group, columns=list(dict.fromkeys([column, *present])))
+        known = {name: text for name, text in partition.items() if name in wanted}
+        with open_stored(snapshot, file) as parquet:
+            groups = list(_groups_with(parquet, snapshot.stored_names.get(column, column), value))
+            for batch in batches_of(snapshot, file, parquet, list(dict.fromkeys([column, *wanted])), groups):
                 if column not in partition:
-                    rows = rows.filter(pc.equal(rows[column], value))
-                known = {name: text for name, text in partition.items() if name in wanted}
-                yield from ({**known, **row} for row in rows_in_utc(rows))
+                    if column not in batch.schema.names:
+                        break
+                    batch = batch.filter(pc.equal(batch.column(column), value))
+                yield from ({**known, **row} for row in rows_in_utc(batch))
 
 
 def _groups_with(parquet: pq.ParquetFile, column: str, value: str) -> Iterator[int]:
@@ -172,7 +169,7 @@ def _groups_with(parquet: pq.ParquetFile, column: str, value: str) -> Iterator[i
 
 
 def _predictions(table: Table) -> Snapshot:
-    snapshot = open_snapshot(table.location, table.version, table.storage_options)
+    snapshot = table.snapshot()
     missing = [name for name in COLUMNS if name not in snapshot.schema]
     if missing:
         raise PredictionsSchemaError(
@@ -214,8 +211,8 @@ def _source_of(row: Mapping[str, Any], storage_options: Mapping[str, str] | None
     """Finds the row of the image in the version that was scored."""
     name = f"{row['table']}@{row['version']}"
     try:
-        snapshot = open_snapshot(row["table"], row["version"], storage_options)
-        found = next(rows_with(snapshot, "path", row["path"], _SOURCE, storage_options), None)
+        snapshot = Table(row["table"], dict(storage_options or {}), row["version"]).snapshot()
+        found = next(rows_with(snapshot, "path", row["path"], _SOURCE), None)
     except LakelensError as error:
         if isinstance(error, TrackingError):
             raise

@@ -27,7 +27,7 @@ def location_of(location: str | Path) -> str:
 
 def open_log(place: str, at: str, version: Version, storage_options: Mapping[str, str] | None) -> DeltaTable:
     """Opens a table at a version."""
-    return log.open_table(Table.of(place, version, storage_options))
+    return log.open_table(Table.of(at, version, storage_options))
 
 
 def place_of(location: str | Path, storage_options: Mapping[str, str] | None = None) -> str:

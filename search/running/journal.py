@@ -11,14 +11,15 @@ import fcntl
 import json
 import math
 import os
-import socket
 import time
 import uuid
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
 from ...errors import CheckpointError, InvalidArgumentError
+from ...liveness import Process
 from ...stores.data_files import write_bytes
 
 JOURNAL_FOLDER = "journal"
@@ -113,7 +114,7 @@ class Journal:
             if holder is None:
                 lock.unlink(missing_ok=True)
             with lock.open("x", encoding="utf-8") as file:
-                json.dump({"host": socket.gethostname(), "pid": os.getpid()}, file)
+                json.dump(asdict(Process.this()), file)
         except FileExistsError:
             self.close()
             raise InvalidArgumentError(
@@ -185,19 +186,15 @@ def _takes_appends(folder: Path) -> bool:
 
 def _holder_of(lock: Path) -> str | None:
     """The process that a lock file is of; None without one, or if that process has ended on this machine."""
-    import psutil
-
     try:
         text = lock.read_text(encoding="utf-8")
     except FileNotFoundError:
         return None
     try:
-        host, pid = json.loads(text)["host"], int(json.loads(text)["pid"])
-    except (ValueError, KeyError, TypeError):
+        holder = Process(**json.loads(text))
+    except (ValueError, TypeError):
         return "another process"  # which is writing it, or was killed then
-    if host == socket.gethostname() and not psutil.pid_exists(pid):
-        return None
-    return f"process {pid} on {host}"
+    return None if holder.is_running() is False else str(holder)
 
 
 def _plain(event: Mapping[str, Any]) -> dict[str, Any]:

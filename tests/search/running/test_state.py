@@ -8,12 +8,15 @@ import os
 import re
 import socket
 import subprocess
+from dataclasses import asdict, replace
 from typing import Any
 
+import psutil
 import pytest
 from volumes import make_volume
 
 from lakelens.errors import InvalidArgumentError
+from lakelens.liveness import Process
 from lakelens.search import create_searcher
 from lakelens.search.running.journal import Journal, is_held, read_events
 from lakelens.search.running.state import SearchState
@@ -364,13 +367,14 @@ def test_a_journal_is_written_anew_for_each_event_where_the_folder_takes_no_appe
 @pytest.mark.unit
 def test_the_lock_file_of_a_process_that_ended_is_taken_over_on_its_machine_alone(tmp_path, monkeypatch):
     make_volume(tmp_path, monkeypatch)
-    ended = subprocess.Popen(["true"])
-    ended.wait()
+    running = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+    ended = replace(Process.this(), pid=running.pid, started=psutil.Process(running.pid).create_time())
+    running.communicate()
     lock = tmp_path / "events.lock"
-    lock.write_text(json.dumps({"host": "another", "pid": ended.pid}))
+    lock.write_text(json.dumps(asdict(replace(ended, host="another", machine="another"))))
     with pytest.raises(InvalidArgumentError, match=f"is running in process {ended.pid} on another"):
         Journal(tmp_path)
-    lock.write_text(json.dumps({"host": socket.gethostname(), "pid": ended.pid}))
+    lock.write_text(json.dumps(asdict(ended)))
     assert not is_held(tmp_path)
     Journal(tmp_path).close()
     assert not lock.exists()
