@@ -72,9 +72,9 @@ class Source:
         """All rows of the table, in memory."""
         import pyarrow.dataset as ds
 
-        from lakelens.etl.log.snapshot import open_snapshot
+        from lakelens.table import Table
 
-        snapshot = open_snapshot(self.table)
+        snapshot = Table.of(self.table).snapshot()
         places = [snapshot.file_location(i) for i in range(len(snapshot.files))]
         rows = ds.dataset(places, format="parquet").to_table(columns=["image", "label"])
         return rows["image"].to_pylist(), rows["label"].to_pylist()

@@ -36,7 +36,7 @@ def tasks_so_far(spark: SparkSession) -> int:
 
 def stored_files(table: str) -> tuple[int, int, int]:
     """Counts files, rows and bytes of a Delta table's newest version, from its log."""
-    from lakelens.etl.log.snapshot import open_snapshot
+    from lakelens.table import Table
 
-    snapshot = open_snapshot(table)
+    snapshot = Table.of(table).snapshot()
     return len(snapshot.files), snapshot.rows, int(snapshot.files.sizes.sum())

@@ -79,9 +79,9 @@ def rows_of(table: Path) -> tuple[list[bytes], list[int]]:
     """Reads the stored images and labels of a table."""
     import pyarrow.dataset as ds
 
-    from lakelens.etl.log.snapshot import open_snapshot
+    from lakelens.table import Table
 
-    snapshot = open_snapshot(str(table))
+    snapshot = Table.of(table).snapshot()
     places = [snapshot.file_location(number) for number in range(len(snapshot.files))]
     rows = ds.dataset(places, format="parquet").to_table(columns=["image", "label"])
     return rows["image"].to_pylist(), rows["label"].to_pylist()

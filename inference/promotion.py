@@ -11,7 +11,6 @@ from numbers import Real
 from pathlib import Path
 
 from ..errors import InvalidArgumentError, ModelNotFoundError
-from ..etl.log.snapshot import open_snapshot
 from ..etl.model.labels import labels_of
 from ..etl.spark.catalog import path_of
 from ..etl.versions.changes import diff
@@ -258,22 +257,23 @@ def training_due(
         NotADeltaTableError, VersionNotFoundError, NotAnImageTableError: If the table is not there or not fit.
     """
     named = Table.of(table, None, storage_options)
-    location = named.location if spark is None else path_of(opened(spark), named.location)
-    now = open_snapshot(location, named.version, storage_options)
+    if spark is not None:
+        named = Table.of(path_of(opened(spark), named.location), named.version, storage_options)
+    now = named.snapshot()
     trained_on = _newest_training(name, now.location, tracking_uri)
     if trained_on is None:
         return Due(True, f"no version of model {name!r} was trained on this table", now.location, now.version)
     if trained_on >= now.version:
         reason = f"the newest model was trained on version {trained_on}"
         return Due(False, reason, now.location, now.version, trained_on)
-    found = diff(now.location, trained_on, now.version, storage_options)
+    found = diff(now.table, trained_on, now.version)
     new_rows = sum(found.added.values()) + sum(found.changed.values())
-    then = open_snapshot(location, trained_on, storage_options)
+    then = named.at(trained_on).snapshot()
     # A class that was renamed since is the same class.
     names = {number: name for name, number in labels_of(now.configuration).items()}
     renamed = {name: names.get(number, name) for name, number in labels_of(then.configuration).items()}
-    before = {renamed.get(name, name): rows for name, rows in class_counts(then, storage_options).items()}
-    drifted_class, drift = _largest_drift(before, class_counts(now, storage_options))
+    before = {renamed.get(name, name): rows for name, rows in class_counts(then).items()}
+    drifted_class, drift = _largest_drift(before, class_counts(now))
     enough, moved = new_rows >= min_new_rows, drift > max_drift
     reason = f"{new_rows} new rows since version {trained_on} ({'enough' if enough else f'fewer than {min_new_rows}'})"
     if drifted_class is not None:

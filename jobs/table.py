@@ -173,10 +173,10 @@ def _history(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _counts(args: argparse.Namespace) -> dict[str, Any]:
-    from lakelens.etl.log.snapshot import open_snapshot
     from lakelens.etl.versions.classes import class_counts
+    from lakelens.table import Table
 
-    snapshot = open_snapshot(args.table, args.version, mapped=True)
+    snapshot = Table.of(args.table, args.version).snapshot()
     counts = class_counts(snapshot)
     _print_counts("", counts)
     return {"version": snapshot.version, "rows": snapshot.rows, "classes": counts}
@@ -316,15 +316,17 @@ def _edited(args: argparse.Namespace, action: str, work: Callable[[ImageTable], 
 
 def _session_of(args: argparse.Namespace, action: str, version: Version = None) -> Any:
     """Opens a session once the table and the version are known to be there."""
-    from lakelens.etl.log.snapshot import check_version
-    from lakelens.locations import absolute, has_scheme
+    from lakelens.locations import has_scheme
+    from lakelens.log.snapshot import check_version
+    from lakelens.table import Table
 
     open_session = session_of(args, f"lakelens table {action} {args.table}")
     # Elsewhere, and in object stores, Spark's own settings may be all that leads to the table.
     if sees_the_files_of_executors(args):
         check_schemes(args, args.table)
-        if not has_scheme(absolute(args.table)):
-            check_version(args.table, version)
+        table = Table.of(args.table, version)
+        if not has_scheme(table.location):
+            check_version(table)
     return open_session()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from ...errors import UnsupportedTableFeatureError
 from ...locations import locate as locate
 from ...log import snapshot as log
 from ...log.snapshot import ROWS_UNKNOWN as ROWS_UNKNOWN
@@ -36,15 +35,3 @@ def identify(
 ) -> VersionIdentity:
     """Resolves a version, whatever its files hold."""
     return log.identify(Table.of(location, version, storage_options))
-
-
-def check_version(
-    location: str | Path, version: Version = None, storage_options: Mapping[str, str] | None = None
-) -> None:
-    """Checks that there is a table and a version, unless it is a name of the catalog, which only Spark knows."""
-    table = Table.of(location, version, storage_options)
-    if not table.is_name:
-        try:
-            log.identify(table)
-        except UnsupportedTableFeatureError:  # Spark reads what delta-rs does not
-            return

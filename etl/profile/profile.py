@@ -190,10 +190,8 @@ def _count(classes: pd.Series, splits: pd.Series, names: list[str], columns: lis
 def _compare(found: TableProfile, before: Snapshot, storage_options: Mapping[str, str] | None) -> VersionComparison:
     import pandas as pd
 
-    changed = diff(found.location, before.version, found.version, storage_options)
-    classes = pd.DataFrame(
-        {"after": found.class_images.sum(axis=1), "before": pd.Series(class_counts(before, storage_options))}
-    )
+    changed = diff(before.table, before.version, found.version)
+    classes = pd.DataFrame({"after": found.class_images.sum(axis=1), "before": pd.Series(class_counts(before))})
     classes = classes.reindex([*found.class_images.index, *classes.index.difference(found.class_images.index)])
     changes = {kind: sum(getattr(changed, kind).values()) for kind in KINDS}
     return VersionComparison(before.version, before.timestamp, classes.fillna(0).astype(int), changes)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ...errors import NotAnImageTableError
 from ...log.data_files import read_columns
+from ...log.snapshot import Snapshot
 from ...results import ReadableResult
-from ..log.snapshot import Snapshot, open_snapshot
+from ...table import Table, Version
 from ..model import schema
 from ..model.labels import NO_CLASS
 
@@ -51,21 +52,15 @@ class VersionDiff(ReadableResult):
     split: dict[str, int] = field(default_factory=dict)
 
 
-def changes(
-    location: str | Path,
-    first: int | str | datetime,
-    second: int | str | datetime | None = None,
-    storage_options: Mapping[str, str] | None = None,
-) -> pa.Table:
+def changes(table: str | Path | Table, first: Version, second: Version = None) -> pa.Table:
     """Lists what differs between two versions; only data files that one of them lacks are read, without their images.
 
     Holds a few hundred bytes for each row of those files in memory.
 
     Args:
-        location: Path or URI of the table.
+        table: The table, or its path or URI.
         first: Number, time or pin.
         second: The same, or None for the latest.
-        storage_options: Access to an object store.
 
     Returns:
         The columns `path`, `label_name` (of the second version; of the first for removed rows; null without a class)
@@ -76,38 +71,30 @@ def changes(
         VersionFilesMissingError: If data files that are to be read are gone.
         NotAnImageTableError: If the table lacks a column that rows are compared by.
     """
-    return _compare(location, first, second, storage_options)[2]
+    return _compare(table, first, second)[2]
 
 
-def diff(
-    location: str | Path,
-    first: int | str | datetime,
-    second: int | str | datetime | None = None,
-    storage_options: Mapping[str, str] | None = None,
-) -> VersionDiff:
+def diff(table: str | Path | Table, first: Version, second: Version = None) -> VersionDiff:
     """Counts by class what `changes` lists; takes and raises the same."""
     import pyarrow.compute as pc
 
-    before, after, found = _compare(location, first, second, storage_options)
+    before, after, found = _compare(table, first, second)
     counts = {kind: _by_class(found.filter(pc.equal(found.column(CHANGE), kind))) for kind in KINDS}
     is_changed = pc.is_in(found.column(CHANGE), value_set=_texts(["content", "label"]))
     changed = found.filter(is_changed).group_by([schema.PATH, schema.LABEL_NAME]).aggregate([])
     return VersionDiff(before, after, changed=_by_class(changed), **counts)
 
 
-def _compare(
-    location: str | Path,
-    first: int | str | datetime,
-    second: int | str | datetime | None,
-    storage_options: Mapping[str, str] | None,
-) -> tuple[int, int, pa.Table]:
+def _compare(table: str | Path | Table, first: Version, second: Version) -> tuple[int, int, pa.Table]:
     """Returns the numbers of two versions and the rows of `changes`."""
-    versions = [open_snapshot(location, version, storage_options, mapped=True) for version in (first, second)]
+    named = Table.of(table)
+    versions = [named.at(version).snapshot() for version in (first, second)]
     for snapshot in versions:
         _require_columns(snapshot)
-    shared = set(versions[0].files.paths) & set(versions[1].files.paths)
-    old, new = (_rows(snapshot, shared, storage_options) for snapshot in versions)
-    return versions[0].version, versions[1].version, _differences(old, new)
+    old, new = versions
+    both = set(old.files.paths) & set(new.files.paths)
+    shared = {path for path in both if np.array_equal(old.files.deleted_in(path), new.files.deleted_in(path))}
+    return old.version, new.version, _differences(_rows(old, shared), _rows(new, shared))
 
 
 def _require_columns(snapshot: Snapshot) -> None:
@@ -120,7 +107,7 @@ def _require_columns(snapshot: Snapshot) -> None:
         )
 
 
-def _rows(snapshot: Snapshot, left_out: set[str], storage_options: Mapping[str, str] | None) -> pa.Table:
+def _rows(snapshot: Snapshot, left_out: set[str]) -> pa.Table:
     """Reads the compared columns of the files that are not in `left_out`; an empty text stands for a missing one."""
     import pyarrow as pa
     import pyarrow.compute as pc

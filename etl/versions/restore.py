@@ -24,6 +24,7 @@ from ...errors import (
 )
 from ...ledger.uses import reading
 from ...results import ReadableResult
+from ...table import Table
 from ..commit.known_classes import labels_in_log
 from ..commit.transaction import noted, set_properties, user_name
 from ..images.recipe import Recipe
@@ -108,10 +109,10 @@ def difference(path: str, before: int, after: int, storage_options: Mapping[str,
     columns. There is nothing to compare with then, and every restored row counts as added.
     """
     try:
-        return diff(path, before, after, storage_options)
+        return diff(Table.of(path, None, storage_options), before, after)
     except (VersionFilesMissingError, DataFileError, NotAnImageTableError):
         restored = open_snapshot(path, after, storage_options)
-        return VersionDiff(before, after, class_counts(restored, storage_options), {}, {})
+        return VersionDiff(before, after, class_counts(restored), {}, {})
 
 
 def _labels_of(configuration: Mapping[str, str]) -> dict[str, int]:
@@ -190,7 +191,7 @@ class _Restore:
     def _noted(self, target: Snapshot, labels: Mapping[str, int]) -> Iterator[str]:
         """Lets commits carry a note of this restore; gives the mark by which `_commit_of` finds it."""
         mark = uuid.uuid4().hex
-        counts = class_counts(target, self.storage_options)
+        counts = class_counts(target)
         others = {"restored": target.version, "user": self.user, "id": mark}
         with noted(self.spark, write_note(RESTORE, labels, counts, **others)):
             yield mark

@@ -11,12 +11,12 @@ from ...errors import InvalidArgumentError, NotADeltaTableError, SessionError
 from ...ledger.pins import pins, unpin
 from ...ledger.uses import untrack, untrack_older
 from ...locations import is_table_name
+from ...log.snapshot import Snapshot
 from ...options import named_options
 from ...spark.session import require_delta
 from ...table import Table
 from ...table import Version as Version
 from ..log.opening import place_of
-from ..log.snapshot import Snapshot, open_snapshot
 from ..model.labels import labels_of
 from ..quarantine.listing import QuarantineList, list_quarantine_at
 from ..quarantine.table import quarantine_location
@@ -90,7 +90,7 @@ class TableVersions:
         Args:
             version: Number, timestamp, pin's name, or None for the latest.
         """
-        return open_snapshot(self._path(), version, self._options, mapped=True)
+        return self._table().at(version).snapshot()
 
     @named_options
     def labels(self, version: Version = None) -> dict[str, int]:
@@ -103,7 +103,7 @@ class TableVersions:
 
         After them, by name, classes that have no number, and rows of no class as `(no class)`.
         """
-        return class_counts(self.snapshot(version), self._options)
+        return class_counts(self.snapshot(version))
 
     @named_options
     def quarantine(
@@ -188,7 +188,7 @@ class TableVersions:
     @named_options
     def diff(self, first: int | str | datetime, second: Version = None) -> VersionDiff:
         """Counts by class what `changes` lists between two versions; None is the latest."""
-        return diff(self._path(), first, second, self._options)
+        return diff(self._table(), first, second)
 
     @named_options
     def changes(self, first: int | str | datetime, second: Version = None) -> pa.Table:
@@ -202,7 +202,7 @@ class TableVersions:
             VersionNotFoundError: If the table has no such version.
             VersionFilesMissingError: If data files that have to be read are gone.
         """
-        return changes(self._path(), first, second, self._options)
+        return changes(self._table(), first, second)
 
     @named_options
     def vacuum(
@@ -235,6 +235,9 @@ class TableVersions:
             allow_short_retention=allow_short_retention,
             storage_options=self._options,
         )
+
+    def _table(self) -> Table:
+        return Table(self._path(), self._options)
 
     def _path(self) -> str:
         if not is_table_name(self.location):

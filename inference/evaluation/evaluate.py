@@ -311,7 +311,7 @@ def _training_rows(model: ModelRef, source: ScoredTable) -> dict[int, int] | Non
             return None
         trained = replace(snapshot, files=files_of_split(snapshot, _TRAIN_SPLIT))
         # By number: a class may have been renamed since; the checkpoint has the names of the version.
-        counts = class_counts(trained, source.storage_options)
+        counts = class_counts(trained)
         return {number: counts.get(name, 0) for number, name in enumerate(model.class_names)}
     except LakelensError:
         return None

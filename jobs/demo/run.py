@@ -308,9 +308,9 @@ class Demo:
         return found
 
     def _predictions_summary(self) -> dict[str, Any]:
-        from lakelens.etl.log.snapshot import open_snapshot
+        from lakelens.table import Table
 
-        snapshot = open_snapshot(self.predictions)
+        snapshot = Table.of(self.predictions).snapshot()
         return {"path": self.predictions, "version": snapshot.version, "rows": snapshot.rows}
 
     def _closing_words(self, table: ImageTable) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -94,7 +95,11 @@ class DataFiles:
 
     def deleted_rows(self, file: int) -> npt.NDArray[np.int64]:
         """Returns int64 [deleted rows]: the sorted numbers of a file's rows that deletion vectors have deleted."""
-        return self.deleted.get(self.paths[file], _NO_ROWS)
+        return self.deleted_in(self.paths[file])
+
+    def deleted_in(self, path: str) -> npt.NDArray[np.int64]:
+        """Returns the same by the file's path."""
+        return self.deleted.get(path, _NO_ROWS)
 
     def kept(self, file: int, first: int, count: int) -> npt.NDArray[np.bool_]:
         """Returns bool [count]: which of the stored rows `first` .. `first + count - 1` of a file are not deleted."""
@@ -250,6 +255,16 @@ def identify(table: Table) -> VersionIdentity:
         partition_columns=tuple(metadata.partition_columns),
         stored_bytes=sum(opened.get_add_actions().column("size_bytes").to_pylist()),
     )
+
+
+def check_version(table: Table) -> None:
+    """Checks that there is a table and a version, unless it is a name of the catalog, which only Spark knows.
+
+    Errors are those of `open_snapshot`, but for features that Spark may read.
+    """
+    if not table.is_name:
+        with suppress(UnsupportedTableFeatureError):
+            identify(table)
 
 
 def _refuse_unknown_features(table: Table, opened: DeltaTable) -> None:

@@ -120,6 +120,14 @@ def test_a_snapshot_has_the_rows_that_spark_reads(tables, name):
         assert comparable(found) == comparable(rows)
 
 
+def test_the_classes_of_the_rows_that_are_not_deleted_are_counted(tables):
+    table = tables["deletion_vectors"]
+    counts = ImageTable(None, table.location).class_counts()
+    assert {name: rows for name, rows in counts.items() if rows} == Counter(
+        str(row["label"]) for row in table.rows[None]
+    )
+
+
 @pytest.mark.parametrize("name", list(REFUSED))
 def test_what_plain_parquet_would_get_wrong_is_refused_by_name(tables, name):
     with pytest.raises(UnsupportedTableFeatureError, match=REFUSED[name]):
