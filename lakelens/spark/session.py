@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Union, overload
 from ..errors import InvalidArgumentError, MissingDependencyError, SessionError
 from .java import find_java
 from .jvm import is_verbose, own_jvm, start_jvm
-from .port import application_of, is_running, master_of, set_log_level
+from .port import application_of, is_running, java_session, jvm, master_of, set_log_level
 from .shipping import ship_wheel
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def _active() -> SparkSession | None:
     active, first = SparkSession.getActiveSession(), SparkSession._instantiatedSession
     if is_connect(active):
         return active
-    if first is not None and (active is None or first._jsparkSession.equals(active._jsparkSession)):
+    if first is not None and (active is None or java_session(first).equals(java_session(active))):
         return first
     return active
 
@@ -166,11 +166,9 @@ def require_delta(spark: SparkSession) -> None:
 def _has_delta_jars(spark: SparkSession) -> bool:
     from py4j.protocol import Py4JError
 
-    jvm: Any = spark._jvm
+    loader = jvm(spark).java.lang.Thread.currentThread().getContextClassLoader()
     try:
-        jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(
-            "io.delta.sql.DeltaSparkSessionExtension"
-        )
+        loader.loadClass("io.delta.sql.DeltaSparkSessionExtension")
     except Py4JError:
         return False
     return True
@@ -304,8 +302,8 @@ def _submitted() -> SparkConf:
 
 
 def _stop(spark: SparkSession, application_id: str, master: str) -> None:
-    jvm = own_jvm()
-    if jvm is None or jvm.poll() is None:
+    own = own_jvm()
+    if own is None or own.poll() is None:
         if not is_verbose():
             with contextlib.suppress(Exception):  # it has been stopped
                 set_log_level(spark, "OFF")  # parts that end before others make errors of it

@@ -1,0 +1,26 @@
+"""What lakelens needs of a session's context and JVM has one place."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PORT = ROOT / "lakelens" / "spark" / "port.py"
+COMMIT = ROOT / "etl" / "commit" / "commit.py"
+OF_THE_DRIVER = {"sparkContext", "_jvm", "_jsparkSession", "_jsc"}
+
+
+@pytest.mark.unit
+def test_no_other_module_reaches_for_the_context_or_the_jvm_of_a_session() -> None:
+    packages = ("lakelens", "etl", "training", "search", "inference", "jobs")
+    modules = (path for package in packages for path in (ROOT / package).rglob("*.py") if path not in (PORT, COMMIT))
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in modules
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute) and node.attr in OF_THE_DRIVER
+    ]
+    assert found == []
