@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from ...errors import InvalidArgumentError
 from ...extras import require
 from ...results import ReadableResult
+from ...table import Table
 from ..images.perceptual_hash import DEFAULT_MAX_DISTANCE
 from ..images.recipe import RECIPE_PROPERTY
 from ..log.snapshot import Snapshot, open_snapshot
@@ -200,7 +201,10 @@ def _compare(found: TableProfile, before: Snapshot, storage_options: Mapping[str
 def _read_quarantine(location: str, storage_options: Mapping[str, str] | None) -> pd.DataFrame:
     import pandas as pd
 
-    rows = [(file.path, file.reason, file.error or "") for file in iterate_quarantine(location, storage_options)]
+    rows = [
+        (file.path, file.reason, file.error or "")
+        for file in iterate_quarantine(Table.of(location, None, storage_options))
+    ]
     return pd.DataFrame(rows, columns=["path", "reason", "error"])
 
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
 from ...errors import InvalidArgumentError, NotADeltaTableError
+from ...log.data_files import read_batches
+from ...log.opening import require_entries
 from ...results import ReadableResult
 from ...stores.parquet import rows_in_utc
+from ...table import Table
 from ..annotations.record import QUARANTINED
 from ..annotations.record import REASONS as ANNOTATION_REASONS
-from ..log.data_files import open_parquet
-from ..log.opening import place_of
-from ..log.snapshot import open_snapshot
 from ..model import schema
 from . import table as quality
 
@@ -29,7 +29,7 @@ class QuarantinedFile:
 
     Attributes:
         path: Its URI.
-        reason: One of `quality.REASONS`, or of `annotations.REASONS`.
+        reason: One of `REASONS` of `etl/quarantine/table.py`, or of `etl/annotations/record.py`.
         error: What failed, in the decoder's words.
         label_name: Its class, if its source says one.
         source_length: Its bytes; None when it could not be opened.
@@ -65,12 +65,11 @@ class QuarantineList(ReadableResult):
 
 
 def list_quarantine(
-    location: str | Path,
+    table: str | Path | Table,
     *,
     batch_id: str | None = None,
     reason: str | None = None,
     limit: int | None = None,
-    storage_options: Mapping[str, str] | None = None,
 ) -> QuarantineList:
     """Lists the files of an image table that are in quarantine.
 
@@ -78,41 +77,35 @@ def list_quarantine(
     with that ingest.
 
     Args:
-        location: Path or URI of the image table.
+        table: The image table, or its path or URI.
         batch_id: Only files that this ingest found bad.
         reason: Only files with this reason.
         limit: The most files to list; None lists all.
-        storage_options: Access to an object store.
 
     Raises:
         NotADeltaTableError: If there is no table.
         InvalidArgumentError: If `reason` is unknown, or `limit` is negative.
     """
-    place = place_of(location, storage_options)
-    return list_quarantine_at(
-        quality.quarantine_location(place),
-        batch_id=batch_id,
-        reason=reason,
-        limit=limit,
-        storage_options=storage_options,
-    )
+    named = Table.of(table)
+    require_entries(named)
+    quarantine = replace(named, location=quality.quarantine_location(named.path))
+    return list_quarantine_at(quarantine, batch_id=batch_id, reason=reason, limit=limit)
 
 
 def list_quarantine_at(
-    location: str,
+    quarantine: Table,
     *,
     batch_id: str | None = None,
     reason: str | None = None,
     limit: int | None = None,
-    storage_options: Mapping[str, str] | None = None,
 ) -> QuarantineList:
-    """The same by the place of the quarantine table itself, which need not exist."""
+    """Lists the same by the quarantine table itself, which need not exist."""
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
         raise InvalidArgumentError(f"limit = {limit!r}: give a whole number of files, 0 or more")
     reasons: Counter[str] = Counter()
     present: set[str] = set()
     files: list[QuarantinedFile] = []
-    for file in iterate_quarantine(location, storage_options):
+    for file in iterate_quarantine(quarantine):
         present.add(file.reason)
         if (reason is not None and file.reason != reason) or (batch_id is not None and file.batch_id != batch_id):
             continue
@@ -126,24 +119,22 @@ def list_quarantine_at(
     return QuarantineList(tuple(files[:limit]), dict(reasons.most_common()))
 
 
-def iterate_quarantine(location: str, storage_options: Mapping[str, str] | None = None) -> Iterator[QuarantinedFile]:
-    """Reads the quarantine table at `location` in its own order; gives nothing when there is none."""
+def iterate_quarantine(quarantine: Table) -> Iterator[QuarantinedFile]:
+    """Reads a quarantine table in its own order; gives nothing when there is none."""
     try:
-        snapshot = open_snapshot(location, None, storage_options)
+        snapshot = quarantine.snapshot()
     except NotADeltaTableError:
         return
     wanted = schema.quarantine_arrow_schema().names
     for index in range(len(snapshot.files)):
-        with open_parquet(snapshot, index, storage_options) as parquet:
-            names = [name for name in wanted if name in parquet.schema_arrow.names]
-            for batch in parquet.iter_batches(_BATCH_ROWS, columns=names):
-                for row in rows_in_utc(batch):
-                    yield QuarantinedFile(
-                        row["path"],
-                        row.get("reason") or "unknown",
-                        row.get("error"),
-                        row.get(schema.LABEL_NAME),
-                        row.get(schema.SOURCE_LENGTH),
-                        row.get(schema.SOURCE_MODIFIED),
-                        row.get(schema.BATCH_ID),
-                    )
+        for batch in read_batches(snapshot, index, wanted, batch_rows=_BATCH_ROWS):
+            for row in rows_in_utc(batch):
+                yield QuarantinedFile(
+                    row["path"],
+                    row.get("reason") or "unknown",
+                    row.get("error"),
+                    row.get(schema.LABEL_NAME),
+                    row.get(schema.SOURCE_LENGTH),
+                    row.get(schema.SOURCE_MODIFIED),
+                    row.get(schema.BATCH_ID),
+                )

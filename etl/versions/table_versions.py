@@ -120,7 +120,7 @@ class TableVersions:
             InvalidArgumentError: If `reason` is unknown.
         """
         place = self._quarantine_path(self._place())
-        return list_quarantine_at(place, batch_id=batch_id, reason=reason, limit=limit, storage_options=self._options)
+        return list_quarantine_at(Table(place, self._options), batch_id=batch_id, reason=reason, limit=limit)
 
     @named_options
     def pin(self, name: str, version: Version = None, *, replace: bool = False) -> int:
