@@ -11,12 +11,12 @@ from ...errors import InvalidArgumentError, NotADeltaTableError, SessionError
 from ...ledger.pins import pins, unpin
 from ...ledger.uses import untrack, untrack_older
 from ...locations import is_table_name
+from ...log.opening import require_entries
 from ...log.snapshot import Snapshot
 from ...options import named_options
 from ...spark.session import require_delta
 from ...table import Table
 from ...table import Version as Version
-from ..log.opening import place_of
 from ..model.labels import labels_of
 from ..quarantine.listing import QuarantineList, list_quarantine_at
 from ..quarantine.table import quarantine_location
@@ -119,7 +119,7 @@ class TableVersions:
         Raises:
             InvalidArgumentError: If `reason` is unknown.
         """
-        place = self._quarantine_path(self._place())
+        place = self._quarantine_path(self._existing().location)
         return list_quarantine_at(Table(place, self._options), batch_id=batch_id, reason=reason, limit=limit)
 
     @named_options
@@ -142,7 +142,7 @@ class TableVersions:
     @named_options
     def unpin(self, name: str) -> None:
         """Removes a pin."""
-        unpin(self._table(), name)
+        unpin(self._existing(), name)
 
     def tracked(self) -> list[Protection]:
         """Lists the pins and runs that protect versions from `vacuum`, each with its version and the time it began.
@@ -150,7 +150,7 @@ class TableVersions:
         Runs protect what they have trained on or scored. A run whose process ended without finishing it protects
         nothing, nor does one that MLflow has deleted; both are forgotten.
         """
-        return protections(self._table())
+        return protections(self._existing())
 
     @named_options
     def untrack(self, run_id: str | None = None, *, older_than: timedelta | None = None) -> int:
@@ -167,12 +167,12 @@ class TableVersions:
         if (run_id is None) == (older_than is None):
             raise InvalidArgumentError(f"run_id={run_id!r}, older_than={older_than!r}: give one of them")
         if older_than is not None:
-            return untrack_older(self._table(), older_than)
-        return untrack(self._table(), str(run_id))
+            return untrack_older(self._existing(), older_than)
+        return untrack(self._existing(), str(run_id))
 
     def pins(self) -> dict[str, int]:
         """The pins: versions by name."""
-        return pins(self._table())
+        return pins(self._existing())
 
     @named_options
     def history(self, limit: int | None = None) -> list[VersionInfo]:
@@ -236,9 +236,6 @@ class TableVersions:
             storage_options=self._options,
         )
 
-    def _table(self) -> Table:
-        return Table(self._path(), self._options)
-
     def _path(self) -> str:
         if not is_table_name(self.location):
             return self.location
@@ -246,10 +243,12 @@ class TableVersions:
         return path_of(self.spark, self.location)
 
     def _table(self) -> Table:
-        return Table.of(self._place(), None, self._options)
+        return Table(self._path(), self._options)
 
-    def _place(self) -> str:
-        return place_of(self._path(), self._options)
+    def _existing(self) -> Table:
+        table = self._table()
+        require_entries(table)
+        return table
 
     def _quarantine_path(self, path: str) -> str:
         if is_table_name(self.location):
