@@ -42,7 +42,7 @@ class Problem(NamedTuple):
     """Something about an annotation that was repaired, dropped or is a reason to quarantine the image.
 
     Attributes:
-        reason: One of `annotations.REASONS`.
+        reason: One of `record.REASONS`.
         detail: The value that breaks the rule, at most 200 characters.
     """
 
