@@ -12,10 +12,10 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from ...errors import ImageError
+from ...log.snapshot import Snapshot
 from ..images.codec import Decoded
 from ..images.perceptual_hash import perceptual_hash
 from ..images.stored_image import StoredImage, decode_image
-from ..log.snapshot import Snapshot
 from ..model import schema
 from .rows import for_each_row
 
@@ -61,9 +61,7 @@ def hash_of_row(row: Mapping[str, Any]) -> tuple[tuple[int, int] | None, str]:
     return perceptual_hash(decoded.image), decoded.mode
 
 
-def look_at_images(
-    snapshot: Snapshot, images: pd.DataFrame, storage_options: Mapping[str, str] | None = None
-) -> pd.DataFrame:
+def look_at_images(snapshot: Snapshot, images: pd.DataFrame) -> pd.DataFrame:
     """Decodes every image of a version.
 
     Returns:
@@ -76,7 +74,7 @@ def look_at_images(
     looks = np.zeros(len(images), _LOOKS)
     modes, names = np.full(len(images), -1, np.int8), dict[str, int]()
     everything = np.arange(len(images))
-    for row, found in for_each_row(snapshot, images, everything, _IMAGE_COLUMNS, _look_at, storage_options):
+    for row, found in for_each_row(snapshot, images, everything, _IMAGE_COLUMNS, _look_at):
         mode, *look = found
         looks[row] = tuple(look)
         if mode is not None:
@@ -85,13 +83,7 @@ def look_at_images(
     return frame.assign(mode=pd.Categorical.from_codes(modes, list(names)))
 
 
-def fetch_samples(
-    snapshot: Snapshot,
-    images: pd.DataFrame,
-    rows: Iterable[int],
-    side: int,
-    storage_options: Mapping[str, str] | None = None,
-) -> dict[int, Sample]:
+def fetch_samples(snapshot: Snapshot, images: pd.DataFrame, rows: Iterable[int], side: int) -> dict[int, Sample]:
     """Makes small pictures of rows, `side` pixels at most; leaves out images that cannot be decoded."""
     columns = [*_IMAGE_COLUMNS, schema.PATH, *([schema.ANNOTATIONS] if images["boxes"].notna().any() else [])]
     found = for_each_row(
@@ -100,7 +92,6 @@ def fetch_samples(
         list(rows),
         columns,
         lambda row: (_small_jpeg(row, side), row.get(schema.PATH)),
-        storage_options,
     )
     return {
         row: Sample(jpeg, str(path or ""), images["split"].iloc[row], images["class_name"].iloc[row])

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 from ...errors import InvalidArgumentError
 from ...extras import require
+from ...log.snapshot import Snapshot
 from ...results import ReadableResult
 from ...table import Table
 from ..images.perceptual_hash import DEFAULT_MAX_DISTANCE
 from ..images.recipe import RECIPE_PROPERTY
-from ..log.snapshot import Snapshot, open_snapshot
 from ..model.labels import NO_CLASS, labels_of
 from ..quarantine.listing import iterate_quarantine
 from ..quarantine.table import quarantine_location
@@ -95,15 +95,14 @@ def profile(
     """
     _check_number("max_distance", max_distance, 15)
     _check_number("samples_per_class", samples_per_class, _MOST_SAMPLES)
-    snapshot = open_snapshot(location, version, storage_options)
+    table = Table.of(location, version, storage_options)
+    snapshot = table.snapshot()
     # All of these before the images are read, which may take hours.
     _check_folder(Path(tempfile.gettempdir() if output is None else output))
     require("a profile", "matplotlib", "jinja2")
-    before = None if compare is None else open_snapshot(location, compare, storage_options)
-    found = read_numbers(snapshot, before, quarantine, storage_options)
-    found = with_pictures(
-        found, snapshot, max_distance if near_duplicates else None, samples_per_class, storage_options
-    )
+    before = None if compare is None else table.at(compare).snapshot()
+    found = read_numbers(snapshot, before, quarantine)
+    found = with_pictures(found, snapshot, max_distance if near_duplicates else None, samples_per_class)
     plots, findings = draw_plots(found), find_findings(found)
     folder = Path(output) if output is not None else _new_folder(snapshot)
     folder.mkdir(parents=True, exist_ok=True)
@@ -117,21 +116,15 @@ def profile(
     return ProfileResult(page, tuple(folder / f"{name}.png" for name in plots), found, tuple(findings))
 
 
-def read_numbers(
-    snapshot: Snapshot,
-    before: Snapshot | None = None,
-    quarantine: str | None = None,
-    storage_options: Mapping[str, str] | None = None,
-) -> TableProfile:
+def read_numbers(snapshot: Snapshot, before: Snapshot | None = None, quarantine: str | None = None) -> TableProfile:
     """Reads the numbers that do not need an image decoded.
 
     Args:
         snapshot: The version.
         before: The version to compare it with.
         quarantine: Location of the quarantine; next to the table when None.
-        storage_options: Access to an object store.
     """
-    images, boxes = read_rows(snapshot, storage_options)
+    images, boxes = read_rows(snapshot)
     labels = labels_of(snapshot.configuration)
     box_splits = images["split"].take(boxes["image"]).set_axis(boxes.index)
     named = {*images["class_name"].cat.categories, *boxes["class_name"].cat.categories} - {NO_CLASS}
@@ -140,7 +133,7 @@ def read_numbers(
     splits = list(images["split"].cat.categories)
     conflicts, conflict_count = find_conflicts(images)
     rows = [row for _, conflict in conflicts for row in conflict]
-    paths = read_paths(snapshot, images, rows, storage_options)
+    paths = read_paths(snapshot, images, rows)
     found = TableProfile(
         location=snapshot.location,
         version=snapshot.version,
@@ -153,12 +146,14 @@ def read_numbers(
         boxes=boxes,
         class_images=_count(images["class_name"], images["split"], [*classes, *without], splits),
         class_boxes=_count(boxes["class_name"], box_splits, [*classes, *without], splits),
-        source_sizes=source_sizes(snapshot, images, storage_options),
+        source_sizes=source_sizes(snapshot, images),
         conflicts=tuple((names, sorted(paths[row] for row in rows if row in paths)) for names, rows in conflicts),
         conflict_count=conflict_count,
-        quarantine=_read_quarantine(quarantine or quarantine_location(snapshot.location), storage_options),
+        quarantine=_read_quarantine(
+            Table.of(quarantine or quarantine_location(snapshot.location), None, snapshot.table.storage_options)
+        ),
     )
-    return found if before is None else replace(found, comparison=_compare(found, before, storage_options))
+    return found if before is None else replace(found, comparison=_compare(found, before))
 
 
 def with_pictures(
@@ -166,20 +161,19 @@ def with_pictures(
     snapshot: Snapshot,
     max_distance: int | None = DEFAULT_MAX_DISTANCE,
     samples_per_class: int | None = None,
-    storage_options: Mapping[str, str] | None = None,
 ) -> TableProfile:
     """Adds near-duplicates, unless `max_distance` is None, and samples of the classes."""
     import pandas as pd
 
     images, similar = found.images, None
     if max_distance is not None:
-        images = pd.concat([images, look_at_images(snapshot, images, storage_options)], axis=1)
+        images = pd.concat([images, look_at_images(snapshot, images)], axis=1)
         similar, pairs = find_similar(images, max_distance)
         rows = {row for pair in pairs for row in pair[:2]}
-        pictures = fetch_samples(snapshot, images, rows, _PAIR_SIDE, storage_options)
+        pictures = fetch_samples(snapshot, images, rows, _PAIR_SIDE)
         shown = tuple((pictures[one], pictures[other], distance) for one, other, distance in pairs)
         similar = replace(similar, pairs=shown)
-    samples, hidden = _samples(found, snapshot, samples_per_class, storage_options)
+    samples, hidden = _samples(found, snapshot, samples_per_class)
     return replace(found, images=images, similar=similar, samples=samples, hidden_classes=hidden)
 
 
@@ -188,7 +182,7 @@ def _count(classes: pd.Series, splits: pd.Series, names: list[str], columns: lis
     return counts.reindex(index=names, columns=columns, fill_value=0)
 
 
-def _compare(found: TableProfile, before: Snapshot, storage_options: Mapping[str, str] | None) -> VersionComparison:
+def _compare(found: TableProfile, before: Snapshot) -> VersionComparison:
     import pandas as pd
 
     changed = diff(before.table, before.version, found.version)
@@ -198,18 +192,15 @@ def _compare(found: TableProfile, before: Snapshot, storage_options: Mapping[str
     return VersionComparison(before.version, before.timestamp, classes.fillna(0).astype(int), changes)
 
 
-def _read_quarantine(location: str, storage_options: Mapping[str, str] | None) -> pd.DataFrame:
+def _read_quarantine(quarantine: Table) -> pd.DataFrame:
     import pandas as pd
 
-    rows = [
-        (file.path, file.reason, file.error or "")
-        for file in iterate_quarantine(Table.of(location, None, storage_options))
-    ]
+    rows = [(file.path, file.reason, file.error or "") for file in iterate_quarantine(quarantine)]
     return pd.DataFrame(rows, columns=["path", "reason", "error"])
 
 
 def _samples(
-    found: TableProfile, snapshot: Snapshot, per_class: int | None, storage_options: Mapping[str, str] | None
+    found: TableProfile, snapshot: Snapshot, per_class: int | None
 ) -> tuple[dict[str, tuple[Sample, ...]], int]:
     """Samples by class, chosen by their content hash, so that no order of the source biases them."""
     counts = found.class_images if found.unit == "images" else found.class_boxes
@@ -232,7 +223,7 @@ def _samples(
     of_class = {str(name): of_class[name] for name in shown.index if name in of_class}
     side = _LARGE_SIDE if len(of_class) <= _FEW_CLASSES else _SMALL_SIDE
     rows = [row for of_name in of_class.values() for row in of_name]
-    pictures = fetch_samples(snapshot, found.images, rows, side, storage_options)
+    pictures = fetch_samples(snapshot, found.images, rows, side)
     samples = {name: tuple(pictures[row] for row in rows if row in pictures) for name, rows in of_class.items()}
     return {name: of_name for name, of_name in samples.items() if of_name}, len(filled) - len(shown)
 

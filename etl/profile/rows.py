@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...errors import NotAnImageTableError
-from ..log.data_files import open_parquet
-from ..log.snapshot import Snapshot
+from ...log.data_files import batches_of, open_stored
+from ...log.snapshot import Snapshot
 from ..model import schema
 from ..model.labels import NO_CLASS
 from ..versions.classes import class_column
@@ -34,9 +34,7 @@ _HEXADECIMAL = re.compile(r"[0-9a-f]{16}")
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
-def read_rows(
-    snapshot: Snapshot, storage_options: Mapping[str, str] | None = None
-) -> tuple[pd.DataFrame, pd.DataFrame]:
+def read_rows(snapshot: Snapshot) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Reads the small columns of every row, about 40 bytes for each image and each box.
 
     Returns:
@@ -53,12 +51,16 @@ def read_rows(
         there = ", ".join(snapshot.schema)
         raise NotAnImageTableError(f"{snapshot.location} has no column {schema.IMAGE!r} (its columns: {there})")
     class_name = class_column(snapshot.schema)
-    wanted = (*_SMALL_COLUMNS, schema.SOURCE_LENGTH, schema.SPLIT, class_name)
+    wanted = [*_SMALL_COLUMNS, schema.SOURCE_LENGTH, schema.SPLIT, *([class_name] if class_name else [])]
     parts, first = [_tables_of(0, [], {}, class_name, 0)], 0  # their columns, even if the version has no file
     for file in range(len(snapshot.files)):
-        with open_parquet(snapshot, file, storage_options) as parquet:
-            groups = [parquet.metadata.row_group(group).num_rows for group in range(parquet.num_row_groups)]
-            read = parquet.read(columns=[name for name in wanted if name in parquet.schema_arrow.names])
+        groups, batches = [], list[pa.RecordBatch]()
+        with open_stored(snapshot, file) as parquet:
+            for group in range(parquet.num_row_groups):
+                found = list(batches_of(snapshot, file, parquet, wanted, [group]))
+                groups.append(sum(len(batch) for batch in found))
+                batches += found
+        read = pa.Table.from_batches(batches) if batches else pa.table({})
         columns = {name: read.column(name).combine_chunks() for name in read.column_names}
         for name, value in snapshot.files.partition_values(file).items():
             columns[name] = pa.array([value] * sum(groups), pa.string())
@@ -73,14 +75,9 @@ def read_rows(
     return found_images, found_boxes
 
 
-def read_paths(
-    snapshot: Snapshot,
-    images: pd.DataFrame,
-    rows: Sequence[int] | npt.NDArray[np.int64],
-    storage_options: Mapping[str, str] | None = None,
-) -> dict[int, str]:
+def read_paths(snapshot: Snapshot, images: pd.DataFrame, rows: Sequence[int] | npt.NDArray[np.int64]) -> dict[int, str]:
     """Reads the sources of rows; leaves out rows without one."""
-    found = for_each_row(snapshot, images, rows, [schema.PATH], lambda row: row.get(schema.PATH), storage_options)
+    found = for_each_row(snapshot, images, rows, [schema.PATH], lambda row: row.get(schema.PATH))
     return {row: str(path) for row, path in found if path}
 
 
@@ -90,7 +87,6 @@ def for_each_row(
     wanted: Sequence[int] | npt.NDArray[np.int64],
     columns: Sequence[str],
     work: Callable[[Mapping[str, Any]], Any],
-    storage_options: Mapping[str, str] | None = None,
 ) -> Iterator[tuple[int, Any]]:
     """Calls `work(row)` in a few threads, a row group each, and yields (position, result) in the version's order.
 
@@ -100,7 +96,6 @@ def for_each_row(
         wanted: Positions of rows.
         columns: Columns that a row has; those that a data file lacks are missing there.
         work: Called with each row.
-        storage_options: Access to an object store.
     """
     is_wanted = np.zeros(len(images), bool)
     is_wanted[np.asarray(wanted, np.int64)] = True
@@ -116,9 +111,8 @@ def for_each_row(
     def read(start: int, offsets: npt.NDArray[np.int64]) -> list[tuple[int, Any]]:
         found, first = [], 0
         file, group = (int(place) for place in places[start])
-        with open_parquet(snapshot, file, storage_options) as parquet:
-            present = [name for name in columns if name in parquet.schema_arrow.names]
-            for batch in parquet.iter_batches(_BATCH_ROWS, row_groups=[group], columns=present):
+        with open_stored(snapshot, file) as parquet:
+            for batch in batches_of(snapshot, file, parquet, columns, [group], _BATCH_ROWS):
                 for offset in offsets[(offsets >= first) & (offsets < first + len(batch))]:
                     (row,) = batch.slice(int(offset) - first, 1).to_pylist()
                     found.append((start + int(offset), work(row)))

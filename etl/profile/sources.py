@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,9 +10,9 @@ import numpy as np
 
 from ...errors import ImageError, InvalidArgumentError
 from ...locations import absolute_path
+from ...log.snapshot import Snapshot
 from ...stores.data_files import local_form
 from ..images.codec import read_size
-from ..log.snapshot import Snapshot
 from .rows import read_paths
 
 if TYPE_CHECKING:
@@ -26,9 +25,7 @@ _HEADER_BYTES, _WHOLE_BYTES = 1 << 16, 1 << 26
 _READERS = 8
 
 
-def source_sizes(
-    snapshot: Snapshot, images: pd.DataFrame, storage_options: Mapping[str, str] | None = None
-) -> pd.DataFrame | None:
+def source_sizes(snapshot: Snapshot, images: pd.DataFrame) -> pd.DataFrame | None:
     """Reads the sizes of source files: of all, or of 2,000 chosen by their content.
 
     Returns:
@@ -38,7 +35,7 @@ def source_sizes(
     import pandas as pd
 
     rows = np.argsort(images["content"].to_numpy(), kind="stable")[:_MOST_FILES]
-    paths = read_paths(snapshot, images, rows, storage_options)
+    paths = read_paths(snapshot, images, rows)
     with ThreadPoolExecutor(_READERS, thread_name_prefix="lakelens-sources") as pool:
         sizes = list(pool.map(_size_of, paths.values(), images["source_bytes"].iloc[list(paths)]))
     frame = pd.DataFrame([size or (np.nan, np.nan) for size in sizes], columns=["height", "width"])

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import InvalidArgumentError, LakelensError, PredictionsSchemaError
-from ...etl.log.snapshot import open_snapshot
 from ...etl.model import schema
 from ...etl.versions.classes import class_counts
 from ...extras import require
@@ -306,7 +305,7 @@ def _training_rows(model: ModelRef, source: ScoredTable) -> dict[int, int] | Non
     if table is None or not isinstance(version, int) or model.class_names is None:
         return None
     try:
-        snapshot = open_snapshot(str(table), version, source.storage_options)
+        snapshot = Table(str(table), dict(source.storage_options or {}), version).snapshot()
         if schema.SPLIT not in snapshot.partition_columns:
             return None
         trained = replace(snapshot, files=files_of_split(snapshot, _TRAIN_SPLIT))

@@ -79,7 +79,8 @@ def batches_of(
 ) -> Iterator[pa.RecordBatch]:
     """Reads as `read_batches` does, from a data file that is open."""
     stored = {name: snapshot.stored_names.get(name, name) for name in columns}
-    present = [name for name in columns if stored[name] in parquet.schema_arrow.names]
+    stored_in = set(parquet.schema_arrow.names)
+    present = [name for name in columns if name in snapshot.schema and stored[name] in stored_in]
     counts = [parquet.metadata.row_group(group).num_rows for group in range(parquet.num_row_groups)]
     for group in range(len(counts)) if row_groups is None else row_groups:
         first = sum(counts[:group])
