@@ -67,18 +67,18 @@ def decode(value: Any, arrays: Mapping[str, Any]) -> Any:
     return {key: decode(item, arrays) for key, item in inner.items()}
 
 
-def encode_attributes(holder: object, arrays: Arrays, name: str, passed_over: frozenset[str]) -> dict[str, Any]:
+def encode_attributes(holder: object, arrays: Arrays, name: str, skipped: frozenset[str]) -> dict[str, Any]:
     """Returns the plain ones among an object's own attributes as JSON.
 
     Args:
         holder: The object.
         arrays: Takes its arrays.
         name: Beginning of their names.
-        passed_over: Attributes that are left out.
+        skipped: Attributes that are left out.
     """
     found = {}
     for key, value in vars(holder).items():
-        if key in passed_over:
+        if key in skipped:
             continue
         own: Arrays = {}
         try:

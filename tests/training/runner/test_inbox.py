@@ -9,7 +9,7 @@ import pytest
 
 from lakelens.training.runner.processes.rank_record import KEPT_LOG_LINES, RankEvent
 from lakelens.training.runner.spark.event_inbox import EventInbox
-from lakelens.training.runner.spark.passed_over import PassedOver
+from lakelens.training.runner.spark.skipped_output import SkippedOutput
 
 pytestmark = pytest.mark.unit
 
@@ -19,7 +19,7 @@ def line(rank, number):
 
 
 def unexpected(event):
-    raise AssertionError(f"passed over: {event}")
+    raise AssertionError(f"skipped: {event}")
 
 
 def shown(inbox):
@@ -47,7 +47,7 @@ def test_lines_come_out_in_the_order_in_which_they_came_from_all_ranks():
     assert shown(inbox) == came
 
 
-def test_of_a_rank_that_floods_the_driver_the_oldest_lines_are_passed_over_in_their_order_and_no_others():
+def test_of_a_rank_that_floods_the_driver_the_oldest_lines_are_skipped_in_their_order_and_no_others():
     passed = []
     inbox = EventInbox(2, passed.append, most=4 * KEPT_LOG_LINES)
     inbox.put_shown(line(1, "early"))
@@ -79,24 +79,24 @@ def test_who_waits_for_something_is_woken_by_a_line():
     assert not thread.is_alive()
 
 
-def test_what_is_passed_over_is_in_a_file_that_the_notice_names(tmp_path, monkeypatch):
+def test_what_is_skipped_is_in_a_file_that_the_notice_names(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    passed_over = PassedOver("train/on photos")
-    assert passed_over.take_notice() is None
+    skipped = SkippedOutput("train/on photos")
+    assert skipped.take_notice() is None
     assert list(tmp_path.iterdir()) == []
-    passed_over.keep(line(1, 7))
-    passed_over.keep(RankEvent(0, "message", {"text": "loss \N{GREEK SMALL LETTER ALPHA} \udc80"}))
+    skipped.keep(line(1, 7))
+    skipped.keep(RankEvent(0, "message", {"text": "loss \N{GREEK SMALL LETTER ALPHA} \udc80"}))
     (path,) = tmp_path.iterdir()
     assert path.read_text() == "[1]<stdout> 7\nloss \N{GREEK SMALL LETTER ALPHA} \\udc80\n"
     assert path.stat().st_mode & 0o077 == 0
-    assert f"2 lines and messages were not shown, and are in {path}" in passed_over.take_notice()
-    assert passed_over.take_notice() is None
-    passed_over.close()
+    assert f"2 lines and messages were not shown, and are in {path}" in skipped.take_notice()
+    assert skipped.take_notice() is None
+    skipped.close()
 
 
 def test_what_the_disk_does_not_take_is_counted_as_lost(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
-    passed_over = PassedOver("train")
-    passed_over.keep(line(0, 1))
-    assert "1 were lost: the folder for temporary files takes no more (" in passed_over.take_notice()
-    passed_over.close()
+    skipped = SkippedOutput("train")
+    skipped.keep(line(0, 1))
+    assert "1 were lost: the folder for temporary files takes no more (" in skipped.take_notice()
+    skipped.close()

@@ -27,8 +27,8 @@ from .barrier_task import BEAT_S
 from .driver_channel import DriverChannel
 from .event_inbox import EventInbox
 from .executor_checks import check_executors, explained, listening_address
-from .passed_over import PassedOver
 from .preflight import check_cluster
+from .skipped_output import SkippedOutput
 from .slots import reserve, shortage, slots_now
 
 if TYPE_CHECKING:
@@ -96,17 +96,17 @@ class _BarrierRun:
         self._spark, self._job, self._listener, self._slots_wait_s = spark, job, listener, slots_wait_s
         self._record = new_record(job)
         self._conversation = Conversation(job.size, listener.on_question, listener.controls, self._say)
-        self._passed_over = PassedOver(job.name)
-        stack.callback(self._passed_over.close)
+        self._skipped = SkippedOutput(job.name)
+        stack.callback(self._skipped.close)
         self._inbox: EventInbox[tuple[int, Frame | RankEvent | str | None] | StageEnd] = EventInbox(
-            job.size, self._pass_over
+            job.size, self._skip
         )
         self._hellos: dict[int, dict[str, Any]] = {}
         self._heard_at: list[float | None] = [None] * job.size
         self._hung_up: set[int] = set()
         self._done: StageEnd | None = None
         self._done_at = 0.0
-        self._say_passed_over_at = 0.0
+        self._say_skipped_at = 0.0
         self._store_closed = False
         self._unwritten: OSError | None = None
         self._stage = BarrierStage(spark, job, self._inbox.put)
@@ -222,16 +222,16 @@ class _BarrierRun:
             self._hear(event)
             if time.monotonic() >= deadline:
                 break
-        if deadline >= self._say_passed_over_at:
-            self._say_passed_over()
-            self._say_passed_over_at = deadline + _SAY_AFTER_S
+        if deadline >= self._say_skipped_at:
+            self._say_skipped()
+            self._say_skipped_at = deadline + _SAY_AFTER_S
 
-    def _pass_over(self, event: RankEvent) -> None:
+    def _skip(self, event: RankEvent) -> None:
         if self._listener.wants(event):
-            self._passed_over.keep(event)
+            self._skipped.keep(event)
 
-    def _say_passed_over(self) -> None:
-        notice = self._passed_over.take_notice()
+    def _say_skipped(self) -> None:
+        notice = self._skipped.take_notice()
         if notice is not None:
             self._listener.on_notice(notice)
 
@@ -243,8 +243,8 @@ class _BarrierRun:
                 self._hear(event)
             else:
                 self._record.record(event, self._conversation.now())
-                self._pass_over(event)
-        self._say_passed_over()
+                self._skip(event)
+        self._say_skipped()
 
     def _take(self, item: tuple[int, Frame | RankEvent | str | None] | StageEnd) -> None:
         if isinstance(item, StageEnd):

@@ -24,13 +24,13 @@ class EventInbox(Generic[T]):
 
     Args:
         size: Number of ranks.
-        passed_over: Called with each line or message for which there is no room, the oldest of its rank, from the
+        skipped: Called with each line or message for which there is no room, the oldest of its rank, from the
             thread that puts.
         most: How many lines and messages of all ranks to keep.
     """
 
-    def __init__(self, size: int, passed_over: Callable[[RankEvent], None], most: int = MAX_SHOWN) -> None:
-        self._passed_over = passed_over
+    def __init__(self, size: int, skipped: Callable[[RankEvent], None], most: int = MAX_SHOWN) -> None:
+        self._skipped = skipped
         self._room = max(2 * KEPT_LOG_LINES, most // size)
         # A token of None says that there is something to show.
         self._deciding: queue.SimpleQueue[T | None] = queue.SimpleQueue()
@@ -47,7 +47,7 @@ class EventInbox(Generic[T]):
         with self._lock:
             of_rank = self._shown[event.rank]
             if len(of_rank) == self._room:
-                self._passed_over(of_rank.popleft())
+                self._skipped(of_rank.popleft())
             else:
                 self._order.append(event.rank)
             of_rank.append(event)

@@ -14,7 +14,7 @@ from ..processes.rank_record import RankEvent
 _NOT_IN_NAMES = re.compile(r"[^\w.-]+")
 
 
-class PassedOver:
+class SkippedOutput:
     """Keeps what is skipped in a file in the folder for temporary files, which is made with the first of it.
 
     Ranks never wait for a terminal that is slow or stopped, and nothing of what they write is lost.
