@@ -97,7 +97,7 @@ def longer(**changes: Any) -> Keys:
         ),
         (
             longer(reproducibility={"experiment_seed": 5}),
-            "reproducibility is experiment_seed=5 and was experiment_seed=0",
+            "reproducibility is experiment_seed=5 .* and was experiment_seed=0",
         ),
         (
             longer(optimizations={"warmup_epochs": 1.0}),
