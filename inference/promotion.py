@@ -11,10 +11,9 @@ from numbers import Real
 from pathlib import Path
 
 from ..errors import InvalidArgumentError, ModelNotFoundError
-from ..etl.model.labels import labels_of
 from ..etl.spark.catalog import path_of
 from ..etl.versions.changes import diff
-from ..etl.versions.classes import class_counts
+from ..etl.versions.classes import class_counts, labels_at
 from ..options import named_options
 from ..results import ReadableResult
 from ..spark.session import SessionSource, opened
@@ -270,8 +269,8 @@ def training_due(
     new_rows = sum(found.added.values()) + sum(found.changed.values())
     then = named.at(trained_on).snapshot()
     # A class that was renamed since is the same class.
-    names = {number: name for name, number in labels_of(now.configuration).items()}
-    renamed = {name: names.get(number, name) for name, number in labels_of(then.configuration).items()}
+    names = {number: name for name, number in labels_at(now).items()}
+    renamed = {name: names.get(number, name) for name, number in labels_at(then).items()}
     before = {renamed.get(name, name): rows for name, rows in class_counts(then).items()}
     drifted_class, drift = _largest_drift(before, class_counts(now))
     enough, moved = new_rows >= min_new_rows, drift > max_drift

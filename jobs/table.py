@@ -53,12 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_views(add: _Add) -> None:
-    damage = (
-        "`damage` lists class numbers that contradict earlier versions, in the table's property and in files that hold "
-        "one class alone. `lakelens table repair` looks at every row, and changes nothing without --yes."
-    )
     text = "list the versions, newest first, with rows, classes, batch and user"
-    listed = add("history", text, _history, damage)
+    listed = add("history", text, _history)
     listed.add_argument("--limit", type=int, default=None, help="list only this many of the newest; all by default")
     counts = add("counts", "count the rows of one version by class", _counts)
     counts.add_argument("--version", default=None, help="number, timestamp or pin; the latest by default")
@@ -167,8 +163,6 @@ def _history(args: argparse.Namespace) -> dict[str, Any]:
         who = f"  {entry.user}" if entry.user else ""
         batch = f"  {entry.source} (batch {entry.batch_id})" if entry.batch_id else ""
         print(f"{entry.version:>6}  {when:<24}  {rows:>12}  {what}{who}{batch}")
-        for finding in entry.damage:
-            print(f"{'':>8}class numbers: {finding} (lakelens table repair)")
     return {"versions": [dataclasses.asdict(entry) for entry in found]}
 
 

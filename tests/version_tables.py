@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from deltalake import CommitProperties, write_deltalake
+from deltalake import CommitProperties, DeltaTable, write_deltalake
 
+from lakelens.etl.commit.known_classes import record_classes
 from lakelens.etl.log.notes import write_note
+from lakelens.table import Table
 
 NUMBERS = {"cat": 0, "dog": 1, "cow": 2}
 
@@ -24,10 +26,12 @@ def images(**classes: list[str]) -> pa.Table:
 def write(
     table: Path, rows: pa.Table, mode: str = "append", counts: dict[str, int] | None = None, **options: Any
 ) -> None:
-    """Writes one version with the note of an ingest, which counts the rows that the table has then."""
-    note = write_note("ingest", NUMBERS, counts, batch_id="b1", source="/photos", user="ann")
+    """Writes one version with the note of an ingest, and records the rows that the table has then."""
+    note = write_note("ingest", batch_id="b1", source="/photos", user="ann")
     properties = CommitProperties(custom_metadata={"userMetadata": note})
     write_deltalake(str(table), rows, mode=mode, commit_properties=properties, **options)
+    if counts is not None:
+        record_classes(Table.of(table), DeltaTable(str(table)).version(), counts, NUMBERS)
 
 
 def three_versions(folder: Path) -> Path:

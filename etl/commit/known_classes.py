@@ -1,42 +1,33 @@
-"""The classes of a table before an ingest: their numbers, and how many rows each has.
+"""The classes of a table at one version: their numbers, and how many rows each has, by its ledger and its rows.
 
-Nearly always the latest commit's note tells both. Older commits are read while they are of others; the numbers of the
-rows are looked at where others may have written some.
+The rows are looked at only where lakelens has not recorded the version: another writer may have made it, or an ingest
+that was killed after its commit.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from ...errors import ClassNumbersError, NotAnImageTableError, TableError
-from ...locations import absolute
-from ...stores.data_files import local_form
-from ..log.log_walk import walk_log
-from ..log.notes import (
-    MOST_COMMITS,
-    NotedCommit,
-    commits_by_spark,
-    commits_in_files,
-    remember,
-    renamed_classes,
-)
-from ..log.opening import log_of
+from ...errors import ClassNumbersError, InvalidArgumentError, LakelensError, MissingDependencyError, StoreError
+from ...ledger.ledger import Ledger, WrongNumber
+from ...ledger.store import FOLDER, change, read
+from ...table import Table
 from ..model import schema
-from ..model.aliases import names_at
-from ..model.class_numbers import ClassNumbers, merge_older, settle
-from ..model.labels import LABELS_PROPERTY, NO_CLASS, labels_of
-from ..spark.catalog import is_local_to_spark, read_table
+from ..model.labels import NO_CLASS
+from ..spark.catalog import is_delta_table, read_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from ..log.snapshot import Snapshot
     from .transaction import Transaction
 
-_Found = TypeVar("_Found")
+logger = logging.getLogger(__name__)
+
+_MOST_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -44,12 +35,46 @@ class KnownClasses:
     """What is known at one version.
 
     Attributes:
-        numbers: The class numbers.
-        counts: Rows by class, as a note says; see `count_classes`. None without one.
+        table: The table, by its path.
+        ledger: Its ledger, with the classes that other writers have stored.
+        rows: Rows and boxes by class name and number, if they were looked at; empty otherwise.
+        wrong: Rows and boxes with a number that is not that of their class.
+        counts: Rows by class of the version, if it was recorded.
     """
 
-    numbers: ClassNumbers
-    counts: Mapping[str, int] | None
+    table: Table
+    ledger: Ledger
+    rows: Mapping[tuple[str, int], int] | None = None
+    wrong: tuple[WrongNumber, ...] = ()
+    counts: Mapping[str, int] | None = None
+
+    @property
+    def labels(self) -> dict[str, int]:
+        """Class numbers by name, ordered by number."""
+        return self.ledger.labels
+
+    def reserve(self, names: Iterable[str], largest: int = -1) -> Ledger:
+        """Gives numbers to new classes in the ledger, before rows are written; returns the ledger.
+
+        Two writers that reserve at once get different numbers. A number whose rows are never committed stays reserved.
+        A table whose ledger cannot be written has the numbers of its rows, and the next ones.
+        """
+        wanted, rows = list(names), self.rows or {}
+
+        def reserved(ledger: Ledger) -> Ledger:
+            return ledger.settled(rows)[0].reserved(wanted, largest)
+
+        try:
+            return change(self.table, reserved)
+        except (InvalidArgumentError, MissingDependencyError, StoreError) as error:
+            if self.ledger.versions:  # it has one, which has to be changed
+                raise
+            logger.warning(
+                "%s has no ledger (%s): its rows carry the class numbers, so a class without rows loses its number",
+                self.table.path,
+                error,
+            )
+            return self.ledger.reserved(wanted, largest)
 
 
 def known_classes(spark: SparkSession, transaction: Transaction, *, look_at_rows: bool = False) -> KnownClasses:
@@ -58,110 +83,82 @@ def known_classes(spark: SparkSession, transaction: Transaction, *, look_at_rows
     Args:
         spark: The session.
         transaction: The transaction.
-        look_at_rows: Whether to look at the rows in any case, and to pass over a property that is broken.
-
-    Raises:
-        NotAnImageTableError: If the property is broken.
+        look_at_rows: Whether to look at the rows in any case.
     """
-    place = local_form(absolute(transaction.path)) if is_local_to_spark(spark, transaction.path) else None
-    memory = _read_commits(spark, transaction, place, remember)
-    noted = memory.labels if memory is not None else _older_labels(place)
-    text = transaction.property(LABELS_PROPERTY)
-    stated: Mapping[str, int] = {}
-    try:
-        stated = labels_of({} if text is None else {LABELS_PROPERTY: text})
-    except NotAnImageTableError:
-        if not look_at_rows:
-            raise
-    follows = memory is not None and memory.rows_follow and stated.items() <= noted.items()
-    rows = Counter[tuple[str, int]]()
-    if look_at_rows or not follows:
-        rows = _numbers_in_rows(read_table(spark, transaction.path, transaction.version))
-    if any(name not in noted and number in noted.values() for name, number in stated.items()):
-        noted = _as_named_in(rows, noted, stated, _read_commits(spark, transaction, place, renamed_classes))
-    return KnownClasses(settle(noted, stated, rows), None if memory is None else memory.counts)
+    table = Table.of(transaction.path)
+    ledger = ledger_of(spark, table)
+    counts = ledger.counts_at(transaction.version)
+    if counts is not None and not look_at_rows:
+        return KnownClasses(table, ledger, None, (), counts)
+    rows = _numbers_in_rows(read_table(spark, transaction.path, transaction.version))
+    settled, wrong = ledger.settled(rows)
+    return KnownClasses(table, settled, rows, wrong, counts)
 
 
 def sound_classes(spark: SparkSession, transaction: Transaction, location: str) -> KnownClasses:
     """Finds what `known_classes` finds, and refuses damaged numbers.
 
     Raises:
-        ClassNumbersError: If two classes of the table have one number, or one has two.
+        ClassNumbersError: If rows carry a number that is not that of their class.
     """
     known = known_classes(spark, transaction)
-    if known.numbers.findings():
+    if known.wrong:
+        more = f"; and {len(known.wrong) - _MOST_NAMED} more" if len(known.wrong) > _MOST_NAMED else ""
         raise ClassNumbersError(
-            f"{location}@{transaction.version}: the class numbers are damaged: {known.numbers.summary()}. "
-            f"`lakelens table repair {location}` says what it would change, and changes it with --yes"
+            f"{location}@{transaction.version}: the class numbers are damaged: "
+            f"{'; '.join(map(str, known.wrong[:_MOST_NAMED]))}{more}. "
+            f"`lakelens table repair {location}` shows what it would change, and changes it with --yes"
         )
     return known
 
 
-def count_classes(rows: DataFrame, noted: Mapping[str, int] | None = None) -> Mapping[str, int]:
-    """Counts rows by class, or takes what a note says of them if its sum is right.
+def ledger_of(spark: SparkSession, table: Table) -> Ledger:
+    """Reads the ledger of a table; an empty one where this process cannot read it and Spark sees none either.
 
-    Delta counts all rows by its log alone. Public writers note what they plan, bad files included.
+    Raises:
+        StoreError: If only Spark can read the table's ledger.
     """
+    try:
+        return read(table)
+    except (InvalidArgumentError, MissingDependencyError):  # a place that can have none
+        return Ledger()
+    except StoreError:
+        if is_delta_table(spark, f"{table.path}/{FOLDER}/ledger"):
+            raise
+        return Ledger()
+
+
+def record_classes(
+    table: Table, version: int, counts: Mapping[str, int] | None, labels: Mapping[str, int] | None = None
+) -> None:
+    """Records the rows by class of a version that was just committed. If it fails, the next writer looks at the rows.
+
+    Args:
+        table: The table, by its path.
+        version: The version.
+        counts: Its rows by class; None where they are not known.
+        labels: Class numbers that the ledger does not have yet, as of a first ingest.
+    """
+
+    def recorded(ledger: Ledger) -> Ledger:
+        new = {(name, number): 0 for name, number in (labels or {}).items() if name not in ledger.numbers}
+        settled, _ = ledger.settled(new)
+        return settled if counts is None else settled.recorded(version, counts)
+
+    try:
+        change(table, recorded)
+    except LakelensError as error:
+        logger.warning("%s: the rows by class of version %d are not recorded: %s", table.path, version, error)
+
+
+def count_classes(rows: DataFrame, noted: Mapping[str, int] | None = None) -> Mapping[str, int]:
+    """Counts rows by class, or takes what was recorded if its sum is right; Delta counts all rows by its log alone."""
     from pyspark.sql import functions as F
 
     if noted is not None and sum(noted.values()) == rows.count():
         return noted
     name = F.coalesce(F.nullif(schema.LABEL_NAME, F.lit("")), F.lit(NO_CLASS)).alias("name")
     return Counter({row["name"]: row["count"] for row in rows.groupBy(name).count().collect()})
-
-
-def labels_in_log(
-    latest: Snapshot, stated: Mapping[str, int], storage_options: Mapping[str, str] | None
-) -> dict[str, int]:
-    """Every class number that a version's property or the log up to it knows, without Spark.
-
-    Args:
-        latest: The version.
-        stated: The numbers of its property.
-        storage_options: Access to an object store.
-    """
-    with log_of(latest.location) as log:
-        memory = remember(commits_in_files(log, latest.version, storage_options))
-    noted = memory.labels if memory is not None else _older_labels(latest.location, storage_options)
-    return settle(noted, stated, {}).labels
-
-
-def _read_commits(
-    spark: SparkSession, transaction: Transaction, place: str | None, read: Callable[[Iterator[NotedCommit]], _Found]
-) -> _Found:
-    if place is None:
-        return read(commits_by_spark(spark, transaction.path, transaction.version))
-    with log_of(place) as log:
-        return read(commits_in_files(log, transaction.version))
-
-
-def _as_named_in(
-    rows: Mapping[tuple[str, int], int],
-    noted: Mapping[str, int],
-    stated: Mapping[str, int],
-    renamed: Mapping[str, str],
-) -> dict[str, int]:
-    """Gives noted numbers the names that a plain RESTORE has brought back, where no row has the other name."""
-    in_rows = {name for name, _ in rows}
-    forth = {old: new for old, new in renamed.items() if new not in in_rows}
-    back = {old: new for old, new in renamed.items() if old not in in_rows}
-    return names_at(noted, stated, forth, back)
-
-
-def _older_labels(location: str | None, storage_options: Mapping[str, str] | None = None) -> dict[str, int]:
-    """The numbers in the properties of older versions, where no commit has a note of them."""
-    if location is None:  # only Spark sees the log, and has no way to tell them
-        return {}
-    versions: list[Mapping[str, int]] = []
-    try:
-        for state in walk_log(location, MOST_COMMITS, storage_options):
-            try:
-                versions.append(labels_of(state.configuration))
-            except NotAnImageTableError:
-                continue
-    except TableError:  # a feature that delta-rs does not know
-        return {}
-    return merge_older(versions)
 
 
 def _numbers_in_rows(rows: DataFrame) -> Counter[tuple[str, int]]:

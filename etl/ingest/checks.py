@@ -7,15 +7,15 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from ...errors import InvalidArgumentError, NotADeltaTableError, SourceNotFoundError, TableError
+from ...ledger.store import read
 from ...locations import absolute, absolute_path, has_scheme, is_table_name
 from ...options import suggestion
+from ...table import Table
 from ..annotations.manifest import manifest_format
 from ..files.class_folders import Wanted, list_top
 from ..files.layouts import CLASS_FOLDERS, class_of_folder
 from ..images.recipe import Recipe
 from ..log.snapshot import identify
-from ..model.aliases import aliases_of
-from ..model.labels import labels_of
 from ..sources.annotated import MANIFEST
 from .results import IngestRequest
 
@@ -58,7 +58,7 @@ def check_without_spark(location: str, request: IngestRequest) -> None:
         return
     if top is not None and source.layout == CLASS_FOLDERS and request.classes is not None:
         known = {class_of_folder(name.decode("utf-8", "replace")) for name in top.folders}
-        known.update(labels_of(configuration or {}), aliases_of(configuration or {}))
+        known.update(read(Table.of(table)).numbers)
         check_classes_known(request.classes, known, source.name, location)
 
 

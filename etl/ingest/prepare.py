@@ -5,27 +5,28 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ...errors import EmptySourceError, InvalidArgumentError, SourceNotFoundError
+from ...ledger.ledger import Ledger
 from ...locations import absolute_path, has_scheme, is_table_name
 from ...spark.port import is_local
 from ...spark.workers import check_workers
+from ...table import Table
 from ..changes.ingest_plan import GONE, Plan
 from ..changes.plan_on_driver import plan_listing, plan_on_driver
 from ..changes.rules import Retry
 from ..changes.spark_plan import make_plan
 from ..commit.commit import open_transaction
-from ..commit.known_classes import count_classes, sound_classes
+from ..commit.known_classes import KnownClasses, count_classes, ledger_of, sound_classes
 from ..commit.transaction import Transaction, require_columns
 from ..files.layouts import FOLDER_LAYOUTS, NESTED_CLASS_FOLDERS
 from ..files.walk import local_uri
 from ..images.recipe import RECIPE_PROPERTY, Recipe
 from ..log.table_columns import TableColumns
 from ..model import schema
-from ..model.aliases import ALIASES_PROPERTY, aliases_of
-from ..model.labels import LABELS_PROPERTY, NO_CLASS, grow_labels, labels_of
+from ..model.labels import NO_CLASS
 from ..quarantine.reseen_files import Stamps
 from ..quarantine.table import Quarantine
 from ..sources.listing import FOLDER_LISTING_DDL, Listing, completed
@@ -58,9 +59,8 @@ class Prepared:
         plan: What is to be done.
         columns: The table's small columns, where the driver reads them itself; None where Spark does.
         guard: What keeps the ingest from taking most of the table out.
-        labels_before: Class numbers of the table.
-        labels: Class numbers after the ingest.
-        counts: Rows by class of the table, where a note in its log tells them.
+        known: The classes of the table; None when it is to be created, or nothing is to be written.
+        class_names: The classes of the files that are to be stored.
     """
 
     spark: SparkSession
@@ -72,9 +72,8 @@ class Prepared:
     plan: Plan
     columns: TableColumns | None
     guard: LossGuard
-    labels_before: Mapping[str, int] = field(default_factory=dict)
-    labels: Mapping[str, int] = field(default_factory=dict)
-    counts: Mapping[str, int] | None = None
+    known: KnownClasses | None = None
+    class_names: tuple[str, ...] = ()
 
     @property
     def version(self) -> int | None:
@@ -84,7 +83,7 @@ class Prepared:
     @property
     def new_classes(self) -> tuple[str, ...]:
         """Classes that get a number."""
-        return tuple(name for name in self.labels if name not in self.labels_before)
+        return tuple(name for name in self.class_names if self.known is None or name not in self.known.labels)
 
     @property
     def removes(self) -> bool:
@@ -98,7 +97,7 @@ class Prepared:
         rows = None if self.columns is None else self.columns.at(self.version)
         if rows is not None:
             return Counter(name or NO_CLASS for name in rows.column(schema.LABEL_NAME).to_pylist())
-        return count_classes(self._stored(), self.counts)
+        return count_classes(self._stored(), None if self.known is None else self.known.counts)
 
     def with_plan(self, plan: Plan) -> Prepared:
         """Returns the same with another plan, and the class numbers that the table has after that one.
@@ -106,17 +105,21 @@ class Prepared:
         Raises:
             ClassNumbersError: If two classes of the table have one number, or one has two.
         """
-        before, counts = self._known_classes() if plan.work or (self.removes and plan.counts[GONE]) else ({}, None)
+        is_write = plan.work or (self.removes and plan.counts[GONE])
+        known = sound_classes(self.spark, self.transaction, self.location) if self.transaction and is_write else None
         names = plan.class_names + (plan.box_classes() if self.listing.has_annotations and plan.work else [])
         if self.request.classes is not None:
             names = [name for name in self.request.classes if name in set(names)]
-        return replace(self, plan=plan, labels_before=before, labels=grow_labels(before, names), counts=counts)
+        return replace(self, plan=plan, known=known, class_names=tuple(names))
 
-    def _known_classes(self) -> tuple[Mapping[str, int], Mapping[str, int] | None]:
-        if self.transaction is None:
-            return {}, None
-        known = sound_classes(self.spark, self.transaction, self.location)
-        return known.numbers.labels, known.counts
+    def reserve_classes(self) -> Mapping[str, int]:
+        """Returns the class numbers after the ingest; those of new classes are reserved in the table's ledger.
+
+        The commit that creates a table comes before its ledger, because Delta wants an empty folder; of two ingests
+        that create it at the same time one fails and plans again.
+        """
+        ledger = Ledger().reserved(self.class_names) if self.known is None else self.known.reserve(self.class_names)
+        return ledger.labels
 
     def _stored(self) -> DataFrame:
         return read_table(self.spark, self.location, self.version)
@@ -140,7 +143,7 @@ def prepare(user_session: SparkSession, location: str, request: IngestRequest) -
     """
     spark = writing_session(user_session)
     transaction = open_table(spark, location)
-    aliases = _aliases(transaction)
+    aliases = _ledger(spark, transaction).aliases
     if request.classes is not None:
         request = replace(request, classes=[aliases.get(name, name) for name in request.classes])
     recipe = _recipe(transaction, location, request)
@@ -266,8 +269,7 @@ def check_classes(prepared: Prepared) -> None:
     wanted, plan = prepared.request.classes, prepared.plan
     if wanted is None:
         return
-    text = None if prepared.transaction is None else prepared.transaction.property(LABELS_PROPERTY)
-    known = {*plan.listed_by_class, *(labels_of({} if text is None else {LABELS_PROPERTY: text}))}
+    known = {*plan.listed_by_class, *_ledger(prepared.spark, prepared.transaction).labels}
     if prepared.listing.has_annotations and not known.issuperset(wanted):
         known |= plan.listed_box_classes()
     check_classes_known(wanted, known, prepared.request.source.name, prepared.location)
@@ -308,9 +310,8 @@ def open_table(spark: SparkSession, location: str) -> Transaction | None:
     return None
 
 
-def _aliases(transaction: Transaction | None) -> dict[str, str]:
-    text = None if transaction is None else transaction.property(ALIASES_PROPERTY)
-    return aliases_of({} if text is None else {ALIASES_PROPERTY: text})
+def _ledger(spark: SparkSession, transaction: Transaction | None) -> Ledger:
+    return Ledger() if transaction is None else ledger_of(spark, Table.of(transaction.path))
 
 
 def _recipe(transaction: Transaction | None, location: str, request: IngestRequest) -> Recipe:

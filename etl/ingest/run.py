@@ -15,16 +15,18 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import QuarantineConflictError, TableConflictError
 from ...progress import image_progress
+from ...table import Table
 from ..changes.ingest_plan import CHANGED, GONE, KNOWN, NEW, STATUS, WORK
 from ..commit.commit import create_image_table
+from ..commit.known_classes import record_classes
 from ..commit.transaction import Batch, Committed, user_name
 from ..images.recipe import RECIPE_PROPERTY
 from ..log.notes import INGEST, write_note
 from ..model import schema
-from ..model.labels import LABELS_PROPERTY, labels_property
 from ..quarantine.reseen_files import Stamps
 from ..quarantine.table import Quarantine
 from ..sources.contents import failure_of_source
+from ..spark.catalog import path_of
 from ..spark.conflicts import ATTEMPTS, wait_for_others
 from ..spark.failures import naming_failures
 from ..spark.local_frames import local_frame
@@ -194,10 +196,11 @@ class _Ingest:
         tally = open_tally(self._spark)
         refused = open_tally(self._spark, MOST_TOLD)
         classes = prepared.request.classes
+        labels = prepared.reserve_classes() if plan.work else {}
         task = BatchTask(
             prepared.recipe,
             prepared.request.limits,
-            dict(prepared.labels),
+            dict(labels),
             self._batch_id,
             has_annotations=prepared.listing.has_annotations,
             classes=None if classes is None else frozenset(classes),
@@ -214,6 +217,8 @@ class _Ingest:
             task = replace(task, count_file=count_file)
             committed = self._write(task, stale) if plan.work or stale is not None else Committed(None, 0)
         version = prepared.version if committed.version is None else committed.version
+        if committed.version is not None:
+            self._record(committed, labels)
         has_bad = committed.rows is None or committed.rows < plan.work
         bad = find_bad_files(prepared, task, committed, refused.value) if has_bad else None
         reasons = self._settle_quarantine(bad, version)
@@ -249,17 +254,11 @@ class _Ingest:
             self._check_before_writing(rows)
         else:
             rows = local_frame(self._spark, [], schema.IMAGE_TABLE_DDL)
-        properties = {
-            LABELS_PROPERTY: labels_property(prepared.labels),
-            RECIPE_PROPERTY: prepared.recipe.as_property(),
-        }
+        note = self._note()
         if prepared.transaction is not None:
-            batch = Batch(rows, self._note(self._plan.work_by_class), stale, properties, self._before_commit)
-            return prepared.transaction.commit(batch)
-        properties = {**schema.TABLE_PROPERTIES, **properties}
-        batch = Batch(
-            rows, self._note(self._plan.work_by_class), properties=properties, before_commit=self._before_commit
-        )
+            return prepared.transaction.commit(Batch(rows, note, stale, {}, self._before_commit))
+        properties = {**schema.TABLE_PROPERTIES, RECIPE_PROPERTY: prepared.recipe.as_property()}
+        batch = Batch(rows, note, properties=properties, before_commit=self._before_commit)
         return create_image_table(self._spark, prepared.location, batch)
 
     def _check_before_writing(self, rows: DataFrame) -> None:
@@ -273,37 +272,33 @@ class _Ingest:
 
     def _before_commit(self, row_count: int | None) -> str:
         """Checks what was written: raises if too many rows are lost, else returns the note."""
-        outcome = self._outcome.value
-        self._prepared.guard.add(outcome.lost)
-        is_counted = row_count in (None, outcome.stored.total())
-        return self._note(outcome.stored if is_counted else None)
+        self._prepared.guard.add(self._outcome.value.lost)
+        return self._note()
 
-    @functools.cached_property
-    def _counts_before(self) -> Mapping[str, int]:
-        return self._prepared.stored_counts()
-
-    def _note(self, stored: Mapping[str, int] | None) -> str:
-        """Writes the note of this commit for the table's history.
-
-        Args:
-            stored: Rows that it brings, by class; None where that is not known.
-        """
-        prepared, source = self._prepared, self._prepared.request.source
-        counts = None
-        if stored is not None:
-            counts = Counter(self._counts_before)
-            counts.update(stored)
-            counts.subtract(self._plan.changed_by_class)
-            counts.subtract(self._plan.gone_by_class if self._removes else {})
+    def _note(self) -> str:
+        """Writes the note of this commit for the table's history."""
+        source = self._prepared.request.source
         return write_note(
             INGEST,
-            prepared.labels,
-            None if counts is None or min(counts.values(), default=0) < 0 else counts,
             batch_id=self._batch_id,
             source=source.name,
             user=user_name(),
             layout="dataframe" if source.is_frame else source.layout,
         )
+
+    def _record(self, committed: Committed, labels: Mapping[str, int]) -> None:
+        """Records the rows by class of the new version in the table's ledger, where they are known exactly."""
+        prepared, stored = self._prepared, self._outcome.value.stored
+        counts = None
+        if committed.rows == stored.total():  # tasks that ran twice have counted twice
+            counts = Counter(prepared.stored_counts())
+            counts.update(stored)
+            counts.subtract(self._plan.changed_by_class)
+            counts.subtract(self._plan.gone_by_class if self._removes else {})
+        if counts is not None and min(counts.values(), default=0) < 0:
+            counts = None
+        table = Table.of(path_of(self._spark, prepared.location))
+        record_classes(table, int(committed.version or 0), counts, labels)
 
     def _stale_rows(self) -> DataFrame | None:
         """The paths whose rows this ingest replaces or removes, or None."""

@@ -1,9 +1,9 @@
-"""Label numbers: they live in a table property as JSON, and only ever grow."""
+"""Class numbers that another writer gives in a table property, and the order in which classes are listed; pure."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from ...errors import NotAnImageTableError
 
@@ -26,42 +26,19 @@ def labels_of(configuration: Mapping[str, str]) -> dict[str, int]:
     except (ValueError, TypeError, AttributeError) as error:
         raise NotAnImageTableError(
             f"table property {LABELS_PROPERTY} = {text[:200]!r} is not a JSON object of class names and numbers "
-            f"({error}); `lakelens table repair` writes it anew"
+            f"({error}); set it to one, or unset it"
         ) from error
     if len(set(labels.values())) != len(labels):
         raise NotAnImageTableError(
-            f"table property {LABELS_PROPERTY} gives two classes the same number: {text[:200]!r}; "
-            "`lakelens table repair` writes it anew"
+            f"table property {LABELS_PROPERTY} gives two classes the same number: {text[:200]!r}; correct or unset it"
         )
     return labels
-
-
-def grow_labels(labels: Mapping[str, int], names: Iterable[str], largest: int = -1) -> dict[str, int]:
-    """Adds numbers for names that have none, in the order given, after the largest; numbers that exist stay.
-
-    Args:
-        labels: The numbers that exist.
-        names: Names of classes.
-        largest: A number that no new one may be, nor one below it.
-    """
-    grown = dict(labels)
-    following = max([*grown.values(), largest]) + 1
-    for name in names:
-        if name not in grown:
-            grown[name] = following
-            following += 1
-    return grown
 
 
 def class_order(name: str) -> tuple[bool, int, str]:
     """The key by which new classes are sorted: whole numbers by value, then the others by name."""
     is_number = name.isascii() and name.isdecimal()
     return not is_number, int(name) if is_number else 0, name
-
-
-def labels_property(labels: Mapping[str, int]) -> str:
-    """Writes the value of the table property, readable without escapes."""
-    return json.dumps(dict(labels), ensure_ascii=False)
 
 
 def in_order(counts: Mapping[str, int], labels: Mapping[str, int]) -> dict[str, int]:

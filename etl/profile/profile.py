@@ -18,11 +18,11 @@ from ...results import ReadableResult
 from ...table import Table
 from ..images.perceptual_hash import DEFAULT_MAX_DISTANCE
 from ..images.recipe import RECIPE_PROPERTY
-from ..model.labels import NO_CLASS, labels_of
+from ..model.labels import NO_CLASS
 from ..quarantine.listing import iterate_quarantine
 from ..quarantine.table import quarantine_location
 from ..versions.changes import KINDS, diff
-from ..versions.classes import class_counts
+from ..versions.classes import class_counts, labels_at
 from .data import TableProfile, VersionComparison
 from .duplicates import find_conflicts, find_similar
 from .figures import PLOTS, draw_plots
@@ -125,7 +125,7 @@ def read_numbers(snapshot: Snapshot, before: Snapshot | None = None, quarantine:
         quarantine: Location of the quarantine; next to the table when None.
     """
     images, boxes = read_rows(snapshot)
-    labels = labels_of(snapshot.configuration)
+    labels = labels_at(snapshot)
     box_splits = images["split"].take(boxes["image"]).set_axis(boxes.index)
     named = {*images["class_name"].cat.categories, *boxes["class_name"].cat.categories} - {NO_CLASS}
     classes = [*labels, *sorted(named - labels.keys())]

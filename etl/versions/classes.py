@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
+from ...errors import InvalidArgumentError, NotADeltaTableError
+from ...ledger.ledger import Ledger
+from ...ledger.store import read
 from ...log.data_files import read_columns
 from ...log.snapshot import Snapshot
+from ...table import Table
 from ..model import schema
 from ..model.labels import NO_CLASS, in_order, labels_of
 
@@ -30,7 +34,46 @@ def class_counts(snapshot: Snapshot) -> dict[str, int]:
         names = read_columns(snapshot, file, pa.schema([(column, pa.string())])).column(column)
         for entry in names.value_counts().to_pylist():
             total[entry["values"] or NO_CLASS] += entry["counts"]
-    return in_order(total, labels_of(snapshot.configuration))
+    return in_order(total, labels_at(snapshot))
+
+
+def labels_at(snapshot: Snapshot) -> dict[str, int]:
+    """Returns the class numbers of a version by its names, ordered by number.
+
+    They are in the ledger of a table that lakelens has made. Otherwise a property of the table may state them, or its
+    rows carry them, as those of a clone do.
+
+    Raises:
+        NotAnImageTableError: If the property is not a JSON object of names and distinct numbers.
+        VersionFilesMissingError: If a data file that has to be read is gone.
+    """
+    return stated_labels(snapshot.table, snapshot.version, snapshot.configuration) or _labels_in_rows(snapshot)
+
+
+def stated_labels(table: Table, version: int, configuration: Mapping[str, str]) -> dict[str, int]:
+    """Returns the class numbers that the ledger of a table or its properties give, as of a version.
+
+    Raises:
+        NotAnImageTableError: If the property is not a JSON object of names and distinct numbers.
+    """
+    try:
+        ledger = read(table)
+    except (InvalidArgumentError, NotADeltaTableError):  # a place that can have none, or a name in the catalog
+        ledger = Ledger()
+    return ledger.labels_at(version) if ledger.classes else labels_of(configuration)
+
+
+def _labels_in_rows(snapshot: Snapshot) -> dict[str, int]:
+    import pyarrow as pa
+
+    if snapshot.schema.get(schema.LABEL_NAME) != "string" or snapshot.schema.get(schema.LABEL) != "integer":
+        return {}
+    columns = pa.schema([(schema.LABEL_NAME, pa.string()), (schema.LABEL, pa.int32())])
+    pairs: Counter[tuple[str, int]] = Counter()
+    for file in range(len(snapshot.files)):
+        rows = read_columns(snapshot, file, columns)
+        pairs.update(zip(*(rows.column(name).to_pylist() for name in columns.names), strict=True))
+    return Ledger().settled({pair: rows for pair, rows in pairs.items() if pair[0] and pair[1] is not None})[0].labels
 
 
 def class_column(columns: Mapping[str, str]) -> str | None:

@@ -65,8 +65,7 @@ def delete(spark: SparkSession, location: str, where: str) -> DeleteResult:
         counts = Counter(edit.counts(known))
         counts.subtract(deleted)
         Quarantine(edit.spark, location).record(_quarantined(found, f"deleted by {edit.user} where {where}"), None)
-        note = edit.note(DELETE, known.numbers.labels, counts, where=where)
-        version = edit.commit(note, found)
+        version = edit.commit(DELETE, found, None, counts, where=where)
     finally:
         found.unpersist()
     return DeleteResult(version, dict(sorted(deleted.items())), committed=True)

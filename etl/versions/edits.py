@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ...errors import NotADeltaTableError, TableConflictError
+from ...table import Table
 from ..commit.commit import open_transaction
-from ..commit.known_classes import KnownClasses, count_classes, sound_classes
-from ..commit.transaction import Batch, Transaction, noted, require_columns, set_properties, user_name
+from ..commit.known_classes import KnownClasses, count_classes, record_classes, sound_classes
+from ..commit.transaction import Batch, Transaction, require_columns, user_name
 from ..images.recipe import RECIPE_PROPERTY, Recipe
 from ..log.notes import write_note
 from ..model import schema
@@ -47,7 +48,7 @@ class TableEdit:
         """Returns class numbers and rows by class.
 
         Raises:
-            ClassNumbersError: If two classes have one number, or one class two.
+            ClassNumbersError: If rows carry a number that is not that of their class.
         """
         return sound_classes(self.spark, self.transaction, self.location)
 
@@ -55,36 +56,30 @@ class TableEdit:
         """Rows by class of the transaction's version."""
         return count_classes(self.rows(), known.counts)
 
-    def note(self, kind: str, labels: Mapping[str, int], counts: Mapping[str, int] | None, **others: object) -> str:
-        """Writes the note of the commit, which no other commit has."""
-        return write_note(kind, labels, counts, user=self.user, id=uuid.uuid4().hex, **others)
-
     def commit(
-        self, note: str, stale: DataFrame, rows: DataFrame | None = None, properties: Mapping[str, str] | None = None
+        self, kind: str, stale: DataFrame, rows: DataFrame | None, counts: Mapping[str, int], **noted: object
     ) -> int:
         """Replaces the rows of some paths as one commit; returns its version.
 
         Args:
-            note: What the history says of it.
-            stale: Rows of the table; every row of their paths goes.
-            rows: What comes in their place.
-            properties: Table properties to set.
+            kind: What the history calls it.
+            stale: Rows of the table; every row of their paths is removed.
+            rows: The rows that replace them; None for none.
+            counts: Rows by class of the new version, for the ledger.
+            **noted: What else the history shows.
 
         Raises:
             TableConflictError: If another writer was faster; nothing was committed.
         """
         paths = stale.select(column_in_one_form(schema.PATH).alias(schema.PATH)).distinct()
         new = local_frame(self.spark, [], schema.IMAGE_TABLE_DDL) if rows is None else rows
-        version = self.transaction.commit(Batch(new, note, paths, properties or {})).version
+        # No other commit has the note, by which public writers find theirs.
+        note = write_note(kind, user=self.user, id=uuid.uuid4().hex, **noted)
+        version = self.transaction.commit(Batch(new, note, paths, {})).version
         if version is None:
             raise TableConflictError(f"{self.location}: the rows to be changed are gone; try again")
+        record_classes(Table.of(self.transaction.path), version, counts)
         return version
-
-    def commit_properties(self, note: str, properties: Mapping[str, str]) -> int:
-        """Sets table properties where no row changes; returns the version of the commit."""
-        with noted(self.spark, note):
-            set_properties(self.spark, self.location, properties)
-        return open_transaction(self.spark, self.transaction.path).version
 
 
 def open_edit(spark: SparkSession, location: str) -> TableEdit:

@@ -58,7 +58,7 @@ def optimize(spark: SparkSession, location: str) -> OptimizeResult:
     for setting in (_LARGEST_FILE, _SMALL_FILE):
         session.conf.set(setting, str(schema.TARGET_FILE_BYTES))
     table = delta_table(session, location)
-    note = write_note(OPTIMIZE, None, None, user=user_name(), id=uuid.uuid4().hex)
+    note = write_note(OPTIMIZE, user=user_name(), id=uuid.uuid4().hex)
     with noted(session, note), conflicts_named(location):
         metrics = table.optimize().executeCompaction().select("metrics.*").collect()[0]
     removed, added = int(metrics["numFilesRemoved"]), int(metrics["numFilesAdded"])

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...errors import InvalidArgumentError, UnsupportedTableFeatureError
+from ...errors import InvalidArgumentError
+from ...ledger.ledger import Ledger
+from ...ledger.store import change, read
 from ...locations import absolute, is_table_name
 from ...options import suggestion
 from ...results import ReadableResult
+from ...table import Table
 from ..annotations.record import MAX_NAME_LENGTH
+from ..commit.known_classes import record_classes
 from ..log.notes import RENAME
-from ..log.snapshot import identify
 from ..model import schema
-from ..model.aliases import ALIASES_PROPERTY, add_alias, aliases_of, aliases_property
-from ..model.labels import LABELS_PROPERTY, NO_CLASS, labels_of, labels_property
+from ..model.labels import NO_CLASS
 from ..spark.failures import naming_failures
 from .edits import open_edit
 
@@ -63,22 +63,23 @@ def rename_class(spark: SparkSession, location: str, old: str, new: str) -> Rena
     _check_new(new)
     edit = open_edit(spark, location)
     known = edit.classes()
-    labels = known.numbers.labels
-    text = edit.transaction.property(ALIASES_PROPERTY)
-    known_aliases = aliases_of({} if text is None else {ALIASES_PROPERTY: text})
-    _check_names(location, labels, known_aliases, old, new)
-    aliases = add_alias(known_aliases, old, new)
-    renamed = {new if name == old else name: number for name, number in labels.items()}
+    _check_names(location, known.ledger, old, new)
+    number = known.labels[old]
     counts = {new if name == old else name: rows for name, rows in edit.counts(known).items()}
-    note = edit.note(RENAME, renamed, counts, renamed=[old, new])
-    properties = {LABELS_PROPERTY: labels_property(renamed), ALIASES_PROPERTY: aliases_property(aliases)}
     found = edit.rows().where(_has_name(old))
     rows = found.select(schema.PATH).count()
-    if rows:
-        version = edit.commit(note, found, _renamed(found, old, new), properties)
-    else:
-        version = edit.commit_properties(note, properties)
-    return RenameResult(version, old, new, labels[old], rows)
+    version = edit.transaction.version
+    # The name comes first: rows of a former name are still rows of the class, whenever this process dies.
+    change(known.table, lambda ledger: ledger.settled(known.rows or {})[0].renamed(old, new))
+    try:
+        if rows:
+            version = edit.commit(RENAME, found, _renamed(found, old, new), counts, renamed=[old, new])
+        else:
+            record_classes(known.table, version, counts)
+    except BaseException:
+        change(known.table, lambda ledger: ledger.renamed(new, old) if new in ledger.labels else ledger)
+        raise
+    return RenameResult(version, old, new, number, rows)
 
 
 def check_names(location: str, old: str, new: str) -> None:
@@ -86,11 +87,9 @@ def check_names(location: str, old: str, new: str) -> None:
     _check_new(new)
     if is_table_name(absolute(location)):
         return
-    with suppress(UnsupportedTableFeatureError):  # Spark reads what delta-rs does not
-        configuration = identify(location).configuration
-        labels = labels_of(configuration)
-        if labels:
-            _check_names(location, labels, aliases_of(configuration), old, new)
+    ledger = read(Table.of(location))
+    if ledger.classes:
+        _check_names(location, ledger, old, new)
 
 
 def _check_new(new: str) -> None:
@@ -98,19 +97,20 @@ def _check_new(new: str) -> None:
         raise InvalidArgumentError(f"new={new!r}: the name of a class is a text of 1 to {MAX_NAME_LENGTH} characters")
 
 
-def _check_names(location: str, labels: Mapping[str, int], aliases: Mapping[str, str], old: str, new: str) -> None:
-    if old not in labels:
-        raise InvalidArgumentError(f"{location} has no class {old!r}; {suggestion(old, labels)}")
-    if new in labels:
+def _check_names(location: str, ledger: Ledger, old: str, new: str) -> None:
+    if old not in ledger.labels:
+        raise InvalidArgumentError(f"{location} has no class {old!r}; {suggestion(old, ledger.labels)}")
+    number = ledger.numbers.get(new)
+    if new in ledger.labels:
         raise InvalidArgumentError(
-            f"{location} has a class {new!r} already, with the number {labels[new]}: two classes cannot become one. "
+            f"{location} has a class {new!r} already, with the number {number}: two classes cannot become one. "
             f"Delete the rows of {old!r} and ingest their files as {new!r}"
         )
-    if aliases.get(new, old) != old:
+    if number is not None and number != ledger.labels[old]:
         # Later ingests store files of the folder `new` in that class; another class of the name would take them over.
         raise InvalidArgumentError(
-            f"{location}: {new!r} was the name of the class {aliases[new]!r}, with the number {labels[aliases[new]]}, "
-            f"and its files are still stored in that class. Choose a name that no other class had"
+            f"{location}: {new!r} was the name of the class {ledger.aliases[new]!r}, with the number {number}, and its "
+            "files are still stored in that class. Choose a name that no other class had"
         )
 
 

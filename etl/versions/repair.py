@@ -1,27 +1,20 @@
-"""Corrects class numbers: rows, boxes and the property get one number for each class, in one commit.
-
-Rows that others have written may carry a number that is another class's; the property may have been overwritten. What
-the log remembers stays, so that models that were trained on it are still read rightly.
-"""
+"""Corrects class numbers: rows and boxes that others have written get the numbers of the ledger, in one commit."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ...errors import NotAnImageTableError
 from ...results import ReadableResult
-from ..commit.known_classes import count_classes, known_classes
-from ..commit.transaction import Transaction, sql_literal
+from ..commit.known_classes import known_classes
+from ..commit.transaction import sql_literal
 from ..log.notes import REPAIR
 from ..model import schema
-from ..model.class_numbers import ClassNumbers
-from ..model.labels import LABELS_PROPERTY, grow_labels, labels_of, labels_property
 from ..spark.failures import naming_failures
 from .edits import open_edit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -47,7 +40,7 @@ class RepairResult(ReadableResult):
 
 @naming_failures
 def repair(spark: SparkSession, location: str, *, dry_run: bool = False) -> RepairResult:
-    """Corrects class numbers in rows, boxes and property: each class gets one number.
+    """Corrects class numbers in rows and boxes: each class gets one number.
 
     Args:
         spark: The session.
@@ -60,44 +53,19 @@ def repair(spark: SparkSession, location: str, *, dry_run: bool = False) -> Repa
         TableConflictError: If another writer was faster; nothing was committed.
     """
     edit = open_edit(spark, location)
-    transaction = edit.transaction
-    numbers = known_classes(edit.spark, transaction, look_at_rows=True).numbers
-    stated, broken = _stated(transaction)
-    unnumbered = sorted({found.name for found in numbers.wrong} - numbers.labels.keys())
-    largest = max((found.number for found in numbers.wrong), default=-1)
-    labels = grow_labels(numbers.labels, unnumbered, largest)
-    lacking = tuple(f"the property lacks {name!r}" for name in numbers.labels if name not in stated and not broken)
-    surplus = tuple(f"the property has {name!r}, with another's number" for name in stated if name not in labels)
-    findings = (*broken, *numbers.findings(), *lacking, *surplus)
-    changes = tuple(_changes(numbers, labels, stated))
+    known = known_classes(edit.spark, edit.transaction, look_at_rows=True)
+    version = edit.transaction.version
+    new = sorted({one.name for one in known.wrong} - known.ledger.numbers.keys())
+    largest = max((one.number for one in known.wrong), default=-1)
+    ledger = known.ledger.reserved(new, largest) if dry_run or not known.wrong else known.reserve(new, largest)
+    right = {one.name: ledger.numbers[one.name] for one in known.wrong}
+    findings = tuple(map(str, known.wrong))
+    changes = tuple(f"{one.rows} of {one.name!r}: number {one.number} becomes {right[one.name]}" for one in known.wrong)
     if dry_run or not findings:
-        return RepairResult(transaction.version, findings, changes, labels)
-    rows = edit.rows()
-    note = edit.note(REPAIR, labels, count_classes(rows))
-    properties = {LABELS_PROPERTY: labels_property(labels)}
-    wrong = {found.name: labels[found.name] for found in numbers.wrong}
-    if wrong:
-        found = rows.where(_is_wrong(wrong))
-        version = edit.commit(note, found, _corrected(found, wrong), properties)
-    else:  # a batch without rows would not be committed
-        version = edit.commit_properties(note, properties)
-    return RepairResult(version, findings, changes, labels, committed=True)
-
-
-def _stated(transaction: Transaction) -> tuple[dict[str, int], tuple[str, ...]]:
-    """The numbers of the property, and what is wrong with it if it cannot be read."""
-    text = transaction.property(LABELS_PROPERTY)
-    try:
-        return labels_of({} if text is None else {LABELS_PROPERTY: text}), ()
-    except NotAnImageTableError as error:
-        return {}, (str(error),)
-
-
-def _changes(numbers: ClassNumbers, labels: Mapping[str, int], stated: Mapping[str, int]) -> Iterable[str]:
-    for found in numbers.wrong:
-        yield f"{found.rows} of {found.name!r}: number {found.number} becomes {labels[found.name]}"
-    if dict(stated) != dict(labels):
-        yield f"the property {LABELS_PROPERTY} becomes {labels_property(labels)}"
+        return RepairResult(version, findings, changes, ledger.labels)
+    found = edit.rows().where(_is_wrong(right))
+    version = edit.commit(REPAIR, found, _corrected(found, right), edit.counts(known))
+    return RepairResult(version, findings, changes, ledger.labels, committed=True)
 
 
 def _right_number(name: str, labels: Mapping[str, int]) -> str:
@@ -119,5 +87,4 @@ def _corrected(rows: DataFrame, labels: Mapping[str, int]) -> DataFrame:
     number = f"coalesce({_right_number('box.label_name', labels)}, box.label)"
     others = ", ".join(f"'{name}', box.{name}" for name in schema.ANNOTATION_FIELDS[1:])
     boxes = F.expr(f"transform({schema.ANNOTATIONS}, box -> named_struct('label', {number}, {others}))")
-    mended = {schema.LABEL: label.cast("int"), schema.ANNOTATIONS: boxes}
-    return rows.withColumns(mended)
+    return rows.withColumns({schema.LABEL: label.cast("int"), schema.ANNOTATIONS: boxes})

@@ -17,12 +17,11 @@ from ...options import named_options
 from ...spark.session import require_delta
 from ...table import Table
 from ...table import Version as Version
-from ..model.labels import labels_of
 from ..quarantine.listing import QuarantineList, list_quarantine_at
 from ..quarantine.table import quarantine_location
 from ..spark.catalog import is_delta_table, path_of
 from .changes import VersionDiff, changes, diff
-from .classes import class_counts
+from .classes import class_counts, labels_at
 from .history import VersionInfo, history
 from .protection import Protection, pin_version, protections
 from .vacuum import VacuumResult, vacuum
@@ -95,7 +94,7 @@ class TableVersions:
     @named_options
     def labels(self, version: Version = None) -> dict[str, int]:
         """Class numbers by name, as of one version."""
-        return labels_of(self.snapshot(version).configuration)
+        return labels_at(self.snapshot(version))
 
     @named_options
     def class_counts(self, version: Version = None) -> dict[str, int]:

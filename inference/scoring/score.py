@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import InvalidArgumentError, NotAnImageTableError
-from ...etl.model.labels import labels_of
+from ...etl.versions.classes import stated_labels
 from ...extras import require
 from ...options import named_options
 from ...results import ReadableResult
@@ -204,7 +204,8 @@ def check_model(model: ModelRef, source: ScoredTable, strict: bool) -> None:
     """
     labels: dict[str, int] = {}
     with suppress(NotAnImageTableError):  # a table whose property is damaged has names that nobody can compare
-        labels = labels_of(source.configuration)
+        table = Table.of(source.location, None, source.storage_options)
+        labels = stated_labels(table, source.version, source.configuration)
     trained_on = model.metadata.get("table")
     # Its own table's images are what its training has resized, so that their size need not be known.
     is_own = trained_on == source.location

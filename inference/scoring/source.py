@@ -17,8 +17,8 @@ import numpy as np
 from ...errors import InvalidArgumentError, NotADeltaTableError, NotAnImageTableError, UnsupportedTableFeatureError
 from ...etl.log.snapshot import ROWS_UNKNOWN, DataFiles, Snapshot, identify, locate, open_snapshot
 from ...etl.model import schema
-from ...etl.model.labels import labels_of
 from ...etl.spark.catalog import is_delta_table, path_of, read_table, sql_name
+from ...etl.versions.classes import stated_labels
 from ...ledger.pins import pinned_version
 from ...ledger.uses import using
 from ...locations import absolute, is_table_name
@@ -265,7 +265,8 @@ class ScoredTable:
         from pyspark.sql import functions
 
         number = functions.when(name.rlike("^[0-9]{1,9}$"), name.cast("int"))
-        labels = labels_of(self.configuration)
+        table = Table.of(self.location, None, self.storage_options)
+        labels = stated_labels(table, self.version, self.configuration)
         if not labels:
             return number
         pairs = [functions.lit(value) for pair in labels.items() for value in pair]

@@ -20,7 +20,7 @@ from .ledger import ClassRows, Ledger, Pin, Use
 if TYPE_CHECKING:
     from ..table import Table
 
-LABELS_PROPERTY, ALIASES_PROPERTY = "lakelens.labels", "lakelens.aliases"
+LABELS_PROPERTY, ALIASES_PROPERTY, RECIPE_PROPERTY = "lakelens.labels", "lakelens.aliases", "lakelens.recipe"
 _FOLDERS = ("pins", "tracked")
 _MOST_COMMITS = 1_000
 
@@ -97,9 +97,9 @@ def _classes(table: Table) -> Ledger:
     try:
         opened = DeltaTable(path, storage_options=delta_options(table.storage_options) or None)
         properties = opened.metadata().configuration
-        if LABELS_PROPERTY not in properties and not names_in(f"{table.path}/_delta_log", table.storage_options):
+        if not {LABELS_PROPERTY, RECIPE_PROPERTY} <= properties.keys():
             return Ledger()
-        commits = opened.history(_MOST_COMMITS) if LABELS_PROPERTY in properties else []
+        commits = opened.history(_MOST_COMMITS)
     except (DeltaError, OSError):  # no table yet, or one that delta-rs does not read: its rows tell its numbers
         return Ledger()
     noted = {int(commit["version"]): _noted_classes(commit.get("userMetadata")) for commit in commits}

@@ -151,8 +151,7 @@ def _class_names(feed: DeltaFeed, given: Sequence[str] | None) -> list[str]:
     names = list(given) if given is not None else feed.class_names
     if not names:
         raise NotAnImageTableError(
-            f"{feed.location}@{feed.version} has no names of its classes (table property lakelens.labels); "
-            "pass class_names=[...], one per label number"
+            f"{feed.location}@{feed.version} has no names of its classes; pass class_names=[...], one per label number"
         )
     return [name or str(number) for number, name in enumerate(names)]
 

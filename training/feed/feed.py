@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...errors import InvalidArgumentError, NotAnImageTableError
 from ...etl.log.snapshot import Snapshot
-from ...etl.model.labels import LABELS_PROPERTY, labels_of
+from ...etl.model.labels import LABELS_PROPERTY
 from ...etl.spark.catalog import sql_name
+from ...etl.versions.classes import labels_at
 from ...extras import require
 from ...options import check_names, named_options, whole_number
 from ...stores.watched import STALL_TIMEOUT_S
@@ -113,12 +114,11 @@ class DeltaFeed:
         snapshot = open_version(
             table.location, table.version, storage_options, materialize=materialize, timeout_s=stall_timeout_s
         )
-        self._labels = labels_of(snapshot.configuration)
         if image_column is not None:
             require_column(snapshot, image_column, "image_column")
             require_images(f"{snapshot.location}@{snapshot.version}", snapshot.schema, image_column)
         if label_column is not None:
-            _require_numbers(snapshot, label_column, self._labels)
+            _require_numbers(snapshot, label_column)
         if split is not None:
             require_column(snapshot, split_column, "split_column")
             if filters is not None and split_column in filters:
@@ -163,6 +163,10 @@ class DeltaFeed:
     def rows(self) -> int:
         """Rows of an epoch."""
         return self.plan.rows
+
+    @cached_property
+    def _labels(self) -> Mapping[str, int]:
+        return labels_at(Table.of(self.location, self.version, self.plan.storage_options).snapshot())
 
     @property
     def class_names(self) -> list[str] | None:
@@ -509,11 +513,11 @@ def _mebibytes(count: int) -> str:
     return f"{max(1, count >> 20)} MiB"
 
 
-def _require_numbers(snapshot: Snapshot, label_column: str, labels: Mapping[str, int]) -> None:
+def _require_numbers(snapshot: Snapshot, label_column: str) -> None:
     """Checks that a column tells classes: by numbers, or by names that the table numbers."""
     require_column(snapshot, label_column, "label_column")
     declared = snapshot.schema[label_column]
-    if declared in INTEGERS or (declared == "string" and labels):
+    if declared in INTEGERS or (declared == "string" and labels_at(snapshot)):
         return
     found = f"{snapshot.location}@{snapshot.version}: column {label_column!r} is {type_name(declared)}"
     if declared == "string":

@@ -125,7 +125,7 @@ def test_a_renamed_class_keeps_its_number_and_later_ingests_know_both_names(tabl
     assert names_and_numbers(table) == {("cat", 0), ("hound", 1)}
     assert table.labels() == {"cat": 0, "hound": 1}
     entry, *_ = table.history()
-    assert (entry.class_counts, entry.damage) == ({"cat": 4, "hound": 3}, ())
+    assert entry.class_counts == {"cat": 4, "hound": 3}
     changed = table.changes(0).to_pylist()
     assert {(row["label_name"], row["change"]) for row in changed} == {("hound", "label")}
     assert table.diff(0).label == {"hound": 3}
@@ -137,7 +137,7 @@ def test_a_renamed_class_keeps_its_number_and_later_ingests_know_both_names(tabl
 
 def test_a_rename_can_be_renamed_and_restored(table, source):
     hound = table.rename_class("dog", "hound").version
-    wolf = table.rename_class("hound", "wolf").version
+    table.rename_class("hound", "wolf")
     with another_file(source / "dog" / "late.jpg", seed=501):
         table.ingest(source)
     assert names_and_numbers(table) == {("cat", 0), ("wolf", 1)}
@@ -148,8 +148,7 @@ def test_a_rename_can_be_renamed_and_restored(table, source):
     with another_file(source / "bee" / "late.jpg", seed=502):
         table.ingest(source)
     assert table.labels() == {"cat": 0, "dog": 1, "bee": 2}
-    entries = {entry.version: entry for entry in table.history()}
-    assert all(entries[version].damage == () for version in (0, hound, *range(wolf, table.version + 1)))
+    assert table.repair(dry_run=True).findings == ()
 
 
 def test_a_name_that_was_another_class_s_is_refused_and_its_files_stay_in_that_class(table, source):
@@ -185,7 +184,7 @@ def test_a_rename_that_a_plain_restore_has_undone_leaves_the_number_to_the_class
         for version, name in ((0, "dog"), (renamed, "hound")):
             table.spark.sql(f"RESTORE TABLE delta.`{table.location}` TO VERSION AS OF {version}").collect()
             assert table.repair(dry_run=True).labels[name] == 1
-            assert (table.ingest(source).stored, table.history(1)[0].damage) == (1, ())
+            assert table.ingest(source).stored == 1
             assert table.labels() == {"cat": 0, name: 1, "bee": 2}
     assert names_and_numbers(table) == {("cat", 0), ("hound", 1), ("bee", 2)}
 

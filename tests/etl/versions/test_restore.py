@@ -81,23 +81,10 @@ def story(spark, tmp_path_factory):
     return {"table": table, "source": source, **told}
 
 
-@pytest.fixture
-def killed(story, spark, tmp_path):
-    """A copy of the table as a restore leaves it that is killed between its two commits: rows without their numbers."""
-    copy, restored = tmp_path / "killed", story["grown"] + 1
-    shutil.copytree(story["table"].location, copy)
-    for path in (copy / "_delta_log").iterdir():
-        if path.name.strip(".")[:20].isdigit() and int(path.name.strip(".")[:20]) > restored:
-            path.unlink()
-    table = ImageTable(spark, copy)
-    assert (table.version, table.labels()) == (restored, {"cat": 0})
-    return table
-
-
 def test_a_restored_version_has_exactly_the_old_rows_and_says_what_came_and_went(story):
     assert story["restored rows"] == story["before"][0] != story["before"][1]
     assert story["restored"] == RestoreResult(
-        version=story["grown"] + 2,
+        version=story["grown"] + 1,
         restored=0,
         added={"cat": 1},
         removed={"cat": 1, "dog": 2},
@@ -114,9 +101,8 @@ def test_the_command_restores_a_version_by_its_pin(story):
 def test_a_restore_is_in_the_history_with_who_and_which(story):
     entries = {entry.version: entry for entry in story["table"].history()}
     grown = story["grown"]
-    first, ingest, restore, numbers = (entries[version] for version in (0, grown, grown + 1, grown + 2))
-    assert [entry.operation for entry in (restore, numbers)] == ["RESTORE", "SET TBLPROPERTIES"]
-    assert {entry.restored for entry in (restore, numbers)} == {0}
+    first, ingest, restore = (entries[version] for version in (0, grown, grown + 1))
+    assert (restore.operation, restore.restored) == ("RESTORE", 0)
     assert restore.user == ingest.user == first.user
     assert restore.class_counts == {**first.class_counts, "dog": 0}  # whose number is still known
     assert [entry.restored for entry in (first, ingest)] == [None, None]
@@ -144,13 +130,6 @@ def test_a_class_that_comes_after_a_restore_takes_a_new_number(story):
     # Of the two classes that the restored version lacks it is the first by name, and the second to come.
     assert story["table"].labels() == {"cat": 0, "dog": 1, "bee": 2}
     assert rows_of(story["table"])["bee0.jpg"][1] == 2
-
-
-def test_a_restore_that_was_killed_before_its_numbers_is_completed_by_the_next(story, killed):
-    result = killed.restore(0)
-    assert killed.labels() == story["labels"]
-    assert (result.version, result.committed) == (story["restored"].version, True)
-    assert (result.added, result.removed) == ({}, {})
 
 
 def test_an_ingest_that_had_planned_before_a_restore_does_not_commit(story):

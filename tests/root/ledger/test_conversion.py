@@ -29,6 +29,7 @@ def earlier(place: Path) -> Table:
         {"lakelens": "rename", "classes": {"cat": [0, 2], "hound": [1, 1], "bee": [2, None]}},
     ]
     properties = {
+        "lakelens__recipe": "{}",
         "lakelens__labels": json.dumps({"cat": 0, "hound": 1, "ant": 7, "wrong": 0}),
         "lakelens__aliases": json.dumps({"dog": "hound", "pup": "hound"}),
     }

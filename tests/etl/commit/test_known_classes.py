@@ -1,0 +1,167 @@
+"""Class numbers are given once: whatever others do to the table's rows, its versions and its ledger."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import shutil
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from delta_rows import delta_rows
+from etl_pictures import write_image
+from pyspark.sql import functions as F
+
+from lakelens import ImageTable
+from lakelens.errors import ClassNumbersError, InvalidArgumentError
+from lakelens.etl.ingest.prepare import Prepared
+from lakelens.jobs.cli import main
+from lakelens.ledger.store import change, read
+from lakelens.table import Table
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+SIZE = 16
+
+
+def write_class(folder: Path, name: str, images: int = 1, seed: int = 0) -> Path:
+    for number in range(images):
+        write_image(folder / name / f"{name}{number}.jpg", seed=seed + 1000 * sum(name.encode()) + number)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def grown(spark, tmp_path_factory):
+    """Version 0 has the classes a and b, the latest has c too; to be copied."""
+    root = tmp_path_factory.mktemp("numbers")
+    table = ImageTable(spark, root / "t")
+    table.ingest(write_class(write_class(root / "first", "a", 3), "b", 2), size=SIZE)
+    table.ingest(write_class(root / "second", "c"))
+    assert table.version == 1  # one commit, also with a new class
+    assert (table.labels(), table.labels(0)) == ({"a": 0, "b": 1, "c": 2}, {"a": 0, "b": 1})
+    return table
+
+
+@pytest.fixture
+def table(grown, spark, tmp_path):
+    """A copy of the folder, which takes the ledger along."""
+    return ImageTable(spark, shutil.copytree(grown.location, tmp_path / "50% t"))
+
+
+def numbers_of(table: ImageTable, version: int | None = None) -> set[tuple[str, int]]:
+    return {(row["label_name"], row["label"]) for row in delta_rows(table.location, version)}
+
+
+def append_as_a_stranger(table: ImageTable, name: str, number: int) -> None:
+    row = table.read().limit(1).withColumn("path", F.lit(f"s3://elsewhere/{name}.jpg"))
+    row = row.withColumns({"label_name": F.lit(name), "label": F.lit(number), "content_hash": F.lit(f"{name}{number}")})
+    row.write.format("delta").mode("append").save(table.location)
+
+
+def test_a_number_that_a_plain_restore_took_away_is_not_given_again(table, tmp_path):
+    table.spark.sql(f"RESTORE TABLE delta.`{table.location}` TO VERSION AS OF 0").collect()
+    assert table.ingest(write_class(tmp_path / "more", "a", seed=77)).new_classes == ()
+    assert table.ingest(write_class(tmp_path / "further", "d")).new_classes == ("d",)
+    assert table.labels() == {"a": 0, "b": 1, "c": 2, "d": 3}
+    assert numbers_of(table) == {("a", 0), ("b", 1), ("d", 3)}
+
+
+def test_an_ingest_that_was_killed_after_its_reservation_or_after_its_commit_costs_nothing(
+    table, tmp_path, monkeypatch
+):
+    class KilledError(Exception):
+        pass
+
+    def die(*_: object, **__: object) -> None:
+        raise KilledError
+
+    source = write_class(tmp_path / "more", "d")
+    for step, committed in (("_write", False), ("_record", True)):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"lakelens.etl.ingest.run._Ingest.{step}", die)
+            with pytest.raises(KilledError):
+                table.ingest(source)
+        assert table.version == 1 + committed
+        assert read(Table.of(table.location)).labels == {"a": 0, "b": 1, "c": 2, "d": 3}
+    assert table.labels() == {"a": 0, "b": 1, "c": 2, "d": 3}
+    assert table.history(1)[0].class_counts is None
+    result = table.ingest(write_class(source, "e"))
+    assert (result.stored, result.new_classes) == (1, ("e",))
+    assert table.history(1)[0].class_counts == table.class_counts() == {"a": 3, "b": 2, "c": 1, "d": 1, "e": 1}
+    assert numbers_of(table) == {("a", 0), ("b", 1), ("c", 2), ("d", 3), ("e", 4)}
+
+
+def test_another_ingest_that_reserves_meanwhile_gets_another_number(table, tmp_path, monkeypatch):
+    reserve = Prepared.reserve_classes
+
+    def reserve_after_another(prepared):
+        change(Table.of(table.location), lambda ledger: ledger.reserved(["faster"]))
+        return reserve(prepared)
+
+    monkeypatch.setattr(Prepared, "reserve_classes", reserve_after_another)
+    table.ingest(write_class(tmp_path / "more", "d"))
+    assert ("d", 4) in numbers_of(table)
+    assert table.labels() == {"a": 0, "b": 1, "c": 2, "faster": 3, "d": 4}
+
+
+@pytest.mark.parametrize("lost", ["ledger", "table"])
+def test_a_table_without_a_ledger_has_the_numbers_of_its_rows(table, tmp_path, lost):
+    if lost == "ledger":
+        shutil.rmtree(Path(table.location) / "_lakelens")
+    else:  # a clone has its own folder
+        clone = tmp_path / "clone"
+        table.spark.sql(f"CREATE TABLE delta.`{clone}` SHALLOW CLONE delta.`{table.location}`").collect()
+        table = ImageTable(table.spark, clone)
+    assert table.labels() == {"a": 0, "b": 1, "c": 2}
+    table.ingest(write_class(tmp_path / "more", "d"))
+    assert table.labels() == {"a": 0, "b": 1, "c": 2, "d": 3}
+    assert numbers_of(ImageTable(None, table.location)) == {("a", 0), ("b", 1), ("c", 2), ("d", 3)} or lost == "table"
+
+
+def test_a_strangers_number_is_kept_where_it_is_free(table, tmp_path):
+    append_as_a_stranger(table, "e", 7)
+    table.ingest(write_class(write_class(tmp_path / "more", "d"), "e"))
+    assert table.labels() == {"a": 0, "b": 1, "c": 2, "e": 7, "d": 8}
+    assert numbers_of(table) == {("a", 0), ("b", 1), ("c", 2), ("e", 7), ("d", 8)}
+
+
+def test_damage_is_refused_by_an_ingest_and_repaired_by_one_commit(table, tmp_path):
+    append_as_a_stranger(table, "e", 1)
+    append_as_a_stranger(table, "a", 5)
+    latest, source = table.version, write_class(tmp_path / "more", "d")
+    with pytest.raises(ClassNumbersError, match=r"1 row.* of 'e' .* 1,.*'b'.*lakelens table repair") as caught:
+        table.ingest(source)
+    assert "'a'" in str(caught.value)
+    planned = table.repair(dry_run=True)
+    assert (planned.committed, table.version, planned.labels["e"]) == (False, latest, 6)
+    assert planned.changes[1] == "1 of 'e': number 1 becomes 6"
+    before = Counter(row["content_hash"] for row in delta_rows(table.location))
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        assert main(["table", "repair", table.location, "--yes"]) == 0
+    *lines, last = printed.getvalue().splitlines()
+    assert set(planned.findings) | set(planned.changes) <= set(lines)
+    repaired = json.loads(last)
+    assert (repaired["committed"], repaired["version"]) == (True, latest + 1)
+    assert table.labels() == {"a": 0, "b": 1, "c": 2, "e": 6}
+    assert numbers_of(table) == {("a", 0), ("b", 1), ("c", 2), ("e", 6)}
+    assert Counter(row["content_hash"] for row in delta_rows(table.location)) == before
+    assert not table.repair().committed
+    assert table.ingest(source).new_classes == ("d",)
+    assert table.labels()["d"] == 7
+    # What is restored has the old damage again, and is refused again.
+    table.restore(latest)
+    change(Table.of(table.location), lambda ledger: replace(ledger, versions={}))
+    with pytest.raises(ClassNumbersError):
+        table.ingest(write_class(tmp_path / "later", "f"))
+
+
+def test_a_class_may_be_called_by_every_name_that_it_had_when_classes_are_chosen(table, tmp_path):
+    table.rename_class("c", "sea")
+    source = write_class(tmp_path / "more", "c", seed=5)
+    assert table.ingest(source, classes=["c"]).stored == 1
+    with pytest.raises(InvalidArgumentError, match="neither of"):
+        table.ingest(source, classes=["nothing"])
+    assert table.class_counts() == {"a": 3, "b": 2, "sea": 2}
