@@ -205,8 +205,7 @@ def _last_version_by(table: Table, latest: DeltaTable, moment: datetime) -> int:
     not tell what the table was then.
     """
     moment = moment.replace(tzinfo=timezone.utc) if moment.tzinfo is None else moment
-    times = {int(commit["version"]): _time_of(commit) for commit in history_of(latest)}
-    known = {version: time for version, time in times.items() if time is not None}
+    known = _times_of_commits(table, latest)
     eligible = [version for version, time in known.items() if time <= moment]
     if not eligible:
         span = f"{min(known.values()).isoformat()} to {max(known.values()).isoformat()}" if known else "no times"
@@ -215,6 +214,25 @@ def _last_version_by(table: Table, latest: DeltaTable, moment: datetime) -> int:
             f"(versions {min(known, default=0)} to {latest.version()})"
         )
     return max(eligible)
+
+
+def _times_of_commits(table: Table, latest: DeltaTable) -> dict[int, datetime]:
+    from deltalake.exceptions import DeltaError
+
+    try:
+        commits, unread = latest.history(), 0
+    except DeltaError:  # the first commit of a shallow clone: see `history_of`
+        commits, unread = latest.history(latest.version()), 1
+    # delta-rs leaves out commits that hold no account of themselves, and numbers the others as if none was missing.
+    names = names_in(f"{table.path.rstrip('/')}/_delta_log", table.storage_options)
+    numbers = [int(found[1]) for name in names if (found := _COMMIT.fullmatch(name))]
+    if len(commits) + unread != sum(number <= latest.version() for number in numbers):
+        raise VersionNotFoundError(
+            f"{table.path}: its log holds commits without a time, so that a time does not name a version; give the "
+            "number of the version"
+        )
+    times = {int(commit["version"]): _time_of(commit) for commit in commits}
+    return {version: time for version, time in times.items() if time is not None}
 
 
 def _unreadable(place: str, number: int | None, error: Exception) -> TableError:

@@ -117,6 +117,14 @@ def test_the_times_of_a_shallow_clone_are_known_from_its_second_commit_on(table)
         version_of(table, START + timedelta(minutes=30))
 
 
+def test_a_time_is_refused_where_a_commit_has_none(table):
+    """delta-rs leaves such a commit out of the history and numbers the others as if it was not there."""
+    commit = table / "_delta_log" / f"{1:020d}.json"
+    commit.write_text("\n".join(line for line in commit.read_text().splitlines() if "commitInfo" not in line))
+    with pytest.raises(VersionNotFoundError, match=r"holds commits without a time.*give the number"):
+        version_of(table, START + timedelta(minutes=30))
+
+
 def test_the_time_in_a_commit_counts_before_the_writers_clock(table):
     rewrite_commit_info(table, 1, inCommitTimestamp=int((START + timedelta(minutes=80)).timestamp() * 1000))
     assert version_of(table, START + timedelta(minutes=70)) == 0
