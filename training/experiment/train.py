@@ -1,4 +1,4 @@
-"""Trains a model: the doors that take arguments, an experiment, or a run to continue with."""
+"""Trains a model from arguments or an experiment, or resumes a run."""
 
 from __future__ import annotations
 
