@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     from lakelens.training.experiment.reproduce import reproduce
 
     config, np = read_config(resolve_tracking_uri(args.tracking_uri), args.run_id)
-    needs_spark = np >= 0 or is_table_name(config.data.table) or config.data.materialize is not None
+    needs_spark = np >= 0 or is_table_name(config.data.table)
     spark = session_of(args, f"lakelens reproduce {args.run_id}") if needs_spark else None
     done = reproduce(args.run_id, tracking_uri=args.tracking_uri, checkpoint_dir=args.checkpoint_dir, spark=spark)
     for change in done.environment:

@@ -108,9 +108,8 @@ def _add_data_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="ROLE=NAME",
         help=f"another name of the column of {', '.join(COLUMN_ROLES)} (repeatable)",
     )
-    group.add_argument("--materialize", default=None, help="folder for a plain copy of a version that needs one")
     group.add_argument(
-        "--bad-rows", default="error", help="error, or skip: rows that cannot be decoded or have no label get weight 0"
+        "--bad-rows", default="error", help="error, or skip: rows that cannot be decoded or have no label are left out"
     )
     group.add_argument(
         "--read-timeout-s",
@@ -156,11 +155,9 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     from lakelens.training.experiment.train import train
 
     needs_spark = args.np >= 0 or Table.of(args.table, args.version).is_name
-    # A copy may have to be made of the version; the session is opened for it only then.
-    may_need_spark = needs_spark or args.materialize is not None
-    if not may_need_spark and (args.master or args.conf):
+    if not needs_spark and (args.master or args.conf):
         raise _unused_session(args, f"ranks on the driver (--np {args.np})", ", or give --np 0 or more")
-    spark = session_of(args, f"lakelens train {args.table}") if may_need_spark else None
+    spark = session_of(args, f"lakelens train {args.table}") if needs_spark else None
     options = {} if args.checkpoint_dir is None else {"checkpoint_dir": args.checkpoint_dir}
     result = train(
         args.table,
@@ -183,7 +180,6 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         class_names=args.class_name or None,
         storage_options=key_values(args.storage_option, "--storage-option"),
         filters=named_values(args.filter, "--filter") or None,
-        materialize=args.materialize,
         bad_rows=args.bad_rows,
         read_timeout_s=args.read_timeout_s,
         max_restarts=args.max_restarts,
@@ -209,9 +205,7 @@ def _run_experiment(args: argparse.Namespace) -> dict[str, Any]:
     _require_no_flags_beside(args, args.table, _BESIDE_A_FILE, "set the file's key instead, with --set KEY=VALUE")
     config = ExperimentConfig.read(args.table, args.set)
     strategy, data = config.resources.strategy, config.data
-    # With a session at hand `auto` would count its slots, and so open it where no copy has to be made.
-    copies = data.materialize is not None and (strategy != "auto" or config.resources.slots_per_trial == 1)
-    needs_spark = strategy == "horovod_cluster" or is_table_name(data.table) or copies
+    needs_spark = strategy == "horovod_cluster" or is_table_name(data.table)
     if args.master or args.conf:
         if not needs_spark and strategy != "auto":
             raise _unused_session(args, f"resources.strategy {strategy}", ", or choose horovod_cluster")
@@ -235,7 +229,7 @@ def resume_run(args: argparse.Namespace) -> dict[str, Any]:
     from lakelens.training.experiment.train import resume
 
     config, np = read_config(resolve_tracking_uri(args.tracking_uri), args.resume)
-    needs_spark = np >= 0 or is_table_name(config.data.table) or config.data.materialize is not None
+    needs_spark = np >= 0 or is_table_name(config.data.table)
     if not needs_spark and (args.master or args.conf):
         raise _unused_session(args, f"run {args.resume}, whose ranks are on the driver")
     spark = session_of(args, f"lakelens train --resume {args.resume}") if needs_spark else None

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from .training.configuration.experiment import ExperimentConfig
     from .training.experiment.train import train
     from .training.feed.converter import decode_images, make_delta_converter
-    from .training.feed.copies import materialize
     from .training.feed.feed import DeltaFeed
     from .training.runner.runner import HorovodRunner
     from .training.trials.keras_trial import KerasTrial
@@ -45,7 +44,6 @@ __all__ = [
     "decode_images",
     "evaluate",
     "make_delta_converter",
-    "materialize",
     "predict_udf",
     "score",
     "spark_session",
@@ -64,7 +62,6 @@ _HOME_OF = {
     "Limits": ".etl.images.recipe",
     "Recipe": ".etl.images.recipe",
     "Trial": ".training.trials.trial",
-    "materialize": ".training.feed.copies",
     "predict_udf": ".inference.udf",
     "score": ".inference.scoring.score",
     "spark_session": ".spark.session",

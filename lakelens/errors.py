@@ -132,10 +132,6 @@ class UnsupportedTableFeatureError(TableError, UsageError):
     """Raised when a version uses a Delta feature that reading without Spark would get wrong."""
 
 
-class CopyError(TableError):
-    """Raised when a plain copy of a version cannot be made: not enough space, or different rows."""
-
-
 class ClassNumbersError(TableError, UsageError):
     """Raised when two classes of a table have one number, or one class has two numbers; the message names them."""
 

@@ -135,7 +135,6 @@ class Snapshot:
         configuration: The table's properties.
         table_id: The table's own id, which a table that is created in its place does not share.
         stored_names: Names of columns in the data files, where column mapping gives them others than the table.
-        copy: Location of the plain copy whose files are read in place of the version's own; None without one.
     """
 
     table: Table
@@ -145,7 +144,6 @@ class Snapshot:
     configuration: Mapping[str, str]
     table_id: str
     stored_names: Mapping[str, str] = field(default_factory=dict)
-    copy: str | None = None
 
     @property
     def location(self) -> str:

@@ -260,21 +260,19 @@ def test_a_run_that_has_finished_is_not_resumed_and_no_jvm_starts_for_it(capsys:
 
 @pytest.mark.usefixtures("place")
 def test_what_is_right_comes_to_the_start_of_the_jvm() -> None:
-    training = ["train", "widened", "--materialize", "copies", "--image-size", "8"]
     commands = [
         ["etl", "photos", "t", "--class", "cat"],
         ["etl", "hdfs://host/photos", "table", "--class", "bird"],
         ["etl", "nope://bucket/photos", "t", "--conf", "spark.jars.packages=nope:nope:1"],
         ["etl", "notes", "t", "--stream"],
         ["table", "optimize", "table"],
-        [*training, "--np", "2"],
-        [*training, "--master", "local[2]"],
+        ["train", "table", "--image-size", "8", "--np", "2"],
     ]
     # A process of its own: where a session runs already, the commands use it.
     calls = f"import lakelens.jobs.cli as cli; print(*map(cli.main, {commands}))"
     done = subprocess.run([sys.executable, "-c", calls], capture_output=True, text=True, check=False)
     *answers, codes = done.stdout.splitlines()
-    assert codes == "2 2 2 2 2 2 2", done.stderr
+    assert codes == "2 2 2 2 2 2", done.stderr
     for found in map(json.loads, answers):
         assert found["error"] == "MissingDependencyError", found
         assert "holds no Java that runs" in found["message"]

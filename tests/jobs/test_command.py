@@ -235,7 +235,7 @@ def test_every_setting_of_a_training_has_a_flag(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr("lakelens.training.experiment.train.train", told)
     flags = "--column image=photo --filter n=[1,2] --filter s=a --env A=b=c --no-use-gpu --slots-wait-s 5"
-    more = "--stall-timeout-s 9 --driver-port 4711 --max-restarts 2 --materialize copies --run-name third"
+    more = "--stall-timeout-s 9 --driver-port 4711 --max-restarts 2 --run-name third"
     goal = "--metric val_accuracy --mode max --patience 3 --train-split a --validation-split none"
     images = "--image-size 24x32 --class-name cat --class-name dog --storage-option region=eu"
     assert main(["train", "t", *flags.split(), *more.split(), *goal.split(), *images.split()]) == 1
@@ -248,7 +248,6 @@ def test_every_setting_of_a_training_has_a_flag(monkeypatch: pytest.MonkeyPatch)
         "stall_timeout_s": 9.0,
         "driver_port": 4711,
         "max_restarts": 2,
-        "materialize": "copies",
         "run_name": "third",
         "metric": "val_accuracy",
         "mode": "max",

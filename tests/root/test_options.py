@@ -34,7 +34,6 @@ _TABLE = lakelens.ImageTable(None, "photos")
         (lambda: lakelens.predict_udf(None, "m", bach_size=1), "bach_size", "did you mean 'batch_bytes'"),
         (lambda: lakelens.make_delta_converter("t", versoin=1), "versoin", "did you mean 'version'"),
         (lambda: lakelens.decode_images(8, 8, image_colum="x"), "image_colum", "did you mean 'image_column'"),
-        (lambda: lakelens.materialize(None, "t", 0, "f", max_byte=1), "max_byte", "did you mean 'max_bytes'"),
         (
             lambda: promote("m", "n", if_beter="ece"),
             "if_beter",

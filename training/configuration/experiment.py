@@ -59,9 +59,6 @@ class Data(_Section):
     storage_options: dict[str, str] = Field(
         default_factory=dict, description="Access to an object store, under delta-rs' names; values may be `env:NAME`."
     )
-    materialize: str | None = Field(
-        None, description="Folder for a plain copy of a version that Parquet readers would get wrong."
-    )
     bad_rows: Literal["error", "skip"] = Field(
         "error",
         description="What is done with a row that cannot be decoded or has no label: `error` ends the training, `skip` "

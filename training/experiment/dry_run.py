@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...errors import UnsupportedTableFeatureError
-from ...etl.log.snapshot import identify
 from ...spark.session import SessionSource
 from ..configuration.experiment import ExperimentConfig, require_single
-from ..feed.copies import find_copy
 from ..feed.plan.epoch_order import lanes_of_rank
 from ..trials.entrypoint import EntryPoint
 from .config_meaning import Lengths
 from .strategies import Strategy
-from .trial_data import TrialData, location_of
+from .trial_data import TrialData
 
 
 def plan_of(config: ExperimentConfig, spark: SessionSource | None = None) -> dict[str, Any]:
@@ -31,7 +28,7 @@ def plan_of(config: ExperimentConfig, spark: SessionSource | None = None) -> dic
     """
     require_single(config, config.name or "experiment")
     entry = EntryPoint.parse(config.entrypoint)
-    data = _data_of(config, spark)
+    data = TrialData.open(config.data, config.reproducibility.experiment_seed, spark=spark)
     feed, batch_size = data.training, config.global_batch_size
     steps_per_epoch = feed.steps_per_epoch(batch_size)
     lengths = Lengths.of(config, steps_per_epoch)
@@ -61,20 +58,3 @@ def plan_of(config: ExperimentConfig, spark: SessionSource | None = None) -> dic
         "row_group_bytes_per_rank": feed.plan.reading_bytes(lanes),
         "image_batch_bytes_per_rank": -(-batch_size // abs(ranks)) * height * width * 3 * 4,
     }
-
-
-def _data_of(config: ExperimentConfig, spark: SessionSource | None) -> TrialData:
-    """Opens what a trial reads; a copy that it needs (`data.materialize`) is read where there is one, not made."""
-    data, seed = config.data, config.reproducibility.experiment_seed
-    try:
-        return TrialData.open(data.model_copy(update={"materialize": None}), seed, spark=spark)
-    except UnsupportedTableFeatureError as error:
-        if data.materialize is None:
-            raise
-        options = dict(data.storage_options)
-        identity = identify(location_of(data.table, spark), data.version, options)
-        if find_copy(identity, data.materialize, options) is None:
-            raise UnsupportedTableFeatureError(
-                f"{error} There is no copy in {data.materialize} yet: the training makes one, a dry run does not"
-            ) from error
-        return TrialData.open(data, seed, spark=spark)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import InvalidArgumentError
-from ...locations import absolute_path
 from ...options import named_options, whole_number
 from ...spark.session import SessionSource
 from ...table import Table
@@ -60,7 +59,6 @@ def train(
     split_column: str = "split",
     format_column: str = "format",
     boxes_column: str = "annotations",
-    materialize: str | Path | None = None,
     bad_rows: str = "error",
     read_timeout_s: float = 45.0,
     storage_options: Mapping[str, str] | None = None,
@@ -109,9 +107,8 @@ def train(
         split_column: Name of the column that the splits are looked up in.
         format_column: Name of the column that tells the stored form; need not exist.
         boxes_column: Name of the column of annotations; need not exist.
-        materialize: Folder for a plain copy of a version that its Parquet files alone would get wrong.
-        bad_rows: `error` ends the training at a row that cannot be decoded or has no label; `skip` gives it weight
-            0 and says so.
+        bad_rows: `error` ends the training at a row that cannot be decoded or has no label; `skip` leaves it out and
+            logs it.
         read_timeout_s: Seconds after which a read of the table that has not answered is an error.
         storage_options: Access to an object store.
         spark: The session for np >= 0, or a function that opens it once all else is checked; None takes the active one,
@@ -156,7 +153,6 @@ def train(
                     "format": format_column,
                     "boxes": boxes_column,
                 },
-                "materialize": None if materialize is None else absolute_path(materialize),
                 "bad_rows": bad_rows,
                 "read_timeout_s": float(read_timeout_s),
                 "storage_options": dict(storage_options or {}),

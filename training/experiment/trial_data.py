@@ -14,7 +14,6 @@ from ...errors import (
     InvalidArgumentError,
     NotADeltaTableError,
     NotAnImageTableError,
-    UnsupportedTableFeatureError,
 )
 from ...locations import absolute, is_table_name
 from ...spark.session import SessionSource, opened, spark_session
@@ -59,7 +58,7 @@ class TrialData:
             data: The keys of the experiment.
             seed: Seed of the order of rows.
             version: Instead of the key, which holds no time.
-            spark: The session that knows the catalog, for a table's name, and makes a copy (`data.materialize`).
+            spark: The session that knows the catalog, for a table's name.
 
         Raises:
             UsageError: If there is no such table, version or split, or something must be told that it does not tell.
@@ -67,13 +66,7 @@ class TrialData:
         options = _feed_options(data)
         location = location_of(data.table, spark)
         chosen = data.version if version is None else version
-        try:
-            training = DeltaFeed(location, chosen, data.train_split, seed, **options)
-        except UnsupportedTableFeatureError:
-            if data.materialize is None or opened(spark) is None:
-                raise
-            # The copy is made by the active session, which there is from here on.
-            training = DeltaFeed(location, chosen, data.train_split, seed, **options)
+        training = DeltaFeed(location, chosen, data.train_split, seed, **options)
         validation = None
         if data.validation_split is not None:
             try:
@@ -126,7 +119,6 @@ def _feed_options(data: Data) -> dict[str, Any]:
         "boxes_column": columns.boxes,
         "filters": data.filters,
         "storage_options": dict(data.storage_options),
-        "materialize": data.materialize,
     }
 
 

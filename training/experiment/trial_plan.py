@@ -58,7 +58,7 @@ class TrialPlan:
             entrypoint: Instead of the config's, for a class that no file can name.
             version: Instead of the config's, for a time.
             np: Ranks as `train` counts them, instead of the config's resources.
-            spark: The session that knows the catalog, makes a copy (`data.materialize`), and has executors.
+            spark: The session that knows the catalog and has executors.
 
         Raises:
             ConfigurationError: If the config asks for several trials.

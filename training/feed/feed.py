@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...errors import InvalidArgumentError, NotAnImageTableError
-from ...etl.log.snapshot import Snapshot
 from ...etl.model.labels import LABELS_PROPERTY
 from ...etl.spark.catalog import sql_name
 from ...etl.versions.classes import labels_at
 from ...extras import require
+from ...log.snapshot import Snapshot
 from ...options import check_names, named_options, whole_number
 from ...stores.watched import STALL_TIMEOUT_S
 from ...table import Table
@@ -71,15 +71,12 @@ class DeltaFeed:
         memory_bytes: Limit for the row groups that one process holds, in rows of average size; it is two rows at least.
         storage_options: Access to an object store, under delta-rs' names; with the prefix `fsspec.` under fsspec's.
         check_files: Whether to look for the data files now, so that a vacuumed version fails here.
-        materialize: Folder of plain copies. A version that its Parquet files alone would get wrong (deletion vectors,
-            column mapping, a newer feature) is read from its copy there, which the active Spark session makes if there
-            is none yet.
         stall_timeout_s: Seconds without an answer of the store after which that is an error, here.
 
     Raises:
         NotADeltaTableError: If there is no table at `location`.
         VersionNotFoundError: If the table has no such version.
-        UnsupportedTableFeatureError: If the version cannot be read from its Parquet files alone.
+        UnsupportedTableFeatureError: If the version needs a feature that is not known here.
         NotAnImageTableError: If a column is missing, or is of a type that is no image or no class.
         EmptyFeedError: If the version or the split holds no rows.
         InvalidArgumentError: If `split` and `filters` both choose by the split column, or an argument is outside its
@@ -107,13 +104,10 @@ class DeltaFeed:
         memory_bytes: int = DEFAULT_MEMORY_BYTES,
         storage_options: Mapping[str, str] | None = None,
         check_files: bool = True,
-        materialize: str | Path | None = None,
         stall_timeout_s: float = STALL_TIMEOUT_S,
     ) -> None:
         table, seed = Table.of(location, version, storage_options), whole_number("seed", seed)
-        snapshot = open_version(
-            table.location, table.version, storage_options, materialize=materialize, timeout_s=stall_timeout_s
-        )
+        snapshot = open_version(table, stall_timeout_s)
         if image_column is not None:
             require_column(snapshot, image_column, "image_column")
             require_images(f"{snapshot.location}@{snapshot.version}", snapshot.schema, image_column)

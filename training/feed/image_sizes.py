@@ -72,7 +72,7 @@ def _first_images(feed: DeltaFeed, file: int) -> Iterator[StoredImage]:
             continue
         with closing(RowGroupCursor(plan, file, layout, row_group, columns)) as cursor:
             for row in kept:
-                stored = RowGroup(file, layout.starts[row_group] + row, cursor.read(row, row + 1), {})
+                stored = RowGroup(file, layout.starts[row_group] + row, cursor.read(row, row + 1))
                 data = stored.binary(feed.image_column).at(0)
                 yield StoredImage(data, *(stored.values(name)[0] for name in (form, *sizes) if name is not None))
 
@@ -113,16 +113,11 @@ def _sizes_in(plan: FeedPlan, file: int) -> set[tuple[int | None, int | None]]:
     try:
         place, size = plan.file_location(file), int(plan.files.sizes[file])
         with open_parquet_file(place, plan.storage_options, size) as parquet:
-            columns = list(size_columns_of(plan))
+            columns = [plan.stored_name(name) for name in size_columns_of(plan)]
             if not columns or not set(columns) <= set(parquet.schema_arrow.names):
                 return {(None, None)}
-            if plan.filters:
-                groups = range(parquet.metadata.num_row_groups)
-                read = pa.concat_tables(
-                    parquet.read_row_group(i, columns).take(kept_rows(plan, file, parquet, i)) for i in groups
-                )
-            else:
-                read = parquet.read(columns)
+            kept = enumerate(kept_rows(plan, file, parquet))
+            read = pa.concat_tables(parquet.read_row_group(i, columns).take(rows) for i, rows in kept)
     except FileNotFoundError as error:
         raise files_missing(plan.location, plan.version, [plan.file_location(file)]) from error
     different = read.group_by(columns).aggregate([])

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from datetime import datetime
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -20,14 +18,13 @@ from ...errors import (
     InvalidArgumentError,
     LakelensError,
     NotAnImageTableError,
-    UnsupportedTableFeatureError,
 )
-from ...etl.log.snapshot import DataFiles, PartitionColumn, Snapshot, identify, open_snapshot
+from ...log.snapshot import DataFiles, PartitionColumn, Snapshot
 from ...options import whole_number
 from ...stores.data_files import by_folder, names_in
 from ...stores.parquet import open_parquet_file
 from ...stores.watched import STALL_TIMEOUT_S, watched, watched_each
-from .copies import active_session, find_copy, make_copy
+from ...table import Table
 from .plan.epoch_order import GlobalOrder
 from .plan.feed_plan import GROUPS_PER_LANE, FeedPlan, RowFilter, files_missing, lanes_within
 from .reading.delta_types import arrow_type, parse_partition_value, type_name
@@ -82,14 +79,15 @@ def make_plan(
     plan = FeedPlan(
         location=snapshot.location,
         version=snapshot.version,
+        table_id=snapshot.table_id,
         files=files,
-        stored_rows=files.rows,
+        stored_rows=_stored_rows(files),
         schema=snapshot.schema,
         partition_columns=snapshot.partition_columns,
         order=GlobalOrder(files.rows, lanes=1, shuffle=False),
         filters=row_filters,
         storage_options=storage_options,
-        copy=snapshot.copy,
+        stored_names=snapshot.stored_names,
     )
     if check_files:
         check(plan, timeout_s)
@@ -115,49 +113,19 @@ def make_plan(
     )
 
 
-def open_version(
-    location: str | Path,
-    version: int | str | datetime | None = None,
-    storage_options: Mapping[str, str] | None = None,
-    *,
-    materialize: str | Path | None = None,
-    timeout_s: float = STALL_TIMEOUT_S,
-) -> Snapshot:
-    """Opens the version that a feed reads, or its plain copy.
+def open_version(table: Table, timeout_s: float = STALL_TIMEOUT_S) -> Snapshot:
+    """Opens the version that a feed reads.
 
     Args:
-        location: Path or URI of the table.
-        version: As `open_snapshot` takes it.
-        storage_options: Access to an object store.
-        materialize: Folder of plain copies; one is read where the version's Parquet files alone would give wrong rows,
-            and made with the active Spark session if there is none yet.
+        table: The table and its version.
         timeout_s: Seconds without an answer of the store after which that is an error.
 
     Raises:
-        UnsupportedTableFeatureError: If the version cannot be read from its Parquet files alone, and there is neither a
-            copy nor a Spark session to make one.
+        UnsupportedTableFeatureError: If the version needs a feature that is not known here; names it.
         FeedStalledError: If the store does not answer.
-        UsageError: Its subclasses, as `open_snapshot` raises them.
+        UsageError: Its subclasses, as `Table.snapshot` raises them.
     """
-    what = f"the log of {location}"
-    try:
-        return watched(lambda: open_snapshot(location, version, storage_options), what, timeout_s)
-    except UnsupportedTableFeatureError as error:
-        if materialize is None:
-            raise
-        identity = watched(lambda: identify(location, version, storage_options), what, timeout_s)
-        copy = watched(
-            lambda: find_copy(identity, materialize, storage_options), f"the copies in {materialize}", timeout_s
-        )
-        if copy is None:
-            spark = active_session()
-            if spark is None:
-                raise UnsupportedTableFeatureError(
-                    f"{error} There is no copy in {materialize} yet, and no Spark session that could make one: "
-                    "call lakelens.spark_session() first, or give --master, such as --master 'local[*]'"
-                ) from error
-            copy = make_copy(spark, identity, materialize, storage_options)
-        return watched(lambda: copy.open(storage_options), f"the log of {copy.location}", timeout_s)
+    return watched(table.snapshot, f"the log of {table}", timeout_s)
 
 
 def check(plan: FeedPlan, timeout_s: float = STALL_TIMEOUT_S) -> None:
@@ -294,13 +262,19 @@ def _count_rows(plan: FeedPlan, timeout_s: float) -> FeedPlan:
     stored, kept = plan.files.rows.copy(), plan.files.rows.copy()
     counts = list(of_files(plan, lambda file: _rows_in(plan, file), unknown, timeout_s))
     stored[unknown], kept[unknown] = [c.stored for c in counts], [c.kept for c in counts]
-    files = DataFiles(plan.files.paths, plan.files.sizes, kept, plan.files.partitions)
+    files = replace(plan.files, rows=kept)
     with_rows = np.flatnonzero(kept)
     return replace(plan, files=files.take(with_rows), stored_rows=stored[with_rows])
 
 
 def _open_parquet(plan: FeedPlan, file: int) -> AbstractContextManager[pq.ParquetFile]:
     return open_parquet_file(plan.file_location(file), plan.storage_options, int(plan.files.sizes[file]))
+
+
+def _stored_rows(files: DataFiles) -> npt.NDArray[np.int64]:
+    """Counts the rows of each file with the deleted ones: int64 [files], -1 where the log does not tell."""
+    deleted = np.array([len(files.deleted_rows(file)) for file in range(len(files))], dtype=np.int64)
+    return np.where(files.rows < 0, files.rows, files.rows + deleted)
 
 
 class _Rows(NamedTuple):
@@ -313,9 +287,8 @@ def _rows_in(plan: FeedPlan, file: int) -> _Rows:
         with _open_parquet(plan, file) as parquet:
             stored = int(parquet.metadata.num_rows)
             if not plan.filters:
-                return _Rows(stored, stored)
-            groups = range(parquet.metadata.num_row_groups)
-            return _Rows(stored, sum(len(kept_rows(plan, file, parquet, group)) for group in groups))
+                return _Rows(stored, stored - len(plan.files.deleted_rows(file)))
+            return _Rows(stored, sum(map(len, kept_rows(plan, file, parquet))))
     except FileNotFoundError as error:
         raise files_missing(plan.location, plan.version, [plan.file_location(file)]) from error
 

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from etl_pictures import write_image
 
-from lakelens import ImageTable, materialize
+from lakelens import ImageTable
 from lakelens.errors import (
     ConstraintError,
     EmptySourceError,
@@ -173,8 +173,6 @@ def test_a_version_whose_files_are_gone_is_not_read(spark, source, tmp_path):
     with pytest.raises(VersionFilesMissingError, match=r"removed by VACUUM.*Versions with all their files: 1"):
         table.read(0)
     assert table.read(1).count() == 1
-    with pytest.raises(VersionFilesMissingError, match=r"a data file of this version is gone"):
-        materialize(spark, table.location, 0, tmp_path / "copies")
 
 
 def test_a_schema_that_the_catalog_does_not_have_is_named(spark, source):

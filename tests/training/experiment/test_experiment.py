@@ -482,7 +482,6 @@ def test_columns_filters_and_settings_of_ranks_reach_the_feed_the_ranks_and_the_
         use_gpu=False,
         slots_wait_s=5,
         driver_port=4711,
-        materialize=tmp_path / "copies",
         bad_rows="skip",
         read_timeout_s=30,
     )
@@ -491,7 +490,6 @@ def test_columns_filters_and_settings_of_ranks_reach_the_feed_the_ranks_and_the_
     config, _ = read_config(result.tracking_uri, result.run_id)
     assert config.data.filters == {"my_label_name": ["blue", "red"]}
     assert config.data.columns.image == "my_image"
-    assert config.data.materialize == str(tmp_path / "copies")
     assert (config.data.bad_rows, config.data.read_timeout_s) == ("skip", 30.0)
     assert config.resources.env == {"OF_THE_RANKS": "a=b"}
     kept = config.resources

@@ -12,7 +12,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from arro3.core import Array, DataType, Field, RecordBatch, Schema, Table
+from arro3.core import Array, DataType, Field, RecordBatch, Schema
+from arro3.core import Table as ArrowTable
 from deltalake import DeltaTable, write_deltalake
 from feed_tables import append, encoded, flat, image_rows, write_layout
 
@@ -22,9 +23,9 @@ from lakelens.errors import (
     EmptyFeedError,
     FeedError,
     FeedStalledError,
-    UnsupportedTableFeatureError,
     VersionFilesMissingError,
 )
+from lakelens.table import Table
 from lakelens.training.feed.plan_builder import make_plan, open_version
 from lakelens.training.feed.reading import reader
 
@@ -48,7 +49,7 @@ def read_later(feed: DeltaFeed) -> Path:
 
 def plan_of(location: Path, timeout_s: float = 60.0):
     return make_plan(
-        open_version(location),
+        open_version(Table.of(location)),
         {},
         seed=0,
         shuffle=True,
@@ -195,7 +196,7 @@ def test_a_table_with_view_types_of_newer_arrow_is_fed(tmp_path):
     }
     schema = Schema([Field(name, column.type) for name, column in columns.items()])
     rows = RecordBatch.from_arrays(list(columns.values()), schema=schema)
-    write_deltalake(str(tmp_path / "t"), Table.from_batches([rows]))
+    write_deltalake(str(tmp_path / "t"), ArrowTable.from_batches([rows]))
     with pytest.raises(pa.ArrowInvalid, match="Unrecognized type"):
         pq.ParquetFile(next((tmp_path / "t").glob("*.parquet")))
     feed = DeltaFeed(tmp_path / "t", shuffle=False)
@@ -203,20 +204,3 @@ def test_a_table_with_view_types_of_newer_arrow_is_fed(tmp_path):
     columns, _ = next(feed.as_column_numpy(6, 0, 1, columns=["image", "path"]))
     assert columns["image"].tolist() == image_rows(range(6)).column("image").to_pylist()
     assert columns["path"][5] == "5" * 20
-
-
-def test_a_version_that_needs_a_copy_is_refused_where_no_session_can_make_one(tmp_path):
-    from foreign_tables import change_protocol
-
-    write_layout(tmp_path / "t", [4])
-    feature = {"readerFeatures": ["typeWidening"], "writerFeatures": ["typeWidening"]}
-    change_protocol(tmp_path / "t", 0, minReaderVersion=3, minWriterVersion=7, **feature)
-    code = (
-        "from lakelens.training.feed.plan_builder import open_version\n"
-        f"open_version({str(tmp_path / 't')!r}, materialize={str(tmp_path / 'copies')!r})"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=False)
-    last = done.stderr.strip().splitlines()[-1]
-    assert UnsupportedTableFeatureError.__name__ in last
-    assert "typeWidening" in last
-    assert f"no copy in {tmp_path / 'copies'} yet, and no Spark session" in last

@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from datetime import date, datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from foreign_tables import CASES, ForeignTable, build_all, write
+from foreign_tables import CASES, ForeignTable, build_all
 
-from lakelens import DeltaFeed, ImageTable, materialize
-from lakelens.errors import CopyError, UnsupportedTableFeatureError
-from lakelens.etl.log.snapshot import VersionIdentity, identify
+from lakelens import DeltaFeed, ImageTable
+from lakelens.errors import UnsupportedTableFeatureError
 from lakelens.log.data_files import read_batches
 from lakelens.table import Table
-from lakelens.training.configuration.experiment import Data, ExperimentConfig, SearcherConfig
-from lakelens.training.experiment.dry_run import plan_of
-from lakelens.training.experiment.trial_data import TrialData
-from lakelens.training.feed.copies import copies, find_copy, remove_copy
 
 # The first test waits for all tables to be built.
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
-REFUSED = {
-    "deletion_vectors_and_mapping": "deletion vectors",
-    "deletion_vectors": "deletion vectors",
-    "column_mapping_by_name": r"column mapping \(mode name\)",
-    "column_mapping_by_id": r"column mapping \(mode id\)",
-    "type_widening": "the table feature typeWidening",
-}
+REFUSED = {"type_widening": "the table feature typeWidening"}
 # What stands for null where NumPy has none.
 FILL = {
     "letter": "<null>",
@@ -132,100 +119,6 @@ def test_the_classes_of_the_rows_that_are_not_deleted_are_counted(tables):
 def test_what_plain_parquet_would_get_wrong_is_refused_by_name(tables, name):
     with pytest.raises(UnsupportedTableFeatureError, match=REFUSED[name]):
         read(tables[name].location)
-
-
-def through_a_copy(location: Path, folder: Path) -> DeltaFeed:
-    return DeltaFeed(location, image_column=None, label_column=None, materialize=folder)
-
-
-def leave_cut_short(folder: Path, identity: VersionIdentity) -> Path:
-    """Leaves what a writer of a copy leaves that was killed long ago."""
-    left = folder / identity.table_id / f"{identity.version}-cut"
-    (left / "_delta_log").mkdir(parents=True)
-    (left / "part-0.parquet").write_bytes(b"PAR1")
-    os.utime(left, (0, 0))
-    return left
-
-
-@pytest.fixture(scope="module")
-def folder(tables, tmp_path_factory) -> Path:
-    """Where copies are kept, with what a killed writer of one left there."""
-    folder = tmp_path_factory.mktemp("copies of 100%")
-    leave_cut_short(folder, identify(tables["type_widening"].location))
-    return folder
-
-
-def test_a_copy_is_made_once_though_two_ask_at_once_and_has_the_rows_of_the_version(spark, tables, folder):
-    table = tables["deletion_vectors"]
-    with ThreadPoolExecutor(2) as pool:
-        first, second = pool.map(lambda _: materialize(spark, table.location, None, folder), range(2))
-    assert first == second
-    assert [copy.location for copy in copies(folder)] == [first.location]
-    assert len(list(Path(first.location).parent.iterdir())) == 1
-    feed = through_a_copy(table.location, folder)
-    assert (feed.location, feed.version, feed.plan.copy) == (str(table.location), 1, first.location)
-    assert feed.class_names == ["cat", "dog"]
-    assert comparable(read_feed(feed)) == comparable(table.rows[None])
-
-
-@pytest.mark.parametrize("name", [name for name in REFUSED if "deletion_vectors" not in name])
-def test_what_is_refused_is_read_from_a_copy_that_the_active_session_makes(spark, tables, folder, name):
-    table = tables[name]
-    feed = through_a_copy(table.location, folder)
-    assert feed.plan.copy is not None
-    assert comparable(read_feed(feed)) == comparable(table.rows[None])
-    assert through_a_copy(table.location, folder).plan.copy == feed.plan.copy
-
-
-def test_a_training_opens_its_session_for_a_copy_and_only_to_make_it(spark, tmp_path):
-    rows = "SELECT CAST('x' AS BINARY) AS image, CAST(id AS INT) AS label FROM range(6)"
-    write(spark, str(tmp_path / "t"), rows, delta__columnMapping__mode="name")
-    keys = {"table": str(tmp_path / "t"), "train_split": None, "validation_split": None, "image_size": 8}
-    data = Data(**keys, class_names=list("abcdef"), materialize=str(tmp_path / "copies"))
-    opened = []
-
-    def open_session():
-        opened.append(spark)
-        type(spark)._instantiatedSession = spark
-        return spark
-
-    # As in a process that has no session yet.
-    type(spark)._instantiatedSession = None
-    spark._jvm.SparkSession.clearActiveSession()
-    try:
-        with pytest.raises(UnsupportedTableFeatureError, match=r"no Spark session that could make one: .* --master"):
-            TrialData.open(data, 0)
-        config = ExperimentConfig(data=data, searcher=SearcherConfig(metric="loss"))
-        with pytest.raises(UnsupportedTableFeatureError, match="the training makes one, a dry run does not"):
-            plan_of(config, open_session)
-        assert opened == []
-        assert TrialData.open(data, 0, spark=open_session).training.rows == 6
-        assert TrialData.open(data, 0, spark=open_session).training.rows == 6
-    finally:
-        type(spark)._instantiatedSession = spark
-        spark._jvm.SparkSession.setActiveSession(spark._jsparkSession)
-    assert opened == [spark]
-    assert plan_of(config)["rows"] == {"all": 6}
-
-
-def test_copies_stay_within_their_limit_and_can_be_removed(spark, tables, folder):
-    table = tables["deletion_vectors"].location
-    copy = materialize(spark, table, None, folder)
-    with pytest.raises(CopyError, match=r"more than max_bytes=100\. Remove copies"):
-        materialize(spark, table, 0, folder, max_bytes=100)
-    remove_copy(copy)
-    assert not Path(copy.location).exists()
-    assert copy not in copies(folder)
-    assert find_copy(identify(table), folder) is None
-
-
-def test_what_a_killed_writer_left_is_no_copy_and_goes_in_time(spark, tables, folder, tmp_path):
-    identity = identify(tables["type_widening"].location)
-    left = leave_cut_short(tmp_path, identity)
-    assert find_copy(identity, tmp_path) is None
-    assert left.exists()
-    made = materialize(spark, identity.location, identity.version, folder)
-    assert [str(entry) for entry in (folder / identity.table_id).iterdir()] == [made.location]
 
 
 @pytest.mark.parametrize("name", ["column_mapping_by_name", "column_mapping_by_id"])

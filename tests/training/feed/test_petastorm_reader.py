@@ -225,7 +225,7 @@ def test_a_transform_without_a_function_selects_columns_in_its_order(feed):
         ({"cur_shard": 0, "shard_count": 92}, "has 91 rows .* some shards would be empty"),
         ({"worker_count": 3}, "petastorm_reader has no option 'worker_count'; did you mean 'workers_count'"),
         ({"num_epochs": 0}, "num_epochs=0: give a whole number of at least 1"),
-        ({"batch_size": 0}, "batch_size=0: it must be"),
+        ({"batch_size": 0}, "batch_size=0: give a whole number"),
         ({"drop_last": True}, "give batch_size too"),
         ({"drop_last": True, "batch_size": 92}, "no batch is left"),
         (

@@ -26,6 +26,7 @@ from lakelens.errors import (
     VersionFilesMissingError,
 )
 from lakelens.etl.log.snapshot import open_snapshot
+from lakelens.table import Table
 from lakelens.training.feed.plan_builder import check, open_version
 
 pytestmark = [
@@ -88,7 +89,7 @@ def test_secrets_stay_in_the_environment_and_out_of_what_ranks_receive(server, t
     assert float(done.stdout) == 40
     monkeypatch.delenv("LAKE_SECRET")
     with pytest.raises(InvalidArgumentError, match=r"aws_secret_access_key .* variable LAKE_SECRET, which is not set"):
-        open_version(table, storage_options=feed.plan.storage_options)
+        open_version(Table.of(table, None, feed.plan.storage_options))
 
 
 def test_the_environment_alone_is_enough(server, table):
@@ -173,7 +174,7 @@ def test_a_store_that_stalls_is_an_error_while_planning_and_while_reading(server
     next(batches)
     with server.hanging():
         with pytest.raises(FeedStalledError, match=r"50% of é has not answered for 1 s; .*stall_timeout_s"):
-            open_version(table, storage_options=server.storage_options, timeout_s=1.0)
+            open_version(Table.of(table, None, server.storage_options), timeout_s=1.0)
         with pytest.raises(FeedStalledError, match=r"the list of the files in .* has not answered for 1 s"):
             check(feed.plan, timeout_s=1.0)
         with pytest.raises(FeedStalledError, match=r"\.parquet has not answered for 5 s; .*read_timeout_s"):

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from ....errors import VersionFilesMissingError
-from ....etl.log.snapshot import DataFiles, locate
+from ....locations import locate
+from ....log.snapshot import DataFiles
 from .epoch_order import GlobalOrder
 
 # More lanes mix more places of the table into a batch. Powers of two are divided by the usual numbers of ranks, which
@@ -61,7 +62,8 @@ class FeedPlan:
         row_bytes: Uncompressed bytes of a row, on average over the row group that was seen with the largest rows.
         table_bytes: Uncompressed bytes of all row groups, estimated when the feed was planned.
         storage_options: Access to an object store.
-        copy: Location of the plain copy whose files are read in place of the version's own; None without one.
+        table_id: The table's own id.
+        stored_names: Names of columns in the files, where column mapping gives them others than the table.
     """
 
     location: str
@@ -77,7 +79,8 @@ class FeedPlan:
     row_bytes: int = 0
     table_bytes: int = 0
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    copy: str | None = None
+    table_id: str = ""
+    stored_names: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
@@ -92,6 +95,10 @@ class FeedPlan:
         chunk_bytes = max(min(self.row_group_bytes, self.chunk_bytes), self.row_bytes)
         held = GROUPS_PER_LANE * (lanes or self.order.lanes) * chunk_bytes
         return min(held, GROUPS_PER_LANE * self.table_bytes)
+
+    def stored_name(self, column: str) -> str:
+        """Gives the name of a column in the files."""
+        return self.stored_names.get(column, column)
 
     def file_location(self, file: int) -> str:
         """Gives the absolute path or URI of a file."""
@@ -162,5 +169,6 @@ def files_missing(location: str, version: int, missing: list[str]) -> VersionFil
     """Makes the error about data files that are gone, with the first one's name."""
     return VersionFilesMissingError(
         f"{location}@{version}: {len(missing)} data file(s) of this version are gone, the first is {missing[0]}. "
-        "VACUUM or a hand has removed them; use a newer version, restore the files, or pin versions before vacuuming."
+        "VACUUM removed them, or they were deleted by hand. Use a newer version, restore the files, or pin versions "
+        "before vacuuming."
     )

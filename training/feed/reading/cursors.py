@@ -51,7 +51,7 @@ class RowGroupCursor:
         self.rows = int(group.num_rows)
         self._left: list[pa.RecordBatch] = []
         self._open = ExitStack()
-        wanted = stored_columns(plan, columns, layout.footer)
+        wanted = list(stored_columns(plan, columns, layout.footer).values())
         source = self._open.enter_context(open_file(plan, file))
         is_chunked, is_remote = layout.chunks[row_group] > 1, not isinstance(source, pa.NativeFile)
         parquet = parquet_of(source, layout.footer, _FETCHED_BYTES if is_chunked and is_remote else 0)

@@ -9,6 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from ....log.data_files import logical
+
 # Delta's types of whole numbers.
 INTEGERS = ("byte", "short", "integer", "long")
 # How a partition value, which Delta's log keeps as text, becomes the value of its column.
@@ -83,18 +85,16 @@ def type_name(declared: Any) -> str:
 
 
 def conform(column: pa.ChunkedArray, declared: str) -> pa.ChunkedArray:
-    """Gives a column the fields that its structs have gained since its file was written, as nulls.
+    """Gives a column the table's names of its fields, and as nulls those that its structs have gained since.
 
     Args:
         column: As a file holds it.
         declared: Delta type of the column: a name, or JSON of a nested type.
-
-    Returns:
-        The very column, unless a field is missing.
     """
     if not declared.startswith("{"):
         return column
     kind = json.loads(declared)
+    column = pa.chunked_array([logical(chunk, declared) for chunk in column.chunks] or column)
     if _has_every_field(column.type, kind):
         return column
     return pa.chunked_array([pa.array(column.to_pylist(), arrow_type(kind))])

@@ -22,7 +22,7 @@ from ....errors import FeedError, FeedStalledError, LakelensError
 from ..plan.epoch_order import Piece
 from ..plan.feed_plan import FeedPlan, files_missing
 from .cursors import CursorShelf
-from .row_groups import FileLayout, RowGroup, mapped_columns
+from .row_groups import FileLayout, RowGroup
 
 # Layouts kept; a lane needs its file's once per row group. About 10 kB each.
 _CACHED_LAYOUTS = 256
@@ -110,10 +110,8 @@ class _Shelf:
         return group
 
     def _read(self, key: _Key, layout: FileLayout) -> RowGroup:
-        mapped = mapped_columns(self.plan, key.file, layout, key.row_group, self._columns, key.first, key.last)
-        others = tuple(name for name in self._columns if name not in mapped)
-        table = self._cursors.read(key.file, layout, key.row_group, others, key.first, key.last)
-        return RowGroup(key.file, layout.starts[key.row_group] + key.first, table, mapped)
+        table = self._cursors.read(key.file, layout, key.row_group, self._columns, key.first, key.last)
+        return RowGroup(key.file, layout.starts[key.row_group] + key.first, table)
 
     def block(self, piece: Piece) -> Block:
         """Reads the first row group of a piece.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -19,7 +19,6 @@ from ....stores.data_files import open_location
 from ....stores.parquet import parquet_of
 from ..plan.feed_plan import FeedPlan, RowFilter, chunks_of
 from .delta_types import arrow_type, conform, parse_partition_value
-from .mapped import MappedColumn, map_column
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ class FileLayout:
     Attributes:
         footer: The file's parsed footer.
         starts: Row of the file at which each row group starts.
-        rows: Rows of each row group that the plan's filters keep.
+        rows: Rows of each row group that are not deleted and that the plan's filters keep.
         chunks: Into how many chunks each row group is cut.
         kept: Indices of the kept rows in each row group; None keeps all.
     """
@@ -51,11 +50,12 @@ class FileLayout:
             parquet = parquet_of(source)
             footer = parquet.metadata
             groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
-            kept = tuple(kept_rows(plan, file, parquet, i) for i in range(len(groups))) if plan.filters else None
+            chooses = bool(plan.filters) or len(plan.files.deleted_rows(file)) > 0
+            kept = tuple(kept_rows(plan, file, parquet)) if chooses else None
         counts = [len(rows) for rows in kept] if kept is not None else [group.num_rows for group in groups]
         for found, expected, what in (
             (footer.num_rows, int(plan.stored_rows[file]), "rows"),
-            (sum(counts), int(plan.files.rows[file]), "rows that the filters keep"),
+            (sum(counts), int(plan.files.rows[file]), "rows that are kept"),
         ):
             if found != expected:
                 raise FeedError(
@@ -75,17 +75,22 @@ def open_file(plan: FeedPlan, file: int) -> Any:
     return open_location(plan.file_location(file), plan.storage_options, int(plan.files.sizes[file]))
 
 
-def kept_rows(plan: FeedPlan, file: int, parquet: pq.ParquetFile, row_group: int) -> npt.NDArray[np.int64]:
-    """Finds the rows of a row group that the plan's filters keep."""
-    rows = parquet.metadata.row_group(row_group).num_rows
-    mask = np.ones(rows, dtype=bool)
-    columns = [row_filter.column for row_filter in plan.filters]
-    stored = [name for name in columns if name in parquet.schema_arrow.names]
-    table = parquet.read_row_group(row_group, columns=stored, use_threads=False)
-    for row_filter in plan.filters:
-        column = table.column(row_filter.column) if row_filter.column in stored else pa.nulls(rows, pa.null())
-        mask &= _matches(column, row_filter, plan.schema[row_filter.column])
-    return np.flatnonzero(mask)
+def kept_rows(plan: FeedPlan, file: int, parquet: pq.ParquetFile) -> list[npt.NDArray[np.int64]]:
+    """Finds, in each row group of a file, the rows that are not deleted and that the plan's filters keep."""
+    footer, found, first = parquet.metadata, [], 0
+    stored = stored_columns(plan, [row_filter.column for row_filter in plan.filters], footer)
+    for row_group in range(footer.num_row_groups):
+        rows = footer.row_group(row_group).num_rows
+        mask = plan.files.kept(file, first, rows)
+        if plan.filters:
+            table = parquet.read_row_group(row_group, columns=list(stored.values()), use_threads=False)
+            for row_filter in plan.filters:
+                name = stored.get(row_filter.column)
+                column = table.column(name) if name is not None else pa.nulls(rows, pa.null())
+                mask &= _matches(column, row_filter, plan.schema[row_filter.column])
+        found.append(np.flatnonzero(mask))
+        first += rows
+    return found
 
 
 def _matches(column: Any, row_filter: RowFilter, declared: str) -> npt.NDArray[np.bool_]:
@@ -140,23 +145,22 @@ class RowGroup:
     Args:
         file: Index of the file.
         first_row: Row of the file that is row 0.
-        table: The columns that pyarrow has read.
-        mapped: The others: columns of bytes that are read where they lie.
+        table: The columns.
 
     Attributes:
         file: Index of the file.
         first_row: Row of the file that is row 0 of `table`.
-        table: The columns that are in memory.
+        table: The columns.
     """
 
-    def __init__(self, file: int, first_row: int, table: pa.Table, mapped: Mapping[str, MappedColumn]) -> None:
+    def __init__(self, file: int, first_row: int, table: pa.Table) -> None:
         self.file = file
         self.first_row = first_row
         self.table = table
-        self._binary: dict[str, BinaryColumn | MappedColumn] = dict(mapped)
+        self._binary: dict[str, BinaryColumn] = {}
         self._values: dict[str, list[Any]] = {}
 
-    def binary(self, column: str) -> BinaryColumn | MappedColumn:
+    def binary(self, column: str) -> BinaryColumn:
         """Gives a column of bytes or text."""
         if column not in self._binary:
             self._binary[column] = BinaryColumn(self.table.column(column))
@@ -172,8 +176,8 @@ class RowGroup:
 def complete(plan: FeedPlan, file: int, read: pa.Table, columns: Sequence[str], rows: int) -> pa.Table:
     """Adds to what a file holds the partition columns, from the log, and the columns that it lacks, as nulls."""
     arrays = [
-        conform(_in_utc(read.column(name)), plan.schema[name])
-        if name in read.column_names
+        conform(_in_utc(read.column(plan.stored_name(name))), plan.schema[name])
+        if plan.stored_name(name) in read.column_names
         else pa.chunked_array([_constant(plan, file, name, rows)])
         for name in columns
     ]
@@ -188,22 +192,11 @@ def _in_utc(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column.cast(pa.timestamp(kind.unit, "UTC"))
 
 
-def stored_columns(plan: FeedPlan, columns: Iterable[str], footer: pq.FileMetaData) -> list[str]:
-    """Lists those of some columns that a file holds itself."""
+def stored_columns(plan: FeedPlan, columns: Iterable[str], footer: pq.FileMetaData) -> dict[str, str]:
+    """Finds those of some columns that a file holds itself, with their names in it."""
     stored = set(footer.schema.to_arrow_schema().names)
-    return [name for name in columns if name in stored and name not in plan.partition_columns]
-
-
-def mapped_columns(
-    plan: FeedPlan, file: int, layout: FileLayout, row_group: int, columns: Iterable[str], first: int, last: int
-) -> dict[str, MappedColumn]:
-    """Finds those of some columns that need not be read into memory, from row `first` to `last` of a row group."""
-    places = {
-        name: map_column(plan.file_location(file), layout.footer, row_group, name, first, last)
-        for name in columns
-        if plan.schema[name] == "binary" and name not in plan.partition_columns
-    }
-    return {name: place for name, place in places.items() if place is not None}
+    names = {name: plan.stored_name(name) for name in columns if name not in plan.partition_columns}
+    return {name: own for name, own in names.items() if own in stored}
 
 
 def _constant(plan: FeedPlan, file: int, name: str, rows: int) -> pa.Array:
