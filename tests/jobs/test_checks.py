@@ -266,7 +266,7 @@ def test_what_is_right_comes_to_the_start_of_the_jvm() -> None:
         ["etl", "nope://bucket/photos", "t", "--conf", "spark.jars.packages=nope:nope:1"],
         ["etl", "notes", "t", "--stream"],
         ["table", "optimize", "table"],
-        ["train", "table", "--image-size", "8", "--np", "2"],
+        ["train", "table", "--image-size", "8", "--np", "2", "--validation-split", "none"],
     ]
     # A process of its own: where a session runs already, the commands use it.
     calls = f"import lakelens.jobs.cli as cli; print(*map(cli.main, {commands}))"

@@ -59,6 +59,14 @@ class Data(_Section):
     storage_options: dict[str, str] = Field(
         default_factory=dict, description="Access to an object store, under delta-rs' names; values may be `env:NAME`."
     )
+    cache: bool | str = Field(
+        False,
+        description="Keep decoded images in a memory-mapped file on local disk: true for `~/.cache/lakelens/decoded`, "
+        "or a folder.",
+    )
+    cache_bytes: int = Field(
+        64 << 30, ge=1, description="Most bytes of the cache; files that were used longest ago are removed."
+    )
     bad_rows: Literal["error", "skip"] = Field(
         "error",
         description="What is done with a row that cannot be decoded or has no label: `error` ends the training, `skip` "

@@ -56,6 +56,8 @@ def recorded_values(config: ExperimentConfig, version: int) -> dict[str, Any]:
 def _make_absolute(values: dict[str, Any], config: ExperimentConfig) -> None:
     """Makes local paths absolute: whoever resumes or reproduces the run may be in another folder."""
     values["data"]["table"] = absolute(config.data.table)
+    if isinstance(config.data.cache, str):
+        values["data"]["cache"] = absolute_path(config.data.cache)
     values.setdefault("checkpoint_storage", {})["path"] = absolute_path(config.checkpoint_storage.path)
     target, _, name = config.entrypoint.rpartition(":")
     if target.endswith(".py"):

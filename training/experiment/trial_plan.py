@@ -126,5 +126,7 @@ class TrialPlan:
             optimizations=OptimizationRules(**config.optimizations.model_dump()),
             initial_validation=config.perform_initial_validation,
             restore_best=rules is not None and rules.restore_best_weights,
-            feed_options={"bad_rows": config.data.bad_rows, "read_timeout_s": config.data.read_timeout_s},
+            feed_options={
+                name: getattr(config.data, name) for name in ("bad_rows", "read_timeout_s", "cache", "cache_bytes")
+            },
         )

@@ -90,15 +90,23 @@ class Decoding:
             except ImageError as error:
                 pixels[...] = 0
                 if weights[i]:
-                    self._bad_row(batch.origins[i], str(error))
+                    self.refuse(batch.origins[i].tolist(), str(error))
                     weights[i] = 0
             if not direct:
                 images[i] = scratch
 
-    def _bad_row(self, origin: npt.NDArray[np.int64], reason: str) -> None:
-        named = self.describe(int(origin[0]), int(origin[1]))
-        message = f"{named} does not decode to {self.size[0]} x {self.size[1]} pixels: {reason}"
-        self.skipped.refuse(message, self.policy)
+    def refuse(self, origin: Sequence[int], reason: str) -> None:
+        """Does with a row that does not decode what the policy says.
+
+        Raises:
+            BadRowError: If the policy is `error`.
+        """
+        self.skipped.refuse(f"{self.describe(*origin)} {undecodable(self.size, reason)}", self.policy)
+
+
+def undecodable(size: tuple[int, int], reason: str) -> str:
+    """Says of a row that it does not decode."""
+    return f"does not decode to {size[0]} x {size[1]} pixels: {reason}"
 
 
 class DecodingPool:

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from .adapters.reader import FeedReader
+    from .cached_batches import StoredColumns
     from .tf_pipeline import ImagePass, Pass
 
 _Output = TypeVar("_Output", ImageOutput, ColumnOutput)
@@ -127,6 +128,7 @@ class DeltaFeed:
         self.boxes_column = boxes_column
         self.skipped = SkippedRows()
         self._said: set[str] = set()
+        self._stored: dict[tuple[str, ...], StoredColumns] = {}
         self.plan = make_plan(
             snapshot,
             {**({split_column: split} if split is not None else {}), **(filters or {})},
@@ -200,6 +202,22 @@ class DeltaFeed:
         from .image_sizes import size_of_first_image
 
         return size_of_first_image(self)
+
+    def stored_columns(self, columns: Sequence[str], timeout_s: float) -> StoredColumns:
+        """Reads small columns of all rows into memory, once in each process.
+
+        Raises:
+            FeedError: Its subclasses, if the table cannot be read.
+        """
+        from .cached_batches import StoredColumns
+
+        names = tuple(columns)
+        if names not in self._stored:
+            self._stored[names] = StoredColumns.read(self.plan, names, timeout_s)
+        return self._stored[names]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_stored": {}}
 
     @named_options
     def reordered(self, seed: int | None = None, shuffle: bool = True) -> DeltaFeed:
@@ -302,6 +320,11 @@ class DeltaFeed:
                 reader_threads: Threads that read row groups (4).
                 read_timeout_s: Seconds after which a read that has not answered is an error (45).
                 prefetch: Batches that are kept ready (2).
+                cache: Whether to keep the decoded images, uint8 at the size that comes out, in a memory-mapped file on
+                    local disk; True is `~/.cache/lakelens/decoded`, or name a folder. The first call decodes all rows
+                    before it returns; ranks, trials and later runs of the same version, split and size share the file.
+                    Order, rows, pixels and weights are those without it.
+                cache_bytes: Most bytes of all files in the folder (64 GiB); those used longest ago are removed.
 
         Raises:
             InvalidArgumentError: If an argument is outside its range, or `start` belongs to another order.

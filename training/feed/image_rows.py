@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,13 +10,16 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import BadRowError, ImageError, InvalidArgumentError
-from ...etl.images.stored_image import StoredImage, size_of
+from ...etl.images.stored_image import RAW_RGB, StoredImage, size_of
 from ...etl.model.labels import LABELS_PROPERTY
 from ...etl.model.schema import BOX_CORNERS, HEIGHT, WIDTH
+from .decode import undecodable
 from .image_sizes import size_columns_of
-from .rank_batches import BatchReader, RowBatch
+from .rank_batches import RowBatch
 
 if TYPE_CHECKING:
+    from .cached_batches import CachedBatch
+    from .decoded_cache import DecodedImages
     from .feed import DeltaFeed
 
 _INT32 = np.iinfo(np.int32)
@@ -63,37 +66,51 @@ def stored_columns_of(feed: DeltaFeed, max_boxes: int | None) -> list[str]:
     return list(dict.fromkeys(name for name in wanted if name is not None))
 
 
+def small_columns_of(feed: DeltaFeed, max_boxes: int | None) -> list[str]:
+    """Lists the columns that a feed of decoded images reads."""
+    wanted = (feed.label_column, feed.boxes_column if max_boxes is not None else None)
+    return list(dict.fromkeys(name for name in wanted if name is not None))
+
+
 def stored_batches(
     feed: DeltaFeed,
-    reader: BatchReader,
+    batches: Iterable[RowBatch] | Iterable[CachedBatch],
     size: tuple[int, int],
     max_boxes: int | None,
     *,
     classes: int | None,
     policy: str,
+    decoded: DecodedImages | None = None,
 ) -> Iterator[StoredBatch]:
     """Turns a rank's batches of rows into batches that are ready to be decoded.
 
     Args:
         feed: The feed.
-        reader: Gives the batches, with the columns of `stored_columns_of`.
+        batches: The batches, with the columns of `stored_columns_of`; without those of the image if it is decoded.
         size: Height and width of the images that the feed gives.
         max_boxes: Boxes of a row; None leaves boxes out.
         classes: Number of classes that labels are below; None takes any int32.
         policy: `error` raises at a label that is null or outside its range, `skip` gives its row weight 0.
+        decoded: The decoded images of all rows, for batches of the cache.
 
     Raises:
         BadRowError: If a row has more boxes than there is space for; of the policy `error`, also if it has no label, or
             one outside its range.
     """
     columns = stored_columns_of(feed, max_boxes)
-    for batch in reader:
-        images, weights = images_of(feed, batch, feed.image_column, columns), batch.weights
+    for batch in batches:
+        undecoded: dict[int, str] = {}
+        if isinstance(batch, RowBatch):
+            sized = images = images_of(feed, batch, feed.image_column, columns)
+        else:
+            images, sized, undecoded = _decoded_of(batch, decoded, size)
+        weights = batch.weights
         labels, refused = _labels_of(feed, batch, classes)
         boxes = None
         if max_boxes is not None:
-            boxes, refused_boxes = _boxes_of(feed, batch, images, size, max_boxes)
+            boxes, refused_boxes = _boxes_of(feed, batch, sized, size, max_boxes)
             refused = {**refused_boxes, **refused}
+        refused = {**undecoded, **refused}
         if refused:
             weights = weights.copy()
             _refuse(feed, batch, refused, policy, images, weights)
@@ -129,9 +146,21 @@ def images_of(feed: DeltaFeed, batch: RowBatch, image_column: str, columns: Coll
     return list(map(StoredImage, batch.bytes_of(image_column), forms, heights, widths))
 
 
+def _decoded_of(
+    batch: CachedBatch, decoded: DecodedImages | None, size: tuple[int, int]
+) -> tuple[list[StoredImage], list[StoredImage], dict[int, str]]:
+    """Gives a batch's images as pixels, what their sizes were, and why rows do not decode, by row."""
+    assert decoded is not None  # noqa: S101  they come together
+    rows = batch.rows.tolist()
+    images = [StoredImage(decoded.images[row], RAW_RGB, *size) for row in rows]
+    sized = [StoredImage(None, None, *pair) for pair in decoded.sizes[batch.rows].tolist()]
+    bad = {i: undecodable(size, decoded.bad[row]) for i, row in enumerate(rows) if row in decoded.bad}
+    return images, sized, bad
+
+
 def _refuse(
     feed: DeltaFeed,
-    batch: RowBatch,
+    batch: RowBatch | CachedBatch,
     refused: Mapping[int, str],
     policy: str,
     images: list[StoredImage],
@@ -144,7 +173,9 @@ def _refuse(
         images[row], weights[row] = StoredImage(None), 0
 
 
-def _labels_of(feed: DeltaFeed, batch: RowBatch, classes: int | None) -> tuple[npt.NDArray[np.int32], dict[int, str]]:
+def _labels_of(
+    feed: DeltaFeed, batch: RowBatch | CachedBatch, classes: int | None
+) -> tuple[npt.NDArray[np.int32], dict[int, str]]:
     """Gives the labels, and what is wrong with those that are null or outside their range, by row; these become 0."""
     labels = np.zeros(len(batch.weights), dtype=np.int32)
     if feed.label_column is None:
@@ -174,7 +205,11 @@ def _labels_of(feed: DeltaFeed, batch: RowBatch, classes: int | None) -> tuple[n
 
 
 def _boxes_of(
-    feed: DeltaFeed, batch: RowBatch, images: Sequence[StoredImage], size: tuple[int, int], max_boxes: int
+    feed: DeltaFeed,
+    batch: RowBatch | CachedBatch,
+    images: Sequence[StoredImage],
+    size: tuple[int, int],
+    max_boxes: int,
 ) -> tuple[Boxes, dict[int, str]]:
     """Gives the boxes, and what is wrong by row: the size of the image is unknown, or a label outside its range."""
     rows = len(batch.weights)
@@ -221,7 +256,7 @@ def _size_for_boxes(image: StoredImage) -> tuple[int, int]:
     return (image.height, image.width) if image.height and image.width else size_of(image)
 
 
-def _name(feed: DeltaFeed, batch: RowBatch, row: int) -> str:
+def _name(feed: DeltaFeed, batch: RowBatch | CachedBatch, row: int) -> str:
     file, stored_row = batch.origins()[row].tolist()
     return feed.describe_row(file, stored_row)
 

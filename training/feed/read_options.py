@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypedDict
 
 import numpy as np
@@ -14,6 +15,7 @@ from ...options import whole_number
 
 Preprocess = Callable[..., Any]
 
+DEFAULT_CACHE_BYTES = 64 << 30
 DTYPES = ("float32", "uint8")
 BAD_ROW_POLICIES = ("error", "skip")
 JPEG_METHODS = ("accurate", "fast")
@@ -42,6 +44,8 @@ class ImageOptions(ReadOptions, total=False):
     jpeg: str
     decoder: str
     decode_threads: int | None
+    cache: bool | str | Path
+    cache_bytes: int
 
 
 class ColumnOptions(ReadOptions, total=False):
@@ -93,6 +97,8 @@ class ImageOutput(Reading):
     jpeg: str = "accurate"
     decoder: str = "auto"
     decode_threads: int | None = None
+    cache: bool | str | Path = False
+    cache_bytes: int = DEFAULT_CACHE_BYTES
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -107,6 +113,9 @@ class ImageOutput(Reading):
         for name in ("max_boxes", "decode_threads"):
             if getattr(self, name) is not None:
                 whole_number(name, getattr(self, name), 1)
+        if not isinstance(self.cache, (bool, str, Path)):
+            raise InvalidArgumentError(f"cache={self.cache!r}: give True, or a folder on a local disk")
+        whole_number("cache_bytes", self.cache_bytes, 1)
         if not isinstance(self.one_hot, bool):
             whole_number("one_hot", self.one_hot, 1)
         if self.image_size is not None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -15,11 +15,13 @@ import numpy as np
 from ...errors import LakelensError, MissingDependencyError
 from ...etl.images.stored_image import CHANNELS, PixelDecoder, simplejpeg_works
 from .buffers import BatchBuffers
+from .cached_batches import CachedBatch, cached_batches
 from .decode import DecodedBatch, Decoding, DecodingPool
-from .image_rows import Boxes, check_boxes, stored_batches, stored_columns_of
+from .decoded_cache import DecodedImages, decoded_images
+from .image_rows import Boxes, check_boxes, small_columns_of, stored_batches, stored_columns_of
 from .plan.epoch_order import RankBatches
 from .plan.position import Start
-from .rank_batches import BatchReader
+from .rank_batches import BatchReader, RowBatch
 from .read_options import ImageOutput, Preprocess, Reading, available_cores, image_size_of
 
 if TYPE_CHECKING:
@@ -84,6 +86,7 @@ class ImagePass:
         output: What was asked for.
         decoding: How rows are decoded.
         classes: Number of classes of one-hot labels; None gives numbers.
+        decoded: The cache's entry of the decoded images; None decodes in each epoch.
     """
 
     feed: DeltaFeed
@@ -91,6 +94,7 @@ class ImagePass:
     output: ImageOutput
     decoding: Decoding
     classes: int | None
+    decoded: DecodedImages | None = None
 
     @classmethod
     def of(cls, feed: DeltaFeed, rows: Pass, output: ImageOutput) -> ImagePass:
@@ -110,7 +114,9 @@ class ImagePass:
             describe=feed.describe_row,
             skipped=feed.skipped,
         )
-        return cls(feed, rows, output, decoding, feed.classes_of(output.one_hot))
+        classes = feed.classes_of(output.one_hot)
+        decoded = decoded_images(feed, decoding, output) if output.cache else None
+        return cls(feed, rows, output, decoding, classes, decoded)
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -130,16 +136,16 @@ class ImagePass:
     def batches(self) -> Iterator[Batch]:
         """Yields the batches before `preprocess`, the next ones being decoded in threads meanwhile."""
         ahead: deque[DecodedBatch] = deque()
-        columns = stored_columns_of(self.feed, self.output.max_boxes)
         buffers = BatchBuffers(self.shape, self.output.dtype)
-        with self.rows.open(self.feed, columns) as reader:
+        with self._open() as batches:
             stored = stored_batches(
                 self.feed,
-                reader,
+                batches,
                 self.decoding.size,
                 self.output.max_boxes,
                 classes=self.classes,
                 policy=self.output.bad_rows,
+                decoded=self.decoded,
             )
             pool = DecodingPool(self.decoding, self.output.threads, buffers)
             try:
@@ -151,6 +157,14 @@ class ImagePass:
                     yield self._complete(ahead.popleft().wait())
             finally:
                 pool.close()
+
+    def _open(self) -> AbstractContextManager[Iterable[RowBatch] | Iterable[CachedBatch]]:
+        """Opens the rows of the pass, with the columns that are needed."""
+        rows, reading = self.rows, self.rows.reading
+        if self.decoded is None:
+            return rows.open(self.feed, stored_columns_of(self.feed, self.output.max_boxes))
+        columns = self.feed.stored_columns(small_columns_of(self.feed, self.output.max_boxes), reading.read_timeout_s)
+        return nullcontext(cached_batches(self.feed.plan, columns, rows.batches, rows.start, rows.epochs))
 
     def _complete(self, batch: DecodedBatch) -> Batch:
         target: Any = batch.stored.labels

@@ -1,0 +1,141 @@
+"""One rank's batches where the images are decoded already: the order of `BatchReader`, computed for a whole epoch."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ...stores.parquet import parquet_of
+from .plan.epoch_order import IntArray, RankBatches
+from .plan.feed_plan import FeedPlan, files_missing
+from .plan.position import Start
+from .plan_builder import of_files
+from .reading.row_groups import FileLayout, complete, open_file, stored_columns
+
+
+@dataclass(frozen=True)
+class StoredColumns:
+    """Columns of all rows of a feed, in stored order.
+
+    Attributes:
+        table: The columns.
+        layouts: The row groups of each file.
+        origins: int64 [rows, 2], file and row of the file.
+    """
+
+    table: pa.Table
+    layouts: Sequence[FileLayout]
+    origins: npt.NDArray[np.int64]
+
+    @classmethod
+    def read(cls, plan: FeedPlan, columns: Sequence[str], timeout_s: float) -> StoredColumns:
+        """Reads small columns of all files, several files at once.
+
+        Raises:
+            VersionFilesMissingError: If a file is gone.
+            FeedError: If a file cannot be read, or the store does not answer.
+        """
+        files = np.arange(len(plan.files), dtype=np.int64)
+        parts = list(of_files(plan, lambda file: _read_file(plan, file, columns), files, timeout_s))
+        return cls(
+            pa.concat_tables([table for table, _, _ in parts]),
+            [layout for _, layout, _ in parts],
+            np.concatenate([origins for _, _, origins in parts]),
+        )
+
+    @cached_property
+    def values(self) -> dict[str, list[Any]]:
+        """The columns as Python values."""
+        return {name: self.table.column(name).to_pylist() for name in self.table.column_names}
+
+    def sequence(self, plan: FeedPlan, epoch: int) -> IntArray:
+        """Lays out an epoch: int64 [rows], for each global row its number in stored order."""
+        order, counts = plan.order, [layout.rows for layout in self.layouts]
+        firsts = np.cumsum([0, *(sum(rows) for rows in counts)])
+        walked = [np.empty(0, dtype=np.int64)]
+        for file in order.files(epoch).tolist():
+            starts = firsts[file] + np.cumsum([0, *counts[file]])
+            offset, last = 0, sum(counts[file])
+            while offset < last:
+                found = order.file_slice(epoch, file, counts[file], offset, last, self.layouts[file].chunks)
+                walked.append(starts[found.row_group] + found.rows)
+                offset += len(found.rows)
+        walk = np.concatenate(walked)
+        laid_out = np.empty(order.rows, dtype=np.int64)
+        for lane in range(min(order.lanes, order.rows)):
+            first = order.lane_start(lane)
+            laid_out[lane :: order.lanes] = walk[first : first + order.lane_rows(lane)]
+        return laid_out
+
+
+def _read_file(plan: FeedPlan, file: int, columns: Sequence[str]) -> tuple[pa.Table, FileLayout, npt.NDArray[np.int64]]:
+    try:
+        layout = FileLayout.of(plan, file)
+        with open_file(plan, file) as source:
+            stored = list(stored_columns(plan, columns, layout.footer).values())
+            read = parquet_of(source, layout.footer).read(stored, use_threads=False)
+    except FileNotFoundError as error:
+        raise files_missing(plan.location, plan.version, [plan.file_location(file)]) from error
+    rows = np.arange(layout.footer.num_rows, dtype=np.int64)
+    table = complete(plan, file, read, columns, len(rows))
+    if layout.kept is not None:
+        starts = zip(layout.starts, layout.kept, strict=True)
+        rows = np.concatenate([start + kept for start, kept in starts])
+        table = table.take(rows)
+    return table, layout, np.stack([np.full_like(rows, file), rows], axis=1)
+
+
+@dataclass(frozen=True)
+class CachedBatch:
+    """One batch of one rank; rows after those of positive weight are padding.
+
+    Attributes:
+        columns: The columns of all rows.
+        rows: Numbers of the rows in stored order.
+        weights: float32 [rows of the batch], 0 for padding.
+    """
+
+    columns: StoredColumns
+    rows: IntArray
+    weights: npt.NDArray[np.float32]
+
+    def values_of(self, column: str) -> list[Any]:
+        """Gives a column of plain values, one per row."""
+        values = self.columns.values[column]
+        return [values[row] for row in self.rows.tolist()]
+
+    def origins(self) -> npt.NDArray[np.int64]:
+        """Gives where each row is stored: int64 [rows, 2] of file index and row of the file."""
+        found: npt.NDArray[np.int64] = self.columns.origins[self.rows]
+        return found
+
+
+def cached_batches(
+    plan: FeedPlan, columns: StoredColumns, batches: RankBatches, start: Start, epochs: int | None
+) -> Iterator[CachedBatch]:
+    """Yields the batches that a `BatchReader` of the same arguments yields.
+
+    Args:
+        plan: What is read.
+        columns: Its small columns.
+        batches: Which rows of the global order are this rank's.
+        start: Where to begin.
+        epochs: How many epochs; None never ends.
+    """
+    numbers = itertools.count(start.epoch)
+    for epoch in numbers if epochs is None else itertools.islice(numbers, epochs):
+        sequence = columns.sequence(plan, epoch)
+        first = start.row if epoch == start.epoch else 0
+        for step in range(batches.steps(first)):
+            share = batches.share(step, first)
+            weights = np.zeros(share.rows, dtype=np.float32)
+            weights[: len(share.real)] = share.weight
+            own = sequence[share.real]
+            yield CachedBatch(columns, np.resize(own, share.rows) if len(own) else own, weights)
