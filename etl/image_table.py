@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -108,7 +109,7 @@ class ImageTable(TableVersions):
             NotAnImageTableError: If a Delta table is there that lakelens did not create.
             TableConflictError: If other writers kept committing first.
         """
-        request = request_of(source, layout, options)
+        request = replace(request_of(source, layout, options), storage_options=self._options)
         return ingest(self.spark, self.location, request)
 
     def ingest_stream(
@@ -138,6 +139,7 @@ class ImageTable(TableVersions):
             TableConflictError: If other writers kept committing first.
         """
         request = request_of(source, layout, options, "ingest_stream", "max_files", "on_batch")
+        request = replace(request, storage_options=self._options)
         return ingest_available(self.spark, self.location, request, max_files, on_batch)
 
     def preview(
@@ -159,7 +161,7 @@ class ImageTable(TableVersions):
         Raises:
             UsageError: Its subclasses, as `ingest` does.
         """
-        request = request_of(source, layout, options, "preview", "limit")
+        request = replace(request_of(source, layout, options, "preview", "limit"), storage_options=self._options)
         return preview(self.spark, self.location, request, limit)
 
     @named_options
@@ -225,7 +227,7 @@ class ImageTable(TableVersions):
             NotAnImageTableError: If lakelens did not create the table.
             TableConflictError: If another writer was faster; nothing was deleted.
         """
-        return delete(self.spark, self.location, where)
+        return delete(self.spark, self.location, where, self._options)
 
     @named_options
     def rename_class(self, old: str, new: str) -> RenameResult:
@@ -242,7 +244,7 @@ class ImageTable(TableVersions):
             NotAnImageTableError: If lakelens did not create the table.
             TableConflictError: If another writer was faster; nothing was committed.
         """
-        return rename_class(self.spark, self.location, old, new)
+        return rename_class(self.spark, self.location, old, new, self._options)
 
     @named_options
     def repair(self, *, dry_run: bool = False) -> RepairResult:
@@ -258,7 +260,7 @@ class ImageTable(TableVersions):
             NotAnImageTableError: If lakelens did not create the table.
             TableConflictError: If another writer was faster; nothing was committed.
         """
-        return repair(self.spark, self.location, dry_run=dry_run)
+        return repair(self.spark, self.location, dry_run=dry_run, storage_options=self._options)
 
     @named_options
     def profile(

@@ -106,7 +106,9 @@ class Prepared:
             ClassNumbersError: If two classes of the table have one number, or one has two.
         """
         is_write = plan.work or (self.removes and plan.counts[GONE])
-        known = sound_classes(self.spark, self.transaction, self.location) if self.transaction and is_write else None
+        known, options = None, self.request.storage_options
+        if self.transaction is not None and is_write:
+            known = sound_classes(self.spark, self.transaction, self.location, options)
         names = plan.class_names + (plan.box_classes() if self.listing.has_annotations and plan.work else [])
         if self.request.classes is not None:
             names = [name for name in self.request.classes if name in set(names)]
@@ -143,7 +145,7 @@ def prepare(user_session: SparkSession, location: str, request: IngestRequest) -
     """
     spark = writing_session(user_session)
     transaction = open_table(spark, location)
-    aliases = _ledger(spark, transaction).aliases
+    aliases = _ledger(spark, transaction, request).aliases
     if request.classes is not None:
         request = replace(request, classes=[aliases.get(name, name) for name in request.classes])
     recipe = _recipe(transaction, location, request)
@@ -269,7 +271,7 @@ def check_classes(prepared: Prepared) -> None:
     wanted, plan = prepared.request.classes, prepared.plan
     if wanted is None:
         return
-    known = {*plan.listed_by_class, *_ledger(prepared.spark, prepared.transaction).labels}
+    known = {*plan.listed_by_class, *_ledger(prepared.spark, prepared.transaction, prepared.request).labels}
     if prepared.listing.has_annotations and not known.issuperset(wanted):
         known |= plan.listed_box_classes()
     check_classes_known(wanted, known, prepared.request.source.name, prepared.location)
@@ -310,8 +312,10 @@ def open_table(spark: SparkSession, location: str) -> Transaction | None:
     return None
 
 
-def _ledger(spark: SparkSession, transaction: Transaction | None) -> Ledger:
-    return Ledger() if transaction is None else ledger_of(spark, Table.of(transaction.path))
+def _ledger(spark: SparkSession, transaction: Transaction | None, request: IngestRequest) -> Ledger:
+    if transaction is None:
+        return Ledger()
+    return ledger_of(spark, Table.of(transaction.path, None, request.storage_options))
 
 
 def _recipe(transaction: Transaction | None, location: str, request: IngestRequest) -> Recipe:

@@ -297,7 +297,7 @@ class _Ingest:
             counts.subtract(self._plan.gone_by_class if self._removes else {})
         if counts is not None and min(counts.values(), default=0) < 0:
             counts = None
-        table = Table.of(path_of(self._spark, prepared.location))
+        table = Table.of(path_of(self._spark, prepared.location), None, prepared.request.storage_options)
         record_classes(table, int(committed.version or 0), counts, labels)
 
     def _stale_rows(self) -> DataFrame | None:

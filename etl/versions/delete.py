@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -36,7 +37,9 @@ class DeleteResult(ReadableResult):
 
 
 @naming_failures
-def delete(spark: SparkSession, location: str, where: str) -> DeleteResult:
+def delete(
+    spark: SparkSession, location: str, where: str, storage_options: Mapping[str, str] | None = None
+) -> DeleteResult:
     """Deletes the rows that meet a condition, as one commit.
 
     Their files are listed in the quarantine table with the reason `deleted`. That entry is written first: if the
@@ -46,6 +49,7 @@ def delete(spark: SparkSession, location: str, where: str) -> DeleteResult:
         spark: The session.
         location: Path, URI or name of the table.
         where: A Spark SQL condition on the table's columns, such as "label_name = 'cat' AND width < 32".
+        storage_options: Access of this process to the table's object store.
 
     Raises:
         InvalidArgumentError: If `where` is not such a condition.
@@ -55,7 +59,7 @@ def delete(spark: SparkSession, location: str, where: str) -> DeleteResult:
         TableConflictError: If another writer was faster; nothing was deleted.
     """
     check_condition(where)
-    edit = open_edit(spark, location)
+    edit = open_edit(spark, location, storage_options)
     found = _select(edit.rows(), where).persist()
     try:
         deleted = count_classes(found)

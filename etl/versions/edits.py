@@ -32,12 +32,14 @@ class TableEdit:
         spark: A writing session.
         location: The table.
         transaction: A transaction at its latest version.
+        storage_options: Access of this process to the table's object store.
         user: Who changes it.
     """
 
     spark: SparkSession
     location: str
     transaction: Transaction
+    storage_options: Mapping[str, str] | None = None
     user: str = field(default_factory=user_name)
 
     def rows(self) -> DataFrame:
@@ -50,7 +52,7 @@ class TableEdit:
         Raises:
             ClassNumbersError: If rows carry a number that is not that of their class.
         """
-        return sound_classes(self.spark, self.transaction, self.location)
+        return sound_classes(self.spark, self.transaction, self.location, self.storage_options)
 
     def counts(self, known: KnownClasses) -> Mapping[str, int]:
         """Rows by class of the transaction's version."""
@@ -78,11 +80,11 @@ class TableEdit:
         version = self.transaction.commit(Batch(new, note, paths, {})).version
         if version is None:
             raise TableConflictError(f"{self.location}: the rows to be changed are gone; try again")
-        record_classes(Table.of(self.transaction.path), version, counts)
+        record_classes(Table.of(self.transaction.path, None, self.storage_options), version, counts)
         return version
 
 
-def open_edit(spark: SparkSession, location: str) -> TableEdit:
+def open_edit(spark: SparkSession, location: str, storage_options: Mapping[str, str] | None = None) -> TableEdit:
     """Opens an image table to change stored rows.
 
     Raises:
@@ -96,4 +98,4 @@ def open_edit(spark: SparkSession, location: str) -> TableEdit:
     recipe = transaction.property(RECIPE_PROPERTY)
     Recipe.of({} if recipe is None else {RECIPE_PROPERTY: recipe}, location)
     require_columns(transaction, location)
-    return TableEdit(session, location, transaction)
+    return TableEdit(session, location, transaction, storage_options)

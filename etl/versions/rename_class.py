@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -44,7 +45,9 @@ class RenameResult(ReadableResult):
 
 
 @naming_failures
-def rename_class(spark: SparkSession, location: str, old: str, new: str) -> RenameResult:
+def rename_class(
+    spark: SparkSession, location: str, old: str, new: str, storage_options: Mapping[str, str] | None = None
+) -> RenameResult:
     """Renames a class as one commit; a later ingest stores files of either name under the new one.
 
     Args:
@@ -52,6 +55,7 @@ def rename_class(spark: SparkSession, location: str, old: str, new: str) -> Rena
         location: Path, URI or name of the table.
         old: The name of a class of the table.
         new: A name that no other class of the table has or had.
+        storage_options: Access of this process to the table's object store.
 
     Raises:
         InvalidArgumentError: If there is no class `old`, or `new` cannot be its name.
@@ -61,7 +65,7 @@ def rename_class(spark: SparkSession, location: str, old: str, new: str) -> Rena
         TableConflictError: If another writer was faster; nothing was committed.
     """
     _check_new(new)
-    edit = open_edit(spark, location)
+    edit = open_edit(spark, location, storage_options)
     known = edit.classes()
     _check_names(location, known.ledger, old, new)
     number = known.labels[old]
