@@ -83,11 +83,10 @@ def using(
         change_apart(table, lambda ledger: ledger.blocks(version), begun)
     except (OSError, MissingDependencyError, InvalidArgumentError) as error:  # the last where the store is not known
         logger.warning(
-            "%s cannot be written (%s), so VACUUM may remove files of version %d while they are read; its owner can "
-            "pin it",
+            "the ledger of %s cannot be written, so VACUUM may remove files of version %d while they are read: %s",
             table.path,
-            error,
             version,
+            error,
         )
         is_kept[0] = True
     if is_kept[0]:
@@ -103,10 +102,10 @@ def using(
         _end(table, use, kept_as, stays=True)
     except LakelensError as error:  # protected until this process ends
         logger.warning(
-            "%s cannot be written any more (%s), so VACUUM may remove files of version %d; pin it to keep them",
+            "the ledger of %s can no longer be written, so VACUUM may remove files of version %d: %s",
             table.path,
-            error,
             version,
+            error,
         )
 
 

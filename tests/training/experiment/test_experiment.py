@@ -239,7 +239,8 @@ def test_one_rank_and_two_ranks_train_the_same_model(grown, read_only):
 @pytest.mark.horovod
 def test_a_table_that_may_only_be_read_is_trained_on_with_a_warning(read_only):
     assert (read_only.result.version, read_only.result.epochs) == (0, 2)
-    assert f"{read_only.table} cannot be written ([Errno 13] Permission denied" in read_only.log
+    assert f"the ledger of {read_only.table} cannot be written, so VACUUM may remove files" in read_only.log
+    assert "[Errno 13] Permission denied" in read_only.log
     assert tracked(read_only.table) == {}
 
 
