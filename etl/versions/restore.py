@@ -15,6 +15,7 @@ from ...errors import (
     TableConflictError,
     VersionFilesMissingError,
 )
+from ...ledger.store import read
 from ...ledger.uses import reading
 from ...log.opening import history_of, open_table
 from ...results import ReadableResult
@@ -124,7 +125,9 @@ class _Restore:
             if set(target.files.paths) == set(latest.files.paths):
                 return RestoreResult(latest.version, target.version, {}, {}, {}, self.user, committed=False)
             made = self._bring_back(target)
-        record_classes(target.table.at(None), made, class_counts(target))
+        # Of a version that was not recorded, the next ingest looks at the rows.
+        table = target.table.at(None)
+        record_classes(table, made, read(table).counts_at(target.version))
         found = difference(self.path, made - 1, made, self.storage_options)
         return RestoreResult(made, target.version, found.added, found.removed, found.changed, self.user, committed=True)
 

@@ -225,7 +225,10 @@ class Ledger:
         """
         numbers, current = self.numbers, {one.number: one.name for one in self.classes}
         names = {numbers[name]: name for name, rows in counts.items() if rows and name in numbers}
-        named = self._with_names({number: name for number, name in names.items() if not counts.get(current[number])})
+        named = self
+        if version >= max(self.versions, default=version):  # else another writer has recorded a later one meanwhile
+            gone = {number: name for number, name in names.items() if not counts.get(current[number])}
+            named = self._with_names(gone)
         found = {one.name: ClassRows(one.number, counts.get(one.name, 0)) for one in named.classes}
         others = sorted(name for name, rows in counts.items() if rows and name not in found)
         found |= {name: ClassRows(numbers.get(name), counts[name]) for name in others}

@@ -65,6 +65,8 @@ def test_a_version_keeps_the_classes_that_it_had():
     assert renamed.labels_at(3) == renamed.labels_at(9) == {"cat": 0, "hound": 1, "bee": 2}
     assert renamed.counts_at(2) == {"cat": 4, "dog": 3, "bee": 1, "(no class)": 2}
     assert renamed.counts_at(1) is None
+    # A slower writer records an earlier version later.
+    assert renamed.recorded(1, {"cat": 4, "dog": 3}).labels == renamed.labels
 
 
 def test_the_oldest_versions_are_dropped_but_those_that_are_protected(monkeypatch):
