@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..options import named_options
+from ..table import Table
 from .files.layouts import CLASS_FOLDERS
 from .ingest.landing import ingest_available
 from .ingest.options import IngestOptions, request_of
@@ -48,6 +48,11 @@ class ImageTable(TableVersions):
     Attributes:
         location: The table's path, absolute, or its name.
     """
+
+    @property
+    def _named(self) -> Table:
+        """The table under the name that it was given, which Spark resolves; there may be none yet."""
+        return Table(self.location, self._options)
 
     def ingest(
         self,
@@ -109,8 +114,8 @@ class ImageTable(TableVersions):
             NotAnImageTableError: If a Delta table is there that lakelens did not create.
             TableConflictError: If other writers kept committing first.
         """
-        request = replace(request_of(source, layout, options), storage_options=self._options)
-        return ingest(self.spark, self.location, request)
+        request = request_of(source, layout, options)
+        return ingest(self.spark, self._named, request)
 
     def ingest_stream(
         self,
@@ -139,8 +144,7 @@ class ImageTable(TableVersions):
             TableConflictError: If other writers kept committing first.
         """
         request = request_of(source, layout, options, "ingest_stream", "max_files", "on_batch")
-        request = replace(request, storage_options=self._options)
-        return ingest_available(self.spark, self.location, request, max_files, on_batch)
+        return ingest_available(self.spark, self._named, request, max_files, on_batch)
 
     def preview(
         self,
@@ -161,8 +165,8 @@ class ImageTable(TableVersions):
         Raises:
             UsageError: Its subclasses, as `ingest` does.
         """
-        request = replace(request_of(source, layout, options, "preview", "limit"), storage_options=self._options)
-        return preview(self.spark, self.location, request, limit)
+        request = request_of(source, layout, options, "preview", "limit")
+        return preview(self.spark, self._named, request, limit)
 
     @named_options
     def read(self, version: Version = None) -> DataFrame:
@@ -185,7 +189,7 @@ class ImageTable(TableVersions):
 
     def read_quarantine(self) -> DataFrame:
         """The same as a DataFrame: path, reason, error, label_name, source_length, source_modified, batch_id."""
-        return Quarantine(self.spark, self.location).read()
+        return Quarantine(self.spark, self._named).read()
 
     @named_options
     def restore(self, version: int | str | datetime) -> RestoreResult:
@@ -227,7 +231,7 @@ class ImageTable(TableVersions):
             NotAnImageTableError: If lakelens did not create the table.
             TableConflictError: If another writer was faster; nothing was deleted.
         """
-        return delete(self.spark, self.location, where, self._options)
+        return delete(self.spark, self._named, where)
 
     @named_options
     def rename_class(self, old: str, new: str) -> RenameResult:
@@ -244,7 +248,7 @@ class ImageTable(TableVersions):
             NotAnImageTableError: If lakelens did not create the table.
             TableConflictError: If another writer was faster; nothing was committed.
         """
-        return rename_class(self.spark, self.location, old, new, self._options)
+        return rename_class(self.spark, self._named, old, new)
 
     @named_options
     def repair(self, *, dry_run: bool = False) -> RepairResult:
@@ -260,7 +264,7 @@ class ImageTable(TableVersions):
             NotAnImageTableError: If lakelens did not create the table.
             TableConflictError: If another writer was faster; nothing was committed.
         """
-        return repair(self.spark, self.location, dry_run=dry_run, storage_options=self._options)
+        return repair(self.spark, self._named, dry_run=dry_run)
 
     @named_options
     def profile(

@@ -111,14 +111,14 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Runs the ingest, the stream or the dry run, and returns version and counts."""
-    from lakelens.etl.image_table import ImageTable
     from lakelens.etl.ingest.checks import check_without_spark
     from lakelens.etl.ingest.label_changes import ClassChanges
     from lakelens.etl.ingest.landing import check_max_files, ingest_available
     from lakelens.etl.ingest.run import ingest, preview
+    from lakelens.spark.session import require_delta
     from lakelens.table import Table
 
-    Table.unversioned(args.table, "lakelens etl")
+    table = Table.unversioned(args.table, "lakelens etl")
     request = _request(args)
     request.check()
     if args.max_files is not None and not args.stream:
@@ -134,9 +134,9 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
             # Classes of a landing folder are checked batch by batch: an empty folder is allowed.
             check_without_spark(args.table, dataclasses.replace(request, classes=None) if args.stream else request)
     spark = open_session()
-    location = ImageTable(spark, args.table).location
+    require_delta(spark)
     if args.dry_run:
-        found = preview(spark, location, request, _PATHS_SHOWN)
+        found = preview(spark, table, request, _PATHS_SHOWN)
         for status, paths in found.files.items():
             for path in paths:
                 print(f"{status:<8} {path}")
@@ -144,10 +144,10 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         _tell_ignored(args, found.ignored_suffixes)
         return {"table": args.table, "dry_run": True, **dataclasses.asdict(found)}
     if args.stream:
-        streamed = ingest_available(spark, location, request, _files_of_a_batch(args), _tell_batch)
+        streamed = ingest_available(spark, table, request, _files_of_a_batch(args), _tell_batch)
         _tell_classes(streamed.class_changes)
         return {"table": args.table, **dataclasses.asdict(streamed), "batches": len(streamed.batches)}
-    result = ingest(spark, location, request)
+    result = ingest(spark, table, request)
     _tell_classes(result.class_changes)
     _tell_ignored(args, result.ignored_suffixes)
     return {"table": args.table, **dataclasses.asdict(result)}

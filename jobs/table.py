@@ -268,18 +268,16 @@ def _restore(args: argparse.Namespace) -> dict[str, Any]:
 
 def _repair(args: argparse.Namespace) -> dict[str, Any]:
     from lakelens.etl.versions.repair import repair
-    from lakelens.locations import absolute
 
-    spark = _session_of(args, "repair")
-    location = absolute(args.table)
-    plan = repair(spark, location, dry_run=True)
+    spark, table = _session_of(args, "repair"), Table.of(args.table)
+    plan = repair(spark, table, dry_run=True)
     for line in (*plan.findings, *plan.changes):
         print(line)
     if not plan.findings:
         print("the class numbers are in order")
     elif not args.yes:
         print("nothing was changed; --yes changes it")
-    return dataclasses.asdict(repair(spark, location) if args.yes and plan.findings else plan)
+    return dataclasses.asdict(repair(spark, table) if args.yes and plan.findings else plan)
 
 
 def _optimize(args: argparse.Namespace) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""What an ingest has to do: each file is new, changed, known, gone or in quarantine. Door: `ingest_plan`."""
+"""What an ingest has to do: each file is new, changed, known, gone or in quarantine. Start at `planner.make_plan`."""

@@ -1,1 +1,1 @@
-"""One batch of rows and removals becomes one Delta commit, or nothing. Door: `commit.open_transaction`."""
+"""One batch of rows and removals becomes one Delta commit, or nothing. Start at `transaction.Transaction`."""

@@ -77,22 +77,15 @@ class KnownClasses:
             return self.ledger.reserved(wanted, largest)
 
 
-def known_classes(
-    spark: SparkSession,
-    transaction: Transaction,
-    storage_options: Mapping[str, str] | None = None,
-    *,
-    look_at_rows: bool = False,
-) -> KnownClasses:
+def known_classes(spark: SparkSession, transaction: Transaction, *, look_at_rows: bool = False) -> KnownClasses:
     """Finds what is known of the classes at a transaction's version.
 
     Args:
         spark: The session.
         transaction: The transaction.
-        storage_options: Access of this process to the table's object store.
         look_at_rows: Whether to look at the rows in any case.
     """
-    table = Table.of(transaction.path, None, storage_options)
+    table = transaction.table
     ledger = ledger_of(spark, table)
     counts = ledger.counts_at(transaction.version)
     if counts is not None and not look_at_rows:
@@ -102,15 +95,13 @@ def known_classes(
     return KnownClasses(table, settled, rows, wrong, counts)
 
 
-def sound_classes(
-    spark: SparkSession, transaction: Transaction, location: str, storage_options: Mapping[str, str] | None = None
-) -> KnownClasses:
+def sound_classes(spark: SparkSession, transaction: Transaction, location: str) -> KnownClasses:
     """Finds what `known_classes` finds, and refuses damaged numbers.
 
     Raises:
         ClassNumbersError: If rows carry a number that is not that of their class.
     """
-    known = known_classes(spark, transaction, storage_options)
+    known = known_classes(spark, transaction)
     if known.wrong:
         more = f"; and {len(known.wrong) - _MOST_NAMED} more" if len(known.wrong) > _MOST_NAMED else ""
         raise ClassNumbersError(

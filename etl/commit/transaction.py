@@ -1,16 +1,23 @@
-"""What a commit of a batch is, whoever drives it, and what its writers share."""
+"""One batch becomes one Delta commit, by Delta's public writers: an append, or a MERGE where rows change or go."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import getpass
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
-from ...errors import NotAnImageTableError
+from ...errors import NotAnImageTableError, TableConflictError
+from ...locations import is_table_name
+from ...log.opening import open_table
+from ...table import Table
 from ..model import schema
-from ..spark.catalog import sql_name
+from ..spark.catalog import delta_table, is_delta_table, path_of, read_table, sql_name
+from ..spark.conflicts import conflicts_named
+from ..spark.path_forms import column_in_one_form
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -20,6 +27,14 @@ if TYPE_CHECKING:
 APPLICATION_ID = "lakelens.ingest"
 
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+# How far back a commit of our own is looked for, behind those that were made since.
+_RECENT = 100
+_KEY = "stale_path"
+# Options of a session, where DML takes none of its own.
+_APPLICATION, _NUMBER = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
+_SHUFFLE, _MOST_SHUFFLED = "spark.sql.shuffle.partitions", 200
+_ONE_TASK_A_SPLIT = "spark.databricks.delta.merge.repartitionBeforeWrite.enabled"
+_COPY_SOURCE = "spark.databricks.delta.merge.materializeSource"
 
 
 @dataclass(frozen=True)
@@ -28,62 +43,192 @@ class Batch:
 
     Attributes:
         rows: Rows of `schema.IMAGE_TABLE_DDL`.
-        user_metadata: What the history keeps of the commit.
+        user_metadata: What the history keeps of the commit; no other commit has the same.
         stale: The paths, in the form of `path_forms`, whose rows go, as a column `path`; or None.
-        properties: Table properties to set.
-        before_commit: Called with the number of new rows, None if that is not known, once they are written and before
-            they are committed: gives the text to use for `user_metadata`, or raises, and nothing is committed. Public
-            writers do not call it.
+        properties: Table properties of a table that is made.
     """
 
     rows: DataFrame
     user_metadata: str
     stale: DataFrame | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
-    before_commit: Callable[[int | None], str] | None = None
 
 
-@dataclass(frozen=True)
-class Committed:
-    """The result of a commit.
+def create_image_table(spark: SparkSession, table: Table, batch: Batch) -> Table:
+    """Makes an image table whose version 0 holds a batch, which deletes nothing; returns the table by its path.
 
-    Attributes:
-        version: The version that it made, or None when there was nothing to commit.
-        rows: Number of rows that were brought to it, without those that were rewritten beside the ones that went; None
-            where nothing tells them apart.
-        added: Those rows, where the commit did nothing else; None where it may have, or no public call tells them.
+    Delta creates no table in a folder that holds what a writer left that died before its commit; it replaces that as if
+    it were a table. Of two that do so at once the number of the ingest lets one commit.
+
+    Raises:
+        TableConflictError: If the table is there already: another writer has made it meanwhile.
     """
+    from pyspark.errors import AnalysisException
+    from pyspark.sql import functions as F
 
-    version: int | None
-    rows: int | None
-    added: DataFrame | None = None
+    partitions = [F.col(name) for name in schema.PARTITION_COLUMNS]
+    writer = batch.rows.writeTo(sql_name(table.location)).using("delta").partitionedBy(*partitions)
+    for name, value in batch.properties.items():
+        writer = writer.tableProperty(name, value)
+    settings, read = {_APPLICATION: APPLICATION_ID, _NUMBER: "0"}, f"{table.location} before it existed"
+    with noted(spark, batch.user_metadata), _set(spark, settings), conflicts_named(read):
+        try:
+            writer.create()
+        except AnalysisException:
+            if is_table_name(table.location) or is_delta_table(spark, table.location):
+                raise
+            writer.createOrReplace()
+    made = Table.of(path_of(spark, table.location), None, table.storage_options)
+    first = open_table(made).history()[-1]
+    if first["version"] != 0 or first.get("userMetadata") != batch.user_metadata:
+        raise TableConflictError(f"another writer has made {table.location} meanwhile")
+    return made
 
 
-class Transaction(Protocol):
-    """One attempt to write a batch, on top of one version.
+class Transaction:
+    """One attempt to write a batch, on top of the version that is the latest when it is opened.
+
+    Delta skips a write whose number is not above the last one of its application, and refuses one when another of the
+    application was committed since it began. The number is therefore the one after the last that the version read has:
+    of two that have read the same last ingest, one commits, whatever else was committed between.
+
+    Args:
+        spark: A writing session.
+        table: The table; its version is not looked at.
 
     Attributes:
-        path: The table's path or URI.
+        path: The table's path or URI, as Spark takes it; the catalog has resolved its name.
+        table: The table by its path, as delta-rs takes it.
         version: The version.
-        asks_before_commit: Whether it calls `Batch.before_commit`.
+
+    Raises:
+        TableError: Its subclasses, if delta-rs cannot open the table.
     """
 
-    path: str
-    version: int
-    asks_before_commit: bool
+    def __init__(self, spark: SparkSession, table: Table) -> None:
+        self._spark = spark
+        self.path = path_of(spark, table.location)
+        self.table = Table.of(self.path, None, table.storage_options)
+        self._opened = open_table(self.table)
+        self.version: int = self._opened.version()
+        last = self._opened.transaction_version(APPLICATION_ID)
+        self._number = 0 if last is None else last + 1
+        self._properties = dict(self._opened.metadata().configuration)
+        self._columns = [column.name for column in self._opened.schema().fields]
 
     def property(self, name: str) -> str | None:
         """Reads a table property at that version."""
+        return self._properties.get(name)
 
     def columns(self) -> list[str]:
         """Names the table's columns at that version."""
+        return self._columns
 
-    def commit(self, batch: Batch) -> Committed:
-        """Writes the batch's rows, drops those of its `stale` paths, and sets its properties.
+    def commit(self, batch: Batch) -> int | None:
+        """Writes the batch's rows and drops those of its `stale` paths.
+
+        Returns:
+            The version that this makes, or None if there is neither a row to write nor one to drop.
 
         Raises:
-            TableConflictError: If another writer has changed the table in a way that rules this out.
+            TableConflictError: If another writer has changed the table since it was opened.
         """
+        # An append would not conflict with a RESTORE or DELETE that has changed what the plan was made for.
+        self._require_latest()
+        stale = None if batch.stale is None else self._as_stored(batch.stale).persist()
+        try:
+            # Looking costs one small job; a MERGE that finds nothing to drop costs several.
+            if stale is not None and not stale.isEmpty():
+                write = functools.partial(self._replace, batch, stale)
+            elif not batch.rows.isEmpty():  # Delta would make a version of it
+                write = functools.partial(self._append, batch)
+            else:
+                return None
+            with conflicts_named(f"{self.path}@{self.version}"):
+                write()
+        finally:
+            if stale is not None:
+                stale.unpersist()
+        return self._version_of(batch.user_metadata)
+
+    def _as_stored(self, stale: DataFrame) -> DataFrame:
+        """Finds the paths that are to go, as the rows have them: a MERGE writes its whole condition into the log."""
+        from pyspark.sql import functions as F
+
+        rows = read_table(self._spark, self.path, self.version)
+        paths = rows.select(F.col(schema.PATH).alias(_KEY), column_in_one_form(schema.PATH).alias(schema.PATH))
+        return paths.join(stale, schema.PATH, "left_semi").select(_KEY).distinct()
+
+    def _require_latest(self) -> None:
+        self._opened.update_incremental()
+        latest = self._opened.version()
+        if latest != self.version:
+            raise TableConflictError(
+                f"another writer was faster than the one that had read {self.path}@{self.version}: it is at {latest}"
+            )
+
+    def _append(self, batch: Batch) -> None:
+        writer = batch.rows.write.format("delta").option("userMetadata", batch.user_metadata)
+        writer = writer.option("txnAppId", APPLICATION_ID).option("txnVersion", str(self._number))
+        writer.mode("append").save(self.path)
+
+    def _replace(self, batch: Batch, stale: DataFrame) -> None:
+        """Merges: a row without a key is new, whatever its path, and a key without a row deletes."""
+        from pyspark.sql import functions as F
+
+        names = batch.rows.columns
+        new = batch.rows.withColumn(_KEY, F.lit(None).cast("string"))
+        changes = new.unionByName(stale, allowMissingColumns=True)
+        with noted(self._spark, batch.user_metadata), _set(self._spark, self._merge_settings()):
+            (
+                delta_table(self._spark, self.path)
+                .alias("images")
+                .merge(changes.alias("changes"), f"images.{schema.PATH} = changes.{_KEY}")
+                .whenMatchedDelete()
+                .whenNotMatchedInsert(f"changes.{_KEY} IS NULL", {name: f"changes.{name}" for name in names})
+                .execute()
+            )
+
+    def _merge_settings(self) -> dict[str, str]:
+        """A MERGE shuffles the rows of the files that it rewrites: into one task for each file of the wished size.
+
+        Delta would then write each split by one task, however large the table is.
+        """
+        usual = int(self._spark.conf.get(_SHUFFLE, str(_MOST_SHUFFLED)))
+        table_bytes = sum(self._opened.get_add_actions().column("size_bytes").to_pylist())
+        tasks = max(usual, min(_MOST_SHUFFLED, math.ceil(table_bytes / schema.TARGET_FILE_BYTES)))
+        return {
+            _APPLICATION: APPLICATION_ID,
+            _NUMBER: str(self._number),
+            _SHUFFLE: str(tasks),
+            _ONE_TASK_A_SPLIT: str(tasks == usual).lower(),
+            _COPY_SOURCE: "none",  # Spark keeps the rows already
+        }
+
+    def _version_of(self, user_metadata: str) -> int:
+        self._opened.update_incremental()
+        for commit in self._opened.history(_RECENT):
+            if commit.get("userMetadata") == user_metadata:
+                return int(commit["version"])
+        raise TableConflictError(
+            f"{self.path}: another ingest committed between version {self.version} and this one; run the ingest again"
+        )
+
+
+@contextlib.contextmanager
+def _set(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Sets options of the session for a block."""
+    before: dict[str, Any] = {name: spark.conf.get(name, None) for name in settings}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, value)
 
 
 @contextlib.contextmanager
@@ -94,12 +239,6 @@ def noted(spark: SparkSession, user_metadata: str) -> Iterator[None]:
         yield
     finally:
         spark.conf.unset(_USER_METADATA)
-
-
-def set_properties(spark: SparkSession, location: str, properties: Mapping[str, str]) -> None:
-    """Sets properties of a Delta table, as a commit of its own."""
-    pairs = ", ".join(f"{sql_literal(name)} = {sql_literal(value)}" for name, value in properties.items())
-    spark.sql(f"ALTER TABLE {sql_name(location)} SET TBLPROPERTIES ({pairs})")
 
 
 def user_name() -> str:

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...errors import EmptySourceError, SourceNotFoundError
-from .driver_limits import TooMuchError
 from .layouts import CLASS_FOLDERS, FOLDER_LAYOUTS, check_class_folders, class_of_parts, number_of_folder
 from .walk import IMAGE_SUFFIXES, NO_CLASS_FOLDER, folder_id, local_uri, visit
 
-_LOOKED_AT_THE_CLOCK = 1000
-
 
 class ListedFile(NamedTuple):
-    """One file of a folder, or one thing that was passed over.
+    """One file of a folder, or one thing that is ignored.
 
     Attributes:
         path: Its `file://` URI.
@@ -25,9 +21,7 @@ class ListedFile(NamedTuple):
         modified_us: Time of the last change, microseconds since 1970, in whole milliseconds.
         label_name: Its class, or None.
         label_rank: The number of its class folder, such as 1 of `001.ak47`, or None.
-        ignored: Why it is passed over, or None.
-        annotation_hash: Digest of what is said of it beside its folder, or None.
-        content_hash: Digest of its content where that is known without reading it, or None.
+        ignored: Why it is ignored, or None.
     """
 
     path: str
@@ -36,8 +30,6 @@ class ListedFile(NamedTuple):
     label_name: str | None
     label_rank: int | None
     ignored: str | None
-    annotation_hash: str | None = None
-    content_hash: str | None = None
 
 
 @dataclass(frozen=True)
@@ -90,7 +82,6 @@ class TopLevel:
 
         Raises:
             SourceNotFoundError: If the folder does not exist, is a file, or cannot be listed.
-            EmptySourceError: If it has no class folder and the layout wants some.
             InvalidArgumentError: If two folders name the same class.
         """
         if self.problem == "missing":
@@ -101,13 +92,21 @@ class TopLevel:
             raise SourceNotFoundError(f"{root} is a file; layout {wanted.layout!r} wants a folder")
         if self.problem == "unreadable":
             raise SourceNotFoundError(f"{root} cannot be listed: permission denied; let the executors' user read it")
-        if wanted.has_classes and not self.folders:
-            raise EmptySourceError(
-                f"{root} has no class folder, which layout {wanted.layout!r} wants: put the images of each class into "
-                "a folder of its own, as in cat/1.jpg"
-            )
         if wanted.layout == CLASS_FOLDERS:
             check_class_folders([name.decode("utf-8", "replace") for name in self.folders])
+
+
+def check_class_folder(root: str, top: TopLevel, wanted: Wanted) -> None:
+    """Checks that a source folder has a class folder if its layout wants some.
+
+    Raises:
+        EmptySourceError: If it has none.
+    """
+    if wanted.has_classes and not top.folders:
+        raise EmptySourceError(
+            f"{root} has no class folder, which layout {wanted.layout!r} wants: put the images of each class into "
+            "a folder of its own, as in cat/1.jpg"
+        )
 
 
 def list_top(root: bytes) -> TopLevel:
@@ -145,28 +144,6 @@ def list_below(root: bytes, names: Iterable[bytes], wanted: Wanted) -> Iterator[
                 found = classes[above] = wanted.class_of(parts), wanted.rank_of(parts)
             ignored = entry.ignored or (NO_CLASS_FOLDER if wanted.has_classes and found[0] is None else None)
             yield ListedFile(local_uri(entry.path), entry.length, entry.modified_ms * 1000, *found, ignored)
-
-
-def list_within(root: bytes, names: Iterable[bytes], wanted: Wanted, most: int, seconds: float) -> list[ListedFile]:
-    """Lists like `list_below`, as long as that takes neither long nor much memory.
-
-    Args:
-        root: The source folder.
-        names: Names of entries in it.
-        wanted: What its layout looks for.
-        most: The most rows.
-        seconds: The longest time.
-
-    Raises:
-        TooMuchError: If there is more, or it took longer.
-    """
-    deadline = time.monotonic() + seconds
-    rows: list[ListedFile] = []
-    for row in list_below(root, names, wanted):
-        rows.append(row)
-        if len(rows) > most or (len(rows) % _LOOKED_AT_THE_CLOCK == 0 and time.monotonic() > deadline):
-            raise TooMuchError
-    return rows
 
 
 def _is_folder(entry: os.DirEntry[bytes]) -> bool:

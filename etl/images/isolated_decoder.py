@@ -31,7 +31,7 @@ from ...error_reports import error_of, report_of
 from ...errors import ImageError
 from .geometry import Placement
 from .recipe import Limits, Recipe
-from .stored_form import StoredImage, make_stored_image
+from .stored_form import EncodedImage, make_stored_image
 
 # Paths are small: some ahead keep the child busy while the parent packs what is done.
 _PATHS_AHEAD = 8
@@ -40,7 +40,7 @@ _SET_PARENT_DEATH_SIGNAL = 1  # prctl's PR_SET_PDEATHSIG
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceImage:
     """What a child is to decode: a local file, or bytes that were already read.
 
     Attributes:
@@ -73,9 +73,9 @@ class IsolatedDecoder:
     ) -> None:
         self._end_child()
 
-    def decode_all(self, sources: Iterable[Source]) -> Iterator[StoredImage | ImageError]:
+    def decode_all(self, sources: Iterable[SourceImage]) -> Iterator[EncodedImage | ImageError]:
         """Yields, in order, the stored image of each source or the error that it ended in."""
-        waiting: deque[Source] = deque()
+        waiting: deque[SourceImage] = deque()
         for source in sources:
             # Bytes go one at a time: a large frame and a large reply in flight at once would block both ends.
             ahead = 0 if source.data is not None or (waiting and waiting[-1].data is not None) else _PATHS_AHEAD - 1
@@ -86,7 +86,7 @@ class IsolatedDecoder:
         while waiting:
             yield self._receive_first(waiting)
 
-    def _receive_first(self, waiting: deque[Source]) -> StoredImage | ImageError:
+    def _receive_first(self, waiting: deque[SourceImage]) -> EncodedImage | ImageError:
         try:
             result = self._receive()
         except ImageError as error:
@@ -97,7 +97,7 @@ class IsolatedDecoder:
         waiting.popleft()
         return result
 
-    def _send(self, source: Source) -> None:
+    def _send(self, source: SourceImage) -> None:
         connection = self._connection or self._start_child()
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # its death shows when the reply is read
             if source.data is not None:
@@ -105,7 +105,7 @@ class IsolatedDecoder:
             else:
                 connection.send_bytes(b"P" + (source.path or b""))
 
-    def _receive(self) -> StoredImage | ImageError:
+    def _receive(self) -> EncodedImage | ImageError:
         connection = self._connection or self._start_child()
         try:
             if not self._poll.poll(1000 * self._limits.timeout_s):
@@ -118,7 +118,7 @@ class IsolatedDecoder:
             refused = error_of(header["refused"])
             return refused if isinstance(refused, ImageError) else ImageError("decoder_crashed", str(refused))
         placement = Placement(**header.pop("placement"))
-        return StoredImage(image=payload, placement=placement, **header)
+        return EncodedImage(image=payload, placement=placement, **header)
 
     def _start_child(self) -> Connection[Any, Any]:
         Image.init()  # imports the decoders here, once for all tasks; what a child imports goes with the child

@@ -15,7 +15,7 @@ from .recipe import Limits, Recipe
 
 
 @dataclass(frozen=True)
-class StoredImage:
+class EncodedImage:
     """What a row keeps of one source file.
 
     Attributes:
@@ -50,7 +50,7 @@ def content_hash_of(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def make_stored_image(data: bytes, recipe: Recipe, limits: Limits) -> StoredImage:
+def make_stored_image(data: bytes, recipe: Recipe, limits: Limits) -> EncodedImage:
     """Decodes, places and encodes one source file.
 
     `original` keeps the file's own bytes when they are a JPEG or PNG that every decoder shows alike (RGB or grey, 8
@@ -70,7 +70,7 @@ def make_stored_image(data: bytes, recipe: Recipe, limits: Limits) -> StoredImag
     )
     image = place_image(decoded.image, placement, resample=recipe.resample)
     stored, stored_format = _encode(image, decoded, data, recipe)
-    return StoredImage(
+    return EncodedImage(
         image=stored,
         format=stored_format,
         height=image.height,

@@ -12,12 +12,12 @@ from ...locations import absolute, absolute_path, has_scheme, is_table_name
 from ...options import suggestion
 from ...table import Table
 from ..annotations.manifest import manifest_format
-from ..files.class_folders import Wanted, list_top
+from ..files.class_folders import Wanted, check_class_folder, list_top
 from ..files.layouts import CLASS_FOLDERS, class_of_folder
 from ..images.recipe import Recipe
 from ..log.snapshot import identify
 from ..sources.annotated import MANIFEST
-from .results import IngestRequest
+from .results import DELETE, IngestRequest
 
 
 def check_without_spark(location: str, request: IngestRequest) -> None:
@@ -27,7 +27,7 @@ def check_without_spark(location: str, request: IngestRequest) -> None:
 
     Raises:
         SourceNotFoundError: If the source does not exist.
-        EmptySourceError: If it has no class folder and the layout wants some.
+        EmptySourceError: If it has no class folder, the layout wants some, and no row is to be removed.
         NotADeltaTableError: If something else is where the table is to be.
         InvalidArgumentError: If the table was made by another recipe, a manifest's suffix is unknown, or a class is
             neither of the source's folders nor of the table.
@@ -46,6 +46,8 @@ def check_without_spark(location: str, request: IngestRequest) -> None:
     if source.layout != MANIFEST and not has_scheme(folder):
         top = list_top(os.fsencode(folder))
         top.check(folder, Wanted(source.layout))
+        if request.removed != DELETE:
+            check_class_folder(folder, top, Wanted(source.layout))
     table = absolute(location)
     if is_table_name(table) or has_scheme(table):
         return

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from ..changes.ingest_plan import Plan
-from .class_rows import ClassRows
+from ..changes.plan import Plan
 from .label_changes import Rename, find_renames
+from .version_rows import VersionRows
 
 
-def find_vanished(plan: Plan, stored: ClassRows | None) -> tuple[str, ...]:
+def find_vanished(plan: Plan, stored: VersionRows | None) -> tuple[str, ...]:
     """Finds classes of stored rows that no file of the source has any more, and no row of another source.
 
     Args:
@@ -23,7 +23,7 @@ def find_vanished(plan: Plan, stored: ClassRows | None) -> tuple[str, ...]:
 
 
 def find_renamed(
-    stored: ClassRows, rows: ClassRows, vanished: Collection[str], present: Collection[str]
+    stored: VersionRows, rows: VersionRows, vanished: Collection[str], present: Collection[str]
 ) -> tuple[Rename, ...]:
     """Finds the new names of classes that have vanished.
 

@@ -10,16 +10,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ...errors import EmptySourceError, InvalidArgumentError, TableConflictError
-from ..files.driver_limits import TooMuchError
-from ..log.table_columns import TableColumns, columns_of
+from ...table import Table
+from ..spark.catalog import read_table
 from ..spark.conflicts import ATTEMPTS, wait_for_others
 from ..spark.failures import naming_failures
-from .class_rows import class_rows
 from .label_changes import ClassChanges
 from .near_duplicates import find_across_splits
-from .prepare import Prepared, check_classes, open_table, prepare
+from .prepare import Prepared, check_classes, open_transaction, prepare
 from .results import IngestRequest, IngestResult, StreamResult
 from .run import run_prepared
+from .version_rows import VersionRows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @naming_failures
 def ingest_available(
     spark: SparkSession,
-    location: str,
+    table: Table,
     request: IngestRequest,
     max_files: int,
     on_batch: Callable[[IngestResult], None] | None = None,
@@ -40,7 +40,7 @@ def ingest_available(
 
     Args:
         spark: The session.
-        location: The table, created by the first batch if it is not there.
+        table: The table, created by the first batch if it is not there.
         request: What is asked for, of every batch alike.
         max_files: Most files that one batch reads.
         on_batch: Is told each batch's result as soon as it is committed.
@@ -58,7 +58,7 @@ def ingest_available(
         known_of_ours = sum(result.stored + result.quarantined for result in done)
         before = len(done)
         try:
-            with prepare(spark, location, request) as prepared:
+            with prepare(spark, table, request) as prepared:
                 check_classes(prepared)
                 for result in _batches(prepared, max_files):
                     # After another writer's commit, what this call has done itself is among what is known.
@@ -67,15 +67,15 @@ def ingest_available(
                     done.append(replace(result, skipped=result.skipped - own, rows_in=result.rows_in - own))
                     if on_batch is not None:
                         on_batch(done[-1])
-            return _with_findings(spark, location, request, StreamResult.of(done))
+            return _with_findings(spark, table, request, StreamResult.of(done))
         except EmptySourceError:
-            version = done[-1].version if done else _version_of(spark, location)
-            return _with_findings(spark, location, request, StreamResult.of(done, version))
+            version = done[-1].version if done else _version_of(spark, table)
+            return _with_findings(spark, table, request, StreamResult.of(done, version))
         except TableConflictError as error:
             attempts = 1 if len(done) > before else attempts + 1
             if attempts == ATTEMPTS:
                 raise TableConflictError(
-                    f"{location}: gave up after {ATTEMPTS} attempts and {len(done)} batches, because other writers "
+                    f"{table}: gave up after {ATTEMPTS} attempts and {len(done)} batches, because other writers "
                     f"kept committing first; run the stream again when they are done. Last: {error}"
                 ) from error
 
@@ -96,36 +96,28 @@ def _batches(prepared: Prepared, max_files: int) -> Iterator[IngestResult]:
     for number, plan in enumerate(prepared.plan.batches(max_files)):
         part = prepared
         if number:
-            transaction = open_table(prepared.spark, prepared.location)
+            transaction = open_transaction(prepared.spark, prepared.table)
             if transaction is None or transaction.version != version:
-                raise TableConflictError(f"{prepared.location}: another writer committed between two batches")
+                raise TableConflictError(f"{prepared.table}: another writer committed between two batches")
             part = replace(prepared, transaction=transaction)
         name = f"ingest {prepared.request.source.name}, batch {number + 1}"
-        result, _ = run_prepared(part.with_plan(plan), name)
+        result = run_prepared(part.with_plan(plan), name)
         version = result.version
         yield result
 
 
-def _with_findings(spark: SparkSession, location: str, request: IngestRequest, result: StreamResult) -> StreamResult:
+def _with_findings(spark: SparkSession, table: Table, request: IngestRequest, result: StreamResult) -> StreamResult:
     """Adds what concerns all batches together."""
     batch_ids = {batch.batch_id for batch in result.batches if batch.committed}
     version = result.version
     if not batch_ids or version is None:
         return result
     # Files of a landing folder come and go: a class without any has not vanished.
-    _, rows = class_rows(spark, location, _columns(spark, location), (None, version))
-    changes = ClassChanges((), (), *rows.conflicts(batch_ids))
-    near = find_across_splits(spark, location, version, batch_ids) if request.near_duplicates else None
+    changes = ClassChanges((), (), *VersionRows(read_table(spark, table.location, version)).conflicts(batch_ids))
+    near = find_across_splits(spark, table.location, version, batch_ids) if request.near_duplicates else None
     return replace(result, class_changes=changes, near_duplicates=near)
 
 
-def _columns(spark: SparkSession, location: str) -> TableColumns | None:
-    try:
-        return columns_of(spark, location)
-    except TooMuchError:
-        return None
-
-
-def _version_of(spark: SparkSession, location: str) -> int | None:
-    transaction = open_table(spark, location)
+def _version_of(spark: SparkSession, table: Table) -> int | None:
+    transaction = open_transaction(spark, table)
     return None if transaction is None else transaction.version

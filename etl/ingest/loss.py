@@ -19,25 +19,27 @@ class LossGuard:
 
     Args:
         table: The table, for messages.
-        stored: Counts the table's rows by class, before anything is taken out.
         allowed: Whether any loss is.
     """
 
-    def __init__(self, table: str, stored: Callable[[], Mapping[str, int]], *, allowed: bool) -> None:
+    def __init__(self, table: str, *, allowed: bool) -> None:
         self._table = table
-        self._count = stored
         self._allowed = allowed
         self._stored: Mapping[str, int] | None = None
         self._lost: Counter[tuple[str, str]] = Counter()
 
-    def add(self, lost: Mapping[tuple[str, str], int]) -> None:
-        """Adds rows that are about to be taken out, by class and by why.
+    def add(self, lost: Mapping[tuple[str, str], int], count_stored: Callable[[], Mapping[str, int]]) -> None:
+        """Adds rows that are about to be taken out.
+
+        Args:
+            lost: Number of rows by class and by reason.
+            count_stored: Counts the table's rows by class; asked once, and only if something is lost.
 
         Raises:
             IngestLossError: If that is too many, with those that were added before.
         """
         self._lost.update(lost)
-        found = self._too_many(self._lost)
+        found = self._too_many(count_stored)
         if found:
             why = "; ".join(f"{reason}: {rows}" for reason, rows in _by(self._lost, 1).most_common())
             raise IngestLossError(
@@ -45,17 +47,13 @@ class LossGuard:
                 "source and its annotations; if the loss is meant, allow it: --allow-loss, or allow_loss=True"
             )
 
-    def would_stop(self, lost: Mapping[str, int]) -> bool:
-        """Whether rows by class would be too many."""
-        return bool(self._too_many(self._lost + Counter({(name, ""): rows for name, rows in lost.items()})))
-
-    def _too_many(self, lost: Counter[tuple[str, str]]) -> str:
-        total = lost.total()
+    def _too_many(self, count_stored: Callable[[], Mapping[str, int]]) -> str:
+        total = self._lost.total()
         if self._allowed or not total:
             return ""
         if self._stored is None:
-            self._stored = self._count()
-        by_class, rows = _by(lost, 0), sum(self._stored.values())
+            self._stored = count_stored()
+        by_class, rows = _by(self._lost, 0), sum(self._stored.values())
         whole = [
             f"{name!r} ({count})"
             for name, count in self._stored.items()

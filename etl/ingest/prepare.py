@@ -2,44 +2,34 @@
 
 from __future__ import annotations
 
-import os
-from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from ...errors import EmptySourceError, InvalidArgumentError, SourceNotFoundError
+from ...errors import EmptySourceError, InvalidArgumentError
 from ...ledger.ledger import Ledger
-from ...locations import absolute_path, has_scheme, is_table_name
-from ...spark.port import is_local
 from ...spark.workers import check_workers
 from ...table import Table
-from ..changes.ingest_plan import GONE, Plan
-from ..changes.plan_on_driver import plan_listing, plan_on_driver
-from ..changes.rules import Retry
-from ..changes.spark_plan import make_plan
-from ..commit.commit import open_transaction
+from ..changes.plan import GONE, Plan
+from ..changes.planner import KnownFiles, make_plan
+from ..changes.rules import PlanRules
 from ..commit.known_classes import KnownClasses, count_classes, ledger_of, sound_classes
 from ..commit.transaction import Transaction, require_columns
 from ..files.layouts import FOLDER_LAYOUTS, NESTED_CLASS_FOLDERS
-from ..files.walk import local_uri
 from ..images.recipe import RECIPE_PROPERTY, Recipe
-from ..log.table_columns import TableColumns
-from ..model import schema
-from ..model.labels import NO_CLASS
 from ..quarantine.reseen_files import Stamps
 from ..quarantine.table import Quarantine
-from ..sources.listing import FOLDER_LISTING_DDL, Listing, completed
+from ..sources.listing import Listing
 from ..sources.sources import list_source
-from ..spark.catalog import is_delta_table, path_of, read_table, require_schema
-from ..spark.local_frames import local_frame
+from ..spark.catalog import is_delta_table, read_table, require_schema
 from ..spark.writing_session import writing_session
 from .checks import check_classes_known, check_place
 from .loss import LossGuard
 from .results import CONTENT, DELETE, IngestRequest
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 # What tasks that read images need on the executors.
 _IMPORTED = ("numpy", "pyarrow", "PIL")
@@ -47,33 +37,33 @@ _IMPORTED = ("numpy", "pyarrow", "PIL")
 
 @dataclass
 class Prepared:
-    """An ingest up to the point where the first image is read; a context manager that frees the plan.
+    """An ingest up to the point where the first image is read; a context manager that frees what Spark keeps for it.
 
     Attributes:
         spark: A session of its own.
-        location: The table.
+        table: The table.
         request: What was asked for.
         transaction: The open transaction; None when the table is to be created.
         recipe: How sources become rows.
         listing: What the source holds.
         plan: What is to be done.
-        columns: The table's small columns, where the driver reads them itself; None where Spark does.
         guard: What keeps the ingest from taking most of the table out.
         known: The classes of the table; None when it is to be created, or nothing is to be written.
         class_names: The classes of the files that are to be stored.
+        opened: What is to be freed.
     """
 
     spark: SparkSession
-    location: str
+    table: Table
     request: IngestRequest
     transaction: Transaction | None
     recipe: Recipe
     listing: Listing
     plan: Plan
-    columns: TableColumns | None
     guard: LossGuard
     known: KnownClasses | None = None
     class_names: tuple[str, ...] = ()
+    opened: ExitStack = field(default_factory=ExitStack)
 
     @property
     def version(self) -> int | None:
@@ -94,10 +84,8 @@ class Prepared:
         """Rows by class of the version that the ingest starts from."""
         if self.version is None:
             return {}
-        rows = None if self.columns is None else self.columns.at(self.version)
-        if rows is not None:
-            return Counter(name or NO_CLASS for name in rows.column(schema.LABEL_NAME).to_pylist())
-        return count_classes(self._stored(), None if self.known is None else self.known.counts)
+        rows = read_table(self.spark, self.table.location, self.version)
+        return count_classes(rows, None if self.known is None else self.known.counts)
 
     def with_plan(self, plan: Plan) -> Prepared:
         """Returns the same with another plan, and the class numbers that the table has after that one.
@@ -106,9 +94,9 @@ class Prepared:
             ClassNumbersError: If two classes of the table have one number, or one has two.
         """
         is_write = plan.work or (self.removes and plan.counts[GONE])
-        known, options = None, self.request.storage_options
+        known = None
         if self.transaction is not None and is_write:
-            known = sound_classes(self.spark, self.transaction, self.location, options)
+            known = sound_classes(self.spark, self.transaction, self.table.location)
         names = plan.class_names + (plan.box_classes() if self.listing.has_annotations and plan.work else [])
         if self.request.classes is not None:
             names = [name for name in self.request.classes if name in set(names)]
@@ -120,21 +108,57 @@ class Prepared:
         The commit that creates a table comes before its ledger, because Delta wants an empty folder; of two ingests
         that create it at the same time one fails and plans again.
         """
+        if not self.plan.work:
+            return {}
         ledger = Ledger().reserved(self.class_names) if self.known is None else self.known.reserve(self.class_names)
         return ledger.labels
 
-    def _stored(self) -> DataFrame:
-        return read_table(self.spark, self.location, self.version)
+    def check_not_empty(self) -> None:
+        """Checks that the source holds files; one that was emptied may be ingested to remove the rows of its files.
+
+        Raises:
+            EmptySourceError: If it holds none, and no row is to be removed.
+        """
+        plan, source = self.plan, self.request.source
+        if plan.rows_in or (self.removes and plan.counts[GONE]):
+            return
+        ignored = ", ".join(f"{count} {reason}" for reason, count in sorted(plan.ignored.items())) or "nothing"
+        emptied = (
+            ". If it was emptied on purpose, remove its rows: removed='delete' with allow_loss=True (--removed delete "
+            "--allow-loss)"
+        )
+        raise EmptySourceError(
+            f"{source.name} holds no image file in layout {source.layout!r} ({ignored} found); check the folder and "
+            f"the layout{emptied if plan.counts[GONE] else ''}"
+        )
+
+    def check_layout_kept(self) -> None:
+        """Checks that stored rows do not have the classes of another folder layout.
+
+        Raises:
+            InvalidArgumentError: If some do: their files are known, so that the new layout would not change them.
+        """
+        source = self.request.source
+        if source.is_frame or source.layout not in FOLDER_LAYOUTS:
+            return
+        for (stored, listed), files in self.plan.relabelled.items():
+            nested, first = (listed, stored) if source.layout == NESTED_CLASS_FOLDERS else (stored, listed)
+            if nested.partition("/")[0] == first:
+                (other,) = {*FOLDER_LAYOUTS} - {source.layout}
+                raise InvalidArgumentError(
+                    f"layout = {source.layout!r}: {self.table} has {files} files of {source.name} as class {stored!r}, "
+                    f"as layout {other!r} gives it; this layout gives {listed!r}. Ingest with layout {other!r} again, "
+                    "or into a new table"
+                )
 
     def __enter__(self) -> Prepared:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.plan.release()
-        self.listing.release()
+        self.opened.close()
 
 
-def prepare(user_session: SparkSession, location: str, request: IngestRequest) -> Prepared:
+def prepare(user_session: SparkSession, table: Table, request: IngestRequest) -> Prepared:
     """Opens the table, lists the source and plans; the caller's session stays as it is.
 
     Raises:
@@ -144,122 +168,35 @@ def prepare(user_session: SparkSession, location: str, request: IngestRequest) -
         UsageError: Its other subclasses, for every input that cannot be ingested.
     """
     spark = writing_session(user_session)
-    transaction = open_table(spark, location)
-    aliases = _ledger(spark, transaction, request).aliases
+    transaction = open_transaction(spark, table)
+    recipe = _recipe(transaction, table.location, request)
+    if transaction is not None:
+        require_columns(transaction, table.location)
+    aliases = _ledger(spark, transaction).aliases
     if request.classes is not None:
         request = replace(request, classes=[aliases.get(name, name) for name in request.classes])
-    recipe = _recipe(transaction, location, request)
-    if transaction is not None:
-        require_columns(transaction, location)
-    try:
-        listing, plan, columns = _plan(spark, location, transaction, request, aliases)
-    except (EmptySourceError, SourceNotFoundError) as error:
-        if transaction is None or request.removed != DELETE or request.source.is_frame:
-            raise
-        root = absolute_path(str(request.source.location))
-        if isinstance(error, SourceNotFoundError) and not has_scheme(root):
-            raise
-        # In an object store an empty folder is none, and of annotations it takes a file to list the folder.
-        if has_scheme(root) or request.source.layout not in FOLDER_LAYOUTS:
-            place = root if has_scheme(root) else local_uri(os.fsencode(root))
-            raise type(error)(
-                f"{error}. If it was emptied on purpose, and the rows of its files are to go too, delete them: "
-                f"delete(\"path LIKE '{place.rstrip('/')}/%'\"), or lakelens table delete"
-            ) from error
-        if _has_folders(root):
-            raise
-        if not request.allow_loss:
-            raise EmptySourceError(
-                f"{error}. If the folder was emptied on purpose, and the rows of its files are to go too, say so: "
-                "removed='delete' with allow_loss=True (--removed delete --allow-loss)"
-            ) from error
-        emptied = _emptied(spark, request, root)
-        listing, plan, columns = _plan_listed(spark, location, transaction.version, request, emptied)
-    try:
-        if plan.rows_in == 0 and not (request.removed == DELETE and plan.counts[GONE]):
-            passed = ", ".join(f"{count} {reason}" for reason, count in sorted(plan.ignored.items())) or "nothing"
-            raise EmptySourceError(
-                f"{request.source.name} holds no image file in layout {request.source.layout!r} ({passed} found); "
-                "check the folder and the layout"
-            )
-        check_layout_kept(plan, request, location)
-        # Counted when it is asked: few ingests lose anything.
-        guard = LossGuard(location, lambda: prepared.stored_counts(), allowed=request.allow_loss)
-        prepared = Prepared(spark, location, request, transaction, recipe, listing, plan, columns, guard)
-        prepared = prepared.with_plan(plan)
-        return prepared
-    except BaseException:
-        plan.release()
-        listing.release()
-        raise
+    classes = None if request.classes is None else frozenset(request.classes)
+    rules = PlanRules(request.verify == CONTENT, request.retry_quarantine, classes)
+    check_workers(spark, f"ingest {request.source.name}", _IMPORTED)
+    with ExitStack() as opened:
+        listing = list_source(spark, request.source).described(aliases, request.classes).kept()
+        opened.callback(listing.release)
+        plan = make_plan(listing, _known_files(spark, table, transaction), rules)
+        opened.callback(plan.release)
+        guard = LossGuard(table.location, allowed=request.allow_loss)
+        prepared = Prepared(spark, table, request, transaction, recipe, listing, plan, guard)
+        prepared.check_not_empty()
+        prepared.check_layout_kept()
+        return replace(prepared.with_plan(plan), opened=opened.pop_all())
 
 
-def _plan(
-    spark: SparkSession,
-    location: str,
-    transaction: Transaction | None,
-    request: IngestRequest,
-    aliases: Mapping[str, str],
-) -> tuple[Listing, Plan, TableColumns | None]:
-    """Lists the source and plans: on the driver if that is done soon, else by Spark."""
-    version = None if transaction is None else transaction.version
-    if not is_local(spark):
-        require_workers(spark, request)  # even the driver's plan asks an executor whether it sees the source
-    if request.verify != CONTENT:
-        planned = plan_on_driver(spark, location, version, request.source, aliases, retry=_retry(request))
-        if planned is not None:
-            return planned
-    require_workers(spark, request)
-    listing = list_source(spark, request.source).described(aliases, request.classes).kept()
-    try:
-        return _plan_listed(spark, location, version, request, listing)
-    except BaseException:
-        listing.release()
-        raise
-
-
-def _plan_listed(
-    spark: SparkSession, location: str, version: int | None, request: IngestRequest, listing: Listing
-) -> tuple[Listing, Plan, TableColumns | None]:
-    if request.verify != CONTENT:
-        planned = plan_listing(spark, location, version, listing, retry=_retry(request))
-        if planned is not None:
-            return planned
-    quarantine, stamps = Quarantine(spark, location), Stamps(spark, location)
-    plan = make_plan(
-        listing,
-        None if version is None else read_table(spark, location, version),
+def _known_files(spark: SparkSession, table: Table, transaction: Transaction | None) -> KnownFiles:
+    quarantine, stamps = Quarantine(spark, table), Stamps(spark, table)
+    return KnownFiles(
+        None if transaction is None else read_table(spark, table.location, transaction.version),
         quarantine.read() if quarantine.exists() else None,
         stamps.read() if stamps.exists() else None,
-        verify_content=request.verify == CONTENT,
-        retry=_retry(request),
     )
-    return listing, plan, None
-
-
-def _retry(request: IngestRequest) -> Retry:
-    return Retry(request.retry_quarantine, None if request.classes is None else frozenset(request.classes))
-
-
-def require_workers(spark: SparkSession, request: IngestRequest) -> None:
-    """Checks, once a session, that Python workers can list and read images. An ingest of nothing new needs none.
-
-    Raises:
-        ClusterConfigurationError: If they cannot; says how to fix it.
-    """
-    check_workers(spark, f"ingest {request.source.name}", _IMPORTED)
-
-
-def _has_folders(root: str) -> bool:
-    """Tells whether a local folder holds folders, or links that may be broken only because a disk is not mounted."""
-    with os.scandir(root) as entries:
-        return any(entry.is_dir() or entry.is_symlink() for entry in entries)
-
-
-def _emptied(spark: SparkSession, request: IngestRequest, root: str) -> Listing:
-    """Gives the listing of a local folder in which nothing is left."""
-    files = completed(local_frame(spark, [], FOLDER_LISTING_DDL))
-    return Listing(request.source.name, files, local_uri(os.fsencode(root)))
 
 
 def check_classes(prepared: Prepared) -> None:
@@ -271,51 +208,29 @@ def check_classes(prepared: Prepared) -> None:
     wanted, plan = prepared.request.classes, prepared.plan
     if wanted is None:
         return
-    known = {*plan.listed_by_class, *_ledger(prepared.spark, prepared.transaction, prepared.request).labels}
+    known = {*plan.listed_by_class, *_ledger(prepared.spark, prepared.transaction).labels}
     if prepared.listing.has_annotations and not known.issuperset(wanted):
         known |= plan.listed_box_classes()
-    check_classes_known(wanted, known, prepared.request.source.name, prepared.location)
+    check_classes_known(wanted, known, prepared.request.source.name, prepared.table.location)
 
 
-def check_layout_kept(plan: Plan, request: IngestRequest, location: str) -> None:
-    """Checks that rows that are stored do not have the classes of another folder layout.
-
-    Raises:
-        InvalidArgumentError: If some do. Their files are known, so that the new layout would have no effect on them.
-    """
-    layout = request.source.layout
-    if request.source.is_frame or layout not in FOLDER_LAYOUTS:
-        return
-    for (stored, listed), files in plan.relabelled.items():
-        nested, first = (listed, stored) if layout == NESTED_CLASS_FOLDERS else (stored, listed)
-        if nested.partition("/")[0] == first:
-            (other,) = {*FOLDER_LAYOUTS} - {layout}
-            raise InvalidArgumentError(
-                f"layout = {layout!r}: {location} has {files} files of {request.source.name} as class {stored!r}, as "
-                f"layout {other!r} gives it; this layout gives {listed!r}. Ingest with layout {other!r} again, or "
-                "into a new table"
-            )
-
-
-def open_table(spark: SparkSession, location: str) -> Transaction | None:
-    """Opens a transaction on the table; None when there is none yet and one may be made.
+def open_transaction(spark: SparkSession, table: Table) -> Transaction | None:
+    """Opens a transaction on the table; None if there is no table yet, and one may be made.
 
     Raises:
         NotADeltaTableError: If something else is there.
     """
-    if is_delta_table(spark, location):
-        return open_transaction(spark, path_of(spark, location))
-    if is_table_name(location):
-        require_schema(spark, location)
-        return None
-    check_place(location)
+    if is_delta_table(spark, table.location):
+        return Transaction(spark, table)
+    if table.is_name:
+        require_schema(spark, table.location)
+    else:
+        check_place(table.location)
     return None
 
 
-def _ledger(spark: SparkSession, transaction: Transaction | None, request: IngestRequest) -> Ledger:
-    if transaction is None:
-        return Ledger()
-    return ledger_of(spark, Table.of(transaction.path, None, request.storage_options))
+def _ledger(spark: SparkSession, transaction: Transaction | None) -> Ledger:
+    return Ledger() if transaction is None else ledger_of(spark, transaction.table)
 
 
 def _recipe(transaction: Transaction | None, location: str, request: IngestRequest) -> Recipe:

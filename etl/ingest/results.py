@@ -37,7 +37,6 @@ class IngestRequest:
             table once more, at an eighth of its size.
         allow_loss: Whether it may take most stored rows out of the table, or all of a class.
         retry_quarantine: Whether to read unchanged files that are in quarantine again.
-        storage_options: Access of this process to the table's object store, for its ledger.
     """
 
     source: Source
@@ -50,7 +49,6 @@ class IngestRequest:
     near_duplicates: bool = False
     allow_loss: bool = False
     retry_quarantine: bool = False
-    storage_options: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
 
     def check(self) -> None:
         """Checks everything that can be checked without looking at the source or the table.

@@ -12,11 +12,11 @@ from ...errors import ImageError
 from ...image_counts import image_counter
 from ..annotations.boxes import Box, PlacedBoxes, place_boxes
 from ..annotations.record import QUARANTINED, REASONS, Annotation, annotation_of, limit_classes
-from ..changes.ingest_plan import STORED_CLASS
+from ..changes.plan import STORED_CLASS
 from ..files.walk import local_path
-from ..images.isolated_decoder import IsolatedDecoder, Source
+from ..images.isolated_decoder import IsolatedDecoder, SourceImage
 from ..images.recipe import Limits, Recipe
-from ..images.stored_form import StoredImage
+from ..images.stored_form import EncodedImage
 from ..model import schema
 from ..model.labels import NO_CLASS
 from ..model.splits import split_of
@@ -74,13 +74,13 @@ class BatchTask:
         packer, outcome = _Packer(schema.image_arrow_schema()), Outcome()
         with image_counter(self.count_file) as count:
             for annotation, row, result in self._results(batches):
-                placed = self._place(annotation, result) if isinstance(result, StoredImage) else result
-                if isinstance(result, StoredImage) and isinstance(placed, PlacedBoxes):
-                    self._tell_problems(annotation, placed)
+                placed = self._place(annotation, result) if isinstance(result, EncodedImage) else result
+                if isinstance(result, EncodedImage) and isinstance(placed, PlacedBoxes):
+                    self._report_problems(annotation, placed)
                     outcome.stored[annotation.label_name or NO_CLASS] += 1
                     yield from packer.add(self._stored_row(annotation, row, result, placed), len(result.image))
                 elif isinstance(placed, ImageError):
-                    self._tell_refused(row, placed)
+                    self._report_refused(row, placed)
                     if row.get(STORED_CLASS) is not None:
                         outcome.lost[row[STORED_CLASS], placed.reason] += 1
                 count(isinstance(placed, PlacedBoxes))
@@ -103,7 +103,7 @@ class BatchTask:
 
     def _results(
         self, batches: Iterable[pa.RecordBatch]
-    ) -> Iterator[tuple[Annotation, dict[str, Any], StoredImage | ImageError]]:
+    ) -> Iterator[tuple[Annotation, dict[str, Any], EncodedImage | ImageError]]:
         """Decodes every source whose annotation lets it be stored."""
         with IsolatedDecoder(self.recipe, self.limits) as decoder:
             for batch in batches:
@@ -121,7 +121,7 @@ class BatchTask:
         annotation = annotation_of(row)
         return annotation if self.classes is None else limit_classes(annotation, self.classes)
 
-    def _place(self, annotation: Annotation, stored: StoredImage) -> PlacedBoxes | ImageError:
+    def _place(self, annotation: Annotation, stored: EncodedImage) -> PlacedBoxes | ImageError:
         """Carries the boxes to the stored image."""
         if not annotation.boxes:
             return PlacedBoxes((), ())
@@ -136,17 +136,17 @@ class BatchTask:
         fatal = next((found for found in placed.problems if REASONS[found.reason].effect == QUARANTINED), None)
         return placed if fatal is None else ImageError(fatal.reason, fatal.detail)
 
-    def _tell_problems(self, annotation: Annotation, placed: PlacedBoxes) -> None:
+    def _report_problems(self, annotation: Annotation, placed: PlacedBoxes) -> None:
         found = [problem.reason for problem in (*annotation.problems, *placed.problems)]
         if found and self.problems is not None:
             self.problems.add({annotation.path: found})
 
-    def _tell_refused(self, row: dict[str, Any], error: ImageError) -> None:
+    def _report_refused(self, row: dict[str, Any], error: ImageError) -> None:
         if self.refused is not None:
             self.refused.add({row[schema.PATH]: tuple(self._quarantined_row(row, error).values())})
 
     def _stored_row(
-        self, annotation: Annotation, row: dict[str, Any], stored: StoredImage, placed: PlacedBoxes
+        self, annotation: Annotation, row: dict[str, Any], stored: EncodedImage, placed: PlacedBoxes
     ) -> dict[str, Any]:
         name = annotation.label_name
         split = annotation.split or split_of(stored.content_hash, self.recipe.splits, self.recipe.seed)
@@ -196,15 +196,15 @@ def _rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     return rows
 
 
-def _sources(batch: pa.RecordBatch, wanted: Sequence[bool]) -> Iterator[Source]:
+def _sources(batch: pa.RecordBatch, wanted: Sequence[bool]) -> Iterator[SourceImage]:
     if CONTENT in batch.schema.names:
         for value, is_wanted in zip(batch.column(CONTENT), wanted, strict=True):
             if is_wanted:
-                yield Source(data=value.as_py() or b"")
+                yield SourceImage(data=value.as_py() or b"")
     else:
         for path, is_wanted in zip(batch.column(schema.PATH).to_pylist(), wanted, strict=True):
             if is_wanted:
-                yield Source(path=local_path(path))
+                yield SourceImage(path=local_path(path))
 
 
 class _Packer:

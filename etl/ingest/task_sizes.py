@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from ...spark.port import parallelism
-from ..changes.ingest_plan import Plan
+from ..changes.plan import Plan
 from ..images.recipe import Recipe
 from ..model import schema
 from ..sources.listing import Listing

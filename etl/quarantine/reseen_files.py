@@ -11,6 +11,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from ...errors import TableConflictError
+from ...table import Table
 from ..model import schema
 from ..spark.catalog import create_table, delta_table, is_delta_table, read_table
 from ..spark.conflicts import conflicts_named
@@ -24,9 +25,9 @@ COLUMNS = (schema.PATH, schema.SOURCE_LENGTH, schema.SOURCE_MODIFIED, schema.CON
 class Stamps:
     """The stamps of one image table, in a table of their own."""
 
-    def __init__(self, spark: SparkSession, location: str) -> None:
+    def __init__(self, spark: SparkSession, table: Table) -> None:
         self._spark = spark
-        self.location = location.rstrip("/") + "_stamps"
+        self.location = f"{table.location}_stamps"
 
     def exists(self) -> bool:
         """Whether any was ever kept."""

@@ -8,10 +8,10 @@ import uuid
 from typing import TYPE_CHECKING
 
 from ...errors import TableConflictError
-from ..commit.commit import open_transaction
-from ..commit.transaction import Batch
+from ...table import Table
+from ..commit.transaction import Batch, Transaction
 from ..model import schema
-from ..spark.catalog import create_table, is_delta_table, path_of, read_table, sql_name
+from ..spark.catalog import create_table, is_delta_table, read_table, sql_name
 from ..spark.conflicts import ATTEMPTS, conflicts_named, wait_for_others
 from ..spark.local_frames import local_frame
 
@@ -55,9 +55,10 @@ class Quarantine:
     images: a kill between the two commits leaves bad files in neither table, so that the next ingest takes them again.
     """
 
-    def __init__(self, spark: SparkSession, location: str) -> None:
+    def __init__(self, spark: SparkSession, table: Table) -> None:
         self._spark = spark
-        self.location = quarantine_location(location)
+        self._table = Table(quarantine_location(table.location), table.storage_options)
+        self.location = self._table.location
 
     def exists(self) -> bool:
         """Whether any file was ever quarantined."""
@@ -74,12 +75,12 @@ class Quarantine:
             return rows
         return rows.withColumn(schema.CONTENT_HASH, F.lit(None).cast("string"))  # written before rows could be deleted
 
-    def record(self, bad: DataFrame | None, mended_paths: DataFrame | None) -> None:
+    def record(self, bad: DataFrame | None, leaving: DataFrame | None) -> None:
         """Writes bad files, one row per path, and removes those that are repaired, in one commit.
 
         Args:
             bad: Rows of `schema.QUARANTINE_DDL`, or None.
-            mended_paths: Rows with a column `path`, or None.
+            leaving: Rows with a column `path`, or None.
 
         Raises:
             TableConflictError: If other writers kept changing the quarantine.
@@ -87,14 +88,14 @@ class Quarantine:
         for attempt in range(ATTEMPTS):
             wait_for_others(attempt)
             try:
-                self._write(bad, mended_paths)
+                self._write(bad, leaving)
             except TableConflictError as error:
                 conflict = error
             else:
                 return
         raise conflict
 
-    def _write(self, bad: DataFrame | None, mended_paths: DataFrame | None) -> None:
+    def _write(self, bad: DataFrame | None, leaving: DataFrame | None) -> None:
         if not self.exists():
             if bad is not None:
                 with conflicts_named(self.location):
@@ -103,8 +104,7 @@ class Quarantine:
         if schema.CONTENT_HASH not in read_table(self._spark, self.location).columns:
             self._spark.sql(f"ALTER TABLE {sql_name(self.location)} ADD COLUMNS ({schema.CONTENT_HASH} STRING)")
         rows = local_frame(self._spark, [], schema.QUARANTINE_DDL) if bad is None else bad
-        paths = [frame.select(schema.PATH) for frame in (bad, mended_paths) if frame is not None]
+        paths = [frame.select(schema.PATH) for frame in (bad, leaving) if frame is not None]
         stale = functools.reduce(lambda one, other: one.union(other), paths)
-        transaction = open_transaction(self._spark, path_of(self._spark, self.location))
         note = json.dumps({"lakelens": "quarantine", "commit": uuid.uuid4().hex})
-        transaction.commit(Batch(rows, note, stale))
+        Transaction(self._spark, self._table).commit(Batch(rows, note, stale))

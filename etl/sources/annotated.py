@@ -17,7 +17,6 @@ from ..annotations.references import relative_reference
 from ..files.class_folders import Wanted
 from ..files.walk import IMAGE_SUFFIXES, local_path
 from ..model import schema
-from .annotated_driver import list_voc_on_driver
 from .annotation_frames import coco_annotations, manifest_annotations, match_images, merged_by_path
 from .folders import list_folder_by_spark, list_local_folder
 from .listing import IGNORED, PROBLEMS, Listing, completed
@@ -47,9 +46,6 @@ def list_voc(spark: SparkSession, source: str) -> Listing:
     from pyspark.sql import functions as F
 
     wanted = Wanted(VOC, IMAGE_SUFFIXES | {"xml", "txt"})
-    listing = list_voc_on_driver(spark, source, wanted, _VOC_IMAGES, OTHER_FOLDER)
-    if listing is not None:
-        return listing
     root, files, is_local = _list_folder(spark, source, wanted)
     files = files.persist()
     ignored = files.where(F.col(IGNORED).isNotNull())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import uuid
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -37,8 +38,8 @@ def list_frame(spark: SparkSession, frame: DataFrame, images: str | None) -> Lis
     decoded are not what the files hold, and would replace what a folder has stored under the same paths.
 
     Args:
-        spark: The session.
-        frame: The rows.
+        spark: A writing session.
+        frame: The rows, of any session.
         images: Folder that relative paths start from.
 
     Raises:
@@ -47,6 +48,7 @@ def list_frame(spark: SparkSession, frame: DataFrame, images: str | None) -> Lis
     """
     from pyspark.sql import functions as F
 
+    frame = _in_session(spark, frame)
     kinds = dict(frame.dtypes)
     is_by_spark = kinds.get("image", "").startswith("struct<origin:")
     if is_by_spark:
@@ -65,6 +67,16 @@ def list_frame(spark: SparkSession, frame: DataFrame, images: str | None) -> Lis
     rows = frame.drop("length", "modificationTime").mapInArrow(reader.read, ANNOTATIONS_DDL)
     merged = read_now(merged_by_path(rows, has_order=False))  # looked at twice, and the query may be a long one
     return dataclasses.replace(list_annotated_paths(spark, NAME, merged, images), cached=(merged,))
+
+
+def _in_session(spark: SparkSession, frame: DataFrame) -> DataFrame:
+    """The same rows in another session: what is made of a frame is written by the settings of its own session."""
+    name = f"lakelens_{uuid.uuid4().hex}"
+    frame.createGlobalTempView(name)
+    try:
+        return spark.table(f"global_temp.{name}")
+    finally:
+        spark.catalog.dropGlobalTempView(name)
 
 
 def _list_contents(frame: DataFrame) -> Listing:

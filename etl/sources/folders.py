@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...errors import SessionError, SourceNotFoundError, StoreError
-from ...spark.port import is_local, java_broadcast, java_session, jvm, parallelism
+from ...spark.port import java_broadcast, java_session, jvm, parallelism
 from ...stores.data_files import lacks_bucket, no_bucket
 from ..files.class_folders import TopLevel, Wanted, list_below, list_top
 from ..files.walk import HIDDEN, HIDDEN_BY_SPARK, NO_CLASS_FOLDER, NOT_AN_IMAGE_NAME, has_suffix, is_hidden, local_uri
@@ -34,19 +34,18 @@ def list_local_folder(spark: SparkSession, root: str, wanted: Wanted) -> tuple[s
 
     Raises:
         SourceNotFoundError: If the folder does not exist, is a file, or cannot be listed.
-        EmptySourceError: If it has no class folder and the layout wants some.
         InvalidArgumentError: If two folders name the same class.
     """
     root_bytes = os.fsencode(root)
-    top = list_top(root_bytes) if is_local(spark) else top_as_executors_see_it(spark, root_bytes)
+    top = _top_as_executors_see_it(spark, root_bytes)
     top.check(root, wanted)
     tasks = max(1, min(len(top.names), 2 * parallelism(spark)))
     task = _FolderTask(root_bytes, top.names, tasks, wanted)
     return local_uri(root_bytes), spark.range(0, tasks, 1, tasks).mapInArrow(task.list_share, FOLDER_LISTING_DDL)
 
 
-def top_as_executors_see_it(spark: SparkSession, root: bytes) -> TopLevel:
-    """Lists a source folder itself in a task."""
+def _top_as_executors_see_it(spark: SparkSession, root: bytes) -> TopLevel:
+    """Lists a source folder itself in a task: the driver may have another folder, or none, of that path."""
     rows = spark.range(0, 1, 1, 1).mapInArrow(_TopTask(root).list_top, _TOP_DDL).collect()
     found: dict[str, list[bytes]] = {}
     for name, kind in rows:
@@ -131,7 +130,8 @@ def qualified_folder(spark: SparkSession, root: str, layout: str) -> str:
             raise no_bucket(root) from error
         raise SourceNotFoundError(
             f"{root} cannot be listed through Spark: {text.splitlines()[0]}. Check the location, and the access to "
-            "it in Spark's settings"
+            "it in Spark's settings. An object store has no empty folders: if this one was emptied on purpose, remove "
+            f"its rows with delete(\"path LIKE '{root.rstrip('/')}/%'\") (lakelens table delete)"
         ) from error
     if not status.isDirectory():
         raise SourceNotFoundError(f"{root} is a file; layout {layout!r} wants a folder")

@@ -49,24 +49,21 @@ class Listing:
 
     Attributes:
         name: The source as the user wrote it.
-        files: One row per file and one per thing passed over (`ignored` says why): `path`, `source_length`,
-            `source_modified`, and the columns of annotations, null where the layout has none. None where the driver has
-            listed and planned them itself.
+        files: One row per file and one per thing that is ignored, with the reason in `ignored`: `path`,
+            `source_length`, `source_modified`, and the columns of annotations, null where the layout has none.
         root: The folder's URI, below which known paths that are not listed are gone; None when there is no such folder.
         read_contents: How Spark reads the bytes; None when the Python workers open the local paths themselves.
         has_annotations: Whether boxes and problems may be there.
         cached: What Spark keeps for this listing until `release`. It has to go: Spark would give a later listing of the
             same place the files of this one.
-        is_at_hand: Whether the files are rows of the driver, which Spark need not keep.
     """
 
     name: str
-    files: DataFrame | None
+    files: DataFrame
     root: str | None = None
     read_contents: ReadContents | None = None
     has_annotations: bool = False
     cached: tuple[DataFrame, ...] = ()
-    is_at_hand: bool = False
 
     def described(self, aliases: Mapping[str, str], classes: Collection[str] | None = None) -> Listing:
         """Returns the same listing with a digest of each file's annotation, and with today's names of renamed classes.
@@ -80,8 +77,6 @@ class Listing:
         """
         from pyspark.sql import functions as F
 
-        if self.files is None:
-            return self
         names = F.create_map(*[F.lit(text) for pair in aliases.items() for text in pair]) if aliases else None
 
         def renamed(name: Column) -> Column:
@@ -102,8 +97,6 @@ class Listing:
 
     def kept(self) -> Listing:
         """Returns the same listing with files that Spark keeps, so that they are found once."""
-        if self.files is None or self.is_at_hand:
-            return self
         files = self.files.persist()
         return dataclasses.replace(self, files=files, cached=(*self.cached, files))
 

@@ -7,9 +7,10 @@ Pillow alone. Any other URI (`s3a`, `abfss`, `gs`, `dbfs`, `hdfs`) goes through 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from ...errors import InvalidArgumentError
 from ...locations import absolute_path, has_scheme
@@ -72,25 +73,47 @@ class Source:
 
 
 def list_source(spark: SparkSession, source: Source) -> Listing:
-    """Lists a source.
+    """Lists a source that `Source.check` has passed.
 
     Raises:
         SourceNotFoundError: If it does not exist or cannot be listed.
         EmptySourceError: If it lacks what its layout wants.
         InvalidArgumentError: If two folders name the same class, or an argument does not fit.
     """
-    source.check()
-    if not isinstance(source.location, (str, Path)):
-        return list_frame(spark, source.location, source.images)
-    location = absolute_path(source.location)
-    if source.layout == VOC:
-        return list_voc(spark, location)
-    if source.layout == COCO:
-        return list_coco(spark, location, source.annotations)
-    if source.layout == MANIFEST:  # as it was written: its images lie next to the link, if it is one
-        return list_manifest(spark, str(source.location), source.images)
+    return _LISTERS[_FRAME if source.is_frame else source.layout](spark, source)
+
+
+def _list_folder(spark: SparkSession, source: Source) -> Listing:
+    location, wanted = absolute_path(str(source.location)), Wanted(source.layout)
     if has_scheme(location):
-        root, files = list_folder_by_spark(spark, location, Wanted(source.layout))
+        root, files = list_folder_by_spark(spark, location, wanted)
         return Listing(source.name, completed(files), root, functools.partial(read_contents, spark))
-    root, files = list_local_folder(spark, location, Wanted(source.layout))
+    root, files = list_local_folder(spark, location, wanted)
     return Listing(source.name, completed(files), root)
+
+
+def _list_voc(spark: SparkSession, source: Source) -> Listing:
+    return list_voc(spark, absolute_path(str(source.location)))
+
+
+def _list_coco(spark: SparkSession, source: Source) -> Listing:
+    return list_coco(spark, absolute_path(str(source.location)), source.annotations)
+
+
+def _list_manifest(spark: SparkSession, source: Source) -> Listing:
+    # The location as it was written: the images lie next to the link, if it is one.
+    return list_manifest(spark, str(source.location), source.images)
+
+
+def _list_frame(spark: SparkSession, source: Source) -> Listing:
+    return list_frame(spark, cast("DataFrame", source.location), source.images)
+
+
+_FRAME = "dataframe"
+_LISTERS: dict[str, Callable[[SparkSession, Source], Listing]] = {
+    **dict.fromkeys(FOLDER_LAYOUTS, _list_folder),
+    VOC: _list_voc,
+    COCO: _list_coco,
+    MANIFEST: _list_manifest,
+    _FRAME: _list_frame,
+}

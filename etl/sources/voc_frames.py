@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import collections
-import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,8 +14,6 @@ from ..annotations.record import (
     Annotation,
     annotation_batches,
     annotation_of,
-    merge_annotations,
-    row_of,
 )
 from ..annotations.references import relative_reference
 from ..files.walk import local_path
@@ -68,33 +64,6 @@ def voc_annotations(spark: SparkSession, paths: DataFrame, root: str, *, is_loca
         .join(by_key, _KEY, "left")
     )
     return merged_by_path(joined.mapInArrow(_match_voc, ANNOTATIONS_DDL))
-
-
-def match_on_driver(paths: Iterable[str], root: str) -> Iterator[Annotation]:
-    """`voc_annotations` of a few local files, without Spark.
-
-    Args:
-        paths: The files of the source.
-        root: The source folder's URI.
-    """
-    key_of = _KeyOf(root).key
-    xml, images, lists = (collections.defaultdict[str, list[str]](list) for _ in range(3))
-    for path in paths:
-        lowered = path.lower()
-        if lowered.endswith(".txt"):
-            for key, name in _SplitLists(root).pairs(path, _content_of(path)):
-                lists[key].append(name)
-        else:
-            (xml if lowered.endswith(".xml") else images)[key_of(path)].append(path)
-    matched = []
-    for key in [*(xml.keys() | images.keys())]:
-        sources: list[str | None] = [*xml[key]] or [None]
-        of_key: list[str | None] = [*images[key]] or [None]
-        for source, image in itertools.product(sources, of_key):
-            parsed = {} if source is None else row_of(voc.parse_voc(_content_of(source) or b"", source))
-            row = {"path": None, **parsed, "image_path": image, _KEY: key, _LISTS: sorted(set(lists[key]))}
-            matched.append(_matched_voc(row))
-    yield from merge_annotations(sorted(matched, key=lambda annotation: annotation.path))
 
 
 def _with_content(spark: SparkSession, paths: DataFrame, is_local: bool) -> DataFrame:

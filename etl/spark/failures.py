@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from ...errors import ConstraintError, LakelensError, NoSpaceError, NotADeltaTableError, VersionFilesMissingError
 from ...stores.data_files import lacks_bucket, no_bucket
+from ...table import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,16 +28,17 @@ _MISSING_FILE = re.compile(
 
 _Parameters = ParamSpec("_Parameters")
 _Value = TypeVar("_Value")
-_OnTable: TypeAlias = "Callable[Concatenate[SparkSession, str, _Parameters], _Value]"
+_Place = TypeVar("_Place", str, Table)
+_OnTable: TypeAlias = "Callable[Concatenate[SparkSession, _Place, _Parameters], _Value]"
 
 
-def naming_failures(function: _OnTable[_Parameters, _Value]) -> _OnTable[_Parameters, _Value]:
-    """Makes a function of a session and a table's location raise as `failures_named` does."""
+def naming_failures(function: _OnTable[_Place, _Parameters, _Value]) -> _OnTable[_Place, _Parameters, _Value]:
+    """Makes a function of a session and a table raise as `failures_named` does."""
 
     @functools.wraps(function)
-    def named(spark: SparkSession, location: str, /, *args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Value:
-        with failures_named(location):
-            return function(spark, location, *args, **kwargs)
+    def named(spark: SparkSession, table: _Place, /, *args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Value:
+        with failures_named(str(table)):
+            return function(spark, table, *args, **kwargs)
 
     return named
 

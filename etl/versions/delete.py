@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ...errors import InvalidArgumentError
 from ...results import ReadableResult
+from ...table import Table
 from ..commit.known_classes import count_classes
 from ..log.notes import DELETE
 from ..model import schema
@@ -37,9 +37,7 @@ class DeleteResult(ReadableResult):
 
 
 @naming_failures
-def delete(
-    spark: SparkSession, location: str, where: str, storage_options: Mapping[str, str] | None = None
-) -> DeleteResult:
+def delete(spark: SparkSession, table: Table, where: str) -> DeleteResult:
     """Deletes the rows that meet a condition, as one commit.
 
     Their files are listed in the quarantine table with the reason `deleted`. That entry is written first: if the
@@ -47,9 +45,8 @@ def delete(
 
     Args:
         spark: The session.
-        location: Path, URI or name of the table.
+        table: The table.
         where: A Spark SQL condition on the table's columns, such as "label_name = 'cat' AND width < 32".
-        storage_options: Access of this process to the table's object store.
 
     Raises:
         InvalidArgumentError: If `where` is not such a condition.
@@ -59,7 +56,7 @@ def delete(
         TableConflictError: If another writer was faster; nothing was deleted.
     """
     check_condition(where)
-    edit = open_edit(spark, location, storage_options)
+    edit = open_edit(spark, table)
     found = _select(edit.rows(), where).persist()
     try:
         deleted = count_classes(found)
@@ -68,7 +65,7 @@ def delete(
         known = edit.classes()
         counts = Counter(edit.counts(known))
         counts.subtract(deleted)
-        Quarantine(edit.spark, location).record(_quarantined(found, f"deleted by {edit.user} where {where}"), None)
+        Quarantine(edit.spark, table).record(_quarantined(found, f"deleted by {edit.user} where {where}"), None)
         version = edit.commit(DELETE, found, None, counts, where=where)
     finally:
         found.unpersist()

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 
 from ...errors import NotADeltaTableError, TableConflictError
 from ...table import Table
-from ..commit.commit import open_transaction
 from ..commit.known_classes import KnownClasses, count_classes, record_classes, sound_classes
 from ..commit.transaction import Batch, Transaction, require_columns, user_name
 from ..images.recipe import RECIPE_PROPERTY, Recipe
 from ..log.notes import write_note
 from ..model import schema
-from ..spark.catalog import is_delta_table, path_of, read_table
+from ..spark.catalog import is_delta_table, read_table
 from ..spark.local_frames import local_frame
 from ..spark.path_forms import column_in_one_form
 from ..spark.writing_session import writing_session
@@ -30,16 +29,14 @@ class TableEdit:
 
     Attributes:
         spark: A writing session.
-        location: The table.
+        table: The table.
         transaction: A transaction at its latest version.
-        storage_options: Access of this process to the table's object store.
         user: Who changes it.
     """
 
     spark: SparkSession
-    location: str
+    table: Table
     transaction: Transaction
-    storage_options: Mapping[str, str] | None = None
     user: str = field(default_factory=user_name)
 
     def rows(self) -> DataFrame:
@@ -52,7 +49,7 @@ class TableEdit:
         Raises:
             ClassNumbersError: If rows carry a number that is not that of their class.
         """
-        return sound_classes(self.spark, self.transaction, self.location, self.storage_options)
+        return sound_classes(self.spark, self.transaction, self.table.location)
 
     def counts(self, known: KnownClasses) -> Mapping[str, int]:
         """Rows by class of the transaction's version."""
@@ -77,14 +74,14 @@ class TableEdit:
         new = local_frame(self.spark, [], schema.IMAGE_TABLE_DDL) if rows is None else rows
         # No other commit has the note, by which public writers find theirs.
         note = write_note(kind, user=self.user, id=uuid.uuid4().hex, **noted)
-        version = self.transaction.commit(Batch(new, note, paths, {})).version
+        version = self.transaction.commit(Batch(new, note, paths))
         if version is None:
-            raise TableConflictError(f"{self.location}: the rows to be changed are gone; try again")
-        record_classes(Table.of(self.transaction.path, None, self.storage_options), version, counts)
+            raise TableConflictError(f"{self.table}: the rows to be changed are gone; try again")
+        record_classes(self.transaction.table, version, counts)
         return version
 
 
-def open_edit(spark: SparkSession, location: str, storage_options: Mapping[str, str] | None = None) -> TableEdit:
+def open_edit(spark: SparkSession, table: Table) -> TableEdit:
     """Opens an image table to change stored rows.
 
     Raises:
@@ -92,10 +89,10 @@ def open_edit(spark: SparkSession, location: str, storage_options: Mapping[str, 
         NotAnImageTableError: If lakelens did not create it.
     """
     session = writing_session(spark)
-    if not is_delta_table(session, location):
-        raise NotADeltaTableError(f"{location} holds no Delta table; ingest into it first, or check the path")
-    transaction = open_transaction(session, path_of(session, location))
+    if not is_delta_table(session, table.location):
+        raise NotADeltaTableError(f"{table} holds no Delta table; ingest into it first, or check the path")
+    transaction = Transaction(session, table)
     recipe = transaction.property(RECIPE_PROPERTY)
-    Recipe.of({} if recipe is None else {RECIPE_PROPERTY: recipe}, location)
-    require_columns(transaction, location)
-    return TableEdit(session, location, transaction, storage_options)
+    Recipe.of({} if recipe is None else {RECIPE_PROPERTY: recipe}, str(table))
+    require_columns(transaction, table.location)
+    return TableEdit(session, table, transaction)

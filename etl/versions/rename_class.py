@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -45,17 +44,14 @@ class RenameResult(ReadableResult):
 
 
 @naming_failures
-def rename_class(
-    spark: SparkSession, location: str, old: str, new: str, storage_options: Mapping[str, str] | None = None
-) -> RenameResult:
+def rename_class(spark: SparkSession, table: Table, old: str, new: str) -> RenameResult:
     """Renames a class as one commit; a later ingest stores files of either name under the new one.
 
     Args:
         spark: The session.
-        location: Path, URI or name of the table.
+        table: The table.
         old: The name of a class of the table.
         new: A name that no other class of the table has or had.
-        storage_options: Access of this process to the table's object store.
 
     Raises:
         InvalidArgumentError: If there is no class `old`, or `new` cannot be its name.
@@ -65,9 +61,9 @@ def rename_class(
         TableConflictError: If another writer was faster; nothing was committed.
     """
     _check_new(new)
-    edit = open_edit(spark, location, storage_options)
+    edit = open_edit(spark, table)
     known = edit.classes()
-    _check_names(location, known.ledger, old, new)
+    _check_names(table.location, known.ledger, old, new)
     number = known.labels[old]
     counts = {new if name == old else name: rows for name, rows in edit.counts(known).items()}
     found = edit.rows().where(_has_name(old))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ...results import ReadableResult
+from ...table import Table
 from ..commit.known_classes import known_classes
 from ..commit.transaction import sql_literal
 from ..log.notes import REPAIR
@@ -39,28 +40,21 @@ class RepairResult(ReadableResult):
 
 
 @naming_failures
-def repair(
-    spark: SparkSession,
-    location: str,
-    *,
-    dry_run: bool = False,
-    storage_options: Mapping[str, str] | None = None,
-) -> RepairResult:
+def repair(spark: SparkSession, table: Table, *, dry_run: bool = False) -> RepairResult:
     """Corrects class numbers in rows and boxes: each class gets one number.
 
     Args:
         spark: The session.
-        location: Path, URI or name of the table.
-        dry_run: Only report what would be changed.
-        storage_options: Access of this process to the table's object store.
+        table: The table.
+        dry_run: Only tell what would be changed.
 
     Raises:
         NotADeltaTableError: If there is no table.
         NotAnImageTableError: If lakelens did not create it.
         TableConflictError: If another writer was faster; nothing was committed.
     """
-    edit = open_edit(spark, location, storage_options)
-    known = known_classes(edit.spark, edit.transaction, storage_options, look_at_rows=True)
+    edit = open_edit(spark, table)
+    known = known_classes(edit.spark, edit.transaction, look_at_rows=True)
     version = edit.transaction.version
     new = sorted({one.name for one in known.wrong} - known.ledger.numbers.keys())
     largest = max((one.number for one in known.wrong), default=-1)

@@ -242,7 +242,7 @@ class TableVersions:
         return path_of(self.spark, self.location)
 
     def _table(self) -> Table:
-        return Table(self._path(), self._options)
+        return Table.of(self._path(), None, self._options)
 
     def _existing(self) -> Table:
         table = self._table()

@@ -78,9 +78,9 @@ def test_an_ingest_that_was_killed_after_its_reservation_or_after_its_commit_cos
         raise KilledError
 
     source = write_class(tmp_path / "more", "d")
-    for step, committed in (("_write", False), ("_record", True)):
+    for step, committed in (("_commit", False), ("record_classes", True)):
         with monkeypatch.context() as patch:
-            patch.setattr(f"lakelens.etl.ingest.run._Ingest.{step}", die)
+            patch.setattr(f"lakelens.etl.ingest.run.{step}", die)
             with pytest.raises(KilledError):
                 table.ingest(source)
         assert table.version == 1 + committed

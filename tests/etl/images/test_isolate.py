@@ -11,9 +11,9 @@ from etl_pictures import encoded, picture, write_image
 
 from lakelens.errors import ImageError
 from lakelens.etl.images import isolated_decoder as isolate
-from lakelens.etl.images.isolated_decoder import IsolatedDecoder, Source
+from lakelens.etl.images.isolated_decoder import IsolatedDecoder, SourceImage
 from lakelens.etl.images.recipe import Limits, Recipe
-from lakelens.etl.images.stored_form import StoredImage, make_stored_image
+from lakelens.etl.images.stored_form import EncodedImage, make_stored_image
 
 pytestmark = pytest.mark.system
 
@@ -46,7 +46,7 @@ def test_a_child_stores_what_the_function_stores(tmp_path):
     data = write_image(tmp_path / "a b%é.jpg")
     with IsolatedDecoder(RECIPE, Limits()) as decoder:
         by_path, by_data = decoder.decode_all(
-            [Source(path=os.fsencode(tmp_path / "a b%é.jpg")), Source(data=data)],
+            [SourceImage(path=os.fsencode(tmp_path / "a b%é.jpg")), SourceImage(data=data)],
         )
     assert by_path == by_data == make_stored_image(data, RECIPE, Limits())
 
@@ -56,7 +56,7 @@ def test_results_keep_the_order_of_paths_and_bytes_mixed(tmp_path):
     for number in range(40):
         data = write_image(tmp_path / f"{number}.jpg", seed=number)
         path = os.fsencode(tmp_path / f"{number}.jpg")
-        sources.append(Source(data=data) if number % 3 == 0 else Source(path=path))
+        sources.append(SourceImage(data=data) if number % 3 == 0 else SourceImage(path=path))
         expected.append(make_stored_image(data, RECIPE, Limits()))
     with IsolatedDecoder(RECIPE, Limits()) as decoder:
         assert list(decoder.decode_all(sources)) == expected
@@ -69,9 +69,11 @@ def test_results_keep_the_order_of_paths_and_bytes_mixed(tmp_path):
 def test_a_decoder_that_crashes_or_spins_costs_one_image(monkeypatch, tmp_path, poison, reason):
     monkeypatch.setattr(isolate, "make_stored_image", misbehaving)
     (tmp_path / "poison").write_bytes(poison)
-    good, bad = Source(data=encoded(picture())), Source(data=poison)
+    good, bad = SourceImage(data=encoded(picture())), SourceImage(data=poison)
     write_image(tmp_path / "good.jpg")
-    by_path = [Source(path=os.fsencode(tmp_path / name)) for name in ("good.jpg", "poison", "good.jpg", "good.jpg")]
+    by_path = [
+        SourceImage(path=os.fsencode(tmp_path / name)) for name in ("good.jpg", "poison", "good.jpg", "good.jpg")
+    ]
     limits = Limits(timeout_s=5.0 if poison == b"spin" else 60.0, memory_bytes=256 * 1024**2)
     before = children()
     with IsolatedDecoder(RECIPE, limits) as decoder:
@@ -85,7 +87,7 @@ def test_the_child_ends_with_the_block_even_when_it_spins(monkeypatch):
     before = children()
     decoder = IsolatedDecoder(RECIPE, Limits())
     with decoder:
-        decoder._send(Source(data=b"spin"))
+        decoder._send(SourceImage(data=b"spin"))
         assert len(children() - before) == 1
     assert children() == before
 
@@ -95,7 +97,7 @@ def test_the_child_dies_with_its_parent():
     parent = os.fork()
     if parent == 0:
         decoder = IsolatedDecoder(RECIPE, Limits())
-        decoder._send(Source(data=encoded(picture())))
+        decoder._send(SourceImage(data=encoded(picture())))
         os.write(writing, str(decoder._pid).encode())
         time.sleep(60)
         os._exit(0)
@@ -117,14 +119,14 @@ def test_files_that_cannot_be_read_have_a_reason(tmp_path):
     (tmp_path / "memory.jpg").symlink_to("/proc/self/mem")
     names = ("none.jpg", "folder.jpg", "memory.jpg", "large.jpg")
     with IsolatedDecoder(RECIPE, Limits(max_bytes=1000)) as decoder:
-        found = kinds(decoder.decode_all(Source(path=os.fsencode(tmp_path / name)) for name in names))
+        found = kinds(decoder.decode_all(SourceImage(path=os.fsencode(tmp_path / name)) for name in names))
     assert found == ["unreadable", "unreadable", "unreadable", "too_many_bytes"]
 
 
 def test_a_pipe_named_jpg_does_not_hang(tmp_path):
     os.mkfifo(tmp_path / "pipe.jpg")
     with IsolatedDecoder(RECIPE, Limits(timeout_s=20)) as decoder:
-        assert kinds(decoder.decode_all([Source(path=os.fsencode(tmp_path / "pipe.jpg"))])) == ["unreadable"]
+        assert kinds(decoder.decode_all([SourceImage(path=os.fsencode(tmp_path / "pipe.jpg"))])) == ["unreadable"]
 
 
 def test_nothing_is_started_for_nothing():
@@ -137,6 +139,6 @@ def test_nothing_is_started_for_nothing():
 def test_a_stored_image_survives_the_frames():
     stored = make_stored_image(encoded(picture()), Recipe(size=20, resize="crop"), Limits())
     with IsolatedDecoder(Recipe(size=20, resize="crop"), Limits()) as decoder:
-        (result,) = decoder.decode_all([Source(data=encoded(picture()))])
-    assert isinstance(result, StoredImage)
+        (result,) = decoder.decode_all([SourceImage(data=encoded(picture()))])
+    assert isinstance(result, EncodedImage)
     assert result == stored

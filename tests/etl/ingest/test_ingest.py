@@ -33,15 +33,15 @@ from lakelens.errors import (
     UnknownLayoutError,
     VersionNotFoundError,
 )
-from lakelens.etl.changes import plan_on_driver
+from lakelens.etl.changes import planner
 from lakelens.etl.images.codec import decode
 from lakelens.etl.images.encoding import fit
-from lakelens.etl.ingest import run as ingesting
+from lakelens.etl.ingest import decoding
 from lakelens.etl.ingest.row_task import BatchTask
 from lakelens.etl.model.splits import split_of
 from lakelens.etl.quarantine.table import Quarantine
 
-pytestmark = [pytest.mark.spark, pytest.mark.both_engines, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 SIZE = 32
 SPLITS = {"train": 0.5, "validation": 0.5}
@@ -66,13 +66,13 @@ def rows_by_name(table: ImageTable, version: int) -> dict[str, SimpleNamespace]:
 def count_reads(patched: pytest.MonkeyPatch) -> list[int]:
     """Tells how many files were given to be read again because of their size or time."""
     counts: list[int] = []
-    hashes = plan_on_driver._hashes
+    hashes = planner.content_hashes
 
-    def counted(spark, listing, rows):
-        counts.append(len(rows))
-        return hashes(spark, listing, rows)
+    def counted(listing, files, count):
+        counts.append(count)
+        return hashes(listing, files, count)
 
-    patched.setattr(plan_on_driver, "_hashes", counted)
+    patched.setattr(planner, "content_hashes", counted)
     return counts
 
 
@@ -120,11 +120,8 @@ def story(spark, tmp_path_factory):
             broken.write_text("broken")
             (source / "cow").mkdir()
             (source / "cow" / "no cow.jpg").write_text("no image")
-            # Spark's tasks read what is too much for the driver, and find the same.
-            patched.setattr(plan_on_driver, "MOST_HASHED_FILES", 0)
             os.utime(touched, (1_650_000_000, 1_650_000_000))
             told["bad"] = table.ingest(source)
-        told["labels after bad"] = table.labels()
         write_image(broken, seed=1234)
         write_image(source / "cat" / "half.jpg", seed=7)
         (source / "dog" / "3.jpg").write_text("no image any more")
@@ -162,14 +159,13 @@ def test_new_and_changed_files_only_are_read_again(story):
     }
 
 
-@pytest.mark.usefixtures("one_commit")
 def test_one_ingest_is_one_commit_is_one_version(story):
     table = story["table"]
     assert [story[step].version for step in STEPS] == [0, 0, 1, 1, 2]
     assert [info.version for info in table.history()] == [2, 1, 0]
-    # New rows, the replaced row and the new class's number are in the one commit.
+    # New rows and the replaced row are in the one commit; the new class's number is in the ledger.
     kinds = [next(iter(entry)) for entry in log_entries(table, 1)]
-    assert {"commitInfo", "metaData", "add", "remove", "txn"} <= set(kinds)
+    assert {"commitInfo", "add", "remove", "txn"} <= set(kinds)
 
 
 def test_the_commits_of_ingests_follow_each_other_and_name_their_batches(story):
@@ -284,17 +280,16 @@ def test_a_batch_of_bad_files_only_makes_no_version(story):
     assert (mended.stored, mended.quarantined, mended.version) == (3, 1, bad.version + 1)
 
 
-def test_a_class_is_new_once_a_commit_has_given_it_a_number(story):
+def test_a_class_is_new_once_a_commit_has_rows_of_it(story):
     assert story["bad"].new_classes == ()
-    assert "cow" not in story["labels after bad"]
-    assert "cow" not in story["table"].labels()
+    assert story["table"].class_counts().get("cow", 0) == 0
 
 
 def test_a_file_that_was_touched_is_read_once_and_then_known_by_its_new_time(story):
     again, bad = story["again"], story["bad"]
     assert (again.skipped, again.stored, again.committed) == (23, 0, False)
-    # Two touched ones, by the driver; two changed ones; by Spark one that was touched once more, and then one that was
-    # changed back and one that turned bad.
+    # Two touched ones; two changed ones; one that was touched once more; one that was changed back and one that turned
+    # bad.
     assert story["reads"] == [2, 2, 1, 2]
     assert (bad.skipped, bad.committed) == (27, False)
 
@@ -313,11 +308,11 @@ def test_no_file_is_read_a_second_time_where_each_is_a_row_or_bad_by_its_bytes(s
     assert (story["bad"].stored, story["bad"].reasons) == (0, {"not_an_image": 2})
 
 
-def test_bad_files_that_were_not_all_told_are_read_once_more_for_their_reasons(spark, tmp_path, monkeypatch):
+def test_bad_files_that_were_not_all_reported_are_read_once_more_for_their_reasons(spark, tmp_path, monkeypatch):
     write_image(tmp_path / "source" / "cat" / "1.jpg")
     for number in range(3):
         (tmp_path / "source" / "cat" / f"bad{number}.jpg").write_text("no image")
-    monkeypatch.setattr(ingesting, "MOST_TOLD", 2)
+    monkeypatch.setattr(decoding, "MOST_REFUSED", 2)
     result = ImageTable(spark, tmp_path / "table").ingest(tmp_path / "source", size=16)
     assert (result.stored, result.reasons) == (1, {"not_an_image": 3})
 
@@ -326,7 +321,7 @@ def test_bad_files_that_were_not_all_told_are_read_once_more_for_their_reasons(s
 def unlucky(spark, tmp_path_factory):
     """A table that was made while its quarantine could not be written, and the ingest after it."""
 
-    def refuse(self, bad, mended_paths):
+    def refuse(self, bad, leaving):
         raise TableConflictError("another MERGE was faster")
 
     root = tmp_path_factory.mktemp("unlucky")
@@ -380,7 +375,7 @@ def test_a_table_that_others_have_widened_or_emptied_is_ingested_into(story, spa
         ({"splits": {"train": 0.5}}, InvalidArgumentError, ["0.5", "sum to 1"]),
         ({"source": "missing"}, SourceNotFoundError, ["missing", "does not exist"]),
         ({"source": "a file"}, SourceNotFoundError, ["a file", "is a file"]),
-        ({"source": "empty"}, EmptySourceError, ["empty", "no class folder"]),
+        ({"source": "empty"}, EmptySourceError, ["empty", "nothing found"]),
         ({"source": "no images"}, EmptySourceError, ["no images", "not_an_image_name"]),
     ],
 )

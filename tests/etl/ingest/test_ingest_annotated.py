@@ -17,9 +17,6 @@ from PIL import Image, ImageDraw
 from stored_rows import stored_rows
 
 from lakelens import ImageTable
-from lakelens.etl.sources import annotated
-from lakelens.etl.sources.annotated import list_voc
-from lakelens.etl.spark.writing_session import writing_session
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
@@ -161,18 +158,6 @@ def voc(spark, voc_source):
     root, names = voc_source
     options = {"classes": list(MARKS), "splits": {"by_content": 1.0}}
     return names, told(spark, root.parent / "t", root, "voc", resize="fit", **options)
-
-
-def test_the_driver_and_spark_list_the_same_of_voc(spark, voc_source, monkeypatch):
-    session, root = writing_session(spark), str(voc_source[0])
-    by_driver = list_voc(session, root)
-    monkeypatch.setattr(annotated, "list_voc_on_driver", lambda *_: None)
-    by_spark = list_voc(session, root)
-    assert (by_driver.is_at_hand, by_spark.is_at_hand, by_driver.root) == (True, False, by_spark.root)
-    one, other = (sorted(listing.files.collect(), key=str) for listing in (by_driver, by_spark))
-    by_spark.release()
-    assert one == other
-    assert len(one) > 20
 
 
 def test_voc_boxes_lie_on_their_objects_in_every_orientation(voc):

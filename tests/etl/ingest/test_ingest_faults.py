@@ -22,11 +22,12 @@ from lakelens import ImageTable
 from lakelens.etl.ingest.landing import ingest_available
 from lakelens.etl.ingest.results import IngestRequest
 from lakelens.etl.sources.sources import Source
+from lakelens.table import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.both_engines, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 SIZE = 16
 
@@ -185,7 +186,7 @@ def test_a_stream_that_is_killed_is_completed_by_the_next(spark, killed, tmp_pat
     table = ImageTable(spark, tmp_path / "copy" / "t")
     assert table.version == 0
     assert len(stored_paths(table.location)) == BATCH - 1
-    result = ingest_available(spark, table.location, IngestRequest(Source(source), {}), BATCH)
+    result = ingest_available(spark, Table(table.location), IngestRequest(Source(source), {}), BATCH)
     # The bad file is among them when the kill came before it was written down.
     assert (result.rows_in, result.stored) == (IMAGES + 1, IMAGES - BATCH + 1)
     assert result.rows_in == result.stored + result.quarantined + result.skipped

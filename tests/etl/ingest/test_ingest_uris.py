@@ -26,8 +26,9 @@ from lakelens.etl.ingest.run import run_prepared
 from lakelens.etl.sources import folders
 from lakelens.etl.sources.sources import Source, list_source
 from lakelens.etl.spark.writing_session import writing_session
+from lakelens.table import Table
 
-pytestmark = [pytest.mark.spark, pytest.mark.both_engines, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 NAMES = ["a b.jpg", "100%.jpg", "%41.jpg", "ü犬.jpg", "a[1]{x}.jpg", "a#b?.jpg", "'q'.jpg", "a+b&c=d.jpg"]
 
@@ -94,7 +95,7 @@ def story(spark, mounted, tmp_path_factory):
 def ingest_while_a_file_goes(spark, table: ImageTable, place: str, file: Path) -> Exception | None:
     """Writes a file that is listed and then lost while it is read; gives the error of the ingest."""
     write_image(file)
-    with prepare(spark, table.location, IngestRequest(Source(place), {"size": 16})) as prepared:
+    with prepare(spark, Table(table.location), IngestRequest(Source(place), {"size": 16})) as prepared:
         read = prepared.listing.read_contents
 
         def read_and_lose(files, at_once):

@@ -5,17 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 
-import pyarrow as pa
 import pytest
 from etl_pictures import write_image
 
-from lakelens.etl.changes import plan_on_driver
+from lakelens.etl.changes import planner
 from lakelens.etl.ingest import label_changes
-from lakelens.etl.ingest.class_rows import ArrowClassRows
 from lakelens.etl.ingest.label_changes import (
     ClassChanges,
     ClassConflict,
-    Conflicts,
     Rename,
     SplitConflict,
     find_renames,
@@ -24,6 +21,7 @@ from lakelens.etl.ingest.landing import ingest_available
 from lakelens.etl.ingest.results import IngestRequest
 from lakelens.etl.ingest.run import ingest, preview
 from lakelens.etl.sources.sources import Source
+from lakelens.table import Table
 
 RECIPE = {"size": 32, "splits": {"train": 1.0}}
 
@@ -100,23 +98,6 @@ def test_equal_images_in_several_splits_are_said_with_a_file_of_each():
     assert "several splits with the same bytes: 2, such as 'test' (file:/1.jpg), 'train' (file:/7.jpg)" in line
 
 
-@pytest.mark.unit
-def test_the_driver_finds_contents_in_several_classes_and_in_several_splits_of_the_batches_asked_for():
-    rows = [
-        ("a", "1", "cat", "train", "new"),
-        ("b", "1", "cat", "test", "old"),
-        ("c", "2", "cat", "train", "new"),
-        ("d", "2", "dog", "train", "new"),
-        ("e", "3", "cat", "test", "old"),
-        ("f", "3", "cat", "train", "old"),
-    ]
-    names = ("path", "content_hash", "label_name", "split", "batch_id")
-    table = pa.table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)))
-    in_classes = ClassConflict("2", ("cat", "dog"), ("c", "d"))
-    in_splits = SplitConflict("1", ("test", "train"), ("b", "a"))
-    assert ArrowClassRows(table).conflicts(["new"]) == Conflicts(1, (in_classes,), 1, (in_splits,))
-
-
 def write(root, **classes):
     for name, seeds in classes.items():
         for seed in seeds:
@@ -135,11 +116,11 @@ def story(spark, tmp_path_factory):
     source = write(
         root / "source", cat=range(4), dog=range(10, 14), cow=range(20, 22), fox=range(60, 64), gnu=[50], yak=[50]
     )
-    place = str(root / "t")
+    place = Table(str(root / "t"))
     told = {"first": ingest(spark, place, IngestRequest(Source(source), RECIPE))}
-    copies = {name: str(root / name) for name in ("manifest", "stream")}
+    copies = {name: Table(str(root / name)) for name in ("manifest", "stream")}
     for copy in copies.values():
-        shutil.copytree(place, copy)
+        shutil.copytree(place.location, copy.location)
     other = write(root / "other", cow=range(30, 32))  # a class lives on in another source
     told["other"] = ingest(spark, place, asked(other))
 
@@ -186,7 +167,7 @@ def test_the_first_ingest_of_a_table_tells_an_image_in_two_classes(story):
 
 @pytest.mark.spark
 def test_a_class_renamed_by_a_manifest_and_equal_images_in_two_splits_are_told(spark, story, tmp_path, monkeypatch):
-    monkeypatch.setattr(plan_on_driver, "_hashes", None)  # what is said otherwise is changed, whatever it holds
+    monkeypatch.setattr(planner, "content_hashes", None)  # what is said otherwise is changed, whatever it holds
     manifest = tmp_path / "manifest.jsonl"
     lines = [json.dumps({"path": f"fox/{seed:04d}.jpg", "label": "lynx"}) for seed in range(60, 64)]
     twins = (("gnu", "train"), ("yak", "test"))

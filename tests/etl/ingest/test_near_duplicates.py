@@ -11,6 +11,7 @@ from lakelens.etl.ingest.near_duplicates import compare
 from lakelens.etl.ingest.results import IngestRequest
 from lakelens.etl.ingest.run import ingest
 from lakelens.etl.sources.sources import Source
+from lakelens.table import Table
 
 TRAIN, TEST = 0, 1
 
@@ -84,7 +85,7 @@ def test_the_count_is_that_of_comparing_all():
 
 @pytest.mark.spark
 def test_copies_of_another_quality_are_told_with_the_split_that_they_leak_into(spark, tmp_path):
-    source, place = tmp_path / "source", str(tmp_path / "t")
+    source, place = tmp_path / "source", Table(str(tmp_path / "t"))
     (source / "cat").mkdir(parents=True)
 
     def write(quality: int) -> None:
@@ -98,7 +99,7 @@ def test_copies_of_another_quality_are_told_with_the_split_that_they_leak_into(s
     assert (first.near_duplicates.images, first.near_duplicates.compared) == (0, 16)
     write(60)
     result = ingest(spark, place, IngestRequest(Source(source), {}, near_duplicates=True))
-    splits = {row["path"].rpartition("/")[2].replace("%20", " "): row["split"] for row in delta_rows(place)}
+    splits = {row["path"].rpartition("/")[2].replace("%20", " "): row["split"] for row in delta_rows(place.location)}
     leaked = {n for n in range(16) if splits[f"{n} of 60.jpg"] != splits[f"{n} of 95.jpg"]}
     assert leaked
     assert result.near_duplicates.images == len(leaked)

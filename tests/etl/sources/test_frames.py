@@ -6,6 +6,7 @@ import hashlib
 import uuid
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from etl_pictures import write_image
 from py4j.protocol import Py4JJavaError
@@ -104,7 +105,6 @@ def test_rows_without_a_path_are_of_no_file_system(spark, tmp_path):
     assert sorted((reasons(row), row.source_length) for row in found) == local
 
 
-@pytest.mark.both_engines
 def test_one_file_is_one_row_whoever_wrote_its_path(spark, tmp_path):
     source, place = tmp_path / "source", tmp_path / "table"
     for seed, name in enumerate(("a b.jpg", "100%.jpg", "plain.jpg")):
@@ -122,6 +122,10 @@ def test_one_file_is_one_row_whoever_wrote_its_path(spark, tmp_path):
     }
     results = {name: table.ingest(frame, size=16) for name, frame in frames.items()}
     assert {name: result.stored for name, result in results.items()} == {**dict.fromkeys(frames, 0), "binary": 3}
+    for file in place.rglob("*.parquet"):  # by the settings of an ingest, not by those of the frame's session
+        columns = pq.ParquetFile(file).metadata.row_group(0)
+        kinds = {columns.column(at).compression for at in range(columns.num_columns)}
+        assert kinds == {"UNCOMPRESSED"}
     # As rows were stored before paths had one form.
     spark.sql(f"UPDATE delta.`{place}` SET path = replace(replace(path, '%20', ' '), '%25', '%')")  # noqa: S608
     spark.sql(f"UPDATE delta.`{place}` SET path = replace(path, 'file://', 'file:') WHERE path NOT LIKE '%plain%'")  # noqa: S608

@@ -24,8 +24,7 @@ from lakelens.errors import (
     VersionFilesMissingError,
     VersionNotFoundError,
 )
-from lakelens.etl.commit.commit import open_transaction
-from lakelens.etl.commit.transaction import Batch
+from lakelens.etl.commit.transaction import Batch, Transaction
 from lakelens.etl.log.snapshot import open_snapshot
 from lakelens.etl.versions.restore import RestoreResult
 from lakelens.jobs.cli import main
@@ -62,7 +61,7 @@ def story(spark, tmp_path_factory):
     told = {"grown": table.ingest(source).version}
     table.pin("first", 0)
     told["before"] = (rows_of(table, 0), rows_of(table))
-    late, late_rows = open_transaction(spark, table.location), spark.sql("SELECT 'late' AS path, 'train' AS split")
+    late, late_rows = Transaction(spark, Table(table.location)), spark.sql("SELECT 'late' AS path, 'train' AS split")
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         told["code"] = main(["table", "restore", table.location, "first"])
     found = json.loads(printed.getvalue().splitlines()[-1])

@@ -1,0 +1,246 @@
+"""The plan of an ingest: each file of the source compared with the table and its quarantine."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ..model import schema
+from ..model.labels import NO_CLASS, class_order
+from ..sources.listing import IGNORED, LABEL_RANK
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+STATUS = "status"
+IN_QUARANTINE = "in_quarantine"
+STORED_HASH = "stored_hash"
+STORED_CLASS = "stored_class"
+RESTAMPED = "restamped"
+
+NEW = "new"
+CHANGED = "changed"
+KNOWN = "known"
+GONE = "gone"
+# Files of these are read.
+WORK = (NEW, CHANGED)
+
+# Files that are alike in these are counted together; `Plan.add` takes the counts, which are the others.
+_GROUPED_BY = (STATUS, IGNORED, IN_QUARANTINE, schema.LABEL_NAME, STORED_CLASS)
+_FILES, _BYTES, _LARGEST, _RANK, _COMPARABLE = "files", "bytes", "largest", "rank", "comparable"
+
+_MOST_SUFFIXES = 20  # that are listed of a reason: numbered files may each have one of their own
+# The end of a file's name; names that start with a dot have none.
+_SUFFIX = r"[^/](\.[^./]{1,20})$"
+_NUMBER = "number"
+
+
+@dataclass
+class Plan:
+    """The files of one ingest, each with what is to be done about it.
+
+    Attributes:
+        files: The listing with the columns `status`, `in_quarantine`, `stored_hash`, `stored_class` and `restamped`,
+            kept by Spark until `release`. The status is `new`, `changed` or `known`; null for what is ignored; `gone`
+            for known paths below the source folder that it no longer holds. `restamped` files are known by their
+            content, although their size or time is new.
+        counts: Number of files by status.
+        comparable: Number of files, by status, that differ from their row in the content alone, if at all.
+        ignored: Number of ignored things, by reason.
+        class_ranks: Classes of the files that are to be read, with the number of their folder or None.
+        listed_by_class: Files of the source by class.
+        lost_by_class: Stored rows by class whose file is gone, or is of another class now.
+        relabelled: Number of files that are known, although the source gives them another class than their rows have,
+            by both classes, the stored one first.
+        gone_by_class: Stored rows by class whose file is gone.
+        changed_by_class: Stored rows by class whose file is to be read again.
+        known_in_quarantine: Number of files that are stored as they are and still in quarantine: an ingest was killed
+            between its two commits.
+        work_in_quarantine: Number of files to read that are in quarantine.
+        gone_in_quarantine: Number of files in quarantine that are gone.
+        restamped: Number of files with the column `restamped`.
+        work_bytes: Bytes of the files that are to be read.
+        largest_bytes: Bytes of the largest of them.
+    """
+
+    files: DataFrame
+    counts: Counter[str] = field(default_factory=Counter)
+    comparable: Counter[str] = field(default_factory=Counter)
+    ignored: Counter[str] = field(default_factory=Counter)
+    class_ranks: dict[str, int | None] = field(default_factory=dict)
+    listed_by_class: Counter[str] = field(default_factory=Counter)
+    lost_by_class: Counter[str] = field(default_factory=Counter)
+    relabelled: Counter[tuple[str, str]] = field(default_factory=Counter)
+    gone_by_class: Counter[str] = field(default_factory=Counter)
+    changed_by_class: Counter[str] = field(default_factory=Counter)
+    known_in_quarantine: int = 0
+    work_in_quarantine: int = 0
+    gone_in_quarantine: int = 0
+    restamped: int = 0
+    work_bytes: int = 0
+    largest_bytes: int = 0
+
+    @classmethod
+    def of(cls, files: DataFrame) -> Plan:
+        """Has Spark keep files that are decided about, and counts them."""
+        from pyspark import StorageLevel
+        from pyspark.sql import functions as F
+
+        plan = cls(files.persist(StorageLevel.MEMORY_AND_DISK))
+        groups = files.groupBy(*_GROUPED_BY).agg(
+            F.count("*").alias(_FILES),
+            F.sum(schema.SOURCE_LENGTH).alias(_BYTES),
+            F.max(schema.SOURCE_LENGTH).alias(_LARGEST),
+            F.min(LABEL_RANK).alias(_RANK),
+            F.count_if(RESTAMPED).alias(RESTAMPED),
+            F.count(STORED_HASH).alias(_COMPARABLE),
+        )
+        for row in groups.collect():
+            plan._add(row.asDict())
+        return plan
+
+    def release(self) -> None:
+        """Lets Spark forget the files."""
+        self.files.unpersist()
+
+    @property
+    def rows_in(self) -> int:
+        """Number of files of the source."""
+        return self.counts.total() - self.counts[GONE]
+
+    @property
+    def work(self) -> int:
+        """Number of files that are to be read."""
+        return sum(self.counts[status] for status in WORK)
+
+    @property
+    def class_names(self) -> list[str]:
+        """Classes of the files that are to be read: numbered folders by number, then the others in `class_order`."""
+        return sorted(
+            self.class_ranks,
+            key=lambda name: (self.class_ranks[name] is None, self.class_ranks[name] or 0, class_order(name)),
+        )
+
+    @property
+    def lost_classes(self) -> list[str]:
+        """Classes of which the source has lost every file."""
+        return sorted(name for name in self.lost_by_class if not self.listed_by_class[name])
+
+    def paths(self, *statuses: str, limit: int | None = None) -> list[str]:
+        """Lists the paths of the files of some statuses, at most `limit`."""
+        from pyspark.sql import functions as F
+
+        if not any(self.counts[status] for status in statuses):
+            return []
+        rows = self.files.where(F.col(STATUS).isin(*statuses)).select(schema.PATH)
+        return [row[0] for row in (rows if limit is None else rows.limit(limit)).collect()]
+
+    def work_files(self) -> DataFrame:
+        """The files that are to be read, as the source lists them, with `stored_class`."""
+        from pyspark.sql import functions as F
+
+        work = self.files.where(F.col(STATUS).isin(*WORK))
+        return work.drop(STATUS, STORED_HASH, RESTAMPED)
+
+    def box_classes(self) -> list[str]:
+        """The classes of the boxes in the files that are to be read, in sorted order."""
+        return sorted(_box_classes(self.work_files()), key=class_order)
+
+    def listed_box_classes(self) -> set[str]:
+        """The classes of all boxes of the source, also in files that are known."""
+        return _box_classes(self.files)
+
+    def ignored_suffixes(self) -> dict[str, dict[str, int]]:
+        """Counts what was ignored by reason and by what the name ends with, the most frequent first."""
+        from pyspark.sql import functions as F
+
+        suffix = F.lower(F.regexp_extract(schema.PATH, _SUFFIX, 1))
+        ignored = self.files.where(F.col(STATUS).isNull()).groupBy(IGNORED, suffix.alias("suffix")).count()
+        ignored = ignored.orderBy(F.desc("count"), "suffix").limit(_MOST_SUFFIXES * len(self.ignored))
+        found: dict[str, dict[str, int]] = {}
+        for reason, name, files in ignored.collect():
+            suffixes = found.setdefault(reason, {})
+            if len(suffixes) < _MOST_SUFFIXES:
+                suffixes[name] = files
+        return dict(sorted(found.items()))
+
+    def restamped_files(self) -> DataFrame:
+        """Rows of `reseen_files.COLUMNS` for the files that were read and found unchanged."""
+        from pyspark.sql import functions as F
+
+        stamp = [schema.PATH, schema.SOURCE_LENGTH, schema.SOURCE_MODIFIED]
+        return self.files.where(RESTAMPED).select(*stamp, F.col(STORED_HASH).alias(schema.CONTENT_HASH))
+
+    def leaving_quarantine(self, *, with_gone: bool) -> DataFrame:
+        """The paths that are in quarantine and, once the work is done well, do not belong there; or are gone."""
+        from pyspark.sql import functions as F
+
+        statuses = (*WORK, KNOWN, GONE) if with_gone else (*WORK, KNOWN)
+        return self.files.where(F.col(IN_QUARANTINE) & F.col(STATUS).isin(*statuses)).select(schema.PATH)
+
+    def batches(self, max_files: int) -> Iterator[Plan]:
+        """Yields the plan in parts of at most `max_files` files to read, by ranges of paths.
+
+        Each part may be used until the next one is asked for. What is not to be read is in the first part, so that the
+        counts of all parts add up to those of the whole. Spark may compute the files again, after it has lost an
+        executor, and find others than before; but what a part has read is in the range of no other.
+        """
+        from pyspark.sql import Window
+        from pyspark.sql import functions as F
+
+        if self.work <= max_files:
+            yield self
+            return
+        numbered = self.work_files().select(
+            schema.PATH, F.row_number().over(Window.orderBy(schema.PATH)).alias(_NUMBER)
+        )
+        starts = [row[0] for row in numbered.where(F.col(_NUMBER) % max_files == 1 % max_files).collect()]
+        starts.sort(key=str.encode)  # as Spark compares them
+        path, is_work = F.col(schema.PATH), F.coalesce(F.col(STATUS).isin(*WORK), F.lit(False))
+        for start, end in itertools.zip_longest(starts, starts[1:]):
+            wanted = is_work if end is None else is_work & (path < end)
+            wanted = ~is_work | wanted if start == starts[0] else wanted & (path >= start)
+            part = Plan.of(self.files.where(wanted))
+            try:
+                yield part
+            finally:
+                part.release()
+
+    def _add(self, group: Mapping[str, Any]) -> None:
+        """Counts files that are alike: the values of `_GROUPED_BY`, and of these files the counts."""
+        status, files, in_quarantine = group[STATUS], group[_FILES], group[IN_QUARANTINE]
+        if status is None:
+            self.ignored[str(group[IGNORED])] += files
+            return
+        self.counts[status] += files
+        self.comparable[status] += group[_COMPARABLE]
+        listed_class, stored_class = group[schema.LABEL_NAME], group[STORED_CLASS]
+        if stored_class not in (None, NO_CLASS) and (status == GONE or listed_class != stored_class):
+            self.lost_by_class[stored_class] += files
+        if stored_class is not None and status in (GONE, CHANGED):
+            (self.gone_by_class if status == GONE else self.changed_by_class)[stored_class] += files
+        if status == GONE:
+            self.gone_in_quarantine += files if in_quarantine else 0
+            return
+        if listed_class is not None:
+            self.listed_by_class[listed_class] += files
+        if status == KNOWN:
+            self.known_in_quarantine += files if in_quarantine else 0
+            self.restamped += group[RESTAMPED]
+            if listed_class is not None and stored_class not in (None, NO_CLASS, listed_class):
+                self.relabelled[stored_class, listed_class] += files
+            return
+        self.work_in_quarantine += files if in_quarantine else 0
+        self.work_bytes += group[_BYTES] or 0
+        self.largest_bytes = max(self.largest_bytes, group[_LARGEST] or 0)
+        if listed_class is not None:
+            ranks = [rank for rank in (self.class_ranks.get(listed_class), group[_RANK]) if rank is not None]
+            self.class_ranks[listed_class] = min(ranks, default=None)
+
+
+def _box_classes(files: DataFrame) -> set[str]:
+    rows = files.selectExpr("explode(boxes.label_name) AS name").distinct().collect()
+    return {row[0] for row in rows if row[0] is not None}

@@ -1,0 +1,140 @@
+"""Plans an ingest: one join of the source with all that is known of its files, in Spark; `rules` decide row by row."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..files.walk import NOT_LOOKED_INTO
+from ..model import schema
+from ..sources.contents import content_hashes
+from ..sources.listing import IGNORED, Listing
+from ..spark.path_forms import column_in_one_form
+from .plan import CHANGED, GONE, KNOWN, STATUS, STORED_HASH, Plan
+from .rules import (
+    BAD,
+    COUNTS,
+    DECIDED,
+    DECIDED_DDL,
+    RESEEN,
+    STORED,
+    Facts,
+    PlanRules,
+    decide,
+    decide_after_reading,
+    without_unlisted,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+_READ = "content_read"
+
+
+@dataclass(frozen=True)
+class KnownFiles:
+    """What is known of files before an ingest; None where there is no such table.
+
+    Attributes:
+        stored: The image table, at the version that the plan is for.
+        bad: Its quarantine.
+        reseen: Further sizes and times of known contents, rows of `reseen_files.COLUMNS`.
+    """
+
+    stored: DataFrame | None = None
+    bad: DataFrame | None = None
+    reseen: DataFrame | None = None
+
+
+# What knows of a path, in the order of the arguments of `decide`; of the tables, with their columns.
+_LISTED = "listed"
+_TABLES = {"stored": STORED, "bad": BAD, "reseen": RESEEN}
+
+
+def make_plan(listing: Listing, known: KnownFiles, rules: PlanRules) -> Plan:
+    """Compares a listing with what is known, by path, size and time of change.
+
+    Args:
+        listing: What the source holds.
+        known: What is known of files.
+        rules: What makes a file known.
+    """
+    plan = Plan.of(_decided(listing, known, functools.partial(_decide, root=listing.root, rules=rules)))
+    if plan.counts[GONE] and any(plan.ignored[reason] for reason in NOT_LOOKED_INTO):
+        unseen = plan.files.where(plan.files[IGNORED].isin(*NOT_LOOKED_INTO)).select(schema.PATH).collect()
+        folders = frozenset(row[0] for row in unseen)
+        plan = _in_place_of(plan, _mapped(plan.files, functools.partial(without_unlisted, folders=folders)))
+    statuses = [CHANGED, KNOWN] if rules.verify_content else [CHANGED]
+    count = sum(plan.comparable[status] for status in statuses)
+    return _in_place_of(plan, _compared_by_content(plan.files, listing, statuses, count)) if count else plan
+
+
+def _in_place_of(before: Plan, files: DataFrame) -> Plan:
+    plan = Plan.of(files)
+    before.release()
+    return plan
+
+
+def _compared_by_content(files: DataFrame, listing: Listing, statuses: Sequence[str], count: int) -> DataFrame:
+    """Reads the files of some statuses, at most `count`, whose content is not known yet, and decides again."""
+    from pyspark.sql import functions as F
+
+    candidates = files.where(F.col(STATUS).isin(statuses) & F.col(STORED_HASH).isNotNull())
+    unread = candidates.where(F.col(schema.CONTENT_HASH).isNull()).select(schema.PATH, schema.SOURCE_LENGTH)
+    hashed = content_hashes(listing, unread, count).withColumnRenamed("hash", _READ)
+    read = files.join(hashed, schema.PATH, "left").withColumn(_READ, F.coalesce(_READ, schema.CONTENT_HASH))
+    return _mapped(read, _decide_after_reading).drop(_READ)
+
+
+def _decided(listing: Listing, known: KnownFiles, rule: Callable[[pa.Table], pa.Table]) -> DataFrame:
+    """Brings all that is known of a path into one row, with one shuffle however many tables there are, and decides."""
+    from pyspark.sql import functions as F
+
+    columns = [name for name in listing.files.columns if name != schema.PATH]
+    facts = [listing.files.select(schema.PATH, F.struct(*columns).alias(_LISTED))]
+    facts += [_facts_of(listing.files, getattr(known, name), name, columns) for name, columns in _TABLES.items()]
+    union = functools.reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), facts)
+    # Several rows of a path, as others may write them, count as the largest.
+    paths = union.groupBy(schema.PATH).agg(*[F.max(name).alias(name) for name in (_LISTED, *_TABLES)])
+    ddl = ", ".join([*(f"`{field.name}` {field.dataType.simpleString()}" for field in paths.schema[:2]), DECIDED_DDL])
+    return _mapped(paths, rule, ddl).select(schema.PATH, f"{_LISTED}.*", *DECIDED)
+
+
+def _decide(rows: pa.Table, root: str | None, rules: PlanRules) -> pa.Table:
+    paths = rows.column(schema.PATH).combine_chunks()
+    listed, *known = (Facts.of_structs(rows.column(name).combine_chunks()) for name in (_LISTED, *_TABLES))
+    stored, bad, reseen = known
+    decided = decide(paths, listed, stored, bad, reseen, root, rules)
+    for name in decided.column_names:
+        rows = rows.append_column(name, decided.column(name))
+    return rows.filter(rows.column(COUNTS)).select([schema.PATH, _LISTED, *DECIDED])
+
+
+def _decide_after_reading(rows: pa.Table) -> pa.Table:
+    return decide_after_reading(rows, rows.column(_READ))
+
+
+def _facts_of(listed: DataFrame, rows: DataFrame | None, name: str, columns: Sequence[str]) -> DataFrame:
+    """What a table knows of each path, as one struct; no row where there is no such table."""
+    from pyspark.sql import functions as F
+
+    if rows is None:
+        numbers = {schema.SOURCE_LENGTH: "bigint", schema.SOURCE_MODIFIED: "timestamp"}
+        nothing = [F.lit(None).cast(numbers.get(column, "string")).alias(column) for column in columns]
+        return listed.limit(0).select(schema.PATH, F.struct(*nothing).alias(name))
+    return rows.select(column_in_one_form(schema.PATH).alias(schema.PATH), F.struct(*columns).alias(name))
+
+
+def _mapped(files: DataFrame, rule: Callable[[pa.Table], pa.Table], ddl: str | None = None) -> DataFrame:
+    """Applies a rule to the rows of each Arrow batch; the columns stay unless others are given."""
+    return files.mapInArrow(functools.partial(_each_batch, rule), files.schema if ddl is None else ddl)
+
+
+def _each_batch(rule: Callable[[pa.Table], pa.Table], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    for batch in batches:
+        yield from rule(pa.Table.from_batches([batch])).combine_chunks().to_batches()

@@ -1,0 +1,132 @@
+"""Rules of plans as Spark makes them, on real tables and folders."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from delta_rows import delta_rows
+from etl_pictures import write_image
+
+import lakelens
+from lakelens import ImageTable
+from lakelens.etl.changes.planner import KnownFiles, make_plan
+from lakelens.etl.changes.rules import PlanRules
+from lakelens.etl.sources.sources import Source, list_source
+from lakelens.etl.spark.catalog import is_local_to_spark
+from lakelens.etl.spark.writing_session import writing_session
+
+pytestmark = pytest.mark.spark
+
+
+def test_parts_of_a_plan_share_no_file_although_spark_computes_it_again(spark, tmp_path):
+    session = writing_session(spark)
+    for number in range(10, 20):
+        write_image(tmp_path / "cat" / f"{number}.jpg", seed=number)
+    plan = make_plan(list_source(session, Source(tmp_path)), KnownFiles(), PlanRules())
+    parts = []
+    for part in plan.batches(4):
+        parts.append([row.path for row in part.work_files().collect()])
+        write_image(tmp_path / "cat" / f"0{len(parts)}.jpg", seed=1)
+        os.utime(tmp_path / "cat" / f"0{len(parts)}.jpg", (1_000_000_000, 1_000_000_000))
+        session.catalog.clearCache()  # an executor that is lost takes cached rows with it
+    read = Counter(path for part in parts for path in part)
+    assert [len(part) for part in parts] == [4, 4, 2]
+    assert set(read.values()) == {1}
+
+
+@pytest.fixture(scope="module")
+def planned(spark, tmp_path_factory):
+    """A table of a folder that changes: a preview and an ingest, and one more after a bad file has gone.
+
+    At the end one more file has come, and a stored one is gone.
+    """
+    root = tmp_path_factory.mktemp("planned")
+    source = root / "source"
+    for name, first, count in (("cat", 0, 4), ("dog", 1000, 3)):
+        for number in range(count):
+            write_image(source / name / f"{number:04d}.jpg", seed=first + number)
+    (source / "cat" / "text.jpg").write_text("this is not an image")
+    table = ImageTable(spark, root / "table")
+    table.ingest(source, size=16)
+    write_image(source / "cat" / "0000.jpg", seed=999)
+    os.utime(source / "cat" / "0001.jpg", (1_600_000_000, 1_600_000_000))
+    (source / "dog").rename(source / "DOG")
+    shutil.copy(source / "cat" / "0002.jpg", source / "DOG" / "copy.jpg")
+    made = {"source": source, "table": table, "preview": table.preview(source, removed="delete")}
+    made["result"] = table.ingest(source, removed="delete")
+    made["rows"], made["bad"] = delta_rows(table.location), table.quarantine().files
+    (source / "cat" / "text.jpg").unlink()
+    made["again"] = table.ingest(source, removed="delete")
+    write_image(source / "cat" / "late.jpg", seed=5)
+    (source / "DOG" / "copy.jpg").unlink()
+    return made
+
+
+def test_new_changed_and_gone_files_of_a_folder_are_one_commit(planned):
+    result, rows = planned["result"], planned["rows"]
+    assert (result.stored, result.changed, result.removed) == (5, 1, 3)
+    assert (result.committed, result.version) == (True, planned["table"].version)
+    assert [(rename.old, rename.new) for rename in result.class_changes.renamed] == [("dog", "DOG")]
+    assert result.class_changes.conflicts == 1
+    assert Counter(row["batch_id"] == result.batch_id for row in rows) == {True: 5, False: 3}
+    assert [Path(file.path).name for file in planned["bad"]] == ["text.jpg"]
+
+
+def test_a_bad_file_that_is_gone_leaves_the_quarantine_when_the_gone_are_to_be_removed(planned):
+    again, result = planned["again"], planned["result"]
+    assert (again.stored, again.skipped, again.gone, again.version) == (0, 8, 1, result.version)
+    assert planned["table"].quarantine().files == ()
+
+
+def test_a_preview_reports_what_the_ingest_then_does(planned):
+    preview, result = planned["preview"], planned["result"]
+    assert (preview.new, preview.changed, preview.gone, preview.version) == (4, 1, 3, 0)
+    assert (result.stored, result.changed, result.gone) == (
+        preview.new + preview.changed,
+        preview.changed,
+        preview.gone,
+    )
+    assert (preview.new_classes, preview.vanished_classes) == (result.new_classes, result.class_changes.vanished)
+
+
+def test_a_table_with_mapped_columns_is_planned_by_content_and_by_stamp_alike(spark, planned, tmp_path):
+    source = planned["source"]
+    for folder in ("", "_stamps"):
+        shutil.copytree(f"{planned['table'].location}{folder}", tmp_path / f"copy{folder}")
+    table = ImageTable(spark, tmp_path / "copy")
+    mapped = {"columnMapping.mode": "name", "minReaderVersion": "2", "minWriterVersion": "5"}
+    properties = ", ".join(f"'delta.{name}' = '{value}'" for name, value in mapped.items())
+    spark.sql(f"ALTER TABLE delta.`{table.location}` SET TBLPROPERTIES ({properties})")
+    seen = table.preview(source, verify="content")
+    assert (seen.new, seen.known, seen.gone) == (1, 7, 1)
+    assert table.preview(source) == seen
+
+
+def test_a_folder_of_the_drivers_own_is_not_taken_for_one_of_sparks_file_system(spark, tmp_path):
+    session = spark.newSession()
+    assert is_local_to_spark(session, str(tmp_path / "with space é%"))
+    assert is_local_to_spark(session, f"file:{tmp_path}")
+    session.conf.set("fs.defaultFS", "hdfs://nowhere:1/")
+    assert not is_local_to_spark(session, str(tmp_path))
+    assert not is_local_to_spark(session, "nowhere://bucket/table")
+
+
+def test_files_in_quarantine_are_read_again_on_request(spark, tmp_path):
+    source = tmp_path / "source" / "cat"
+    for name, side in (("small", 8), ("large", 64)):
+        write_image(source / f"{name}.png", width=side, height=side)
+    (source / "text.png").write_text("this is not an image")
+    write_image(source / "deleted.png", seed=3, width=16)
+    table = ImageTable(spark, tmp_path / "table")
+    first = table.ingest(source.parent, size=8, limits=lakelens.Limits(max_pixels=3000))
+    assert (first.stored, first.reasons) == (2, {"too_many_pixels": 1, "not_an_image": 1})
+    table.delete("path LIKE '%deleted.png'")
+    assert table.ingest(source.parent).skipped == 4
+    again = table.ingest(source.parent, retry_quarantine=True)
+    assert (again.stored, again.skipped, again.reasons) == (1, 2, {"not_an_image": 1})
+    assert sorted(Path(file.path).name for file in table.quarantine().files) == ["deleted.png", "text.png"]
+    assert sorted(Path(row["path"]).name for row in delta_rows(table.location)) == ["large.png", "small.png"]
