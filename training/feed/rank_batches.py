@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .plan.epoch_order import EpochWalk, Piece, RankBatches, RankShare, lanes_of_rank
+from .plan.epoch_order import EpochWalk, LanePiece, RankBatches, RankShare, lanes_of_rank
 from .plan.feed_plan import FeedPlan
 from .plan.position import Start
 from .reading.reader import Block, RowGroupReader
@@ -53,11 +53,11 @@ class RowBatch:
 class _Lane:
     """One lane's row groups: the one in use, and the one that was asked for ahead."""
 
-    def __init__(self, pieces: Iterator[Piece]) -> None:
+    def __init__(self, pieces: Iterator[LanePiece]) -> None:
         self._pieces = pieces
-        self._next: Piece | None = next(pieces, None)
+        self._next: LanePiece | None = next(pieces, None)
         self.blocks: deque[Block] = deque()
-        self.asked: Piece | None = None
+        self.asked: LanePiece | None = None
 
     def ask(self, reader: RowGroupReader) -> bool:
         """Asks for the lane's next row group, unless one is on its way or the lane is at its end."""
@@ -142,7 +142,7 @@ class BatchReader:
             yield epoch
             epoch += 1
 
-    def _pieces(self, lane: int) -> Iterator[Piece]:
+    def _pieces(self, lane: int) -> Iterator[LanePiece]:
         if not self._plan.order.lane_rows(lane):
             return  # there are more lanes than rows; endless epochs would be looked through for this one's first
         for epoch in self._epoch_numbers():

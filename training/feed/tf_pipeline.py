@@ -5,14 +5,13 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from copy import copy
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...errors import LakelensError, MissingDependencyError
+from ...errors import MissingDependencyError
 from ...etl.images.stored_image import CHANNELS, PixelDecoder, simplejpeg_works
 from .buffers import BatchBuffers
 from .cached_batches import CachedBatch, cached_batches
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
 
 # Batches that are being decoded: the one that is waited for, and the next, so that no thread is idle.
 DECODING_BATCHES = 2
-# What pipelines of this process have raised, newest last: TensorFlow carries an exception's text, not its type.
-_raised: deque[LakelensError] = deque(maxlen=32)
 
 # What a batch that is not the last of its epoch says of the epoch that follows.
 _WITHIN_EPOCH = -1
@@ -243,7 +240,7 @@ def dataset_of(
         # Not a loop, whose variable would keep the last batch while the next one is waited for.
         yield from map(
             lambda batch, count: (batch, _WITHIN_EPOCH if count % steps else first + count // steps),
-            remembered(batches(this)),
+            batches(this),
             itertools.count(1),
         )
 
@@ -289,39 +286,6 @@ class _Epochs:
 def preprocess_calls() -> int:
     """Calls of `preprocess` at once: few, since an op on a whole batch uses several cores already."""
     return min(4, max(2, available_cores()))
-
-
-@contextmanager
-def feed_errors() -> Iterator[None]:
-    """Raises feed errors as what they are, where TensorFlow has wrapped them into one of its own.
-
-    Use it around a loop over a feed's dataset, or around `model.fit`.
-
-    Raises:
-        FeedError: In place of TensorFlow's error, which is its cause.
-    """
-    try:
-        yield
-    except LakelensError:
-        raise
-    except Exception as error:
-        text = str(error)
-        # Another pipeline's thread may add one meanwhile.
-        for known in reversed(list(_raised)):
-            if str(known) in text:
-                # The one that is kept must not get a traceback.
-                raise copy(known) from error
-        raise
-
-
-def remembered(items: Iterator[Any]) -> Iterator[Any]:
-    """Passes items on and remembers an error of ours that ends them."""
-    try:
-        yield from items
-    except LakelensError as error:
-        # A copy has no traceback, whose frames would keep the pipeline, and with it its threads, alive.
-        _raised.append(copy(error))
-        raise
 
 
 def _by_simplejpeg(decoder: str) -> bool:

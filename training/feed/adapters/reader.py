@@ -22,7 +22,7 @@ from ..plan.epoch_order import RankBatches
 from ..plan.position import Start
 from ..plan_builder import require_images
 from ..rank_batches import RowBatch
-from ..tf_pipeline import Pass, remembered
+from ..tf_pipeline import Pass
 from .fields import as_vectors, chosen_columns, schema_of
 from .transforms import ImageDecoding, apply_transform
 
@@ -83,7 +83,6 @@ class FeedReader:
         self.last_row_consumed = False
         self.stopped = False
         self._failed = False
-        self._given = {"items": 0, "rows": 0}
         self._ahead: deque[Future[Columns]] = deque()
         self._items: Iterator[Columns] | None = None
         self._lock = threading.Lock()
@@ -92,11 +91,6 @@ class FeedReader:
     def bytes_held(self) -> int:
         """Bytes of items that are in memory at once: being made, waiting, and in use."""
         return (self._output.threads + 2) * self._item_rows * self._row_bytes()
-
-    @property
-    def diagnostics(self) -> dict[str, int]:
-        """What was given so far, and how many items are on their way."""
-        return {"output_queue_size": len(self._ahead), **self._given}
 
     def __iter__(self) -> FeedReader:
         return self
@@ -107,7 +101,7 @@ class FeedReader:
                 why = "was stopped" if self.stopped else "has failed before"
                 raise FeedError(f"the reader of {self._feed.location} {why}; make a new one with petastorm_reader")
             if self._items is None:
-                self._items = remembered(self._through(Start(self._epoch)))
+                self._items = self._through(Start(self._epoch))
             try:
                 item = next(self._items)
             except StopIteration:
@@ -116,8 +110,6 @@ class FeedReader:
             except BaseException:
                 self._failed = True  # the next call would find the end of the data
                 raise
-            self._given["items"] += 1
-            self._given["rows"] += len(next(iter(item.values())))
             return self.schema.make_namedtuple(**item)
 
     next = __next__

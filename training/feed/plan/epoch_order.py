@@ -76,7 +76,7 @@ def spread(count: int) -> IntArray:
     return np.argsort(backwards, kind="stable").astype(np.int64)
 
 
-class Piece(NamedTuple):
+class LanePiece(NamedTuple):
     """A run of consecutive rows of one lane that lie in one file.
 
     Attributes:
@@ -238,7 +238,7 @@ class EpochWalk:
     files: IntArray
     ends: IntArray
 
-    def pieces(self, lane: int, position: int = 0) -> Iterator[Piece]:
+    def pieces(self, lane: int, position: int = 0) -> Iterator[LanePiece]:
         """Yields a lane's pieces in order.
 
         Args:
@@ -253,7 +253,7 @@ class EpochWalk:
             start = end - int(self.order.rows_per_file[file])
             last = min(end, stop)
             if last > offset:
-                yield Piece(self.epoch, file, offset - start, last - start, position)
+                yield LanePiece(self.epoch, file, offset - start, last - start, position)
             position += last - offset
             offset = last
             place += 1

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ....errors import FeedError, FeedStalledError, LakelensError
-from ..plan.epoch_order import Piece
+from ..plan.epoch_order import LanePiece
 from ..plan.feed_plan import FeedPlan, files_missing
 from .cursors import CursorShelf
 from .row_groups import FileLayout, RowGroup
@@ -49,7 +49,7 @@ class Block:
         rows: int64, indices into `group`, one per row of `piece`.
     """
 
-    piece: Piece
+    piece: LanePiece
     group: RowGroup
     rows: np.ndarray[Any, np.dtype[np.int64]]
 
@@ -58,7 +58,7 @@ class Block:
 class _Question:
     """A piece whose first row group was asked for, and its answer."""
 
-    piece: Piece
+    piece: LanePiece
     answer: Future[Block] = field(default_factory=Future)
 
 
@@ -113,7 +113,7 @@ class _Shelf:
         table = self._cursors.read(key.file, layout, key.row_group, self._columns, key.first, key.last)
         return RowGroup(key.file, layout.starts[key.row_group] + key.first, table)
 
-    def block(self, piece: Piece) -> Block:
+    def block(self, piece: LanePiece) -> Block:
         """Reads the first row group of a piece.
 
         Raises:
@@ -187,7 +187,7 @@ class RowGroupReader:
         for thread in self._threads:
             thread.start()
 
-    def ask(self, piece: Piece) -> None:
+    def ask(self, piece: LanePiece) -> None:
         """Asks for the first row group of a piece; `take` gives the answers in the order of the questions."""
         question = _Question(piece)
         self._waiting.append(question)
