@@ -17,15 +17,15 @@ from ...errors import (
 )
 from ...ledger.store import read
 from ...ledger.uses import reading
+from ...log.data_files import require_files
 from ...log.opening import history_of, open_table
+from ...log.snapshot import Snapshot
 from ...results import ReadableResult
 from ...table import Table
 from ..commit.known_classes import record_classes
 from ..commit.transaction import noted, user_name
 from ..images.recipe import Recipe
-from ..log.data_files import require_files
 from ..log.notes import RESTORE, note_of, write_note
-from ..log.snapshot import Snapshot, open_snapshot
 from ..spark.catalog import is_delta_table, path_of, sql_name
 from ..spark.conflicts import conflicts_named
 from ..spark.failures import naming_failures
@@ -90,30 +90,29 @@ def restore(
     session = writing_session(spark)
     if not is_delta_table(session, location):
         raise NotADeltaTableError(f"{location} holds no Delta table; give the table whose version is to be restored")
-    return _Restore(session, location, path_of(session, location), storage_options).to(version)
+    table = Table.of(path_of(session, location), None, storage_options)
+    return _Restore(session, location, table).to(version)
 
 
-def difference(path: str, before: int, after: int, storage_options: Mapping[str, str] | None = None) -> VersionDiff:
+def difference(table: Table, before: int, after: int) -> VersionDiff:
     """Compares the version before a restore with the one after it.
 
     A table may be restored because files of its latest version are gone, or because it was overwritten with other
     columns. There is nothing to compare with then, and every restored row counts as added.
     """
     try:
-        return diff(Table.of(path, None, storage_options), before, after)
+        return diff(table, before, after)
     except (VersionFilesMissingError, DataFileError, NotAnImageTableError):
-        restored = open_snapshot(path, after, storage_options)
-        return VersionDiff(before, after, class_counts(restored), {}, {})
+        return VersionDiff(before, after, class_counts(table.at(after).snapshot()), {}, {})
 
 
 @dataclass(frozen=True)
 class _Restore:
-    """One restore of the table at `location`, whose files lie at `path`."""
+    """One restore of a table, which Spark knows as `location`."""
 
     spark: SparkSession
     location: str
-    path: str
-    storage_options: Mapping[str, str] | None
+    table: Table
     user: str = field(default_factory=user_name)
 
     def to(self, version: int | str | datetime) -> RestoreResult:
@@ -121,18 +120,19 @@ class _Restore:
         target, latest = self._open(version), self._open(None)
         Recipe.of({**target.configuration, **latest.configuration}, self.location)
         with reading(target.table, target.version, f"restore-{uuid.uuid4().hex}"):
-            require_files(target, self.storage_options)
+            require_files(target)
             if set(target.files.paths) == set(latest.files.paths):
                 return RestoreResult(latest.version, target.version, {}, {}, {}, self.user, committed=False)
             made = self._bring_back(target)
         # Of a version that was not recorded, the next ingest looks at the rows.
-        table = target.table.at(None)
-        record_classes(table, made, read(table).counts_at(target.version))
-        found = difference(self.path, made - 1, made, self.storage_options)
+        record_classes(self.table, made, read(self.table).counts_at(target.version))
+        found = difference(self.table, made - 1, made)
         return RestoreResult(made, target.version, found.added, found.removed, found.changed, self.user, committed=True)
 
     def _open(self, version: int | str | datetime | None) -> Snapshot:
-        return open_snapshot(self.path, version, self.storage_options)
+        snapshot = self.table.at(version).snapshot()
+        snapshot.require_plain()  # two versions of the same files may differ in their deletion vectors
+        return snapshot
 
     def _bring_back(self, target: Snapshot) -> int:
         """Runs RESTORE; returns the number of its commit."""
@@ -154,7 +154,7 @@ class _Restore:
         ) from conflict
 
     def _commit_of(self, mark: str) -> int:
-        for commit in history_of(open_table(Table.of(self.path, None, self.storage_options)), _RECENT):
+        for commit in history_of(open_table(self.table), _RECENT):
             if note_of(commit.get("userMetadata")).get("id") == mark:
                 return int(commit["version"])
         raise TableConflictError(

@@ -17,9 +17,9 @@ from ...errors import (
 from ...ledger.vacuum_lease import vacuuming
 from ...log.data_files import exists, remove_files
 from ...log.opening import open_table
+from ...log.snapshot import Snapshot
 from ...results import ReadableResult
 from ...table import Table
-from ..log.snapshot import Snapshot, open_snapshot
 from .protection import without_lost_uses
 
 DEFAULT_RETENTION_HOURS = 168
@@ -75,8 +75,9 @@ def vacuum(
         TableConflictError: If another VACUUM was at work for ten minutes, or took this one for dead.
     """
     _check_retention(retention_hours, allow_short_retention)
-    latest = open_snapshot(location, None, storage_options)
-    table = latest.table.at(None)
+    table = Table.of(location, None, storage_options)
+    latest = table.snapshot()
+    latest.require_plain()  # the files of deletion vectors are not among those that are kept
     ledger = without_lost_uses(table)
     removable = _removable_files(latest, retention_hours)
     with contextlib.ExitStack() as working:
@@ -150,6 +151,7 @@ def _files_of(table: Table, version: int, protected_by: tuple[str, ...]) -> set[
     """Where the files of a protected version are; None when the log has no longer the entries to rebuild it."""
     try:
         snapshot = table.at(version).snapshot()
+        snapshot.require_plain()
     except VersionNotFoundError:
         return None
     except (TableError, OSError) as error:
