@@ -9,13 +9,13 @@ from pathlib import Path
 from ...errors import InvalidArgumentError, NotADeltaTableError, SourceNotFoundError, TableError
 from ...ledger.store import read
 from ...locations import absolute, absolute_path, has_scheme, is_table_name
+from ...log.snapshot import identify
 from ...options import suggestion
 from ...table import Table
 from ..annotations.manifest import manifest_format
 from ..files.class_folders import Wanted, check_class_folder, list_top
 from ..files.layouts import CLASS_FOLDERS, class_of_folder
 from ..images.recipe import Recipe
-from ..log.snapshot import identify
 from ..sources.annotated import MANIFEST
 from .results import DELETE, IngestRequest
 
@@ -98,6 +98,6 @@ def _configuration(table: str) -> Mapping[str, str] | None:
     if not (Path(table) / "_delta_log").is_dir():
         return None
     try:
-        return identify(table).configuration
+        return identify(Table.of(table)).configuration
     except TableError:
         return None

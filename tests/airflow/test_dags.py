@@ -246,7 +246,8 @@ def test_a_training_that_is_killed_half_way_is_tried_again_and_leaves_no_process
 
 
 def test_the_same_steps_run_by_spark_submit(pipeline: Pipeline) -> None:
-    from lakelens.etl.log.snapshot import open_snapshot
+    from snapshots import open_snapshot
+
     from lakelens.inference.model.registry import version_behind
 
     shutil.rmtree(pipeline.folder / "predictions")

@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 from deltalake import write_deltalake
 from PIL import Image
+from snapshots import open_snapshot
 
 from lakelens.etl.images.recipe import RECIPE_PROPERTY
-from lakelens.etl.log.snapshot import open_snapshot
 from lakelens.etl.model import schema
 from lakelens.etl.model.labels import LABELS_PROPERTY
 from lakelens.etl.model.splits import DEFAULT_SPLITS, split_of

@@ -44,7 +44,8 @@ def test_the_demo_shows_that_the_data_version_made_the_difference(tmp_path: Path
     assert (out / "evaluation" / "comparison.png").stat().st_size > 10_000
     assert "The class that gained most is <b>eight</b>" in (out / "evaluation" / "evaluation.html").read_text()
 
-    from lakelens.etl.log.snapshot import open_snapshot
+    from snapshots import open_snapshot
+
     from lakelens.tracking.runs import open_client
 
     assert open_snapshot(str(out / "tables" / "images"), 0).rows == 1627

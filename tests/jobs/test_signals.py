@@ -23,8 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "training"))
 from coloured_tables import coloured_table
 from etl_pictures import write_image
 from leftovers import Watch
-
-from lakelens.etl.log.snapshot import open_snapshot
+from snapshots import open_snapshot
 
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 PATIENCE_S = 300.0

@@ -57,7 +57,7 @@ def test_an_ingest_is_a_spark_submit_job(tmp_path: Path) -> None:
     assert code == 0, result
     assert (result["version"], result["rows_in"], result["stored"]) == (0, 3, 3)
 
-    from lakelens.etl.log.snapshot import open_snapshot
+    from snapshots import open_snapshot
 
     assert open_snapshot(str(table)).rows == 3
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 
 import pytest
+from snapshots import open_snapshot
 
 from lakelens.errors import InvalidArgumentError, StoreError
-from lakelens.etl.log.snapshot import open_snapshot
 from lakelens.stores.data_files import PROTOCOLS, by_folder, file_system, local_form, names_in, reaching, read_bytes
 from lakelens.stores.options import delta_options, fsspec_options
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 from etl_pictures import write_image
+from snapshots import open_snapshot
 from stored_rows import stored_paths, stored_rows
 from version_tables import commit as commit_by_another
 
 from lakelens import ImageTable
 from lakelens.errors import TableConflictError
 from lakelens.etl.commit.transaction import APPLICATION_ID, Batch, Transaction
-from lakelens.etl.log.snapshot import open_snapshot
 from lakelens.etl.spark.writing_session import writing_session
 from lakelens.table import Table
 

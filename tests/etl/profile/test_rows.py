@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 from profile_tables import box, gathered, image_row, jpeg, picture, write_table
+from snapshots import open_snapshot
 
-from lakelens.etl.log.snapshot import open_snapshot
 from lakelens.etl.model import schema
 from lakelens.etl.model.labels import NO_CLASS
 from lakelens.etl.profile.rows import for_each_row, read_rows

@@ -9,11 +9,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from snapshots import open_snapshot
 from version_tables import commit, images, set_configuration, three_versions, write
 
 from lakelens.errors import InvalidArgumentError, NotADeltaTableError
 from lakelens.etl.log.log_walk import walk_log
-from lakelens.etl.log.snapshot import open_snapshot
 from lakelens.etl.versions.history import history
 
 pytestmark = pytest.mark.unit

@@ -9,7 +9,7 @@ import pytest
 from version_tables import images, write
 
 from lakelens import DeltaFeed, ImageTable
-from lakelens.errors import NotAnImageTableError, UnsupportedTableFeatureError
+from lakelens.errors import NotAnImageTableError
 from lakelens.jobs.cli import main
 
 pytestmark = pytest.mark.unit
@@ -71,10 +71,11 @@ def test_versions_before_and_after_the_mapping_are_listed_counted_and_compared(t
     capsys.readouterr()
 
 
-def test_a_feed_of_a_mapped_version_is_refused_and_one_from_before_is_read(table):
-    with pytest.raises(UnsupportedTableFeatureError, match="column mapping"):
-        DeltaFeed(table, 1, image_column=None, label_column=None)
-    assert DeltaFeed(table, 0, image_column=None, label_column=None).rows == 3
+def test_a_feed_reads_versions_before_and_after_the_mapping(table):
+    for version, names in ((0, ["cat", "cat", "dog"]), (1, ["cat", "cow", "dog"])):
+        feed = DeltaFeed(table, version, image_column=None, label_column=None, shuffle=False)
+        read = [columns["label_name"][weights > 0].tolist() for columns, weights in feed.as_column_numpy(4)]
+        assert sorted(name for batch in read for name in batch) == names
 
 
 def test_a_column_that_somebody_has_renamed_is_named_with_the_way_back(tmp_path):

@@ -15,6 +15,7 @@ import pytest
 from delta_rows import delta_rows
 from deltalake import write_deltalake
 from etl_pictures import write_image
+from snapshots import open_snapshot
 
 from lakelens import ImageTable
 from lakelens.errors import (
@@ -25,7 +26,6 @@ from lakelens.errors import (
     VersionNotFoundError,
 )
 from lakelens.etl.commit.transaction import Batch, Transaction
-from lakelens.etl.log.snapshot import open_snapshot
 from lakelens.etl.versions.restore import RestoreResult
 from lakelens.jobs.cli import main
 from lakelens.ledger.vacuum_lease import vacuuming

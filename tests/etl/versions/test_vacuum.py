@@ -14,6 +14,7 @@ import deltalake.fs
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from snapshots import open_snapshot
 from tracked_runs import track
 from version_tables import commit, images, set_configuration, three_versions, write
 
@@ -28,7 +29,6 @@ from lakelens.errors import (
     VersionUnreadableError,
 )
 from lakelens.etl.log.log_files import LogFiles
-from lakelens.etl.log.snapshot import open_snapshot
 from lakelens.etl.versions import classes as versions
 from lakelens.etl.versions import protection
 from lakelens.etl.versions.history import history

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 from delta_rows import delta_rows
 from deltalake import write_deltalake
+from snapshots import open_snapshot
 
-from lakelens.etl.log.snapshot import open_snapshot
 from lakelens.etl.versions.vacuum import vacuum
 
 

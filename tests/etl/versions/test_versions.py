@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
+from snapshots import open_snapshot
 from version_tables import images, set_configuration, three_versions, write
 
 from lakelens import ImageTable
@@ -23,7 +24,6 @@ from lakelens.etl.versions import changes as versions
 from lakelens.etl.versions import restore
 from lakelens.etl.versions.classes import class_counts
 from lakelens.etl.versions.restore import difference
-from lakelens.log.snapshot import Snapshot
 from lakelens.table import Table
 
 pytestmark = pytest.mark.unit
@@ -32,10 +32,6 @@ pytestmark = pytest.mark.unit
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
     return three_versions(tmp_path)
-
-
-def open_snapshot(location: Path | str, version: object = None) -> Snapshot:
-    return Table.of(location, version).snapshot()
 
 
 def counts(place: Path, version: int | None = None) -> list[tuple[str, int]]:

@@ -11,11 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from snapshots import open_snapshot
 
 from lakelens.errors import InvalidArgumentError, UnsupportedTableFeatureError, VersionNotFoundError
 from lakelens.locations import locate
 from lakelens.log.opening import uri_for_delta_rs
-from lakelens.log.snapshot import DataFiles, Snapshot
+from lakelens.log.snapshot import DataFiles
 from lakelens.table import Table
 
 pytestmark = pytest.mark.unit
@@ -23,10 +24,6 @@ pytestmark = pytest.mark.unit
 
 def rows(first: int, count: int, split: str | None = "train") -> pa.Table:
     return pa.table({"id": pa.array(range(first, first + count)), "split": pa.array([split] * count, pa.string())})
-
-
-def open_snapshot(location: Path | str, version: object = None) -> Snapshot:
-    return Table.of(location, version).snapshot()
 
 
 def write(location: Path, table: pa.Table) -> None:

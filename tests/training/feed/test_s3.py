@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from feed_tables import colour_of, flat, write_layout
 from s3_server import ACCESS_KEY, BUCKET, MISSING, SECRET_KEY, S3Server, s3_server
+from snapshots import open_snapshot
 
 from lakelens import DeltaFeed
 from lakelens.errors import (
@@ -25,7 +26,6 @@ from lakelens.errors import (
     StoreError,
     VersionFilesMissingError,
 )
-from lakelens.etl.log.snapshot import open_snapshot
 from lakelens.table import Table
 from lakelens.training.feed.plan_builder import check, open_version
 
