@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from colours import METADATA, row, save, write_table
+from mlflow_stores import put_store
 
 ROWS = 9
 
@@ -14,7 +15,7 @@ class Store:
         from lakelens.tracking.runs import open_client
 
         self.folder = folder
-        self.uri = f"sqlite:///{folder / 'mlflow.db'}"
+        self.uri = put_store(folder)
         self.table = folder / "images"
         self.client = open_client(self.uri)
         self.experiment = self.client.create_experiment("birds", artifact_location=(folder / "artifacts").as_uri())

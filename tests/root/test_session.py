@@ -44,14 +44,13 @@ def test_a_java_home_without_java_is_refused_before_spark_starts(tmp_path: Path)
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("master", ["foo", "local[x]"])
-def test_a_master_that_spark_does_not_know_is_named(master: str, tmp_path: Path) -> None:
+def test_a_master_that_spark_does_not_know_is_named(tmp_path: Path) -> None:
     (tmp_path / "photos" / "cat").mkdir(parents=True)
-    command = [sys.executable, "-m", "lakelens.jobs.cli", "etl", "photos", "table", "--master", master]
+    command = [sys.executable, "-m", "lakelens.jobs.cli", "etl", "photos", "table", "--master", "local[x]"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     found = json.loads(done.stdout.splitlines()[-1])
     assert (done.returncode, found["error"]) == (2, "SessionError")
-    assert f"on master {master!r}" in found["message"]
+    assert "on master 'local[x]'" in found["message"]
     assert "Traceback" not in done.stderr
 
 

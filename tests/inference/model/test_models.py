@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from colours import METADATA
+from mlflow_stores import put_store
 
 from lakelens.errors import CheckpointError, ModelNotFoundError, UsageError
 from lakelens.training.checkpoints.checkpoint import write_checkpoint
@@ -27,7 +28,7 @@ class Store:
         from lakelens.tracking.runs import open_client
 
         self.folder = folder
-        self.uri = f"sqlite:///{folder / 'mlflow.db'}"
+        self.uri = put_store(folder)
         self.client = open_client(self.uri)
         self.experiment = self.client.create_experiment("birds", artifact_location=(folder / "artifacts").as_uri())
 

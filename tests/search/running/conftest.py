@@ -12,6 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "training"))
 
 from coloured_tables import coloured_table
+from mlflow_stores import put_store
 
 TRIALS = '''
     import os, time, keras
@@ -101,5 +102,5 @@ def keys(table, tmp_path) -> dict[str, Any]:
         },
         "resources": {"max_slots": 2},
         "checkpoint_storage": {"path": str(tmp_path / "checkpoints")},
-        "tracking": {"uri": f"sqlite:///{tmp_path}/mlflow.db"},
+        "tracking": {"uri": put_store(tmp_path)},
     }

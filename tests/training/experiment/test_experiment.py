@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import io
 import json
 import logging
 import re
 import shutil
-import tempfile
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +17,7 @@ import pyarrow as pa
 import pytest
 from coloured_tables import coloured_rows, coloured_table
 from deltalake import write_deltalake
+from mlflow_stores import put_store
 from tracked_runs import tracked
 
 from lakelens.errors import (
@@ -72,19 +71,6 @@ def settings_in(folder: Path, trial: str = "Tiny", more: str = "") -> dict[str, 
         "checkpoint_dir": folder / "checkpoints",
         "tracking_uri": store_of(folder),
     }
-
-
-@functools.cache
-def empty_store() -> bytes:
-    """MLflow migrates each new store through its whole history, which takes seconds."""
-    with tempfile.TemporaryDirectory() as folder:
-        open_client(store_of(Path(folder)))
-        return Path(folder, "mlflow.db").read_bytes()
-
-
-def put_store(folder: Path) -> None:
-    """Puts an empty store where `settings_in` says that it is."""
-    (folder / "mlflow.db").write_bytes(empty_store())
 
 
 @pytest.fixture
@@ -141,6 +127,7 @@ class Grown:
 @pytest.fixture(scope="module")
 def grown(tmp_path_factory) -> Grown:
     folder = tmp_path_factory.mktemp("grown")
+    put_store(folder)
     table = coloured_table(folder / "squares")
     more = APPENDING.format(helpers=str(Path(__file__).parents[1]))
     settings = settings_in(folder, "Appending", more) | {"hyperparameters": {"learning_rate": 0.05}}

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from coloured_tables import coloured_table
+from mlflow_stores import put_store
 from tracked_runs import tracked
 
 from lakelens.errors import ConfigurationError, InvalidArgumentError, TrainingPaused
@@ -90,6 +91,7 @@ def config_of(keys: dict[str, Any], **changes: Any) -> ExperimentConfig:
 
 @pytest.mark.tensorflow
 def test_an_experiment_file_trains_by_batches_and_keeps_and_registers_what_it_says(keys, tmp_path, capsys):
+    put_store(tmp_path)
     file = tmp_path / "experiment.yaml"
     file.write_text(json.dumps(keys))  # JSON is YAML
     overrides = [
@@ -127,6 +129,7 @@ def test_an_experiment_file_trains_by_batches_and_keeps_and_registers_what_it_sa
 
 @pytest.mark.tensorflow
 def test_an_interrupted_training_pauses_and_is_resumed_in_the_same_run(keys, tmp_path, capsys):
+    put_store(tmp_path)
     storage = keys["checkpoint_storage"] | {"save_trial_latest": 0}
     env = {"INTERRUPT_AT": "7", "DRIVER": str(os.getpid()), "ONCE": str(tmp_path / "once")}
     config = config_of(keys, resources={"env": env}, checkpoint_storage=storage)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from coloured_tables import add_rows, coloured_table
+from mlflow_stores import put_store
 
 from lakelens.errors import InvalidArgumentError
 from lakelens.jobs.cli import main
@@ -70,7 +71,7 @@ def keys(folder: Path, entrypoint: str) -> dict[str, Any]:
         "searcher": {"max_length": {"epochs": 2}},
         "resources": {"env": EXACT},
         "checkpoint_storage": {"path": "checkpoints"},
-        "tracking": {"uri": f"sqlite:///{folder}/mlflow.db"},
+        "tracking": {"uri": put_store(folder)},
     }
 
 

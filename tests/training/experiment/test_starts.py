@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from coloured_tables import add_rows, coloured_table
+from mlflow_stores import put_store
 from segment_jobs import EXACT, NOISY, assert_equal_to_the_bit
 
 from lakelens.errors import CheckpointError, ConfigurationError, ModelNotFoundError
@@ -36,7 +37,7 @@ def keys(tmp_path_factory) -> Keys:
         "searcher": {"max_length": {"epochs": 2}},
         "resources": {"env": EXACT},
         "checkpoint_storage": {"path": str(folder / "checkpoints")},
-        "tracking": {"uri": f"sqlite:///{folder}/mlflow.db"},
+        "tracking": {"uri": put_store(folder)},
     }
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from coloured_tables import SIDE, coloured_table
+from mlflow_stores import put_store
 
 from lakelens.inference.scoring.score import score
 from lakelens.jobs.cli import main
@@ -80,7 +81,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
         subprocess.run([*git, *command], check=True)
     (work / "heads.py").open("a").write("# changed\n")
     commit = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
-    store = f"sqlite:///{folder}/mlflow.db"
+    store = put_store(folder)
     result = train(
         {
             "description": "squares by colour",
