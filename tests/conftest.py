@@ -52,7 +52,7 @@ _SHARED_SESSION = "spark"
 
 
 def _group_of(item: pytest.Item) -> str:
-    return _SHARED_SESSION if "spark" in getattr(item, "fixturenames", ()) else item.path.name
+    return _SHARED_SESSION if "spark" in getattr(item, "fixturenames", ()) else str(item.path)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -194,19 +194,6 @@ def test_a_run_holds_its_code_and_its_environment(run):
     assert tags["lakelens.git_dirty"] == "true"
 
 
-@pytest.mark.spark
-def test_a_spark_udf_of_mlflow_scores_flattened_pixels(run, spark, monkeypatch):
-    import mlflow
-
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", run.store)
-    udf = mlflow.pyfunc.spark_udf(spark, f"runs:/{run.result.run_id}/model", env_manager="local")
-    pixels = [[float(value)] * (SIDE * SIDE * 3) for value in (0, 128, 255)]
-    frame = spark.createDataFrame([(row,) for row in pixels], "pixels array<float>").coalesce(1)
-    scored = [row[0] for row in frame.select(udf("pixels")).collect()]
-    assert [len(row) for row in scored] == [3, 3, 3]
-    assert all(abs(sum(row) - 1) < 1e-5 for row in scored)
-
-
 def command(capsys, *arguments: str) -> tuple[int, list[str], dict[str, Any]]:
     code = main(list(arguments))
     lines = capsys.readouterr().out.splitlines()

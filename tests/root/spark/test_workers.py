@@ -25,7 +25,7 @@ from lakelens.spark.workers import difference
 from lakelens.training.checkpoints.checkpoint import write_checkpoint
 
 CONNECT = r"Spark Connect session.*on the cluster's driver"
-CHECKOUT = Path(__file__).resolve().parents[2]
+CHECKOUT = Path(__file__).resolve().parents[3]
 
 # A notebook's kernel: lakelens is on the driver's sys.path alone, and another part of the program has made the session.
 # Each interpreter is tried with an ingest; then the line that the message gives is run.

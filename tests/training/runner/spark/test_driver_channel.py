@@ -1,13 +1,11 @@
-"""What strangers on the network can and cannot do to a job: nothing."""
+"""What strangers on the network can do to a job on executors: nothing."""
 
 from __future__ import annotations
 
 import contextlib
-import http.client
 import pickle
 import secrets
 import socket
-import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -15,9 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from lakelens.errors import LaunchError
-from lakelens.training.rank.frames import HEADER, MAX_BODY_BYTES, FrameReader, Kind, pack, pack_pair, unpack_pair
-from lakelens.training.runner.processes import gloo_store as rendezvous
-from lakelens.training.runner.processes.gloo_store import MAX_VALUE_BYTES, KeyValueStore, LoopbackStore
+from lakelens.training.rank.frames import HEADER, MAX_BODY_BYTES, Kind, pack, pack_pair, unpack_pair
 from lakelens.training.runner.processes.rank_record import RankEvent
 from lakelens.training.runner.spark import driver_channel, task_channel
 from lakelens.training.runner.spark.barrier_run import _BarrierRun
@@ -27,124 +23,6 @@ from lakelens.training.runner.spark.sealed_frames import Seal, SealedReader
 from lakelens.training.runner.spark.task_channel import TaskChannel
 
 pytestmark = pytest.mark.unit
-
-
-class Poison:
-    """A pickle that leaves a trace if it is ever loaded."""
-
-    def __init__(self, path):
-        self.path = str(path)
-
-    def __reduce__(self):
-        return open, (self.path, "w")
-
-
-# --- the store for Gloo -----------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def store() -> Iterator[LoopbackStore]:
-    store = LoopbackStore(size=2)
-    yield store
-    store.close()
-
-
-def request(store, method, path, body=None, headers=None):
-    connection = http.client.HTTPConnection("127.0.0.1", store.port, timeout=90)
-    try:
-        connection.request(method, path, body, headers or {})
-        answer = connection.getresponse()
-        return answer.status, answer.read()
-    finally:
-        connection.close()
-
-
-def prefix(store):
-    """The path that Gloo's client makes of the address that it is given."""
-    address = store.environment["HOROVOD_GLOO_RENDEZVOUS_ADDR"]
-    return "/" + f"{address}:{store.environment['HOROVOD_GLOO_RENDEZVOUS_PORT']}".split("/", 1)[1]
-
-
-def test_a_rank_puts_and_gets_opaque_bytes(store):
-    value = bytes(range(256))
-    assert request(store, "PUT", f"{prefix(store)}/global_/0", value) == (200, b"")
-    assert request(store, "GET", f"{prefix(store)}/global_/0") == (200, value)
-    assert request(store, "GET", f"{prefix(store)}/global_/1") == (404, b"")
-    assert request(store, "DELETE", f"{prefix(store)}/global_/0") == (200, b"")
-
-
-@pytest.mark.parametrize("path", ["/global_/0", "/wrong/global_/0", "/", "/%00/x/y", "//global_/0", "*"])
-@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
-def test_a_stranger_is_refused(store, method, path):
-    store.store.put("global_/0", b"address")
-    assert request(store, method, path, b"x" if method == "PUT" else None) == (403, b"")
-    assert store.store.get("global_/0") == b"address"
-
-
-def test_nearly_the_secret_is_not_the_secret(store):
-    assert request(store, "GET", prefix(store)[:-1] + "/global_/0")[0] == 403
-    assert request(store, "GET", prefix(store) + "0/global_/0")[0] == 403
-
-
-def test_a_poisoned_put_executes_nothing(store, tmp_path):
-    poison = pickle.dumps(Poison(tmp_path / "executed"))
-    assert request(store, "PUT", "/global_/0", poison)[0] == 403
-    assert request(store, "PUT", f"{prefix(store)}/global_/0", poison)[0] == 200
-    assert request(store, "GET", f"{prefix(store)}/global_/0") == (200, poison)
-    assert not (tmp_path / "executed").exists()
-
-
-@pytest.mark.parametrize("length", [str(MAX_VALUE_BYTES + 1), "99999999999", "-1", "many", ""])
-def test_an_oversized_or_nonsensical_body_is_refused_unread(store, length):
-    status, _ = request(store, "PUT", f"{prefix(store)}/global_/0", headers={"Content-Length": length})
-    assert status == 413
-    assert store.store.get("global_/0") is None
-
-
-def test_a_body_that_ends_early_is_not_stored(store):
-    with socket.create_connection(("127.0.0.1", store.port), timeout=5) as client:
-        client.sendall(f"PUT {prefix(store)}/global_/0 HTTP/1.1\r\nContent-Length: 100\r\n\r\nonly".encode())
-        client.shutdown(socket.SHUT_WR)
-        assert b" 400 " in client.recv(1000)
-    assert store.store.get("global_/0") is None
-
-
-def test_the_number_and_length_of_keys_are_bounded():
-    store = KeyValueStore(size=1)
-    taken = sum(store.put(f"scope/{number}", b"") for number in range(1000))
-    assert taken == 256
-    assert not store.put("x" * 513, b"")
-    assert not store.put("big", bytes(MAX_VALUE_BYTES + 1))
-
-
-def test_the_store_listens_on_loopback_only_and_closes(store):
-    import psutil
-
-    ports = {
-        c.laddr for c in psutil.Process().net_connections("inet") if c.status == "LISTEN" and c.laddr.port == store.port
-    }
-    assert {address.ip for address in ports} == {"127.0.0.1"}
-    store.close()
-    with pytest.raises(OSError):
-        socket.create_connection(("127.0.0.1", store.port), timeout=1)
-
-
-def test_a_get_waits_a_moment_for_what_is_about_to_come(store, monkeypatch):
-    monkeypatch.setattr(rendezvous, "WAIT_FOR_KEY_S", 60.0)
-    threading.Timer(0.05, lambda: store.store.put("global_/1", b"late")).start()
-    assert request(store, "GET", f"{prefix(store)}/global_/1") == (200, b"late")
-
-
-def test_the_secret_is_new_for_each_store():
-    first, second = LoopbackStore(1), LoopbackStore(1)
-    try:
-        assert first.environment != second.environment
-    finally:
-        first.close()
-        second.close()
-
-
-# --- the driver's channel ---------------------------------------------------------------------------------------------
 
 
 class Driver:
@@ -450,29 +328,3 @@ def test_an_introduction_that_lacks_what_the_driver_needs_ends_its_connection_wi
     assert driver.rules == ["a HELLO has python=None; it must be str"]
     assert run._inbox.take(0.0) == []
     task.close()
-
-
-# --- frames -----------------------------------------------------------------------------------------------------------
-
-
-def test_frames_are_cut_wherever_the_stream_is_cut():
-    stream = pack(Kind.READY) + pack(Kind.MESSAGE, b"x" * 1000) + pack(Kind.RAISED, {"a": "ü"})
-    for step in (1, 3, 7, 5000):
-        reader, frames = FrameReader(), []
-        for start in range(0, len(stream), step):
-            frames += list(reader.feed(stream[start : start + step]))
-        assert [(frame.kind, len(frame.body)) for frame in frames] == [(1, 0), (4, 1000), (6, 15)]
-        assert frames[2].json() == {"a": "ü"}
-
-
-def test_a_frame_that_announces_too_much_is_refused_before_it_is_read():
-    with pytest.raises(LaunchError, match="announces 4294967295 bytes; at most 1048576"):
-        list(FrameReader().feed(struct.pack(">BI", 1, 0xFFFFFFFF)))
-    with pytest.raises(LaunchError, match="too large"):
-        pack(Kind.MESSAGE, bytes(MAX_BODY_BYTES + 1))
-
-
-@pytest.mark.parametrize("body", [b"", b"[1]", b"\x80\x04K\x01.", b"{"])
-def test_a_body_that_is_no_json_object_is_an_error(body):
-    with pytest.raises(LaunchError):
-        next(iter(FrameReader().feed(pack(Kind.EVENT, body)))).json()

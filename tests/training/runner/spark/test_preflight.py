@@ -133,7 +133,7 @@ def found(tmp_path_factory):
     with leaves_nothing() as watch:
         run = subprocess.run(
             [
-                *(sys.executable, str(script), str(Path(__file__).parents[1]), watch.token, str(watch.temporary)),
+                *(sys.executable, str(script), str(Path(__file__).parents[2]), watch.token, str(watch.temporary)),
                 *(str(folder / "work"), other_python() or ""),
             ],
             capture_output=True,
