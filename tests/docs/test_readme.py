@@ -137,8 +137,9 @@ assert spark.sql("select predict(image).predicted_name from images").count() > 0
 """
 
 
+@pytest.mark.long
 @pytest.mark.spark
-@pytest.mark.timeout(650)
+@pytest.mark.timeout(900)
 def test_the_examples_of_the_pages_run_as_written_one_after_the_other(
     read: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

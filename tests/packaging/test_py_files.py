@@ -86,6 +86,7 @@ def test_executors_import_the_wheel_that_spark_submit_ships(
     assert all(f"{wheel.stem}.zip{os.sep}lakelens" in file for file in submit(wheel, "lakelens"))
 
 
+@pytest.mark.long
 def test_executors_import_a_wheel_called_zip_in_any_session(
     submit: Callable[[Path, str], list[str]], wheel: Path, tmp_path: Path
 ) -> None:

@@ -250,12 +250,17 @@ KILLED = """
 
 @pytest.mark.usefixtures("store")
 @pytest.mark.horovod
-def test_rank_0_killed_while_it_writes_a_checkpoint_leaves_the_last_whole_one(trained, table, tmp_path):
+def test_rank_0_killed_while_it_writes_a_checkpoint_leaves_the_last_whole_one_and_its_last_epoch(
+    trained, table, tmp_path
+):
     with pytest.raises(RankFailedError, match="SIGKILL"):
         trained("Killed", KILLED)
     run = only_run(tmp_path)
     assert run.info.status == "FAILED"
     assert "SIGKILL" in run.data.tags[FAILURE_TAG]
+    history = open_client(store_of(tmp_path)).get_metric_history(run.info.run_id, "val_loss")
+    assert [point.step for point in history] == [1, 2]
+    assert run.data.params["hyperparameters.learning_rate"] == "0.1"
     folder = tmp_path / "checkpoints" / run.info.run_id
     (kept,) = list_checkpoints(folder)
     assert kept.metadata["epoch"] == 1
@@ -273,32 +278,6 @@ def test_a_misspelt_hyperparameter_is_the_callers_error_and_the_run_says_so(trai
     assert run.data.tags[FAILURE_TAG].startswith("TrialError: the Trial never asks for hyperparameter 'lerning_rate'")
     assert list((tmp_path / "checkpoints").iterdir()) == []
     assert tracked(table) == {}
-
-
-KILLED_AT_THE_END = """
-    import os, signal, keras
-
-    class Kill(keras.callbacks.Callback):
-        def on_epoch_end(self, epoch, logs=None):
-            if epoch == 1:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    class KilledAtTheEnd(Tiny):
-        def keras_callbacks(self):
-            return [Kill()]
-"""
-
-
-@pytest.mark.usefixtures("store")
-@pytest.mark.horovod
-def test_the_last_epoch_of_a_rank_0_that_is_killed_right_after_it_is_in_the_run(trained, tmp_path):
-    with pytest.raises(RankFailedError, match="SIGKILL"):
-        trained("KilledAtTheEnd", KILLED_AT_THE_END)
-    run = only_run(tmp_path)
-    assert run.info.status == "FAILED"
-    history = open_client(store_of(tmp_path)).get_metric_history(run.info.run_id, "val_loss")
-    assert [point.step for point in history] == [1, 2]
-    assert run.data.params["hyperparameters.learning_rate"] == "0.1"
 
 
 WITH_NOISE = """
