@@ -37,7 +37,6 @@ from lakelens.tracking.runs import (
     without_password,
 )
 from lakelens.training.checkpoints.references import resolve_model
-from lakelens.training.experiment.config_record import read_recorded
 from lakelens.training.record.code_record import record_code
 from lakelens.training.trials.entrypoint import EntryPoint
 
@@ -261,11 +260,13 @@ def test_a_server_that_accepts_connections_and_never_answers_is_named(silent_ser
         tracked_run(silent_server, "silent").__enter__()
 
 
-def test_small_artifacts_get_no_more_time_than_other_calls_and_checkpoints_end_too(store, silent_server, monkeypatch):
+def test_small_artifacts_get_no_more_time_than_other_calls_and_checkpoints_end_too(
+    store, silent_server, monkeypatch, tmp_path
+):
     monkeypatch.setattr("lakelens.tracking.runs._ANSWER_TIMEOUT_S", 0.5)
     monkeypatch.setattr("lakelens.tracking.store_client._ARTIFACTS_TIMEOUT_S", 2.0)
     with pytest.raises(TrackingError, match=r"has not answered download_artifacts for 0\.5 s"):
-        read_recorded(silent_server, "r1")
+        open_client(silent_server).download_artifacts("r1", "config.json", str(tmp_path))
     with pytest.raises(TrackingError, match=r"has not answered log_artifacts for 0\.5 s"):
         record_code(
             RunReference(silent_server, "1", "r1", "here"),

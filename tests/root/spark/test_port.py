@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PORT = ROOT / "lakelens" / "spark" / "port.py"
 OF_THE_DRIVER = {"sparkContext", "_jvm", "_jsparkSession", "_jsc"}
 
