@@ -29,7 +29,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 def spark_submit(job: Path, *flags: str, folder: Path) -> tuple[int, list[dict]]:
-    """Submits a job; gives its exit code and its last two lines on stdout."""
+    """Submits a job; gives its exit code and the JSON objects of its output."""
     import pyspark
 
     from lakelens.spark.java import find_java
@@ -56,7 +56,7 @@ def spark_submit(job: Path, *flags: str, folder: Path) -> tuple[int, list[dict]]
         check=False,
     )
     try:
-        return done.returncode, [json.loads(line) for line in done.stdout.splitlines()[-2:] if line.startswith("{")]
+        return done.returncode, [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     except ValueError as error:
         raise AssertionError(f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}") from error
 
