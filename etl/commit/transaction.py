@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 APPLICATION_ID = "lakelens.ingest"
 
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
-# How far back a commit of our own is looked for, behind those that were made since.
-_RECENT = 100
 _KEY = "stale_path"
 # Options of a session, where DML takes none of its own.
 _APPLICATION, _NUMBER = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
@@ -207,7 +205,9 @@ class Transaction:
 
     def _version_of(self, user_metadata: str) -> int:
         self._opened.update_incremental()
-        for commit in self._opened.history(_RECENT):
+        since = self._opened.version() - self.version
+        # No further back: delta-rs cannot parse each commit of others, such as that of a CLONE.
+        for commit in self._opened.history(since) if since else ():
             if commit.get("userMetadata") == user_metadata:
                 return int(commit["version"])
         raise TableConflictError(
