@@ -130,8 +130,8 @@ def qualified_folder(spark: SparkSession, root: str, layout: str) -> str:
             raise no_bucket(root) from error
         raise SourceNotFoundError(
             f"{root} cannot be listed through Spark: {text.splitlines()[0]}. Check the location, and the access to "
-            "it in Spark's settings. An object store has no empty folders: if this one was emptied on purpose, remove "
-            f"its rows with delete(\"path LIKE '{root.rstrip('/')}/%'\") (lakelens table delete)"
+            "it in Spark's settings. An object store has no empty folders. If it was emptied on purpose, remove its "
+            f"rows: delete(\"path LIKE '{root.rstrip('/')}/%'\") (lakelens table delete)"
         ) from error
     if not status.isDirectory():
         raise SourceNotFoundError(f"{root} is a file; layout {layout!r} wants a folder")

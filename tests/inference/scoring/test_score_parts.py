@@ -15,7 +15,6 @@ from tracked_runs import tracked
 from watched_model import rows_run, watched_model
 
 from lakelens.errors import ModelMismatchError, ScoringFailedError
-from lakelens.etl.commit.transaction import set_properties
 from lakelens.inference.evaluation.evaluate import evaluate
 from lakelens.inference.model.user_code import UserCode
 from lakelens.inference.scoring.parts import Piece
@@ -28,6 +27,11 @@ from lakelens.training.checkpoints.references import resolve_model
 pytestmark = pytest.mark.spark
 
 ROWS, PART = 24, 6
+
+
+def set_properties(spark, place, properties):
+    pairs = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
+    spark.sql(f"ALTER TABLE delta.`{place}` SET TBLPROPERTIES ({pairs})")
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +84,7 @@ def test_a_table_whose_files_do_not_tell_its_rows_is_one_part_unless_it_is_to_be
     place = tmp_path / "table"
     write_table(place, [row(number) for number in range(8)])
     mapped = {"columnMapping.mode": "name", "minReaderVersion": "2", "minWriterVersion": "5"}
-    set_properties(spark, str(place), {f"delta.{name}": value for name, value in mapped.items()})
+    set_properties(spark, place, {f"delta.{name}": value for name, value in mapped.items()})
     results = []
     for name, rows in (("one", None), ("several", 3)):
         caplog.clear()
@@ -177,7 +181,7 @@ def test_a_model_of_other_classes_scores_with_one_warning_and_strict_refuses_it(
 ):
     place = tmp_path / "animals"
     write_table(place, [row(0), row(1)])
-    set_properties(spark, str(place), {"lakelens.labels": json.dumps({"cat": 0, "dog": 1})})
+    set_properties(spark, place, {"lakelens.labels": json.dumps({"cat": 0, "dog": 1})})
     with pytest.raises(ModelMismatchError, match="0 is 'red' to the model and 'cat' in the table"):
         score(spark, checkpoint.path, place, tmp_path / "predictions", strict=True)
     assert not (tmp_path / "predictions").exists()
