@@ -10,15 +10,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NamedTuple, cast
 from urllib.parse import unquote
 
 from ...errors import TableError
+from ...log.opening import open_table, uri_for_delta_rs
+from ...log.snapshot import ROWS_UNKNOWN, Snapshot
+from ...table import Table
 from ..model import schema
 from .log_files import LogFiles
-from .opening import log_of
-from .snapshot import ROWS_UNKNOWN, Snapshot, identify, open_snapshot
 
 
 class LoggedFile(NamedTuple):
@@ -77,34 +77,30 @@ class LogState:
             self.count(file, 1)
 
 
-def walk_log(
-    location: str | Path, limit: int | None = None, storage_options: Mapping[str, str] | None = None
-) -> Iterator[LogState]:
+def walk_log(table: Table, limit: int | None = None) -> Iterator[LogState]:
     """Returns the state after each commit whose entry the log still has, the oldest first.
 
     Args:
-        location: Path or URI of the table.
+        table: The table.
         limit: Only the last commits, this many; None gives all.
-        storage_options: Access to an object store.
 
     Raises:
         NotADeltaTableError: If there is no table.
     """
-    latest = identify(location, None, storage_options)
-    with log_of(latest.location) as place:
-        log = LogFiles(place, storage_options)
-        commits = [number for number in log.commits if number <= latest.version]
-        state = LogState()
-        for number in commits[-limit:] if limit is not None else commits:
-            actions = log.read(number)
-            is_next = state.files is not None and number == state.version + 1
-            state.version, state.added, state.removed = number, (), ()
-            state.commit = next((entry["commitInfo"] for entry in actions if "commitInfo" in entry), {})
-            if is_next and not any(_changes_more_than_files(entry) for entry in actions):
-                _apply(state, actions)
-            else:
-                _reopen(state, latest.location, log, storage_options)
-            yield state
+    latest = open_table(table.at(None)).version()
+    log = LogFiles(uri_for_delta_rs(table), table.storage_options)
+    commits = [number for number in log.commits if number <= latest]
+    state = LogState()
+    for number in commits[-limit:] if limit is not None else commits:
+        actions = log.read(number)
+        is_next = state.files is not None and number == state.version + 1
+        state.version, state.added, state.removed = number, (), ()
+        state.commit = next((entry["commitInfo"] for entry in actions if "commitInfo" in entry), {})
+        if is_next and not any(_changes_more_than_files(entry) for entry in actions):
+            _apply(state, actions)
+        else:
+            _reopen(state, table, log)
+        yield state
 
 
 def _changes_more_than_files(entry: Mapping[str, Any]) -> bool:
@@ -134,12 +130,12 @@ def _logged(add: Mapping[str, Any]) -> LoggedFile:
     return LoggedFile(rows, cast("tuple[str, int]", pair) if is_one else None)
 
 
-def _reopen(state: LogState, location: str, log: LogFiles, storage_options: Mapping[str, str] | None) -> None:
+def _reopen(state: LogState, table: Table, log: LogFiles) -> None:
     before = state.files or {}
     state.files = None
     if log.can_rebuild(state.version):
         try:
-            snapshot = open_snapshot(location, state.version, storage_options, mapped=True)
+            snapshot = table.at(state.version).snapshot()
         except TableError:  # a feature that plain Parquet would get wrong, or a log that was edited by hand
             return
         state.files = _files_of(snapshot)

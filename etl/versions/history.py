@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -45,15 +44,12 @@ class VersionInfo(ReadableResult):
     restored: int | None = None
 
 
-def history(
-    location: str | Path, limit: int | None = None, storage_options: Mapping[str, str] | None = None
-) -> list[VersionInfo]:
+def history(table: str | Path | Table, limit: int | None = None) -> list[VersionInfo]:
     """Lists the versions that the log still knows, the newest first; reads no data file.
 
     Args:
-        location: Path or URI of the table.
+        table: The table, or its path or URI.
         limit: Only the newest, this many; None lists all.
-        storage_options: Access to an object store.
 
     Raises:
         NotADeltaTableError: If there is no table.
@@ -61,12 +57,13 @@ def history(
     """
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
         raise InvalidArgumentError(f"limit = {limit!r}: give a whole number of versions, 1 or more")
+    named = Table.of(table)
     try:
-        ledger = read(Table.of(location, None, storage_options))
+        ledger = read(named)
     except InvalidArgumentError:  # a place that can have none
         ledger = Ledger()
     found: list[VersionInfo] = []
-    for state in walk_log(location, limit, storage_options):
+    for state in walk_log(named, limit):
         found.append(_info(state, ledger, found[-1].class_counts if found else None))
     return found[::-1]
 

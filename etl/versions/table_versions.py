@@ -182,7 +182,7 @@ class TableVersions:
         Args:
             limit: Only the newest, this many; None lists all.
         """
-        return history(self._path(), limit, self._options)
+        return history(self._table(), limit)
 
     @named_options
     def diff(self, first: int | str | datetime, second: Version = None) -> VersionDiff:

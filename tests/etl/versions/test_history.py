@@ -15,6 +15,7 @@ from version_tables import commit, images, set_configuration, three_versions, wr
 from lakelens.errors import InvalidArgumentError, NotADeltaTableError
 from lakelens.etl.log.log_walk import walk_log
 from lakelens.etl.versions.history import history
+from lakelens.table import Table
 
 pytestmark = pytest.mark.unit
 
@@ -71,7 +72,7 @@ def test_every_version_of_a_walk_is_the_one_that_delta_rs_opens(tmp_path: Path) 
     DeltaTable(str(place)).alter.set_table_properties({"delta.appendOnly": "false"})
     DeltaTable(str(place)).create_checkpoint()
     write_deltalake(str(place), rows, mode="append", partition_by=["split"])
-    for state in walk_log(place):
+    for state in walk_log(Table.of(place)):
         snapshot = open_snapshot(place, state.version)
         assert set(state.files) == set(snapshot.files.paths)
         assert Counter(file.rows for file in state.files.values()) == Counter(snapshot.files.rows.tolist())
