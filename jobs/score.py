@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--rows-per-commit",
         type=int,
         default=None,
-        help="most rows of a commit; default: the rows of about half a minute",
+        help="rows up to which a commit takes data files, at least one; default: about half a minute's",
     )
     parser.add_argument("--tracking-uri", default=None, help="MLflow tracking URI; default: MLFLOW_TRACKING_URI")
     add_session_arguments(parser)

@@ -44,7 +44,7 @@ def predicted_now(
 ) -> Iterator[DataFrame]:
     """Runs a model over a table version; the answers stay with the executors until the body ends."""
     spark = source.spark
-    row_count = source.keys().count() if source.rows is None else source.rows
+    row_count = source.row_count()
     shipped = ship(spark, model, batch_bytes=batch_bytes, code=code)
     images = spread(
         source.images(more=_slice_columns(source, slices)),
@@ -231,7 +231,7 @@ def _slice_columns(source: ScoredTable, slices: Sequence[str]) -> list[Column]:
     """
     from pyspark.sql import functions
 
-    check_slices(source.name, source.column_types, slices)
+    check_slices(source.name, source.snapshot.schema, slices)
     return [functions.col(f"`{name}`").cast("string").alias(_SLICE.format(i)) for i, name in enumerate(slices)]
 
 

@@ -107,25 +107,17 @@ def evaluate(
     named = Table.of(table, version, storage_options)
     columns = SourceColumns(path_column, image_column, label_column, key)
     asked = [resolve_model(one, tracking_uri) for one in (model, compare) if one is not None]
-    snapshot = check_by_log(named.location, named.version, split, columns, storage_options)
+    snapshot = check_by_log(named, split, columns)
     if snapshot is not None:
         answers.check_slices(f"{snapshot.location}@{snapshot.version}", snapshot.schema, slices)
     if predictions is not None:
-        predictions_location(predictions, named.location, storage_options)
+        predictions_location(predictions, named)
     if output is not None:
         write_files(Path(output), {})
     coded = [(one, user_code(one, custom_objects)) for one in asked]
     spark = opened(spark)
     require_delta(spark)
-    source = open_scored_table(
-        spark,
-        named.location,
-        named.version,
-        split,
-        columns=columns,
-        storage_options=storage_options,
-        snapshot=snapshot,
-    )
+    source = open_scored_table(spark, named, split, columns=columns, snapshot=snapshot)
     work = _Evaluating(source, tuple(slices), predictions, tracking_uri, batch_bytes)
     with ExitStack() as stack, typed_failures(source.name):
         answered = [(one, stack.enter_context(work.answers(one, code))) for one, code in coded]
@@ -172,7 +164,7 @@ class _Evaluating:
             image_column=source.columns.image,
             label_column=source.columns.label,
             key=source.columns.key,
-            storage_options=source.storage_options,
+            storage_options=source.snapshot.table.storage_options,
         )
         if scored.version is None:
             raise InvalidArgumentError(f"{source.name}, split {source.split}: there is no row to evaluate")
@@ -305,7 +297,7 @@ def _training_rows(model: ModelRef, source: ScoredTable) -> dict[int, int] | Non
     if table is None or not isinstance(version, int) or model.class_names is None:
         return None
     try:
-        snapshot = Table(str(table), dict(source.storage_options or {}), version).snapshot()
+        snapshot = Table(str(table), source.snapshot.table.storage_options, version).snapshot()
         if schema.SPLIT not in snapshot.partition_columns:
             return None
         trained = replace(snapshot, files=files_of_split(snapshot, _TRAIN_SPLIT))

@@ -1,35 +1,17 @@
-"""How a scoring is cut into parts of bounded work, each of which is committed by itself."""
+"""How a scoring is cut into parts of bounded work, each of which is one commit: whole data files."""
 
 from __future__ import annotations
 
 import random
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 
-# What a killed job has to repeat is one part; what each costs beside its work is about a second.
+# A killed job repeats one part; each part costs about a second besides its work.
 TARGET_S = 30.0
 # The first part of a job, before anything was measured: 8 tasks' worth for each slot.
 _FIRST_PIXELS_PER_SLOT = 32 << 20
 _MOST_FIRST_ROWS_PER_SLOT = 50_000
 _GROWTH = 4.0
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Rows of one data file that are to be scored: all that are to be, or one of several shares of them.
-
-    Attributes:
-        file: Where the file is; empty for the whole version, where its files are not known.
-        rows: How many they are; of a share, about.
-        share: Number of the share, from 0.
-        shares: Into how many shares the file is cut.
-    """
-
-    file: str
-    rows: int
-    share: int = 0
-    shares: int = 1
 
 
 def first_rows(input_shape: tuple[int, int, int], slots: int) -> int:
@@ -44,29 +26,18 @@ def next_rows(rows: int, seconds: float) -> int:
     return max(1, int(rows * min(_GROWTH, max(1 / _GROWTH, factor))))
 
 
-def cut(rows_by_file: Mapping[str, int], most_rows: int, order: random.Random) -> deque[Piece]:
-    """Cuts files into pieces of at most about `most_rows` rows.
-
-    The files come in an order of this job's own, so that two jobs at once are rarely at work on the same rows; the
-    shares of a file follow each other, because each part that holds some of them reads all of the file.
-    """
+def shuffled(rows_by_file: Mapping[str, int], order: random.Random) -> deque[str]:
+    """Orders files that have rows, in an order of this job's own: two jobs at once rarely work on the same file."""
     files = sorted(file for file, rows in rows_by_file.items() if rows > 0)
     order.shuffle(files)
-    pieces: deque[Piece] = deque()
-    for file in files:
-        rows = rows_by_file[file]
-        shares = -(-rows // most_rows)
-        numbers = list(range(shares))
-        order.shuffle(numbers)
-        pieces.extend(Piece(file, -(-rows // shares), share, shares) for share in numbers)
-    return pieces
+    return deque(files)
 
 
-def take(pieces: deque[Piece], most_rows: int) -> list[Piece]:
-    """Takes the first pieces off, at least one and of the following those that keep within `most_rows` rows."""
-    taken = [pieces.popleft()]
-    rows = taken[0].rows
-    while pieces and rows + pieces[0].rows <= most_rows:
-        taken.append(pieces.popleft())
-        rows += taken[-1].rows
+def take(files: deque[str], rows_by_file: Mapping[str, int], most_rows: int) -> list[str]:
+    """Takes the first files off: at least one, and of the following those that keep within `most_rows` rows."""
+    taken = [files.popleft()]
+    rows = rows_by_file[taken[0]]
+    while files and rows + rows_by_file[files[0]] <= most_rows:
+        taken.append(files.popleft())
+        rows += rows_by_file[taken[-1]]
     return taken

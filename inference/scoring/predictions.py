@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+import uuid
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,13 +22,11 @@ from ...errors import (
     PredictionsSchemaError,
     UnsupportedTableFeatureError,
 )
-from ...etl.log.opening import log_of, open_log
-from ...etl.log.snapshot import has_deletion_vectors
 from ...etl.spark.catalog import delta_table, is_delta_table, path_of, read_table, require_schema, sql_name
 from ...locations import absolute, has_scheme, is_table_name
+from ...log.opening import open_table
 from ...table import Table
 from ..model.arrow_batches import PREDICTION_DDL
-from .log_counts import LoggedRows, logged_rows
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -52,6 +51,8 @@ _TYPES = {
     "ARRAY<FLOAT>": "array<float>",
 }
 COLUMNS = {name: _TYPES[kind] for name, kind in (column.split() for column in DDL.split(", "))}
+# A `batch_id` starts with the mark of its model, table and version. Delta's statistics hold 32 characters of a text.
+_MARK, _BATCH = 20, 32
 # Statistics of what reads filter on; of a list of floats they are of no use.
 _PROPERTIES = {"delta.dataSkippingStatsColumns": "path,label,split,prediction,checkpoint_digest,table,version,batch_id"}
 
@@ -69,9 +70,7 @@ class PredictionsState:
     transaction: int | None
 
 
-def predictions_location(
-    predictions: str | Path | None, table: str | Path, storage_options: Mapping[str, str] | None = None
-) -> str:
+def predictions_location(predictions: str | Path | None, table: Table) -> str:
     """Gives the place of a predictions table, and checks what is there as far as that needs no Spark.
 
     Raises:
@@ -84,14 +83,13 @@ def predictions_location(
             f"predictions={predictions!r}: give the table that takes the predictions, by path, URI or catalog name"
         )
     target = Table.unversioned(predictions, "predictions").location
-    if target.rstrip("/") == absolute(table).rstrip("/"):
+    if target.rstrip("/") == table.location.rstrip("/"):
         raise InvalidArgumentError(f"predictions and table are both {target}; predictions go into a table of their own")
     if is_table_name(target):
         return target
     with suppress(UnsupportedTableFeatureError):
         try:
-            with log_of(target) as log:
-                _check_schema(target, open_log(target, log, None, storage_options))
+            _check_schema(target, open_table(Table(target, table.storage_options)))
         except NotADeltaTableError:
             _require_vacant(target)
     return target
@@ -115,7 +113,7 @@ class PredictionsTable:
         *,
         digest: str,
         table: str,
-        storage_options: Mapping[str, str] | None = None,
+        storage_options: Mapping[str, str],
     ) -> None:
         self._spark = spark
         self.location = absolute(location)
@@ -134,9 +132,9 @@ class PredictionsTable:
             require_schema(self._spark, self.location)
             _require_vacant(self.location)
             return PredictionsState(None, None)
-        with self._opened() as table:
-            _check_schema(self.location, table)
-            return PredictionsState(table.version(), table.transaction_version(self._application))
+        table = self._opened()
+        _check_schema(self.location, table)
+        return PredictionsState(table.version(), table.transaction_version(self._application))
 
     def state_after(self, before: PredictionsState, note: str) -> tuple[PredictionsState, bool]:
         """Reads the state, and whether a commit after `before` has the note.
@@ -146,21 +144,11 @@ class PredictionsTable:
         """
         if before.version is None and not is_delta_table(self._spark, self.location):
             return before, False
-        with self._opened() as table:
-            commits = table.version() - (-1 if before.version is None else before.version)
-            history = table.history(commits) if commits > 0 else []
-            state = PredictionsState(table.version(), table.transaction_version(self._application))
-            return state, any(entry.get("userMetadata") == note for entry in history)
-
-    def logged(self, mark: str) -> LoggedRows | None:
-        """Counts by the log alone the rows whose `batch_id` starts with `mark`; None where the log does not tell.
-
-        The table must be there.
-        """
-        with self._opened() as table:
-            if has_deletion_vectors(table):
-                return None
-            return logged_rows(table, mark, self._path(), self._storage_options)
+        table = self._opened()
+        commits = table.version() - (-1 if before.version is None else before.version)
+        history = table.history(commits) if commits > 0 else []
+        state = PredictionsState(table.version(), table.transaction_version(self._application))
+        return state, any(entry.get("userMetadata") == note for entry in history)
 
     def read(self, version: int) -> DataFrame:
         """Reads one version."""
@@ -192,13 +180,18 @@ class PredictionsTable:
         """Removes rows in one commit."""
         delta_table(self._spark, self.location).delete(condition)
 
-    @contextmanager
-    def _opened(self) -> Iterator[DeltaTable]:
-        with log_of(self._path()) as log:
-            yield open_log(self.location, log, None, self._storage_options)
+    def _opened(self) -> DeltaTable:
+        return open_table(Table(absolute(path_of(self._spark, self.location)), self._storage_options))
 
-    def _path(self) -> str:
-        return absolute(path_of(self._spark, self.location))
+
+def mark_of(digest: str, table: str, table_id: str, version: int) -> str:
+    """Makes the mark of a model's scoring of one version of a table."""
+    return hashlib.sha256(f"{digest}\n{table}\n{table_id}\n{version}".encode()).hexdigest()[:_MARK]
+
+
+def new_batch_id(mark: str) -> str:
+    """Makes a `batch_id` with a mark."""
+    return mark + uuid.uuid4().hex[: _BATCH - _MARK]
 
 
 def next_number(state: PredictionsState) -> int:

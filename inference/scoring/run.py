@@ -19,10 +19,9 @@ from ...training.checkpoints.references import ModelRef
 from ..model.arrow_batches import PREDICTION_DDL
 from ..model.shipping import prediction_task, ship
 from ..model.user_code import UserCode
-from .log_counts import mark_of, new_batch_id
-from .parts import Piece, cut, first_rows, next_rows, take
-from .predictions import PASSED_DDL, PredictionsState, PredictionsTable, next_number
-from .source import ScoredTable
+from .parts import first_rows, next_rows, shuffled, take
+from .predictions import PASSED_DDL, PredictionsState, PredictionsTable, mark_of, new_batch_id, next_number
+from .source import ALL_FILES, ScoredTable
 from .tasks import arrow_rows, bounded_arrow_batches, spread
 from .work import Work, done_rows, retried, same_row, split_work
 
@@ -64,7 +63,7 @@ class ScoringRun:
     own, looks again at what is left whenever another has added rows, and drops from a part what was added meanwhile.
 
     Attributes:
-        rows_per_commit: Most rows of one part; None lets a part be about half a minute of work.
+        rows_per_commit: Rows up to which a part takes data files; None lets a part be about half a minute of work.
         alive: Called after each part.
     """
 
@@ -81,21 +80,20 @@ class ScoringRun:
 
     def __post_init__(self) -> None:
         source = self.source
-        self._mark = mark_of(self.model.digest, source.location, source.table_id, source.version)
-        self.batch_id = new_batch_id(self._mark)
+        self.batch_id = new_batch_id(
+            mark_of(self.model.digest, source.location, source.snapshot.table_id, source.version)
+        )
         self._count_file: str | None = None
 
     def until_done(self) -> Tally:
         """Adds parts until each row of the version and split is in the predictions."""
-        state = self.results.state()
-        if self._is_done(state):
-            return self.tally
         retry = True
         while True:
+            state = self.results.state()
             with split_work(self.source, self.results, state, self.model.digest, retry=retry) as work:
                 self.tally.version, self.tally.total = state.version, work.total_rows
                 retry = retry and work.retried_rows > 0
-                if not retry and self._add_all_shown(work, state):
+                if not retry and self._add_all(work, state):
                     return self.tally
             if retry:
                 # Once a call, or two jobs would try each other's rows again for ever. Another job that is faster at it
@@ -103,87 +101,57 @@ class ScoringRun:
                 with suppress(TableConflictError), conflicts_named(self.results.location):
                     self.results.remove(retried(self.source, self.model.digest))
                 retry = False
-            state = self.results.state()
 
-    def _is_done(self, state: PredictionsState) -> bool:
-        """Tells by the log alone whether there is nothing to do; False where the log does not say enough."""
-        rows = self.source.rows
-        if rows is None:
-            return False
-        logged = self.results.logged(self._mark) if rows and state.version is not None else None
-        if rows and logged is None:
-            return False
-        split = self.source.split
-        there = 0 if logged is None else logged.rows if split is None else logged.by_split.get(split, 0)
-        if there != rows or (logged is not None and logged.has_transient):
-            return False
-        self.tally.version, self.tally.total = state.version, rows
-        return True
-
-    def _add_all_shown(self, work: Work, state: PredictionsState) -> bool:
+    def _add_all(self, work: Work, state: PredictionsState) -> bool:
+        """Adds what is to be done, part by part; False as soon as another job has added rows, too."""
         before, errors = self.tally.scored, self.tally.errors
 
         def counted() -> tuple[int, int]:
             return self.tally.scored - before, self.tally.errors - errors
 
-        with image_progress(f"score {self.source.name}", work.todo_rows, counted) as self._count_file:
-            return self._add_all(work, state)
-
-    def _add_all(self, work: Work, state: PredictionsState) -> bool:
-        """Adds what is to be done, part by part; False as soon as another job has added rows, too."""
         if work.carried_rows:
             added = self._append(self._marked_as_ours(work.carried()), (work.carried_rows, 0), state)
             self.tally.carried += added.rows
             state = added.state
             if added.is_overtaken:
                 return False
-        for pieces, rows in self._parts(work):
-            added = self._add(work, pieces, rows, state)
-            self.tally.scored += added.rows
-            self.tally.errors += added.errors
-            state = added.state
-            self.alive()
-            if added.is_overtaken:
-                logger.info("another job scores %s with the same model; looking for what is left", self.source.name)
-                return False
+        with image_progress(f"score {self.source.name}", work.todo_rows, counted) as self._count_file:
+            for files, rows in self._parts(work):
+                added = self._add(work, files, rows, state)
+                self.tally.scored += added.rows
+                self.tally.errors += added.errors
+                state = added.state
+                self.alive()
+                if added.is_overtaken:
+                    logger.info("another job scores %s with the same model; looking for what is left", self.source.name)
+                    return False
         return True
 
-    def _parts(self, work: Work) -> Iterator[tuple[list[Piece] | None, int]]:
-        """Cuts the rows to do into parts, whose size follows from the time that the one before has taken."""
-        if not work.todo_rows:
-            return
-        if work.files is None and self.rows_per_commit is None:
+    def _parts(self, work: Work) -> Iterator[tuple[list[str], int]]:
+        """Cuts the rows to do into parts of whole files, whose size follows from the time that the last one took."""
+        if ALL_FILES in work.todo_by_file:
             logger.warning(
-                "the data files of %s are not known (deletion vectors or column mapping): all is one commit, and a "
-                "scoring that is killed begins again. rows_per_commit=... (--rows-per-commit) makes several, each of "
-                "which reads the whole table",
+                "%s has deletion vectors or column mapping, so its data files are not read one by one: all is one "
+                "commit, and a scoring that is killed begins again",
                 self.source.name,
             )
-            yield None, work.todo_rows
-            return
-        slots = parallelism(self.spark)
-        most = self.rows_per_commit or first_rows(self.model.input_shape, slots)
-        todo = {"": work.todo_rows}
-        if work.files is not None:
-            todo = {place: file.todo for place, file in work.files.items()}
-        pieces = cut(todo, most, random.Random(self.batch_id))  # noqa: S311  an order, no secret
-        while pieces:
-            part = take(pieces, most)
-            rows = sum(piece.rows for piece in part)
+        most = self.rows_per_commit or first_rows(self.model.input_shape, parallelism(self.spark))
+        files = shuffled(work.todo_by_file, random.Random(self.batch_id))  # noqa: S311  an order, no secret
+        while files:
+            part = take(files, work.todo_by_file, most)
+            rows = sum(work.todo_by_file[file] for file in part)
             started = time.monotonic()
             yield part, rows
             if self.rows_per_commit is None:
                 most = next_rows(rows, time.monotonic() - started)
 
-    def _add(self, work: Work, pieces: Sequence[Piece] | None, rows: int, state: PredictionsState) -> _Added:
+    def _add(self, work: Work, files: Sequence[str], rows: int, state: PredictionsState) -> _Added:
         """Runs the model on one part and adds the predictions."""
         limit = arrow_rows(self.batch_bytes, self.source.mean_row_bytes)
-        predicted = self._marked_as_ours(self._predicted(work, pieces, rows))
+        predicted = self._marked_as_ours(self._predicted(work, files, rows)).persist()
         try:
             with bounded_arrow_batches(self.spark, limit):
-                counts = _counts(predicted.persist())
-            if counts[0] == 0:  # shares are cut by the hash of the path: of few rows, none may fall into one
-                return _Added(state, 0, 0, is_overtaken=False)
+                counts = _counts(predicted)
             return self._append(predicted, counts, state)
         finally:
             predicted.unpersist()
@@ -229,16 +197,16 @@ class ScoringRun:
             }
         )
 
-    def _predicted(self, work: Work, pieces: Sequence[Piece] | None, rows: int) -> DataFrame:
+    def _predicted(self, work: Work, files: Sequence[str], rows: int) -> DataFrame:
         from pyspark.sql import functions
 
         shipped = ship(self.spark, self.model, batch_bytes=self.batch_bytes, code=self.code)
         images = spread(
-            work.images(pieces),
+            work.images(files),
             row_count=rows,
             input_shape=self.model.input_shape,
             slots=parallelism(self.spark),
-            row_groups=self.source.row_groups(pieces),
+            row_groups=self.source.row_groups(files),
         )
         return images.mapInArrow(
             prediction_task(shipped, self._count_file), f"{PASSED_DDL}, {PREDICTION_DDL}"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import InvalidArgumentError, NotAnImageTableError
-from ...etl.versions.classes import stated_labels
+from ...etl.versions.classes import labels_at
 from ...extras import require
 from ...options import named_options
 from ...results import ReadableResult
@@ -23,7 +23,6 @@ from ...training.checkpoints.references import ModelRef, resolve_model
 from ..model.failures import typed_failures
 from ..model.predictor import DEFAULT_BATCH_BYTES, check_batch_bytes
 from ..model.user_code import user_code
-from .log_counts import image_size
 from .mismatch import check_fit
 from .predictions import PredictionsTable, predictions_location
 from .run import ScoringRun
@@ -89,10 +88,10 @@ def score(
 ) -> ScoreResult:
     """Predicts the class of every image of one version of a table, and appends the predictions part by part.
 
-    A part is about half a minute of work and a commit of its own. A job that is killed at any moment leaves the parts
-    that it has committed; call it again, and it does the rest. Two calls for the same model and table that run at once
-    never add a row twice, and share the parts between them. A table with deletion vectors or column mapping is one part
-    unless `rows_per_commit` is given; each part then reads the whole table.
+    A part is some data files, about half a minute of work, and one commit. A job that is killed at any moment leaves
+    the parts that it has committed; call it again, and it does the rest. Two calls for the same model and table that
+    run at once never add a row twice, and share the parts between them. A table with deletion vectors or column mapping
+    is one part.
 
     A second call does only what is new. A row is skipped if this model (by its checkpoint's digest) has scored it in
     this version of the table already; if it has scored the same image (path and content) in another version, its
@@ -113,7 +112,8 @@ def score(
         version: Number, timestamp, pin's name, or None or "latest".
         split: Score only this split; None scores all rows.
         strict: Refuse a model whose class names, image size or table differ from this table's, instead of warning.
-        rows_per_commit: Most rows of one part; None lets their number follow from the time that parts take.
+        rows_per_commit: Rows up to which a part takes data files, at least one; None lets their number follow from the
+            time that parts take.
         tracking_uri: MLflow tracking URI.
         batch_bytes: Most bytes of one batch of float32 input, and about as much stored images per Arrow batch.
         custom_objects: Classes and functions by name that the model needs and neither Keras nor its run's recorded code
@@ -144,21 +144,13 @@ def score(
     require_driver(spark)
     columns = SourceColumns(path_column, image_column, label_column, key)
     named = Table.of(table, version, storage_options)
-    target = predictions_location(predictions, named.location, storage_options)
+    target = predictions_location(predictions, named)
     reference = resolve_model(model, tracking_uri)
-    snapshot = check_by_log(named.location, named.version, split, columns, storage_options)
+    snapshot = check_by_log(named, split, columns)
     code = user_code(reference, custom_objects)
     spark = opened(spark)
     require_delta(spark)
-    source = open_scored_table(
-        spark,
-        named.location,
-        named.version,
-        split,
-        columns=columns,
-        storage_options=storage_options,
-        snapshot=snapshot,
-    )
+    source = open_scored_table(spark, named, split, columns=columns, snapshot=snapshot)
     check_model(reference, source, strict)
     if not source.has_key:
         logger.warning(
@@ -168,7 +160,7 @@ def score(
             key,
         )
     results = PredictionsTable(
-        spark, target, digest=reference.digest, table=source.location, storage_options=storage_options
+        spark, target, digest=reference.digest, table=source.location, storage_options=named.storage_options
     )
     with source.protected(reference.digest) as alive, typed_failures(source.name):
         run = ScoringRun(
@@ -204,8 +196,7 @@ def check_model(model: ModelRef, source: ScoredTable, strict: bool) -> None:
     """
     labels: dict[str, int] = {}
     with suppress(NotAnImageTableError):  # a table whose property is damaged has names that nobody can compare
-        table = Table.of(source.location, None, source.storage_options)
-        labels = stated_labels(table, source.version, source.configuration)
+        labels = labels_at(source.snapshot)
     trained_on = model.metadata.get("table")
     # Its own table's images are what its training has resized, so that their size need not be known.
     is_own = trained_on == source.location
@@ -216,7 +207,7 @@ def check_model(model: ModelRef, source: ScoredTable, strict: bool) -> None:
         trained_on=None if trained_on is None else str(trained_on),
         table=source.location,
         labels=labels,
-        table_size=None if is_own else image_size(source.location, source.version, source.storage_options),
+        table_size=None if is_own else source.image_size(),
         strict=strict,
     )
 

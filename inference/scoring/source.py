@@ -3,34 +3,34 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 import numpy as np
 
-from ...errors import InvalidArgumentError, NotADeltaTableError, NotAnImageTableError, UnsupportedTableFeatureError
-from ...etl.log.snapshot import ROWS_UNKNOWN, DataFiles, Snapshot, identify, locate, open_snapshot
+from ...errors import InvalidArgumentError, NotADeltaTableError, NotAnImageTableError
 from ...etl.model import schema
-from ...etl.spark.catalog import is_delta_table, path_of, read_table, sql_name
-from ...etl.versions.classes import stated_labels
-from ...ledger.pins import pinned_version
+from ...etl.spark.catalog import is_delta_table, path_of, read_table
+from ...etl.versions.classes import labels_at
 from ...ledger.uses import using
-from ...locations import absolute, is_table_name
+from ...locations import absolute
+from ...log.opening import open_table
+from ...log.snapshot import ROWS_UNKNOWN, DataFiles, Snapshot
 from ...table import Table
 from ...training.feed.plan_builder import require_images
-from .parts import Piece
 from .predictions import PASSED_DDL
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 FILE = "_file"
+# Stands for all data files of a version whose rows Spark alone can read.
+ALL_FILES = ""
 
 # What the predictor reads of a row; all but the image may be missing.
 _STORED_TYPES = {schema.IMAGE: "binary", schema.FORMAT: "string", schema.HEIGHT: "int", schema.WIDTH: "int"}
@@ -80,27 +80,26 @@ class ScoredTable:
     """One version of an image table, or one split of it.
 
     Attributes:
-        location: Absolute path or URI.
-        version: Its number.
+        spark: The session that reads it.
+        snapshot: The version, with the data files of the split only.
         split: The split, or None for all rows.
-        files: The data files that hold the rows; None when only Spark can tell.
         columns: Names of the columns where they are not lakelens's own.
-        storage_options: Access to an object store without Spark.
-        types: Delta's types of the columns; None when only Spark can tell.
-        configuration: The table's properties at that version.
-        table_id: The table's own id, which a table that is made anew in its place does not share.
     """
 
     spark: SparkSession
-    location: str
-    version: int
-    split: str | None
-    files: DataFiles | None
+    snapshot: Snapshot
+    split: str | None = None
     columns: SourceColumns = field(default_factory=SourceColumns)
-    storage_options: Mapping[str, str] | None = None
-    types: Mapping[str, str] | None = None
-    configuration: Mapping[str, str] = field(default_factory=dict)
-    table_id: str = ""
+
+    @property
+    def location(self) -> str:
+        """The table's absolute path or URI."""
+        return self.snapshot.location
+
+    @property
+    def version(self) -> int:
+        """The version's number."""
+        return self.snapshot.version
 
     @property
     def name(self) -> str:
@@ -108,105 +107,99 @@ class ScoredTable:
         return f"{self.location}@{self.version}"
 
     @property
+    def has_key(self) -> bool:
+        """Whether a column tells that an image is the one that another version has under its path."""
+        return self.columns.key in self.snapshot.schema
+
+    @property
     def mean_row_bytes(self) -> float | None:
-        """Stored bytes per row; None if the log does not say how many rows there are."""
-        files = self.files
-        if files is None or len(files) == 0 or bool((files.rows < 0).any()) or not files.rows.sum():
+        """Stored bytes per row; None if the log does not have the number of rows."""
+        rows = self.snapshot.rows
+        return float(self.snapshot.files.sizes.sum() / rows) if rows else None
+
+    def row_count(self) -> int:
+        """Counts the rows; by the log, where it has their number."""
+        return self.keys().count() if self.snapshot.rows is None else self.snapshot.rows
+
+    def row_groups(self, files: Sequence[str]) -> int | None:
+        """About how many parts Spark can read at the same time, when row groups are of lakelens's size.
+
+        Args:
+            files: Data files, as `keys` names them; None for `ALL_FILES`.
+        """
+        places = [place for file in files if (place := self._place(file)) is not None]
+        sizes = self.snapshot.files.sizes[places]
+        return int(np.maximum(1, -(-sizes // schema.ROW_GROUP_BYTES)).sum()) if places else None
+
+    def image_size(self) -> tuple[int, int] | None:
+        """Gives height and width of the images, if all have one size and the log's statistics have it."""
+        actions = open_table(self.snapshot.table).get_add_actions(flatten=True)
+        ends = [f"{end}.{name}" for name in (schema.HEIGHT, schema.WIDTH) for end in ("min", "max")]
+        if not set(ends) <= set(actions.schema.names):
             return None
-        return float(files.sizes.sum() / files.rows.sum())
-
-    @property
-    def rows(self) -> int | None:
-        """Rows by the log; None if it does not say it."""
-        files = self.files
-        return None if files is None or bool((files.rows < 0).any()) else int(files.rows.sum())
-
-    @property
-    def rows_by_file(self) -> dict[str, int]:
-        """Rows of each data file by the log, by the file's location."""
-        files = self.files
-        return {} if files is None else {place: int(files.rows[i]) for place, i in self._places.items()}
-
-    def row_groups(self, pieces: Sequence[Piece] | None) -> int | None:
-        """About how many parts Spark can read at the same time, when row groups are of lakelens's size."""
-        if self.files is None or pieces is None or not pieces[0].file:
+        found = [set(actions.column(end).to_pylist()) for end in ends]
+        height, width = found[0] | found[1], found[2] | found[3]
+        if len(height) != 1 or len(width) != 1 or None in height | width:
             return None
-        sizes = self.files.sizes[[self._places[file] for file in {piece.file for piece in pieces}]]
-        return int(np.maximum(1, -(-sizes // schema.ROW_GROUP_BYTES)).sum())
+        return int(height.pop()), int(width.pop())
 
     def keys(self) -> DataFrame:
         """Reads what identifies and describes each row: the columns that pass into the predictions.
 
-        Where the data files are known, the column `FILE` names that of the row, as `place` reads it.
+        The column `FILE` names the row's data file. It is `ALL_FILES` where the file alone does not show its rows,
+        because of deletion vectors or column mapping.
         """
+        from pyspark.sql import functions
+
         rows = self._of_split(read_table(self.spark, self.location, self.version))
-        columns = self._columns(rows, _PASSED_TYPES)
-        if self.files is not None:
-            from pyspark.sql import functions
+        is_plain = not self.snapshot.files.deleted and not self.snapshot.is_mapped
+        file = functions.col("_metadata.file_path") if is_plain else functions.lit(ALL_FILES)
+        return rows.select(*self._columns(rows, _PASSED_TYPES), file.alias(FILE))
 
-            columns.append(functions.col("_metadata.file_path").alias(FILE))
-        return rows.select(*columns)
+    def knows(self, file: str) -> bool:
+        """Returns whether the log has a data file under the name that `keys` gives it."""
+        return self._place(file) is not None
 
-    def place(self, file: str) -> str | None:
-        """Gives the location of a data file by what `keys` calls it; None if the log has no such file."""
-        place = absolute(file) if file.startswith("file:") else unquote(file)
-        return place if place in self._places else None
-
-    def images(self, pieces: Sequence[Piece] | None = None, more: Sequence[Column] = ()) -> DataFrame:
-        """Reads the columns of `keys` and the stored image; nothing else.
+    def images(self, more: Sequence[Column] = ()) -> DataFrame:
+        """Reads the columns of `keys` without the file, and the stored image.
 
         Args:
-            pieces: Only these rows; None reads all. Only their files are opened then, which Delta has no way to say.
-            more: Further columns of the table; only without `pieces`.
+            more: Further columns of the table.
         """
-        rows = read_table(self.spark, self.location, self.version)
-        if pieces is not None:
-            rows = self._read_files(pieces, rows) if pieces[0].file else self._of_shares(pieces, rows)
-        rows = self._of_split(rows)
-        present = {name: kind for name, kind in _STORED_TYPES.items() if self._source_name(name) in rows.columns}
-        return rows.select(*self._columns(rows, _PASSED_TYPES | present), *more)
+        return self._images(read_table(self.spark, self.location, self.version), more)
 
-    def _read_files(self, pieces: Sequence[Piece], rows: DataFrame) -> DataFrame:
+    def images_of(self, files: Collection[str]) -> DataFrame:
+        """Reads the rows of some data files as `images` does. Only these files are opened, which Delta cannot do.
+
+        Args:
+            files: Data files, as `keys` names them; or `ALL_FILES`.
+        """
         from pyspark.sql import functions
 
-        if self.files is None:
-            raise ValueError("the files of this version are not known")
-        wanted = {self._source_name(name) for name in _PASSED_TYPES | _STORED_TYPES}
+        rows = read_table(self.spark, self.location, self.version)
+        if ALL_FILES in files:
+            return self._images(rows)
+        wanted = {self._source_name(name) for name in (*_PASSED_TYPES, *_STORED_TYPES, schema.SPLIT)}
         fields = [one for one in rows.schema.fields if one.name in wanted]
-        partitions = [one for one in fields if one.name in self.files.partitions]
+        partitions = [one for one in fields if one.name in self.snapshot.files.partitions]
         stored = type(rows.schema)([one for one in fields if one not in partitions])
-        # The files that are read whole go together as far as the columns agree that the folders hold; others are alone.
-        groups: dict[tuple[str | None, ...], list[Piece]] = {}
-        for piece in pieces:
-            held = self.files.partition_values(self._places[piece.file])
-            alone = piece.file if piece.shares > 1 else None
-            groups.setdefault((alone, *(held[one.name] for one in partitions)), []).append(piece)
+        # Files whose folders hold the same values of the partition columns are read together.
+        groups: dict[tuple[str | None, ...], list[str]] = {}
+        for place in map(self._place, files):
+            if place is None:
+                raise ValueError("the log has no such file")
+            held = self.snapshot.files.partition_values(place)
+            groups.setdefault(tuple(held[one.name] for one in partitions), []).append(
+                self.snapshot.file_location(place)
+            )
         reader = self.spark.read.schema(stored).option("recursiveFileLookup", "true").option("__globPaths__", "false")
         parts = []
-        for (_, *values), group in groups.items():
-            part = reader.parquet(*dict.fromkeys(piece.file for piece in group))
+        for values, paths in groups.items():
+            part = reader.parquet(*paths)
             for one, value in zip(partitions, values, strict=True):
                 part = part.withColumn(one.name, functions.lit(value).cast(one.dataType))
-            parts.append(self._of_shares(group, part))
-        whole = parts[0]
-        for part in parts[1:]:
-            whole = whole.unionByName(part)
-        return whole
-
-    def _of_shares(self, pieces: Sequence[Piece], rows: DataFrame) -> DataFrame:
-        """Keeps of the rows of one file, or of the version, those of some shares."""
-        from pyspark.sql import functions
-
-        if len(pieces) >= pieces[0].shares:
-            return rows
-        share = functions.expr(f"pmod(xxhash64(`{self.columns.path}`), {pieces[0].shares})")
-        return rows.where(share.isin([piece.share for piece in pieces]))
-
-    @cached_property
-    def _places(self) -> dict[str, int]:
-        """The places of the data files in `files`, by their locations."""
-        paths = () if self.files is None else self.files.paths
-        return {locate(self.location, path): i for i, path in enumerate(paths)}
+            parts.append(part)
+        return self._images(functools.reduce(lambda whole, part: whole.unionByName(part), parts))
 
     @contextlib.contextmanager
     def protected(self, digest: str) -> Iterator[Callable[[], None]]:
@@ -220,19 +213,21 @@ class ScoredTable:
         """
         scored = f"score-{digest[:12]}-{self.version}"
         running = f"{scored}-{uuid.uuid4().hex[:12]}"
-        table = Table.of(self.location, None, self.storage_options)
-        with using(table, self.version, running, kept_as=scored) as renew:
+        with using(replace(self.snapshot.table, version=None), self.version, running, kept_as=scored) as renew:
             yield renew
 
-    @property
-    def has_key(self) -> bool:
-        """Whether a column tells that an image is the one that another version has under its path."""
-        return self.columns.key in self.column_types
-
     @cached_property
-    def column_types(self) -> Mapping[str, str]:
-        """Delta's types of the columns; Spark tells them where the log cannot be read without it."""
-        return self.types or dict(read_table(self.spark, self.location, self.version).dtypes)
+    def _places(self) -> dict[str, int]:
+        return {self.snapshot.file_location(place): place for place in range(len(self.snapshot.files))}
+
+    def _place(self, file: str) -> int | None:
+        # Spark writes paths as URIs.
+        return self._places.get(absolute(file) if file.startswith("file:") else unquote(file))
+
+    def _images(self, rows: DataFrame, more: Sequence[Column] = ()) -> DataFrame:
+        rows = self._of_split(rows)
+        present = {name: kind for name, kind in _STORED_TYPES.items() if self._source_name(name) in rows.columns}
+        return rows.select(*self._columns(rows, _PASSED_TYPES | present), *more)
 
     def _of_split(self, rows: DataFrame) -> DataFrame:
         return rows if self.split is None else rows.where(rows[schema.SPLIT] == self.split)
@@ -249,7 +244,7 @@ class ScoredTable:
         from pyspark.sql import functions
 
         columns = []
-        has_names = self.column_types.get(self.columns.label) == "string"
+        has_names = self.snapshot.schema.get(self.columns.label) == "string"
         for name, kind in kinds.items():
             source = self._source_name(name)
             if name == schema.LABEL_NAME and has_names and source not in rows.columns:
@@ -265,35 +260,27 @@ class ScoredTable:
         from pyspark.sql import functions
 
         number = functions.when(name.rlike("^[0-9]{1,9}$"), name.cast("int"))
-        table = Table.of(self.location, None, self.storage_options)
-        labels = stated_labels(table, self.version, self.configuration)
+        labels = labels_at(self.snapshot)
         if not labels:
             return number
         pairs = [functions.lit(value) for pair in labels.items() for value in pair]
         return functions.coalesce(functions.create_map(*pairs)[name], number)
 
 
-def check_by_log(
-    table: str | Path,
-    version: int | str | datetime | None,
-    split: str | None,
-    columns: SourceColumns,
-    storage_options: Mapping[str, str] | None = None,
-) -> Snapshot | None:
+def check_by_log(table: Table, split: str | None, columns: SourceColumns) -> Snapshot | None:
     """Checks table, version, columns and split by the log, before there is a session.
 
     Returns:
-        The version; None where only Spark can read it, or the table is one of the catalog, so that nothing was checked.
+        The version; None for a name of the catalog, which only Spark resolves, so that nothing was checked.
 
     Raises:
-        UsageError: As `open_scored_table`.
+        TableError: Its subclasses, if there is no such table or version, or it cannot be read.
+        NotAnImageTableError: If it lacks a column that scoring needs.
+        InvalidArgumentError: If it has no such split.
     """
-    if is_table_name(absolute(table)):
+    if table.is_name:
         return None
-    try:
-        snapshot = open_snapshot(table, version, storage_options)
-    except UnsupportedTableFeatureError:
-        return None
+    snapshot = table.snapshot()
     name = f"{snapshot.location}@{snapshot.version}"
     columns.check(name, snapshot.schema)
     if split is not None:
@@ -305,51 +292,29 @@ def check_by_log(
 
 def open_scored_table(
     spark: SparkSession,
-    table: str | Path,
-    version: int | str | datetime | None,
-    split: str | None,
+    table: Table,
+    split: str | None = None,
     *,
     columns: SourceColumns | None = None,
-    storage_options: Mapping[str, str] | None = None,
     snapshot: Snapshot | None = None,
 ) -> ScoredTable:
     """Resolves a table and a version for scoring; `snapshot` is that version where `check_by_log` has read it already.
 
     Raises:
-        NotADeltaTableError: If there is no Delta table.
-        VersionNotFoundError: If it has no such version.
-        NotAnImageTableError: If it lacks a column that scoring needs.
-        InvalidArgumentError: If it has no such split.
+        LakelensError: As `check_by_log`.
     """
     columns = columns or SourceColumns()
-    name = absolute(table)
-    if not is_delta_table(spark, name):
-        raise NotADeltaTableError(f"{name} holds no Delta table; check the path, or ingest into it first")
-    location = absolute(path_of(spark, name)).rstrip("/")
-    try:
-        snapshot = snapshot or open_snapshot(location, version, storage_options)
-    except UnsupportedTableFeatureError:
-        # Spark reads what the log's files alone do not show; only sizes and row counts stay unknown.
-        number = _version_by_spark(spark, location, version, storage_options)
-        source = ScoredTable(spark, location, number, split, None, columns, storage_options)
-        with contextlib.suppress(UnsupportedTableFeatureError):
-            identity = identify(location, number, storage_options)
-            source = replace(source, configuration=identity.configuration, table_id=identity.table_id)
-    else:
-        source = ScoredTable(
-            spark,
-            location,
-            snapshot.version,
-            split,
-            files_of_split(snapshot, split),
-            columns,
-            storage_options,
-            snapshot.schema,
-            snapshot.configuration,
-            snapshot.table_id,
-        )
-    columns.check(source.name, source.column_types)
-    _check_split(source)
+    if not is_delta_table(spark, table.location):
+        raise NotADeltaTableError(f"{table.location} holds no Delta table; check the path, or ingest into it first")
+    if snapshot is None:
+        location = absolute(path_of(spark, table.location)).rstrip("/")
+        snapshot = check_by_log(replace(table, location=location), split, columns)
+    if snapshot is None:
+        raise NotADeltaTableError(f"{table.location}: the catalog names no path of it")
+    source = ScoredTable(spark, replace(snapshot, files=files_of_split(snapshot, split)), split, columns)
+    if split is not None and schema.SPLIT not in snapshot.files.partitions:
+        rows = read_table(spark, source.location, source.version)
+        _require_split(source.name, split, [row[0] for row in rows.select(schema.SPLIT).distinct().collect()])
     return source
 
 
@@ -365,16 +330,6 @@ def files_of_split(snapshot: Snapshot, split: str | None) -> DataFiles:
     return snapshot.files.take(np.array(wanted, dtype=np.int64))
 
 
-def _check_split(source: ScoredTable) -> None:
-    if source.split is None:
-        return
-    if source.files is not None and len(source.files) > 0 and schema.SPLIT in source.files.partitions:
-        return
-    _require_split_column(source.name, source.split, source.column_types)
-    rows = read_table(source.spark, source.location, source.version)
-    _require_split(source.name, source.split, [row[0] for row in rows.select(schema.SPLIT).distinct().collect()])
-
-
 def _require_split_column(name: str, split: str, columns: Collection[str]) -> None:
     if schema.SPLIT not in columns:
         raise InvalidArgumentError(f"split={split!r}: {name} has no column {schema.SPLIT!r}")
@@ -384,25 +339,3 @@ def _require_split(name: str, split: str, known: Collection[str | None]) -> None
     if split not in known:
         present = ", ".join(sorted(map(str, known))) or "no rows"
         raise InvalidArgumentError(f"split={split!r}: {name} has no such split; it has {present}")
-
-
-def _version_by_spark(
-    spark: SparkSession,
-    location: str,
-    version: int | str | datetime | None,
-    storage_options: Mapping[str, str] | None,
-) -> int:
-    """Resolves a number or the latest version where the log cannot be read without Spark."""
-    if isinstance(version, int):
-        return version
-    if version is None or (isinstance(version, str) and version.strip().lower() == "latest"):
-        return int(spark.sql(f"DESCRIBE HISTORY {sql_name(location)} LIMIT 1").collect()[0]["version"])
-    if isinstance(version, str) and version.strip().isdigit():
-        return int(version)
-    table = Table.of(location, None, storage_options)
-    pinned = pinned_version(table, version.strip()) if isinstance(version, str) else None
-    if pinned is not None:
-        return pinned
-    raise UnsupportedTableFeatureError(
-        f"{location}: version {version!r} of a table with deletion vectors or column mapping; give the version's number"
-    )

@@ -1,46 +1,26 @@
-"""Which rows of a version have to be scored, which can be carried over, and which are there already."""
+"""The rows of a version that a scoring has left, found by one join of their keys with the predictions."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ...errors import InvalidArgumentError
 from ..model.failures import TRANSIENT
-from .log_counts import mark_of
-from .parts import Piece
-from .predictions import PASSED, PREDICTED, PredictionsState, PredictionsTable
-from .source import FILE, ScoredTable
+from .predictions import PASSED, PREDICTED, PredictionsState, PredictionsTable, mark_of
+from .source import ALL_FILES, FILE, ScoredTable
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-# Keys are joined to the images by sending the keys to the images; more than these are a shuffle's business.
-_MOST_SENT_KEYS = 5_000_000
-
 _STATUS = "_status"
 _EARLIER = "_earlier"
 _TODO, _CARRIED, _DONE, _RETRIED = "todo", "carried", "done", "retried"
-# What a carried row keeps of the row that it is copied from; the rest says which run has written it.
+# What a carried row keeps of the row that it is copied from; the rest names the run that has written it.
 _PREDICTED = (*PREDICTED, "model_uri", "scored_at")
-
-
-@dataclass(frozen=True)
-class FileRows:
-    """Rows of one data file.
-
-    Attributes:
-        name: What Spark calls the file.
-        todo: How many of its rows the model is to be run on.
-        others: How many it is not.
-    """
-
-    name: str
-    todo: int = 0
-    others: int = 0
 
 
 @dataclass(frozen=True)
@@ -49,50 +29,55 @@ class Work:
 
     Attributes:
         source: What is scored.
-        todo_rows: Rows to run the model on.
-        carried_rows: Finished rows that are copied from predictions of the same images in other versions.
-        retried_rows: Rows with an error that may have passed.
-        total_rows: Rows of the version and split.
-        files: The data files by location; None where they are not known.
-        marked: Each row's key with what is to be done with it; None where all are to be scored.
+        marked: Each row's key with its status.
+        rows: Rows by status.
+        todo_by_file: Rows to run the model on by data file; all under `ALL_FILES` if Spark alone can read the files.
+        others: Files that hold rows of another status too.
     """
 
     source: ScoredTable
-    todo_rows: int
-    carried_rows: int
-    retried_rows: int
-    total_rows: int
-    files: Mapping[str, FileRows] | None
-    marked: DataFrame | None
+    marked: DataFrame
+    rows: Mapping[str, int]
+    todo_by_file: Mapping[str, int]
+    others: frozenset[str]
 
-    def images(self, pieces: Sequence[Piece] | None) -> DataFrame:
-        """Reads the rows that the model is to be run on, with their stored images.
+    @property
+    def todo_rows(self) -> int:
+        """Rows to run the model on."""
+        return self.rows.get(_TODO, 0)
 
-        Args:
-            pieces: Only those of these pieces.
-        """
+    @property
+    def carried_rows(self) -> int:
+        """Finished rows that are copied from predictions of the same images in other versions."""
+        return self.rows.get(_CARRIED, 0)
+
+    @property
+    def retried_rows(self) -> int:
+        """Rows with an error that may have passed."""
+        return self.rows.get(_RETRIED, 0)
+
+    @property
+    def total_rows(self) -> int:
+        """Rows of the version and split."""
+        return sum(self.rows.values())
+
+    def images(self, files: Collection[str]) -> DataFrame:
+        """Reads the rows of some files that the model is to be run on, with their stored images."""
         from pyspark.sql import functions as f
 
-        images = self.source.images(pieces)
-        if self.marked is None or self.todo_rows == self.total_rows:
+        images = self.source.images_of(files)
+        if self.others.isdisjoint(files):
             return images
         keys = self.marked.where(f.col(_STATUS) == _TODO)
-        if pieces is not None and self.files is not None:
-            files = [self.files[place] for place in {piece.file for piece in pieces}]
-            if not any(file.others for file in files):
-                return images
-            keys = keys.where(f.col(FILE).isin([file.name for file in files]))
+        if ALL_FILES not in files:
+            keys = keys.where(f.col(FILE).isin(list(files)))
         keys = keys.select("path", "content_hash").distinct()
-        if self.todo_rows <= _MOST_SENT_KEYS:
-            keys = f.broadcast(keys)
         return images.alias("images").join(keys.alias("chosen"), same_row("images", "chosen"), "left_semi")
 
     def carried(self) -> DataFrame:
         """Gives the rows to be copied, with what was predicted for them and when."""
         from pyspark.sql import functions as f
 
-        if self.marked is None:
-            raise ValueError("nothing was scored before")
         carried = self.marked.where(f.col(_STATUS) == _CARRIED)
         return carried.select(*PASSED, *(f.col(f"{_EARLIER}.{name}").alias(name) for name in _PREDICTED))
 
@@ -101,10 +86,7 @@ class Work:
 def split_work(
     source: ScoredTable, results: PredictionsTable, state: PredictionsState, digest: str, *, retry: bool
 ) -> Iterator[Work]:
-    """Compares the rows of a version with the predictions of one checkpoint in state `state`.
-
-    Images are read in no case; where this checkpoint has never scored this table, predictions are not read either. That
-    no append has left its number does not tell: a copy of a predictions table has the rows without the numbers.
+    """Compares the rows of a version with the predictions of one checkpoint in state `state`; reads no image.
 
     Args:
         source: What is scored.
@@ -119,27 +101,39 @@ def split_work(
     Raises:
         InvalidArgumentError: If the predictions of this version were scored by another key.
     """
-    predictions = _predictions(source, results, state, digest)
-    if predictions is None or (state.transaction is None and predictions.isEmpty()):
-        yield _all_rows(source)
-        return
+    predictions = None if state.version is None else results.read(state.version).where(of_scoring(source, digest))
     marked = _mark(source.keys(), predictions, source.version, retry).persist()
     try:
-        work = _marked_rows(source, marked)
-        if work.todo_rows + work.carried_rows == work.total_rows:
+        work = _counted(source, marked)
+        if predictions is not None and work.todo_rows + work.carried_rows == work.total_rows:
             _require_same_key(source, predictions, results.location, digest)
         yield work
     finally:
         marked.unpersist()
 
 
+def _counted(source: ScoredTable, marked: DataFrame) -> Work:
+    by_status: Counter[str] = Counter()
+    todo: Counter[str] = Counter()
+    others = set()
+    counted = marked.groupBy(_STATUS, FILE).count().collect()
+    # Where Spark's names of files are not those of the log, the files cannot be read one by one.
+    are_known = all(source.knows(row[FILE]) for row in counted)
+    for row in counted:
+        file = row[FILE] if are_known else ALL_FILES
+        by_status[row[_STATUS]] += row["count"]
+        if row[_STATUS] == _TODO:
+            todo[file] += row["count"]
+        else:
+            others.add(file)
+    return Work(source, marked, by_status, todo, frozenset(others))
+
+
 def done_rows(source: ScoredTable, results: PredictionsTable, state: PredictionsState, digest: str) -> DataFrame:
     """Gives the keys of the rows that one checkpoint has scored in this version, up to `state`."""
     from pyspark.sql import functions as f
 
-    predictions = _predictions(source, results, state, digest)
-    if predictions is None:
-        raise ValueError("there are no predictions")
+    predictions = results.read(int(state.version or 0)).where(of_scoring(source, digest))
     return predictions.where(f.col("version") == source.version).select("path", "content_hash")
 
 
@@ -160,25 +154,16 @@ def of_scoring(source: ScoredTable, digest: str) -> Column:
     """
     from pyspark.sql import functions as f
 
-    mark = mark_of(digest, source.location, source.table_id, source.version)
+    mark = mark_of(digest, source.location, source.snapshot.table_id, source.version)
     ours = (f.col("checkpoint_digest") == digest) & (f.col("table") == source.location)
     return ours & (f.col("content_hash").isNotNull() | f.col("batch_id").startswith(mark))
-
-
-def _predictions(
-    source: ScoredTable, results: PredictionsTable, state: PredictionsState, digest: str
-) -> DataFrame | None:
-    """Selects what one checkpoint has predicted for a table, by columns whose statistics spare most files."""
-    if state.version is None:
-        return None
-    return results.read(state.version).where(of_scoring(source, digest))
 
 
 def _require_same_key(source: ScoredTable, predictions: DataFrame, location: str, digest: str) -> None:
     """Checks that rows which have none of the predictions' keys are not those of an earlier call with another key."""
     from pyspark.sql import functions as f
 
-    ours = f.col("batch_id").startswith(mark_of(digest, source.location, source.table_id, source.version))
+    ours = f.col("batch_id").startswith(mark_of(digest, source.location, source.snapshot.table_id, source.version))
     ours = ours if source.split is None else ours & (f.col("split") == source.split)
     if not predictions.where(ours).isEmpty():
         raise InvalidArgumentError(
@@ -188,49 +173,15 @@ def _require_same_key(source: ScoredTable, predictions: DataFrame, location: str
         )
 
 
-def _all_rows(source: ScoredTable) -> Work:
-    rows = source.rows
-    if rows is not None:
-        files = {place: FileRows("", todo) for place, todo in source.rows_by_file.items()}
-        return Work(source, rows, 0, 0, rows, files, None)
-    keys = source.keys()
-    if source.files is None:
-        total = keys.count()
-        return Work(source, total, 0, 0, total, None, None)
-    from pyspark.sql import functions as f
-
-    return _of_counts(source, keys.groupBy(FILE, f.lit(_TODO).alias(_STATUS)).count().collect(), None)
-
-
-def _marked_rows(source: ScoredTable, marked: DataFrame) -> Work:
-    columns = [_STATUS] if source.files is None else [_STATUS, FILE]
-    return _of_counts(source, marked.groupBy(*columns).count().collect(), marked)
-
-
-def _of_counts(source: ScoredTable, counted: Sequence[Any], marked: DataFrame | None) -> Work:
-    by_status: Counter[str] = Counter()
-    files: dict[str, FileRows] | None = None if source.files is None else {}
-    for row in counted:
-        by_status[row[_STATUS]] += row["count"]
-        place = None if files is None else source.place(row[FILE])
-        if files is None or place is None:
-            files = None  # Spark's names of the files are not those of the log
-            continue
-        file = files.get(place, FileRows(row[FILE]))
-        change = {"todo": file.todo + row["count"]} if row[_STATUS] == _TODO else {"others": file.others + row["count"]}
-        files[place] = replace(file, **change)
-    return Work(
-        source, by_status[_TODO], by_status[_CARRIED], by_status[_RETRIED], sum(by_status.values()), files, marked
-    )
-
-
-def _mark(keys: DataFrame, predictions: DataFrame, version: int, retry: bool) -> DataFrame:
+def _mark(keys: DataFrame, predictions: DataFrame | None, version: int, retry: bool) -> DataFrame:
     """Gives each row its status, and a row that can be carried the earlier prediction.
 
     Null paths and null hashes equal each other, so that no row is scored again for having none.
     """
     from pyspark.sql import functions as f
 
+    if predictions is None:
+        return keys.withColumns({_STATUS: f.lit(_TODO), _EARLIER: f.lit(None)})
     is_retried = f.coalesce(f.col("error").rlike(TRANSIENT), f.lit(False)) if retry else f.lit(False)
     here = (
         predictions.where(f.col("version") == version)

@@ -247,7 +247,9 @@ def test_rows_of_a_copied_predictions_table_are_not_scored_again(story):
 def test_of_two_that_append_from_the_same_state_only_one_does(spark, story, checkpoint, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(story["predictions"], copy)
-    results = PredictionsTable(spark, str(copy), digest=checkpoint.digest, table=str(story["table"]))
+    results = PredictionsTable(
+        spark, str(copy), digest=checkpoint.digest, table=str(story["table"]), storage_options={}
+    )
     state = results.state()
     again = results.read(state.version).withColumn("batch_id", functions.lit("first"))
     results.append(again, state, "first")

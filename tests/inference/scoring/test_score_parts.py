@@ -15,13 +15,14 @@ from tracked_runs import tracked
 from watched_model import rows_run, watched_model
 
 from lakelens.errors import ModelMismatchError, ScoringFailedError
+from lakelens.etl.spark.catalog import delta_table
 from lakelens.inference.evaluation.evaluate import evaluate
 from lakelens.inference.model.user_code import UserCode
-from lakelens.inference.scoring.parts import Piece
 from lakelens.inference.scoring.predictions import PredictionsTable
 from lakelens.inference.scoring.run import ScoringRun
 from lakelens.inference.scoring.score import score
-from lakelens.inference.scoring.source import open_scored_table
+from lakelens.inference.scoring.source import FILE, open_scored_table
+from lakelens.table import Table
 from lakelens.training.checkpoints.references import resolve_model
 
 pytestmark = pytest.mark.spark
@@ -36,10 +37,12 @@ def set_properties(spark, place, properties):
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory):
-    """Two files of two splits, in a folder whose name means something to those who look for files by a pattern."""
+    """Files of two splits, in a folder whose name means something to those who look for files by a pattern."""
     folder = tmp_path_factory.mktemp("tables")
-    write_table(folder / "plain", [row(number, split="test" if number < 4 else "train") for number in range(ROWS)])
-    return (folder / "plain").rename(folder / "photos [2]%20{a}")
+    for first in range(0, ROWS, PART // 2):
+        rows = range(first, first + PART // 2)
+        write_table(folder / "plain", [row(number, split="test" if number < 4 else "train") for number in rows])
+    return (folder / "plain").rename(folder / "photos [2] {a}")
 
 
 def test_a_scoring_that_ends_between_its_parts_keeps_them_and_the_next_does_what_is_left(
@@ -52,9 +55,9 @@ def test_a_scoring_that_ends_between_its_parts_keeps_them_and_the_next_does_what
         if len(parts) == 2:
             raise KeyboardInterrupt
 
-    source, model = open_scored_table(spark, table, None, None), resolve_model(checkpoint.path)
+    source, model = open_scored_table(spark, Table.of(table)), resolve_model(checkpoint.path)
     predictions = str(tmp_path / "predictions")
-    results = PredictionsTable(spark, predictions, digest=model.digest, table=source.location)
+    results = PredictionsTable(spark, predictions, digest=model.digest, table=source.location, storage_options={})
     run = ScoringRun(spark, model, source, results, 1 << 20, UserCode(), rows_per_commit=PART, alive=end_after_two)
     with pytest.raises(KeyboardInterrupt):
         run.until_done()
@@ -69,29 +72,21 @@ def test_a_scoring_that_ends_between_its_parts_keeps_them_and_the_next_does_what
     assert [one["split"] for one in rows] == ["test" if number < 4 else "train" for number in range(ROWS)]
 
 
-def test_shares_of_a_file_that_hold_no_row_end_nothing_and_repeat_nothing(spark, checkpoint, tmp_path):
-    shares, names = 12, (row(number)[0] for number in range(1000))
-    candidates = spark.createDataFrame([(name,) for name in names], "path string")
-    together = candidates.where(f"pmod(xxhash64(path), {shares}) = 3").limit(shares).collect()
-    write_table(tmp_path / "table", [(one["path"], *row(0)[1:]) for one in together])
-    result = score(spark, checkpoint.path, tmp_path / "table", tmp_path / "predictions", rows_per_commit=1)
-    assert (result.scored, result.commits) == (shares, 1)
-
-
-def test_a_table_whose_files_do_not_tell_its_rows_is_one_part_unless_it_is_to_be_more(
-    spark, checkpoint, tmp_path, caplog
-):
+def test_deleted_rows_and_renamed_columns_are_those_that_spark_reads(spark, checkpoint, tmp_path, caplog):
     place = tmp_path / "table"
-    write_table(place, [row(number) for number in range(8)])
-    mapped = {"columnMapping.mode": "name", "minReaderVersion": "2", "minWriterVersion": "5"}
-    set_properties(spark, place, {f"delta.{name}": value for name, value in mapped.items()})
-    results = []
-    for name, rows in (("one", None), ("several", 3)):
-        caplog.clear()
-        result = score(spark, checkpoint.path, place, tmp_path / name, rows_per_commit=rows)
-        results.append((result.scored, result.commits > 1, "all is one commit" in caplog.text))
-        assert [one["path"] for one in read(tmp_path / name)] == [row(number)[0] for number in range(8)]
-    assert results == [(8, False, True), (8, True, False)]
+    for numbers in (range(4), range(4, 8)):
+        write_table(place, [row(number) for number in numbers])
+    modes = {"columnMapping.mode": "name", "minReaderVersion": "3", "minWriterVersion": "7"}
+    set_properties(spark, str(place), {f"delta.{name}": value for name, value in modes.items()})
+    set_properties(spark, str(place), {"delta.enableDeletionVectors": "true"})
+    spark.sql(f"ALTER TABLE delta.`{place}` RENAME COLUMN path TO uri")
+    delta_table(spark, str(place)).delete(f"uri = '{row(5)[0]}'")
+    result = score(spark, checkpoint.path, place, tmp_path / "predictions", path_column="uri")
+    assert (result.scored, result.commits) == (7, 1)
+    assert "all is one commit" in caplog.text
+    rows = read(tmp_path / "predictions")
+    assert [one["path"] for one in rows] == [row(number)[0] for number in range(8) if number != 5]
+    assert [one["predicted_name"] for one in rows] == [one["label_name"] for one in rows]
 
 
 @pytest.mark.long  # Spark tries a task four times, and each starts a worker
@@ -141,39 +136,31 @@ def test_a_row_whose_error_may_have_passed_is_tried_again_and_no_other(spark, ta
     assert {one["error"] for one in rows} == {None}
 
 
-def test_a_scoring_with_nothing_to_do_starts_no_spark_job(spark, checkpoint, tmp_path):
+def test_a_scoring_with_nothing_to_do_commits_nothing(spark, checkpoint, tmp_path):
     table, predictions = tmp_path / "images", tmp_path / "predictions"
     write_table(table, [row(0), row(1, data=b"no image"), row(2, split="train"), row(3, split="train")])
     first = score(spark, checkpoint.path, table, predictions, rows_per_commit=2)
     assert (first.scored, first.errors) == (4, 1)
-    context = spark.sparkContext
-    context.setJobGroup("nothing to do", "")
-    try:
-        again = score(spark, checkpoint.path, table, predictions)
-        jobs = context.statusTracker().getJobIdsForGroup("nothing to do")
-    finally:
-        context.setLocalProperty("spark.jobGroup.id", None)
+    again = score(spark, checkpoint.path, table, predictions)
     assert (again.scored, again.skipped, again.version, again.batch_id) == (0, 4, first.version, None)
-    assert not jobs
     # The same place, version and number of rows, and other images.
     table.rename(tmp_path / "moved")
     write_table(table, [row(number) for number in range(10, 14)])
     assert score(spark, checkpoint.path, table, predictions).scored == 4
 
 
-def test_the_pieces_of_a_version_are_its_rows(spark, table):
-    source = open_scored_table(spark, table, None, None)
+def test_the_data_files_of_a_version_are_its_rows(spark, table):
+    source = open_scored_table(spark, Table.of(table))
 
     def read_all(images):
         return sorted((one["path"], bytes(one["image"]), one["split"], one["label"]) for one in images.collect())
 
-    pieces = [Piece(file, 1, share, 3) for file in source.rows_by_file for share in range(3)]
+    files = sorted(one[FILE] for one in source.keys().select(FILE).distinct().collect())
     whole = read_all(source.images())
-    assert len(whole) == ROWS
-    assert read_all(source.images([Piece(file, 1) for file in source.rows_by_file])) == whole
-    assert read_all(source.images(pieces)) == whole
-    shares = [read_all(source.images([piece])) for piece in pieces]
-    assert sorted(one for share in shares for one in share) == whole
+    assert (len(whole), len(files) > ROWS // PART) == (ROWS, True)
+    assert read_all(source.images_of(files)) == whole
+    halves = [read_all(source.images_of(half)) for half in (files[::2], files[1::2])]
+    assert sorted(one for half in halves for one in half) == whole
 
 
 def test_a_model_of_other_classes_scores_with_one_warning_and_strict_refuses_it(
@@ -206,7 +193,8 @@ def test_the_latest_version_is_that_of_the_call_and_not_of_the_session(spark, ch
 @pytest.mark.timeout(600)
 def test_a_killed_scoring_job_loses_only_the_part_that_it_was_at(checkpoint, tmp_path):
     table, predictions, rows = tmp_path / "images", tmp_path / "predictions", 60
-    write_table(table, [row(number) for number in range(rows)])
+    for first in range(0, rows, 5):
+        write_table(table, [row(number) for number in range(first, first + 5)])
     command = [sys.executable, "-m", "lakelens.jobs.cli", "score", str(checkpoint.path), str(table), str(predictions)]
     command += ["--rows-per-commit", "5", "--master", "local[1]"]
     with (tmp_path / "log").open("w") as log:
@@ -215,7 +203,7 @@ def test_a_killed_scoring_job_loses_only_the_part_that_it_was_at(checkpoint, tmp
         while len(list(predictions.glob("_delta_log/*.json"))) < 4 and job.poll() is None:
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        assert list(tracked(str(table))) == [0], (tmp_path / "log").read_text()
+        assert list(tracked(str(table))) == [11], (tmp_path / "log").read_text()
         kill_family(job)
     assert tracked(str(table)) == {}
     kept = read(predictions)
@@ -224,4 +212,4 @@ def test_a_killed_scoring_job_loses_only_the_part_that_it_was_at(checkpoint, tmp
     result = json.loads(done.stdout.splitlines()[-1])
     assert (result["scored"], result["skipped"]) == (rows - len(kept), len(kept))
     assert [one["path"] for one in read(predictions)] == [row(number)[0] for number in range(rows)]
-    assert list(tracked(str(table))) == [0]
+    assert list(tracked(str(table))) == [11]

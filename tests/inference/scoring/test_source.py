@@ -27,7 +27,7 @@ def table(tmp_path) -> str:
 
 
 def protected(table):
-    return ScoredTable(None, table, 0, None, None).protected(DIGEST)
+    return ScoredTable(None, Table.of(table).snapshot()).protected(DIGEST)
 
 
 def test_a_scoring_that_fails_leaves_the_version_to_another_of_the_same_model_that_runs(table):
