@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...errors import InvalidArgumentError
 from ...etl.images.stored_image import StoredImage
@@ -22,13 +22,14 @@ from ..scoring.predictions import PASSED_DDL
 from ..scoring.source import ScoredTable
 from ..scoring.tasks import arrow_rows, bounded_arrow_batches, spread
 from ..scoring.work import of_scoring, same_row
-from .metrics import CALIBRATION_BINS, TOP_K, AnswerGroup
+from .metrics import CALIBRATION_BINS, TOP_K
 from .result import Shown
 
 if TYPE_CHECKING:
+    import pandas as pd
     from pyspark.sql import Column, DataFrame
 
-_SLICE = "slice_{}"
+SLICE = "slice_{}"
 _MOST_VALUES = 50
 _ROWS_WRITTEN = 50_000
 _KEPT = ("path", "label", "label_name", "prediction", "predicted_name", "probability", "error")
@@ -53,7 +54,7 @@ def predicted_now(
         slots=parallelism(spark),
         row_groups=None,
     )
-    ddl = ", ".join([PASSED_DDL, *(f"{_SLICE.format(i)} STRING" for i in range(len(slices))), PREDICTION_DDL])
+    ddl = ", ".join([PASSED_DDL, *(f"{SLICE.format(i)} STRING" for i in range(len(slices))), PREDICTION_DDL])
     done = counter(spark)
     with image_progress(f"evaluate {source.name}", row_count, lambda: (done.value, 0)) as count_file:
         rows = _ranked(images.mapInArrow(prediction_task(shipped, count_file, done), ddl), len(slices)).persist()
@@ -83,42 +84,42 @@ def scored_before(
     rows = rows.alias("rows").join(source.keys().alias("keys"), same_row("rows", "keys"), "left_semi")
     if slices:
         values = source.images(more=_slice_columns(source, slices))
-        values = values.select("path", *(_SLICE.format(i) for i in range(len(slices))))
+        values = values.select("path", *(SLICE.format(i) for i in range(len(slices))))
         rows = rows.join(values, "path", "left")
     return _ranked(rows, len(slices))
 
 
-def answer_groups(rows: DataFrame) -> tuple[list[AnswerGroup], dict[int, str], dict[int, str], int]:
-    """Counts answers.
+def answer_counts(rows: DataFrame, slices: Sequence[str] = ()) -> pd.DataFrame:
+    """Counts the rows with equal labels, answers and values of slices; `metrics.measure` describes the columns.
 
-    Returns:
-        Groups of labelled rows, names of true classes, names of predicted classes, and the number of unlabelled rows.
+    Args:
+        rows: Answers.
+        slices: The columns of slices, which are columns of the result.
     """
-    groups: list[AnswerGroup] = []
-    unlabelled = 0
-    true_names: dict[int, str] = {}
-    predicted_names: dict[int, str] = {}
-    for row in _counted(rows, []):
-        if row.label is None:
-            unlabelled += row["rows"]
-            continue
-        groups.append(_group_of(row))
-        if row.label_name:
-            true_names[row.label] = row.label_name
-        if row.predicted_name:
-            predicted_names[row.prediction] = row.predicted_name
-    return groups, true_names, predicted_names, unlabelled
+    from pyspark.sql import functions
+
+    columns = ("label", "label_name", "prediction", "predicted_name", "true_rank", "bin")
+    counted = rows.groupBy(*columns, *slices).agg(
+        functions.count(functions.lit(1)).alias("rows"),
+        functions.coalesce(functions.sum("probability"), functions.lit(0.0)).alias("confidence"),
+    )
+    return counted.toPandas()
 
 
-def groups_by_value(rows: DataFrame, place: int) -> dict[str, list[AnswerGroup]]:
-    """Counts answers by the values of a slice column; those of the most rows first, 50 at most."""
-    found: dict[str, list[AnswerGroup]] = {}
-    for row in _counted(rows, [_SLICE.format(place)]):
-        if row.label is not None:
-            value = row[_SLICE.format(place)]
-            found.setdefault("(null)" if value is None else value, []).append(_group_of(row))
-    kept = sorted(found, key=lambda value: (-sum(group.rows for group in found[value]), value))[:_MOST_VALUES]
-    return {value: found[value] for value in kept}
+def names_in(counts: pd.DataFrame, number: str, name: str) -> dict[int, str]:
+    """Finds names by number in two columns of counts."""
+    known = counts[counts[name].fillna("") != ""].dropna(subset=[number])
+    return dict(zip(known[number].astype(int), known[name], strict=True))
+
+
+def counts_by_value(rows: DataFrame, place: int) -> dict[str, pd.DataFrame]:
+    """Counts labelled answers by the values of a slice column; those of the most rows first, 50 at most."""
+    column = SLICE.format(place)
+    counts = answer_counts(rows, [column]).dropna(subset=["label"])
+    counts[column] = counts[column].fillna("(null)")
+    sizes = counts.groupby(column)["rows"].sum()
+    kept = sorted(sizes.index, key=lambda value: (-sizes[value], value))[:_MOST_VALUES]
+    return {value: counts[counts[column] == value] for value in kept}
 
 
 def paired(before: DataFrame, after: DataFrame) -> DataFrame:
@@ -129,6 +130,14 @@ def paired(before: DataFrame, after: DataFrame) -> DataFrame:
     old = before.select("path", *(functions.col(name).alias(f"{name}_before") for name in answer))
     new = after.select("path", "label", "label_name", *(functions.col(name).alias(f"{name}_after") for name in answer))
     return new.join(old, "path").where("label is not null")
+
+
+def pair_counts(pairs: DataFrame) -> pd.DataFrame:
+    """Counts the pairs with equal labels and answers; `comparison.compare` describes the columns."""
+    from pyspark.sql import functions
+
+    columns = [functions.col("prediction_before").alias("before"), functions.col("prediction_after").alias("after")]
+    return pairs.groupBy("label", *columns).agg(functions.count(functions.lit(1)).alias("rows")).toPandas()
 
 
 def worst_mistakes(rows: DataFrame, count: int) -> list[Shown]:
@@ -232,7 +241,7 @@ def _slice_columns(source: ScoredTable, slices: Sequence[str]) -> list[Column]:
     from pyspark.sql import functions
 
     check_slices(source.name, source.snapshot.schema, slices)
-    return [functions.col(f"`{name}`").cast("string").alias(_SLICE.format(i)) for i, name in enumerate(slices)]
+    return [functions.col(f"`{name}`").cast("string").alias(SLICE.format(i)) for i, name in enumerate(slices)]
 
 
 def _ranked(rows: DataFrame, slices: int) -> DataFrame:
@@ -247,21 +256,7 @@ def _ranked(rows: DataFrame, slices: int) -> DataFrame:
     bins = functions.least(functions.floor(probability * CALIBRATION_BINS), last)
     return rows.select(
         *_KEPT,
-        *(_SLICE.format(i) for i in range(slices)),
+        *(SLICE.format(i) for i in range(slices)),
         functions.when(knows, functions.least(rank, functions.lit(max(TOP_K)))).alias("true_rank"),
         functions.when(probability.isNotNull(), bins).cast("int").alias("bin"),
     )
-
-
-def _counted(rows: DataFrame, more: Sequence[str]) -> list[Any]:
-    from pyspark.sql import functions
-
-    columns = ("label", "label_name", "prediction", "predicted_name", "true_rank", "bin")
-    counted = rows.groupBy(*columns, *more).agg(
-        functions.count(functions.lit(1)).alias("rows"), functions.sum("probability").alias("confidence")
-    )
-    return list(counted.collect())
-
-
-def _group_of(row: Any) -> AnswerGroup:
-    return AnswerGroup(row.label, row.prediction, row.true_rank, row.bin, row["rows"], row.confidence or 0.0)

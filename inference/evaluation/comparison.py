@@ -1,23 +1,19 @@
-"""Two models on the same rows: which answers changed, for better or worse, and by which class; pure arithmetic."""
+"""Two models on the same rows: which answers changed, for better or worse, and by which class."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 from ...errors import MissingDependencyError
 from ...results import ReadableResult
 
+if TYPE_CHECKING:
+    import pandas as pd
 
-class PairGroup(NamedTuple):
-    """Rows with the same label and the same two answers; an answer of None is an error."""
-
-    label: int
-    before: int | None
-    after: int | None
-    rows: int
+# An error as an answer; no class has this number.
+_ERROR = -1
 
 
 @dataclass(frozen=True)
@@ -77,60 +73,44 @@ class ModelComparison(ReadableResult):
     mended_class: str | None
 
 
-def compare_groups(
-    groups: Sequence[PairGroup],
+def compare(
+    pairs: pd.DataFrame,
     names: Mapping[int, str],
     trained: tuple[Mapping[int, int] | None, Mapping[int, int] | None] = (None, None),
 ) -> ModelComparison:
-    """Derives a comparison from groups of rows.
+    """Derives a comparison from counts of labelled rows.
 
     Args:
-        groups: The labelled rows.
+        pairs: A row for all rows of a table with the same `label` and the same two answers, `before` and `after` (null
+            for an error); `rows` counts them.
         names: Class names by number.
         trained: Training rows by class number, of the first and of the second model; None where not known.
 
     Raises:
         MissingDependencyError: If SciPy is not installed.
     """
-    support: Counter[int] = Counter()
-    found_before: Counter[int] = Counter()
-    found_after: Counter[int] = Counter()
-    both: Counter[int] = Counter()
-    answered_before: Counter[int | None] = Counter()
-    answered_after: Counter[int | None] = Counter()
-    for group in groups:
-        was_right, is_right = group.before == group.label, group.after == group.label
-        support[group.label] += group.rows
-        found_before[group.label] += group.rows * was_right
-        found_after[group.label] += group.rows * is_right
-        both[group.label] += group.rows * (was_right and is_right)
-        answered_before[group.before] += group.rows
-        answered_after[group.after] += group.rows
-    classes = []
-    for label in sorted({*support, *names}):
-        name, rows = names.get(label, str(label)), support[label]
-        before, after = (None if one is None else one.get(label, 0) for one in trained)
-        classes.append(
-            ClassChange(
-                name,
-                label,
-                rows,
-                found_before[label] / rows if rows else None,
-                found_after[label] / rows if rows else None,
-                found_after[label] - both[label],
-                found_before[label] - both[label],
-                trained_before=before,
-                trained_after=after,
-                # 2 TP / (2 TP + FP + FN), where the denominator counts the class's rows and its answers.
-                f1_before=2 * found_before[label] / (rows + answered_before[label]) if rows else None,
-                f1_after=2 * found_after[label] / (rows + answered_after[label]) if rows else None,
-            )
-        )
-    mended, broken = sum(one.mended for one in classes), sum(one.broken for one in classes)
-    changed = sum(group.rows for group in groups if group.before != group.after)
+    pairs = pairs.fillna({"before": _ERROR, "after": _ERROR}).astype(int)
+    rows = pairs["rows"]
+    was_right, is_right = pairs["before"] == pairs["label"], pairs["after"] == pairs["label"]
+    counted = pairs[["label", "rows"]].assign(
+        found_before=rows * was_right,
+        found_after=rows * is_right,
+        mended=rows * (is_right & ~was_right),
+        broken=rows * (was_right & ~is_right),
+    )
+    counts = counted.groupby("label").sum()
+    counts = counts.reindex(sorted({*counts.index, *names}), fill_value=0)
+    for when in ("before", "after"):
+        found, answered = counts[f"found_{when}"], pairs.groupby(when)["rows"].sum()
+        counts[f"recall_{when}"] = found / counts["rows"]
+        # 2 TP / (2 TP + FP + FN), where the denominator counts the class's rows and its answers.
+        counts[f"f1_{when}"] = 2 * found / (counts["rows"] + answered.reindex(counts.index, fill_value=0))
+    classes = [_class_change(int(label), one, names, trained) for label, one in counts.iterrows()]
+    mended, broken = int(counts["mended"].sum()), int(counts["broken"].sum())
+    changed = int(rows[pairs["before"] != pairs["after"]].sum())
     gained = max(classes, key=lambda one: one.mended - one.broken, default=None)
     return ModelComparison(
-        rows=support.total(),
+        rows=int(rows.sum()),
         changed=changed,
         mended=mended,
         broken=broken,
@@ -138,6 +118,28 @@ def compare_groups(
         p_value=mcnemar(mended, broken),
         classes=classes,
         mended_class=gained.name if gained is not None and gained.mended > gained.broken else None,
+    )
+
+
+def _class_change(
+    label: int,
+    counts: pd.Series[float],
+    names: Mapping[int, str],
+    trained: tuple[Mapping[int, int] | None, Mapping[int, int] | None],
+) -> ClassChange:
+    has_rows = counts["rows"] > 0
+    return ClassChange(
+        names.get(label, str(label)),
+        label,
+        int(counts["rows"]),
+        float(counts["recall_before"]) if has_rows else None,
+        float(counts["recall_after"]) if has_rows else None,
+        int(counts["mended"]),
+        int(counts["broken"]),
+        None if trained[0] is None else trained[0].get(label, 0),
+        None if trained[1] is None else trained[1].get(label, 0),
+        float(counts["f1_before"]) if has_rows else None,
+        float(counts["f1_after"]) if has_rows else None,
     )
 
 

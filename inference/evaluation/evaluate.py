@@ -25,8 +25,8 @@ from ..scoring.predictions import predictions_location
 from ..scoring.score import check_model, score
 from ..scoring.source import ScoredTable, SourceColumns, check_by_log, files_of_split, open_scored_table
 from . import answers
-from .comparison import ModelComparison, PairGroup, compare_groups
-from .metrics import ModelMetrics, evaluate_groups, one_numbering
+from .comparison import ModelComparison, compare
+from .metrics import ModelMetrics, measure, one_numbering
 from .page import evaluation_page
 from .plots import draw_comparison, draw_plots, draw_slices
 from .record import CHANGES, PAGE, file_name, record_evaluation, write_files
@@ -197,9 +197,7 @@ class _Evaluating:
         """Computes the metrics of one model; also gives the names of the classes by number."""
         evaluation, names = self._evaluated(model, rows)
         by_value = {
-            name: {
-                value: evaluate_groups(groups, names) for value, groups in answers.groups_by_value(rows, place).items()
-            }
+            name: {value: measure(counts, names) for value, counts in answers.counts_by_value(rows, place).items()}
             for place, name in enumerate(self.slices)
         }
         source, trained_on = self.source, None
@@ -229,37 +227,38 @@ class _Evaluating:
         evaluation, other_names = self._evaluated(*before)
         pairs = answers.paired(before[1], after[1]).persist()
         try:
-            counted = pairs.groupBy("label", "prediction_before", "prediction_after").count().collect()
-            groups = [
-                PairGroup(row.label, row.prediction_before, row.prediction_after, row["count"]) for row in counted
-            ]
+            counts = answers.pair_counts(pairs)
             trained = (_training_rows(before[0], self.source), _training_rows(after[0], self.source))
             # Of a class that was renamed the longer name shows both.
             joined = {
                 number: max(names.get(number, ""), other_names.get(number, ""), key=len)
                 for number in {**other_names, **names}
             }
-            comparison = compare_groups(groups, joined, trained)
+            comparison = compare(counts, joined, trained)
             changes, listed = self._changes(pairs, comparison), answers.changes_file(pairs)
         finally:
             pairs.unpersist()
         return replace(result, compared=before[0].uri, other=evaluation, comparison=comparison), changes, listed
 
     def _evaluated(self, model: ModelRef, rows: DataFrame) -> tuple[ModelMetrics, dict[int, str]]:
-        groups, true_names, predicted_names, unlabelled = answers.answer_groups(rows)
-        if not groups:
+        counts = answers.answer_counts(rows)
+        labelled = counts.dropna(subset=["label"])
+        unlabelled = int(counts["rows"].sum() - labelled["rows"].sum())
+        if labelled.empty:
             raise InvalidArgumentError(
                 f"{self.source.name}, split {self.source.split}: none of {unlabelled} rows has a label to compare with"
             )
         try:
             is_own = is_same_table(model.metadata.get("table"), self.source.location)
             # A class that the model never answered counts too.
+            true_names = answers.names_in(labelled, "label", "label_name")
             known = {int(number): str(name) for number, name in (model.metadata.get("labels") or {}).items()}
-            predicted_names = {n: known[n] for n in true_names if n in known} | predicted_names
+            predicted_names = {n: known[n] for n in true_names if n in known}
+            predicted_names |= answers.names_in(labelled, "prediction", "predicted_name")
             names = one_numbering(true_names, predicted_names, is_own=is_own)
         except PredictionsSchemaError as error:
             raise PredictionsSchemaError(f"{model.uri} on {self.source.name}: {error}") from None
-        return evaluate_groups(groups, names, unlabelled), names
+        return measure(labelled, names, unlabelled), names
 
     def _changes(self, pairs: DataFrame, comparison: ModelComparison) -> dict[str, list[Shown]]:
         right_before = "prediction_before <=> label"

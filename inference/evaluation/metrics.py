@@ -1,10 +1,10 @@
-"""Counts of right and wrong answers to metrics: per class, of the ranking and of the calibration; pure arithmetic."""
+"""Metrics from counts of right and wrong answers: per class, of the ranking and of the calibration."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,9 @@ from ...results import ReadableResult
 from ...training.tasks.class_metrics import ClassMetrics
 from ..scoring.mismatch import other_names
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 # Equal parts of 0..1, as in Guo et al., On Calibration of Modern Neural Networks (2017).
 CALIBRATION_BINS = 15
 TOP_K = (1, 3, 5)
@@ -21,26 +24,6 @@ TOP_K = (1, 3, 5)
 SCORES = ("accuracy", "balanced_accuracy", "macro_f1", *(f"top_{k}_accuracy" for k in TOP_K if k > 1), "ece")
 # A row without a prediction; no class has this number.
 _NO_CLASS = -1
-
-
-class AnswerGroup(NamedTuple):
-    """Rows with the same label and the same answer.
-
-    Attributes:
-        label: Number of the true class.
-        prediction: Number of the most probable class; None for rows with an error.
-        true_rank: How many classes are more probable than the true one; None where the model does not know it.
-        bin: Which of the `CALIBRATION_BINS` the probability of the answer falls into; None without an answer.
-        rows: How many.
-        confidence: Sum of the probabilities of the answers.
-    """
-
-    label: int
-    prediction: int | None
-    true_rank: int | None = None
-    bin: int | None = None
-    rows: int = 1
-    confidence: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -130,88 +113,85 @@ def one_numbering(
     }
 
 
-def evaluate_groups(groups: Sequence[AnswerGroup], names: Mapping[int, str], unlabelled: int = 0) -> ModelMetrics:
-    """Derives the metrics from groups of rows.
+def measure(counts: pd.DataFrame, names: Mapping[int, str], unlabelled: int = 0) -> ModelMetrics:
+    """Derives the metrics from counts of labelled rows.
 
     Args:
-        groups: The labelled rows.
+        counts: A row for all rows of a table with the same `label` (number of the true class), `prediction` (number of
+            the most probable class; null for an error), `true_rank` (how many classes are more probable than the true
+            one; null if the model does not know it) and `bin` (which of the `CALIBRATION_BINS` the probability of the
+            answer falls into; null for an error). `rows` counts them; `confidence` sums the probabilities of the
+            answers.
         names: Class names by number; a number without a name is called by its digits.
         unlabelled: Rows without a label.
 
     Raises:
         MissingDependencyError: If scikit-learn is not installed.
     """
-    rows = sum(group.rows for group in groups)
-    labels = sorted({group.label for group in groups} | {g.prediction for g in groups if g.prediction is not None})
-    labels = sorted({*labels, *names})
-    classes, confusion = _per_class(groups, labels, [names.get(label, str(label)) for label in labels])
+    rows = int(counts["rows"].sum())
+    answered = counts.dropna(subset=["prediction"])
+    labels = sorted({*counts["label"].astype(int), *answered["prediction"].astype(int), *names})
+    classes, confusion = _per_class(counts, labels, [names.get(label, str(label)) for label in labels])
     with_rows = [one for one in classes if one.support]
-    ece, calibration = _calibration(groups)
+    ece, calibration = _calibration(counts)
     return ModelMetrics(
-        accuracy=sum(group.rows for group in groups if group.label == group.prediction) / rows if rows else None,
+        accuracy=float(_right(counts).sum() / rows) if rows else None,
         rows=rows,
-        errors=sum(group.rows for group in groups if group.prediction is None),
+        errors=rows - int(answered["rows"].sum()),
         unlabelled=unlabelled,
         classes=classes,
         confusion=confusion,
         balanced_accuracy=_mean([one.recall for one in with_rows]),
         macro_f1=_mean([one.f1 for one in with_rows]),
-        top_k=_top_k(groups, rows, len(labels)),
+        top_k=_top_k(counts, rows, len(labels)),
         ece=ece,
         calibration=calibration,
     )
 
 
+def _right(counts: pd.DataFrame) -> pd.Series[int]:
+    return counts["rows"] * (counts["label"] == counts["prediction"])
+
+
 def _per_class(
-    groups: Sequence[AnswerGroup], labels: Sequence[int], names: Sequence[str]
+    counts: pd.DataFrame, labels: Sequence[int], names: Sequence[str]
 ) -> tuple[list[ClassMetrics], npt.NDArray[np.int64]]:
-    if not groups:
+    if counts.empty:
         empty = [ClassMetrics(name, label, 0, None, None, None) for name, label in zip(names, labels, strict=True)]
         return empty, np.zeros((len(labels), len(labels)), dtype=np.int64)
     try:
         from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
     except ImportError as error:
         raise MissingDependencyError("metrics need scikit-learn: pip install 'lakelens[search]'") from error
-    true = [group.label for group in groups]
-    predicted = [_NO_CLASS if group.prediction is None else group.prediction for group in groups]
-    weights = [group.rows for group in groups]
-    counted = confusion_matrix(true, predicted, labels=labels, sample_weight=weights).astype(np.int64)
-    columns = precision_recall_fscore_support(
-        true, predicted, labels=labels, sample_weight=weights, zero_division=np.nan
-    )
+    answers = (counts["label"].astype(int), counts["prediction"].fillna(_NO_CLASS).astype(int))
+    weighted = {"labels": labels, "sample_weight": counts["rows"]}
+    columns = precision_recall_fscore_support(*answers, **weighted, zero_division=np.nan)
     metrics = [
         ClassMetrics(name, label, round(float(support)), _number(recall), _number(precision), _number(f1))
         for name, label, precision, recall, f1, support in zip(names, labels, *columns, strict=True)
     ]
-    return metrics, counted
+    return metrics, confusion_matrix(*answers, **weighted).astype(np.int64)
 
 
-def _top_k(groups: Sequence[AnswerGroup], rows: int, classes: int) -> dict[int, float]:
+def _top_k(counts: pd.DataFrame, rows: int, classes: int) -> dict[int, float]:
     """Counts the rows whose true class is among the first k; k of all classes or more would always be 1."""
-    if not rows or all(group.true_rank is None for group in groups):
+    ranked = counts.dropna(subset=["true_rank"])
+    if ranked.empty:
         return {}
-    ranked = [(group.true_rank, group.rows) for group in groups if group.true_rank is not None]
-    return {k: sum(count for rank, count in ranked if rank < k) / rows for k in TOP_K if k == 1 or k < classes}
+    found = {k: ranked.loc[ranked["true_rank"] < k, "rows"].sum() for k in TOP_K if k == 1 or k < classes}
+    return {k: float(count / rows) for k, count in found.items()}
 
 
-def _calibration(groups: Sequence[AnswerGroup]) -> tuple[float | None, list[CalibrationBin]]:
-    answered = [group for group in groups if group.bin is not None]
-    if not answered:
+def _calibration(counts: pd.DataFrame) -> tuple[float | None, list[CalibrationBin]]:
+    answered = counts.assign(right=_right(counts)).dropna(subset=["bin"])
+    if answered.empty:
         return None, []
-    places = np.array([group.bin for group in answered])
-    weights: dict[str, list[float]] = {
-        "rows": [group.rows for group in answered],
-        "confidence": [group.confidence for group in answered],
-        "right": [group.rows * (group.label == group.prediction) for group in answered],
-    }
-    sums = {name: np.bincount(places, values, CALIBRATION_BINS) for name, values in weights.items()}
+    sums = answered.groupby("bin")[["rows", "confidence", "right"]].sum()
     bins = [
-        CalibrationBin(int(rows), float(confidence / rows), float(right / rows))
-        for rows, confidence, right in zip(*sums.values(), strict=True)
-        if rows
+        CalibrationBin(int(one.rows), float(one.confidence / one.rows), float(one.right / one.rows))
+        for one in sums.itertuples()
     ]
-    distance = float(np.abs(sums["right"] - sums["confidence"]).sum() / sums["rows"].sum())
-    return distance, bins
+    return float((sums["right"] - sums["confidence"]).abs().sum() / sums["rows"].sum()), bins
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

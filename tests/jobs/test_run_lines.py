@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pandas as pd
 import pytest
 
-from lakelens.inference.evaluation.comparison import PairGroup, compare_groups
-from lakelens.inference.evaluation.metrics import AnswerGroup, evaluate_groups
+from lakelens.inference.evaluation.comparison import compare
+from lakelens.inference.evaluation.metrics import measure
 from lakelens.inference.evaluation.result import EvaluationResult
 from lakelens.jobs.run_lines import evaluation_lines
 
@@ -15,9 +16,11 @@ NAMES = {0: "cat", 1: "dog"}
 
 
 def test_an_evaluation_shows_both_models_each_class_and_what_changed() -> None:
-    after = evaluate_groups([AnswerGroup(0, 0, 0, 14, 9, 8.9), AnswerGroup(0, 1, 1, 8, 1, 0.6)], NAMES)
-    before = evaluate_groups([AnswerGroup(0, 0, 0, 9, 5, 3.1), AnswerGroup(0, 1, 1, 8, 5, 3.0)], NAMES)
-    changes = compare_groups([PairGroup(0, 1, 0, 4), PairGroup(0, 0, 0, 5), PairGroup(0, 1, 1, 1)], NAMES)
+    columns = ["label", "prediction", "true_rank", "bin", "rows", "confidence"]
+    after = measure(pd.DataFrame([(0, 0, 0, 14, 9, 8.9), (0, 1, 1, 8, 1, 0.6)], columns=columns), NAMES)
+    before = measure(pd.DataFrame([(0, 0, 0, 9, 5, 3.1), (0, 1, 1, 8, 5, 3.0)], columns=columns), NAMES)
+    pairs = pd.DataFrame([(0, 1, 0, 4), (0, 0, 0, 5), (0, 1, 1, 1)], columns=["label", "before", "after", "rows"])
+    changes = compare(pairs, NAMES)
     result = EvaluationResult(
         "runs:/2",
         "d" * 64,

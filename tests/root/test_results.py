@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import pandas as pd
 import pytest
 
-from lakelens.inference.evaluation.metrics import AnswerGroup, evaluate_groups
+from lakelens.inference.evaluation.metrics import measure
 from lakelens.inference.evaluation.result import EvaluationResult
 from lakelens.inference.promotion import Due, Promotion
 from lakelens.results import ReadableResult
@@ -58,7 +59,8 @@ def test_a_list_that_one_line_does_not_hold_has_a_line_for_each_item() -> None:
 
 def test_results_of_evaluations_promotions_and_searches_are_readable() -> None:
     names = {number: f"class {number}" for number in range(30)}
-    evaluation = evaluate_groups([AnswerGroup(n, n, 0, 3, 5, 4.0) for n in names], names)
+    columns = ["label", "prediction", "true_rank", "bin", "rows", "confidence"]
+    evaluation = measure(pd.DataFrame([(n, n, 0, 3, 5, 4.0) for n in names], columns=columns), names)
     states = {"completed": 2}
     results = [
         EvaluationResult("runs:/1", "d" * 64, "1", "/t@0", "/t", 3, "test", evaluation),

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import pandas as pd
 import pytest
 
 from lakelens.errors import PredictionsSchemaError
-from lakelens.inference.evaluation.comparison import PairGroup, compare_groups, mcnemar
-from lakelens.inference.evaluation.metrics import AnswerGroup, evaluate_groups, one_numbering
+from lakelens.inference.evaluation.comparison import compare, mcnemar
+from lakelens.inference.evaluation.metrics import measure, one_numbering
 
 pytestmark = pytest.mark.unit
 
 NAMES = {0: "cat", 1: "dog"}
 
 
-def groups(counts):
-    return [AnswerGroup(label, prediction, rows=rows) for (label, prediction), rows in counts.items()]
+COLUMNS = ["label", "prediction", "true_rank", "bin", "rows", "confidence"]
+
+
+def measured(*rows, names=NAMES, unlabelled=0):
+    return measure(pd.DataFrame(rows, columns=COLUMNS), names, unlabelled)
+
+
+def answers(counts, **given):
+    return measured(
+        *((label, prediction, None, None, rows, 0.0) for (label, prediction), rows in counts.items()), **given
+    )
 
 
 def test_recall_precision_and_f1_follow_from_the_counts():
-    given = evaluate_groups(groups({(0, 0): 8, (0, 1): 2, (1, 1): 5, (1, 0): 5}), NAMES)
+    given = answers({(0, 0): 8, (0, 1): 2, (1, 1): 5, (1, 0): 5})
     cat, dog = given.classes
     assert (cat.name, cat.support, cat.recall, cat.precision) == ("cat", 10, 0.8, pytest.approx(8 / 13))
     assert dog.f1 == pytest.approx(2 * 0.5 * (5 / 7) / (0.5 + 5 / 7))
@@ -29,33 +39,31 @@ def test_recall_precision_and_f1_follow_from_the_counts():
 
 
 def test_a_row_with_an_error_counts_as_wrong():
-    given = evaluate_groups(groups({(0, 0): 3, (0, None): 1}), {0: "cat"})
+    given = answers({(0, 0): 3, (0, None): 1}, names={0: "cat"})
     assert (given.accuracy, given.rows, given.errors) == (0.75, 4, 1)
     assert (given.classes[0].support, given.classes[0].recall, given.classes[0].precision) == (4, 0.75, 1.0)
 
 
 def test_what_is_not_defined_is_none_and_not_zero():
-    given = evaluate_groups(groups({(0, 1): 2}), {**NAMES, 2: "owl"}, unlabelled=4)
+    given = answers({(0, 1): 2}, names={**NAMES, 2: "owl"}, unlabelled=4)
     cat, dog, owl = given.classes
     assert (cat.recall, cat.precision, cat.f1) == (0.0, None, 0.0)
     assert (dog.recall, dog.precision) == (None, 0.0)
     assert (owl.recall, owl.precision, owl.f1) == (None, None, None)
     assert given.unlabelled == 4
-    assert evaluate_groups([], {}).accuracy is None
-    assert evaluate_groups([], NAMES).scores == {}
+    assert measured(names={}).accuracy is None
+    assert measured().scores == {}
 
 
 def test_top_k_counts_rows_whose_true_class_is_among_the_first():
-    ranked = [AnswerGroup(0, 0, 0, rows=5), AnswerGroup(0, 1, 1, rows=3), AnswerGroup(3, 1, None, rows=2)]
-    given = evaluate_groups(ranked, {0: "a", 1: "b", 2: "c", 3: "d"})
+    ranked = [(0, 0, 0, None, 5, 0.0), (0, 1, 1, None, 3, 0.0), (3, 1, None, None, 2, 0.0)]
+    given = measured(*ranked, names={0: "a", 1: "b", 2: "c", 3: "d"})
     assert given.top_k == {1: 0.5, 3: 0.8}  # of 4 classes, the first 5 are all
 
 
 def test_the_calibration_error_is_the_distance_of_probability_and_accuracy():
-    sure_and_wrong = AnswerGroup(0, 1, 1, 14, rows=10, confidence=9.5)
-    sure_and_right = AnswerGroup(0, 0, 0, 14, rows=10, confidence=9.5)
-    unsure = AnswerGroup(1, 1, 0, 7, rows=20, confidence=10.0)
-    given = evaluate_groups([sure_and_wrong, sure_and_right, unsure], NAMES)
+    sure_and_wrong, sure_and_right = (0, 1, 1, 14, 10, 9.5), (0, 0, 0, 14, 10, 9.5)
+    given = measured(sure_and_wrong, sure_and_right, (1, 1, 0, 7, 20, 10.0))
     assert given.ece == pytest.approx(0.5 * abs(0.95 - 0.5) + 0.5 * abs(0.5 - 1.0))
     assert [(one.rows, one.accuracy) for one in given.calibration] == [(20, 1.0), (20, 0.5)]
 
@@ -73,21 +81,15 @@ def test_a_class_of_the_models_own_table_that_was_renamed_is_compared_by_number_
 
 
 def test_a_comparison_counts_what_was_mended_and_what_broke_by_class():
-    pairs = [
-        PairGroup(0, 0, 0, 90),
-        PairGroup(0, 0, 1, 2),
-        PairGroup(1, 0, 1, 12),
-        PairGroup(1, None, 0, 3),
-        PairGroup(1, 1, 1, 5),
-    ]
-    found = compare_groups(pairs, NAMES, ({0: 50}, {0: 50, 1: 40}))
+    pairs = [(0, 0, 0, 90), (0, 0, 1, 2), (1, 0, 1, 12), (1, None, 0, 3), (1, 1, 1, 5)]
+    found = compare(pd.DataFrame(pairs, columns=["label", "before", "after", "rows"]), NAMES, ({0: 50}, {0: 50, 1: 40}))
     assert (found.rows, found.changed, found.mended, found.broken, found.mended_class) == (112, 17, 12, 2, "dog")
     assert found.still_wrong == 3  # an error became another class
     cat, dog = found.classes
     assert (dog.recall_before, dog.recall_after, dog.mended, dog.broken) == (0.25, 0.85, 12, 0)
     assert (cat.mended, cat.broken) == (0, 2)
     assert (dog.f1_before, dog.f1_after) == (pytest.approx(2 * 5 / (20 + 5)), pytest.approx(2 * 17 / (20 + 19)))
-    alone = evaluate_groups([AnswerGroup(one.label, one.after, rows=one.rows) for one in pairs], NAMES)
+    alone = measured(*((label, after, None, None, rows, 0.0) for label, _, after, rows in pairs))
     assert [one.f1 for one in alone.classes] == pytest.approx([one.f1_after for one in found.classes])
     assert [(one.trained_before, one.trained_after) for one in found.classes] == [(50, 50), (0, 40)]
 

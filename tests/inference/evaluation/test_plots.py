@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 from colours import image_of
 from PIL import Image
 
 from lakelens.etl.images.stored_image import StoredImage
-from lakelens.inference.evaluation.comparison import PairGroup, compare_groups
-from lakelens.inference.evaluation.metrics import AnswerGroup, evaluate_groups
+from lakelens.inference.evaluation.comparison import compare
+from lakelens.inference.evaluation.metrics import measure
 from lakelens.inference.evaluation.page import evaluation_page
 from lakelens.inference.evaluation.plots import (
     MOST_CLASSES_DRAWN,
@@ -25,15 +26,17 @@ from lakelens.inference.evaluation.result import EvaluationResult, Shown
 
 pytestmark = pytest.mark.unit
 
+COLUMNS = ["label", "prediction", "true_rank", "bin", "rows", "confidence"]
 LONG = (("a class", 0.91), ("another class", 0.55))
 SHOWN = Shown("file:/a/b.jpg", "red", (("green", 0.9), ("red", None)), StoredImage(image_of("red")))
 
 
 def evaluated(classes):
     names = {number: f"class $ {number}" for number in range(classes)}
-    groups = [AnswerGroup(n, (n + n % 3) % classes, n % 3, n % 15, 4, 2.0) for n in range(classes)]
-    pairs = [PairGroup(n, n if n % 2 else (n + 1) % classes, n, 3) for n in range(classes)]
-    return evaluate_groups(groups, names), compare_groups(pairs, names)
+    counts = [(n, (n + n % 3) % classes, n % 3, n % 15, 4, 2.0) for n in range(classes)]
+    pairs = [(n, n if n % 2 else (n + 1) % classes, n, 3) for n in range(classes)]
+    changes = pd.DataFrame(pairs, columns=["label", "before", "after", "rows"])
+    return measure(pd.DataFrame(counts, columns=COLUMNS), names), compare(changes, names)
 
 
 @pytest.mark.parametrize("classes", [2, MOST_CLASSES_DRAWN + 30])
@@ -72,7 +75,7 @@ def test_an_image_that_does_not_decode_is_left_out():
 
 
 def test_the_page_escapes_what_comes_from_the_table():
-    evaluation = evaluate_groups([AnswerGroup(0, 1, 1, 3, 1, 0.2)], {0: "<script>", 1: "b"})
+    evaluation = measure(pd.DataFrame([(0, 1, 1, 3, 1, 0.2)], columns=COLUMNS), {0: "<script>", 1: "b"})
     result = EvaluationResult("runs:/1", "d" * 64, "1", "/t@0", "/tables/<t>", 3, "test", evaluation)
     page = evaluation_page(result, {}, [Shown("x/<img>.jpg", "<script>", (("<b>", 0.5),))], {})
     for text in ("<script>", "<img>", "<t>", "<b>&"):
