@@ -6,11 +6,9 @@ An event is on disk before it takes effect. Threads of several slots call this; 
 from __future__ import annotations
 
 import json
-import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Literal, Protocol
 
 from ...errors import InvalidArgumentError
@@ -162,15 +160,11 @@ class SearchState:
     def validated(self, trial: TrialState, measured: Measurement, *, reached: bool) -> Verdict:
         """Takes a validation and decides what the trial does next.
 
-        One with a loss that is not finite counts as NaN, which ranks behind every other trial.
-
         Args:
             trial: The trial.
             measured: The validation.
             reached: Whether the trial has come to the length that it was asked for.
         """
-        if not measured.has_finite_losses:
-            measured = replace(measured, metric=math.nan)
         event = {
             "event": "validated",
             "trial": trial.number,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,12 +33,6 @@ class Measurement:
     epoch: int
     metric: float
     metrics: Mapping[str, float]
-
-    @property
-    def has_finite_losses(self) -> bool:
-        """Whether every loss is a finite number; a model without one is useless, whatever its accuracy is."""
-        losses = [value for name, value in self.metrics.items() if name == "loss" or name.endswith("_loss")]
-        return all(math.isfinite(value) for value in losses)
 
 
 @dataclass

@@ -22,8 +22,9 @@ TRIALS = '''
 
     class Tiny(KerasTrial):
         def build_model(self):
-            rate = self.context.get_hparam("learning_rate")
-            self.act(self.context.get_hparam("act", "train"))
+            act = self.context.get_hparam("act", "train")
+            rate = 1e30 if act == "diverge" else self.context.get_hparam("learning_rate")
+            self.act(act)
             model = keras.Sequential([
                 keras.Input((*self.context.image_size, 3)),
                 keras.layers.Rescaling(1 / 255),
@@ -33,7 +34,8 @@ TRIALS = '''
                 keras.layers.Dropout(0.2),
                 keras.layers.Dense(self.context.num_classes, activation="softmax"),
             ])
-            model.compile(keras.optimizers.Adam(rate), "sparse_categorical_crossentropy")
+            loss = "sparse_categorical_crossentropy"
+            model.compile(keras.optimizers.Adam(rate), loss, weighted_metrics=["accuracy"])
             return model
 
         def act(self, how):

@@ -33,18 +33,21 @@ def events_of(keys: dict[str, Any], run_id: str) -> list[dict[str, Any]]:
 def test_an_experiment_file_is_searched_and_its_runs_lie_below_one(keys, tmp_path, capsys):
     keys["hyperparameters"] = {
         "learning_rate": 0.01,
-        "act": {"type": "categorical", "vals": ["train", "invalid"]},
+        "act": {"type": "categorical", "vals": ["diverge", "train", "invalid"]},
         "global_batch_size": 32,
     }
-    keys["searcher"] = {"name": "grid", "metric": "val_loss", "max_length": {"epochs": 1}}
+    keys["searcher"] = {"name": "grid", "metric": "val_accuracy", "max_length": {"epochs": 1}}
     file = tmp_path / "experiment.yaml"
     file.write_text(json.dumps(keys))  # JSON is YAML
     assert main(["search", str(file), "--set", "resources.max_slots=1"]) == 0
     said = capsys.readouterr()
     found = json.loads(said.out.splitlines()[-1])
-    assert found["trials"] == {"completed": 1, "invalid": 1}
+    # A trial whose loss is not finite has failed, whatever accuracy it has by chance.
+    assert found["trials"] == {"completed": 1, "failed": 1, "invalid": 1}
+    (event,) = [event for event in events_of(keys, found["run_id"]) if event["event"] == "failed"]
+    assert event["error"].startswith("NotFiniteError: ")
     assert found["hyperparameters"]["act"] == "train"
-    assert "trial 0: completed at 1 epoch\n" in said.err
+    assert "trial 1: completed at 1 epoch\n" in said.err
     client = open_client(keys["tracking"]["uri"])
     parent = client.get_run(found["run_id"])
     assert (parent.info.status, parent.info.run_name) == ("FINISHED", "tiny")
@@ -52,12 +55,13 @@ def test_an_experiment_file_is_searched_and_its_runs_lie_below_one(keys, tmp_pat
     assert open_checkpoint(client.download_artifacts(found["run_id"], "checkpoint")).digest == found["digest"]
     children = client.search_runs([found["experiment_id"]], f"tags.`mlflow.parentRunId` = '{found['run_id']}'")
     by_trial = {run.data.tags["lakelens.trial"]: run for run in children}
-    assert {trial: run.info.status for trial, run in by_trial.items()} == {"0": "FINISHED", "1": "FAILED"}
-    best = by_trial["0"]
+    statuses = {trial: run.info.status for trial, run in by_trial.items()}
+    assert statuses == {"0": "FAILED", "1": "FINISHED", "2": "FAILED"}
+    best = by_trial["1"]
     assert best.info.run_id == found["best_run"]
     assert best.data.params["hyperparameters.learning_rate"] == "0.01"
     assert (best.data.tags["lakelens.trial.state"], best.data.tags["lakelens.trial.length"]) == ("completed", "1")
-    assert "no model has these" in by_trial["1"].data.tags["lakelens.failure"]
+    assert "no model has these" in by_trial["2"].data.tags["lakelens.failure"]
     (event,) = [event for event in events_of(keys, found["run_id"]) if event["event"] == "invalid"]
     assert event["error"] == "InvalidHyperparameters: no model has these"
     assert main(["search", "--resume", found["run_id"], "--tracking-uri", keys["tracking"]["uri"]]) == 2

@@ -119,26 +119,6 @@ def test_a_search_killed_after_any_event_goes_on_with_the_same_trials_and_promot
         assert created == [event["trial"] for event in whole.events if event["event"] == "created"]
 
 
-@pytest.mark.unit
-@pytest.mark.parametrize("loss", [math.nan, math.inf])
-def test_a_trial_with_a_loss_that_is_not_finite_ranks_last_whatever_its_metric(loss):
-    section = {"name": "grid", "metric": "val_accuracy", "max_length": {"epochs": 1}}
-    space = {"rate": {"type": "categorical", "vals": [1e30, 3e-3]}}
-    lines = Lines()
-    state = SearchState(create_searcher(section, space, seed=0), Goal("val_accuracy", "max"), lines)
-    state.start({"seed": 0, "unit": "epochs", "config": {}})
-    for accuracy, trial_loss in ((0.576, loss), (0.4, 0.9)):
-        trial = state.next_trial()
-        state.launch(trial, (0,), "run", 0)
-        metrics = {"loss": trial_loss, "val_loss": 1.0, "val_accuracy": accuracy}
-        state.validated(trial, Measurement(1, 10, 1, accuracy, metrics), reached=True)
-        state.ended_segment(trial, 1)
-    assert state.best().number == 1
-    resumed = SearchState(create_searcher(section, space, seed=0), Goal("val_accuracy", "max"), Lines())
-    resumed.replay(lines.events)
-    assert resumed.best().number == 1
-
-
 def decision(event: dict[str, Any]) -> tuple[int, int, str]:
     return event["trial"], event["asked"], str(event["metric"])
 
