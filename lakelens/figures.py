@@ -30,13 +30,13 @@ _DPI, _WIDTH_INCHES = 144, 9.0
 _FONT, _ELLIPSIS = "DejaVu Sans", "…"
 
 
-def new_figure(height: float, columns: int = 1, ratios: Sequence[float] | None = None) -> tuple[Figure, Any]:
-    """Makes a figure with axes next to each other, which no window shows.
+def empty_figure(width: float, height: float, dpi: int = _DPI) -> Figure:
+    """Makes a figure without axes, which no window shows.
 
     Args:
+        width: Inches.
         height: Inches.
-        columns: Number of axes.
-        ratios: Relative widths of the axes.
+        dpi: Pixels per inch.
 
     Raises:
         MissingDependencyError: If matplotlib is not installed.
@@ -46,8 +46,23 @@ def new_figure(height: float, columns: int = 1, ratios: Sequence[float] | None =
         from matplotlib.figure import Figure
     except ImportError as error:
         raise MissingDependencyError("figures need matplotlib: pip install 'lakelens[search]'") from error
-    figure = Figure(figsize=(_WIDTH_INCHES, height), dpi=_DPI, layout="constrained")
+    figure = Figure(figsize=(width, height), dpi=dpi, layout="constrained")
     FigureCanvasAgg(figure)
+    return figure
+
+
+def new_figure(height: float, columns: int = 1, ratios: Sequence[float] | None = None) -> tuple[Figure, Any]:
+    """Makes a figure with axes next to each other.
+
+    Args:
+        height: Inches.
+        columns: Number of axes.
+        ratios: Relative widths of the axes.
+
+    Raises:
+        MissingDependencyError: If matplotlib is not installed.
+    """
+    figure = empty_figure(_WIDTH_INCHES, height)
     axes = figure.subplots(1, columns, squeeze=False, width_ratios=ratios)[0]
     for axis in axes:
         axis.spines[["top", "right"]].set_visible(False)

@@ -10,9 +10,9 @@ from PIL import Image
 
 from ...errors import ImageError
 from ...etl.images.stored_image import decode_image
-from ...figures import readable
+from ...figures import INK, empty_figure, readable, to_png
 from ...html_page import tail_of
-from ...training.record.run_plots import draw_confusion_matrix, dress, new_figure, short_name, to_png
+from ...training.record.run_plots import draw_confusion_matrix, dress, short_name
 from ...training.tasks.class_metrics import ClassMetrics
 from .comparison import ClassChange, ModelComparison
 from .metrics import CalibrationBin, ModelMetrics
@@ -25,7 +25,7 @@ MOST_CLASSES_DRAWN = 25
 THUMBNAIL_SIDE_PX = 160
 _BEFORE, _AFTER, _HIGHLIGHT, _WRONG = "#b8bec6", "#2a6fb0", "#d9822b", "#c0392b"
 _PRECISION, _RECALL = "#E69F00", "#0072B2"
-_INK, _GRID = "#333333", "#e6e6e6"
+_GRID = "#e6e6e6"
 _SHEET_COLUMNS = 6
 
 
@@ -53,14 +53,14 @@ def draw_plots(evaluation: ModelMetrics, mistakes: Sequence[Shown]) -> dict[str,
 
 def draw_slices(slices: Mapping[str, ModelMetrics], column: str, whole: float | None) -> bytes:
     """Draws the accuracy of each value of a column."""
-    figure = new_figure(8, max(1.8, 0.3 * len(slices) + 1.1))
+    figure = empty_figure(8, max(1.8, 0.3 * len(slices) + 1.1))
     axis = figure.subplots()
     values = [one.accuracy or 0.0 for one in slices.values()]
     axis.barh(range(len(values)), values, 0.7, color=_AFTER)
     for place, (value, one) in enumerate(zip(values, slices.values(), strict=True)):
-        axis.text(value + 0.01, place, f"{value:.3f}  ({one.rows:,})", va="center", fontsize=8, color=_INK)
+        axis.text(value + 0.01, place, f"{value:.3f}  ({one.rows:,})", va="center", fontsize=8, color=INK)
     if whole is not None:
-        axis.axvline(whole, color=_INK, linewidth=0.8, linestyle=(0, (4, 3)))
+        axis.axvline(whole, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
     axis.set_yticks(range(len(values)), [_text(value) for value in slices])
     axis.invert_yaxis()
     axis.set_xlim(0, 1.18)
@@ -84,7 +84,7 @@ def draw_comparison(comparison: ModelComparison, samples: Sequence[Shown], names
 def comparison_figure(comparison: ModelComparison, samples: Sequence[Shown], names: tuple[str, str]) -> Figure:
     """Lays out the picture of `draw_comparison`."""
     drawn = _most_changed(comparison)
-    figure = new_figure(11.5, max(5.2, 0.34 * len(drawn) + 1.6))
+    figure = empty_figure(11.5, max(5.2, 0.34 * len(drawn) + 1.6))
     left, right = figure.subfigures(1, 2, squeeze=False, width_ratios=[1.15, 1])[0]
     _draw_recalls(left.subplots(), drawn, comparison, names)
     shown = list(samples)[:12]
@@ -107,7 +107,7 @@ def thumbnail(one: Shown) -> bytes | None:
 
 def _draw_classes(classes: Sequence[ClassMetrics]) -> bytes:
     worst = sorted(classes, key=lambda one: (one.f1 is None, one.f1 or 0.0))[:MOST_CLASSES_DRAWN]
-    figure = new_figure(9, max(2.2, 0.36 * len(worst) + 1.3))
+    figure = empty_figure(9, max(2.2, 0.36 * len(worst) + 1.3))
     axis = figure.subplots()
     for offset, colour, name in ((-0.2, _PRECISION, "precision"), (0.2, _RECALL, "recall")):
         values = [getattr(one, name) or 0.0 for one in worst]
@@ -115,7 +115,7 @@ def _draw_classes(classes: Sequence[ClassMetrics]) -> bytes:
         for place, one in enumerate(worst):
             value = getattr(one, name)
             text = "none" if value is None else f"{value:.2f}"
-            axis.text((value or 0.0) + 0.01, place + offset, text, va="center", fontsize=7, color=_INK)
+            axis.text((value or 0.0) + 0.01, place + offset, text, va="center", fontsize=7, color=INK)
     axis.set_yticks(range(len(worst)), [f"{_text(one.name)}  ({one.support:,})" for one in worst])
     axis.invert_yaxis()
     axis.set_xlim(0, 1.1)
@@ -126,7 +126,7 @@ def _draw_classes(classes: Sequence[ClassMetrics]) -> bytes:
 
 
 def _draw_calibration(bins: Sequence[CalibrationBin], ece: float) -> bytes:
-    figure = new_figure(5.4, 5.2)
+    figure = empty_figure(5.4, 5.2)
     top, bottom = figure.subplots(2, 1, height_ratios=[3, 1], sharex=True)
     top.plot([0, 1], [0, 1], color="#999999", linewidth=1, linestyle=(0, (4, 3)), label="perfectly calibrated")
     places = [one.confidence for one in bins]
@@ -137,13 +137,13 @@ def _draw_calibration(bins: Sequence[CalibrationBin], ece: float) -> bytes:
     top.scatter(places, accuracies, [8 + 90 * one.rows / most for one in bins], color=_AFTER, zorder=3)
     top.set_xlim(0, 1)
     top.set_ylim(-0.03, 1.06)
-    top.set_ylabel("share that is right", fontsize=9, color=_INK)
+    top.set_ylabel("share that is right", fontsize=9, color=INK)
     top.grid(color=_GRID, linewidth=0.8)
     top.legend(frameon=False, fontsize=8, loc="center left")
     dress(top, f"reliability; expected calibration error {ece:.3f}")
     bottom.bar(places, [one.rows for one in bins], 0.03, color=_AFTER)
-    bottom.set_xlabel("probability of the answer", fontsize=9, color=_INK)
-    bottom.set_ylabel("rows", fontsize=9, color=_INK)
+    bottom.set_xlabel("probability of the answer", fontsize=9, color=INK)
+    bottom.set_ylabel("rows", fontsize=9, color=INK)
     dress(bottom, "")
     return to_png(figure)
 
@@ -156,13 +156,13 @@ def _draw_recalls(axis: Any, lines: Sequence[ClassChange], whole: ModelCompariso
     for place, one in enumerate(lines):
         for offset, value in ((-0.2, one.recall_before), (0.2, one.recall_after)):
             text = "-" if value is None else f"{value:.2f}"
-            axis.text((value or 0) + 0.01, place + offset, text, va="center", fontsize=8, color=_INK)
+            axis.text((value or 0) + 0.01, place + offset, text, va="center", fontsize=8, color=INK)
     axis.set_yticks(list(places), [_with_rows(one) for one in lines])
     for label, one in zip(axis.get_yticklabels(), lines, strict=True):
         label.set_fontweight("bold" if one.name == whole.mended_class else "normal")
     axis.invert_yaxis()
     axis.set_xlim(0, 1.12)
-    axis.set_xlabel("recall on the same images", fontsize=9, color=_INK)
+    axis.set_xlabel("recall on the same images", fontsize=9, color=INK)
     some = f" ({len(lines)} of {len(whole.classes)}, most changed)" if len(lines) < len(whole.classes) else ""
     trained = "\nin brackets: training images" if any(one.trained_after is not None for one in lines) else ""
     dress(axis, f"Recall per class{some}: {_text(names[0])} (grey), {_text(names[1])} (colour){trained}")
@@ -184,7 +184,7 @@ def _most_changed(comparison: ModelComparison) -> list[ClassChange]:
 
 def _draw_sheet(shown: Sequence[Shown]) -> bytes:
     rows = -(-len(shown) // _SHEET_COLUMNS)
-    figure = new_figure(2.1 * _SHEET_COLUMNS, 2.6 * rows)
+    figure = empty_figure(2.1 * _SHEET_COLUMNS, 2.6 * rows)
     grid = figure.subplots(rows, _SHEET_COLUMNS, squeeze=False)
     _draw_samples(grid, shown)
     return to_png(figure)
@@ -203,7 +203,7 @@ def _draw_sample(axis: Any, one: Shown) -> None:
         axis.imshow(image, interpolation="nearest")
     answers = "\n→ ".join(_answer(*answer) for answer in one.answers)
     right = one.answers[-1][0] == one.truth
-    axis.set_title(f"{_text(one.truth)}\n{answers}", fontsize=7, color=_INK if right else _WRONG)
+    axis.set_title(f"{_text(one.truth)}\n{answers}", fontsize=7, color=INK if right else _WRONG)
     # A label, unlike a text, has its place in the layout: the titles of the next row are below it.
     axis.set_xlabel(_text(tail_of(one.path)), fontsize=6)
     axis.set(xticks=[], yticks=[], frame_on=False)

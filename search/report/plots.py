@@ -14,6 +14,7 @@ import numpy as np
 from PIL import Image
 
 from ...errors import MissingDependencyError
+from ...figures import empty_figure, readable
 from ...training.configuration.hyperparameters import Categorical, Int, Leaf, Log
 from .history import SearchHistory, TrialHistory, value_at
 
@@ -46,10 +47,14 @@ def draw_plots(history: SearchHistory, importance: dict[str, float]) -> dict[str
     Raises:
         MissingDependencyError: If matplotlib is not installed.
     """
+    try:
+        import matplotlib as mpl
+    except ImportError as error:
+        raise MissingDependencyError("the plots of a search need matplotlib: pip install 'lakelens[search]'") from error
     order = [*importance, *(name for name in history.axes if name not in importance)]
     plots: dict[str, bytes] = {}
     # Names of hyperparameters and their values are text, also where they have the signs of formulas.
-    with _matplotlib().rc_context({"font.family": _FONT, "text.parse_math": False}):
+    with mpl.rc_context({"font.family": _FONT, "text.parse_math": False}):
         if history.best is not None:
             plots["learning_curves"] = _png(_learning_curves(history))
             if order:
@@ -64,7 +69,8 @@ def draw_plots(history: SearchHistory, importance: dict[str, float]) -> dict[str
 
 def rung_colours(count: int) -> list[str]:
     """Gives a colour for each rung, darker with its length; in grey print and to the colour-blind, too."""
-    mpl = _matplotlib()
+    import matplotlib as mpl
+
     places = np.linspace(0.8, 0.05, count) if count > 1 else [0.3]
     return [mpl.colors.to_hex(mpl.colormaps["viridis"](place)) for place in places]
 
@@ -165,11 +171,11 @@ def _metric_by(history: SearchHistory, name: str) -> Figure:
         axis.set_xscale("log")
         axis.xaxis.set_major_formatter("{x:g}")
     if isinstance(scale.leaf, Categorical):
-        axis.set_xticks(range(len(scale.names)), [_cut(text, 12) for text in scale.names])
+        axis.set_xticks(range(len(scale.names)), [readable(text, 12) for text in scale.names])
         axis.set_xlim(-0.5, len(scale.names) - 0.5)
         if len(scale.names) > 4:
             axis.tick_params(axis="x", rotation=35)
-    axis.set_xlabel(_cut(name, 48))
+    axis.set_xlabel(readable(name, 48))
     failed = [trial for trial in history.trials if not math.isfinite(trial.last)]
     low = _metric_axis(axis, history, lasts)
     if failed:
@@ -187,7 +193,7 @@ def _importance(importance: dict[str, float]) -> Figure:
         axis.annotate(
             f"{importance[name]:.0%}", (importance[name], place), (4, 0), textcoords="offset points", va="center"
         )
-    axis.set_yticks(places, [_cut(name, 30) for name in names])
+    axis.set_yticks(places, [readable(name, 30) for name in names])
     axis.invert_yaxis()
     axis.set_xlim(0, 1.14 * max(*importance.values(), 0.01))
     axis.xaxis.set_visible(False)
@@ -197,6 +203,7 @@ def _importance(importance: dict[str, float]) -> Figure:
 
 
 def _slots(history: SearchHistory) -> Figure:
+    from matplotlib.colors import to_rgb
     from matplotlib.patches import Patch
 
     slots, colours = history.slots, rung_colours(len(history.rungs))
@@ -213,14 +220,16 @@ def _slots(history: SearchHistory) -> Figure:
             for row in (rows[slot] for slot in span.slots):
                 axis.barh(row, width, 0.8, start, color=colour, edgecolor="white", linewidth=0.6, hatch=hatch)
                 if width > 0.012 * whole * len(str(trial.number)) and height > 0.2:
-                    light = sum(_matplotlib().colors.to_rgb(colour)) > 1.5
+                    light = sum(to_rgb(colour)) > 1.5
                     colour_of_text = "black" if light else "white"
                     axis.text(
                         start + width / 2, row, str(trial.number), ha="center", va="center", fontsize=8,
                         color=colour_of_text,
                     )  # fmt: skip
     named = len(slots) <= _MOST_SLOTS_NAMED
-    axis.set_yticks(range(len(slots)) if named else [], [f"slot {_cut(name, 18)}" for name in slots] if named else [])
+    axis.set_yticks(
+        range(len(slots)) if named else [], [f"slot {readable(name, 18)}" for name in slots] if named else []
+    )
     axis.set_ylabel("" if named else f"{len(slots)} slots")
     axis.invert_yaxis()
     axis.set_xlim(0, whole)
@@ -240,18 +249,18 @@ class _Scale:
 
     def __init__(self, history: SearchHistory, name: str) -> None:
         self.name, self.leaf = name, history.axes[name]
-        self.names = [_text(value) for value in self.leaf.vals] if isinstance(self.leaf, Categorical) else []
+        self.names = [str(value) for value in self.leaf.vals] if isinstance(self.leaf, Categorical) else []
 
     def position(self, value: Any, trial: int) -> float:
         """The coordinate of a value; values of a category lie beside each other."""
         if not self.names:
             return float(value)
-        return self.names.index(_text(value)) + 0.5 * ((trial * 0.618034) % 1 - 0.5)
+        return self.names.index(str(value)) + 0.5 * ((trial * 0.618034) % 1 - 0.5)
 
     def place(self, value: Any) -> float:
         """The place of a value between 0 and 1."""
         if self.names:
-            return self.names.index(_text(value)) / max(len(self.names) - 1, 1)
+            return self.names.index(str(value)) / max(len(self.names) - 1, 1)
         low, high = _bounds(self.leaf)
         number = math.log(value, self.leaf.base) if isinstance(self.leaf, Log) else float(value)
         return (number - low) / (high - low) if high > low else 0.5
@@ -260,7 +269,7 @@ class _Scale:
         """Places between 0 and 1 with the text there."""
         if self.names:
             step = max(len(self.names) - 1, 1)
-            return [(index / step, _cut(text, 10)) for index, text in enumerate(self.names)][:12]
+            return [(index / step, readable(text, 10)) for index, text in enumerate(self.names)][:12]
         low, high = _bounds(self.leaf)
         values = {share: low + share * (high - low) for share in (0.0, 0.5, 1.0)}
         if isinstance(self.leaf, Int) and values[0.5] % 1:
@@ -281,7 +290,7 @@ def _metric_axis(axis: Axes, history: SearchHistory, values: Sequence[float]) ->
     margin = 0.04 * (high - low)
     hidden = sum(math.isfinite(value) and not low <= value <= high for value in values)
     axis.set_ylim(low - margin, high + margin)
-    axis.set_ylabel(_cut(history.metric, 30))
+    axis.set_ylabel(readable(history.metric, 30))
     axis.grid(axis="y", color=_GRID, linewidth=0.8)
     axis.set_axisbelow(True)
     if hidden:
@@ -310,22 +319,10 @@ def _time_unit(seconds: float) -> tuple[float, str]:
     return (3600.0, "hours") if seconds >= 3 * 3600 else (60.0, "minutes") if seconds >= 180 else (1.0, "seconds")
 
 
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else str(value)
-
-
-def _cut(text: str, length: int) -> str:
-    """Cuts a text in its middle: the ends of dotted names tell them apart."""
-    if len(text) <= length:
-        return text
-    half = (length - 1) // 2
-    return f"{text[:half]}…{text[-half:]}"
-
-
 def _wrapped(name: str) -> str:
     """Breaks a name after its dots and underscores into lines of at most a dozen letters."""
     lines = [""]
-    for part in _cut(name, 36).replace("_", "_\0").replace(".", ".\0").split("\0"):
+    for part in readable(name, 36).replace("_", "_\0").replace(".", ".\0").split("\0"):
         if len(lines[-1]) + len(part) > 13 and lines[-1]:
             lines.append("")
         lines[-1] += part
@@ -339,23 +336,9 @@ def _legend(figure: Figure, handles: Sequence[Any], title: str | None = None) ->
     )  # fmt: skip
 
 
-def _matplotlib() -> Any:
-    try:
-        import matplotlib as mpl
-    except ImportError as error:
-        raise MissingDependencyError("the plots of a search need matplotlib: pip install 'lakelens[search]'") from error
-    return mpl
-
-
 def _figure(width: float, height: float) -> tuple[Figure, Axes]:
-    _matplotlib()
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-    from matplotlib.layout_engine import ConstrainedLayoutEngine
-
-    layout = ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08)
-    figure = Figure(figsize=(width, height), dpi=_DPI, layout=layout)
-    FigureCanvasAgg(figure)
+    figure = empty_figure(width, height, _DPI)
+    figure.set_layout_engine("constrained", w_pad=0.08, h_pad=0.08)
     axis = figure.subplots()
     axis.spines[["top", "right"]].set_visible(False)
     axis.spines[["left", "bottom"]].set_color("#999999")

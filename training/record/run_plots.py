@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ...errors import InvalidArgumentError, MissingDependencyError
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from ...errors import InvalidArgumentError
+from ...figures import INK, empty_figure, to_png
 
 # Colour-blind safe (Okabe and Ito, 2008).
 _TRAINING, _VALIDATION, _BEST = "#0072B2", "#D55E00", "#999999"
-_INK, _GRID = "#333333", "#e6e6e6"
-_DPI = 120
+_GRID = "#e6e6e6"
 # As many classes as have their names and counts readably in the cells; more are drawn as colours alone.
 _NAMED_CLASSES, _COUNTED_CLASSES = 60, 25
 _LABEL_LENGTH = 24
+_MATRIX_DPI = 120  # large matrices stay below 2,000 pixels
 _CURVES_IN_A_ROW = 3
 _MOST_CURVES = 12
 
@@ -47,7 +44,7 @@ def draw_learning_curves(
         raise InvalidArgumentError("history has no metric with a value; there are no learning curves to draw")
     columns = min(_CURVES_IN_A_ROW, len(names))
     rows = -(-len(names) // columns)
-    figure = new_figure(4.2 * columns, 2.9 * rows)
+    figure = empty_figure(4.2 * columns, 2.9 * rows)
     axes = figure.subplots(rows, columns, squeeze=False).ravel()
     for axis, name in zip(axes, names, strict=False):
         for key, label, colour in ((name, "training", _TRAINING), (f"val_{name}", "validation", _VALIDATION)):
@@ -59,7 +56,7 @@ def draw_learning_curves(
         if best_epoch is not None:
             axis.axvline(best_epoch, color=_BEST, linewidth=1, linestyle=(0, (4, 3)), label=f"best {counted}", zorder=0)
         dress(axis, name)
-        axis.set_xlabel(counted, fontsize=9, color=_INK)
+        axis.set_xlabel(counted, fontsize=9, color=INK)
         axis.xaxis.set_major_locator(_whole_numbers())
         axis.yaxis.get_major_formatter().set_useOffset(False)  # it would be written over the title
         axis.grid(color=_GRID, linewidth=0.8)
@@ -91,16 +88,16 @@ def draw_confusion_matrix(confusion: npt.NDArray[np.int64], names: Sequence[str]
     support = confusion.sum(axis=1, keepdims=True)
     shares = confusion / np.maximum(support, 1)
     side = float(np.clip(0.42 * min(classes, _NAMED_CLASSES) + 2.2, 4.0, 14.0))
-    figure = new_figure(side + 0.9, side)
+    figure = empty_figure(side + 0.9, side, _MATRIX_DPI)
     axis = figure.subplots()
     image = axis.imshow(shares, cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
     bar = figure.colorbar(image, ax=axis, fraction=0.04, pad=0.02, format=lambda value, _: f"{value:.0%}")
-    bar.ax.tick_params(colors=_INK, labelsize=8, length=2)
+    bar.ax.tick_params(colors=INK, labelsize=8, length=2)
     bar.outline.set_visible(False)
     dress(axis, "rows by true and predicted class")
     axis.spines[:].set_visible(False)
-    axis.set_xlabel("predicted class", fontsize=9, color=_INK)
-    axis.set_ylabel("true class", fontsize=9, color=_INK)
+    axis.set_xlabel("predicted class", fontsize=9, color=INK)
+    axis.set_ylabel("true class", fontsize=9, color=INK)
     if classes <= _NAMED_CLASSES:
         shown = [short_name(name) for name in names]
         upright: dict[str, Any] = (
@@ -110,33 +107,15 @@ def draw_confusion_matrix(confusion: npt.NDArray[np.int64], names: Sequence[str]
         axis.set_yticks(range(classes), shown, fontsize=8)
     if classes <= _COUNTED_CLASSES:
         for i, j in np.argwhere(confusion):
-            colour = "white" if shares[i, j] > 0.55 else _INK
+            colour = "white" if shares[i, j] > 0.55 else INK
             axis.text(j, i, f"{confusion[i, j]:,}", ha="center", va="center", fontsize=8, color=colour)
     return to_png(figure)
 
 
-def new_figure(width: float, height: float) -> Figure:
-    """Makes a figure of so many inches that no window shows.
-
-    Raises:
-        MissingDependencyError: If matplotlib is not installed.
-    """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingDependencyError(
-            "the pictures of a run need matplotlib: pip install 'lakelens[training]'"
-        ) from error
-    figure = Figure(figsize=(width, height), dpi=_DPI, layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
-
-
 def dress(axis: Any, title: str) -> None:
     """Gives an axis its title and the look that all plots have."""
-    axis.set_title(title.replace("$", r"\$"), fontsize=10, color=_INK, loc="left")
-    axis.tick_params(colors=_INK, labelsize=8, length=3)
+    axis.set_title(title.replace("$", r"\$"), fontsize=10, color=INK, loc="left")
+    axis.tick_params(colors=INK, labelsize=8, length=3)
     axis.spines[["top", "right"]].set_visible(False)
     axis.spines[["left", "bottom"]].set_color("#999999")
 
@@ -157,10 +136,3 @@ def short_name(name: str) -> str:
     end = _LABEL_LENGTH // 2
     text = name if len(name) <= _LABEL_LENGTH else f"{name[: _LABEL_LENGTH - end - 1]}…{name[-end:]}"
     return text.replace("$", r"\$")
-
-
-def to_png(figure: Figure) -> bytes:
-    """Writes a figure as a PNG file."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
-    return buffer.getvalue()
