@@ -14,7 +14,7 @@ from ..errors import InvalidArgumentError, ModelNotFoundError
 from ..etl.spark.catalog import path_of
 from ..etl.versions.changes import diff
 from ..etl.versions.classes import class_counts, labels_at
-from ..options import named_options
+from ..options import named_options, whole_number
 from ..results import ReadableResult
 from ..spark.session import SessionSource, opened
 from ..table import Table
@@ -164,8 +164,12 @@ def _check_conditions(
         raise InvalidArgumentError(f"if_better={if_better!r} evaluates models, which needs a Spark session")
     if not (_is_number(by) and 0 <= by < math.inf):
         raise InvalidArgumentError(f"by={by!r} (--by): give a finite number of at least 0; less promotes a worse model")
-    if not (_is_number(max_errors) and 0 <= max_errors <= 1):
-        raise InvalidArgumentError(f"max_errors={max_errors!r} (--max-errors): give a share of the rows, from 0 to 1")
+    _check_share("max_errors (--max-errors)", max_errors)
+
+
+def _check_share(name: str, value: float) -> None:
+    if not (_is_number(value) and 0 <= value <= 1):
+        raise InvalidArgumentError(f"{name} = {value!r}: give a share of the rows, from 0 to 1")
 
 
 def _is_number(value: object) -> bool:
@@ -253,8 +257,11 @@ def training_due(
         spark: The session, which only a catalog name needs.
 
     Raises:
+        InvalidArgumentError: If `min_new_rows` or `max_drift` is out of its range.
         NotADeltaTableError, VersionNotFoundError, NotAnImageTableError: If the table is not there or not fit.
     """
+    whole_number("min_new_rows (--min-new-rows)", min_new_rows, least=0)
+    _check_share("max_drift (--max-drift)", max_drift)
     named = Table.of(table, None, storage_options)
     if spark is not None:
         named = Table.of(path_of(opened(spark), named.location), named.version, storage_options)

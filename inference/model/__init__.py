@@ -1,1 +1,1 @@
-"""From a reference (run, alias, path) to predictions of stored images. Start: `references`, `predictor`."""
+"""From a reference (run, alias, path) to predictions of stored images. Start: `predictor`."""

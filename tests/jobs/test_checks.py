@@ -146,7 +146,16 @@ def said(argv: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
         ),
         (["models", "promote", "m", "n", "--by", "-1"], "InvalidArgumentError", "by=-1.0 (--by)"),
         (["models", "promote", "m", "n", "--by", "nan"], "InvalidArgumentError", "by=nan (--by)"),
-        (["models", "promote", "m", "n", "--max-errors", "2"], "InvalidArgumentError", "max_errors=2.0 (--max-errors)"),
+        (
+            ["models", "promote", "m", "n", "--max-errors", "2"],
+            "InvalidArgumentError",
+            "max_errors (--max-errors) = 2.0",
+        ),
+        (
+            ["models", "due", "n", "table", "--max-drift", "nan"],
+            "InvalidArgumentError",
+            "max_drift (--max-drift) = nan",
+        ),
         (["table", "restore", "nosuch", "1"], "NotADeltaTableError", "nosuch"),
         (["table", "restore", "table", "9"], "VersionNotFoundError", "9"),
         (["table", "repair", "nosuch"], "NotADeltaTableError", "nosuch"),
