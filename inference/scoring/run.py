@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from ...errors import TableConflictError
+from ...errors import ScoringFailedError, TableConflictError
 from ...etl.spark.conflicts import conflicts_named
 from ...progress import image_progress
 from ...spark.port import parallelism
@@ -152,6 +152,11 @@ class ScoringRun:
         try:
             with bounded_arrow_batches(self.spark, limit):
                 counts = _counts(predicted)
+            if counts[0] == 0:  # the loop would never end
+                raise ScoringFailedError(
+                    f"{self.source.name}: {rows} rows are left in {len(files)} files, and reading these gives none; "
+                    "was the table's folder changed by hand?"
+                )
             return self._append(predicted, counts, state)
         finally:
             predicted.unpersist()
