@@ -116,7 +116,7 @@ def counts_by_value(rows: DataFrame, place: int) -> dict[str, pd.DataFrame]:
     """Counts labelled answers by the values of a slice column; those of the most rows first, 50 at most."""
     column = SLICE.format(place)
     counts = answer_counts(rows, [column]).dropna(subset=["label"])
-    counts[column] = counts[column].fillna("(null)")
+    counts = counts.assign(**{column: counts[column].fillna("(null)")})
     sizes = counts.groupby(column)["rows"].sum()
     kept = sorted(sizes.index, key=lambda value: (-sizes[value], value))[:_MOST_VALUES]
     return {value: counts[counts[column] == value] for value in kept}
