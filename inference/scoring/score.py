@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import InvalidArgumentError, NotAnImageTableError
-from ...etl.versions.classes import labels_at
 from ...extras import require
 from ...options import named_options
 from ...results import ReadableResult
@@ -196,7 +195,7 @@ def check_model(model: ModelRef, source: ScoredTable, strict: bool) -> None:
     """
     labels: dict[str, int] = {}
     with suppress(NotAnImageTableError):  # a table whose property is damaged has names that nobody can compare
-        labels = labels_at(source.snapshot)
+        labels = source.labels()
     trained_on = model.metadata.get("table")
     # Its own table's images are what its training has resized, so that their size need not be known.
     is_own = trained_on == source.location

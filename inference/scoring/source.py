@@ -16,7 +16,7 @@ import numpy as np
 from ...errors import InvalidArgumentError, NotADeltaTableError, NotAnImageTableError
 from ...etl.model import schema
 from ...etl.spark.catalog import is_delta_table, path_of, read_table
-from ...etl.versions.classes import labels_at
+from ...etl.versions.classes import stated_labels
 from ...ledger.uses import using
 from ...locations import absolute
 from ...log.opening import open_table
@@ -116,6 +116,14 @@ class ScoredTable:
         """Stored bytes per row; None if the log does not have the number of rows."""
         rows = self.snapshot.rows
         return float(self.snapshot.files.sizes.sum() / rows) if rows else None
+
+    def labels(self) -> dict[str, int]:
+        """Gives the class numbers by name that the table's ledger or properties state; empty if they state none.
+
+        Raises:
+            NotAnImageTableError: If the property is damaged.
+        """
+        return stated_labels(self.snapshot.table, self.version, self.snapshot.configuration)
 
     def row_count(self) -> int:
         """Counts the rows; by the log, where it has their number."""
@@ -260,7 +268,7 @@ class ScoredTable:
         from pyspark.sql import functions
 
         number = functions.when(name.rlike("^[0-9]{1,9}$"), name.cast("int"))
-        labels = labels_at(self.snapshot)
+        labels = self.labels()
         if not labels:
             return number
         pairs = [functions.lit(value) for pair in labels.items() for value in pair]
