@@ -42,7 +42,7 @@ def table(tmp_path_factory):
     for first in range(0, ROWS, PART // 2):
         rows = range(first, first + PART // 2)
         write_table(folder / "plain", [row(number, split="test" if number < 4 else "train") for number in rows])
-    return (folder / "plain").rename(folder / "photos [2] {a}")
+    return (folder / "plain").rename(folder / "photos {2} a")
 
 
 def test_a_scoring_that_ends_between_its_parts_keeps_them_and_the_next_does_what_is_left(
