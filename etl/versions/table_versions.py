@@ -119,7 +119,7 @@ class TableVersions:
             InvalidArgumentError: If `reason` is unknown.
         """
         place = self._quarantine_path(self._existing().location)
-        return list_quarantine_at(Table(place, self._options), batch_id=batch_id, reason=reason, limit=limit)
+        return list_quarantine_at(Table.of(place, None, self._options), batch_id=batch_id, reason=reason, limit=limit)
 
     @named_options
     def pin(self, name: str, version: Version = None, *, replace: bool = False) -> int:
