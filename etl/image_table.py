@@ -72,7 +72,7 @@ class ImageTable(TableVersions):
                 `content`, `label_name`, `boxes`, `split`; or what Spark's `image` source gives, whose files are read.
                 A local file is one image, whether its path is written as `/p`, `file:/p` or `file:///p`.
             layout: `class_folders` (the first folder is the class; `001.ak47` is `ak47`), `nested_class_folders` (all
-                folders are), `voc`, `coco` or `manifest` (CSV, JSON, Parquet).
+                folders are), `voc`, `coco` or `manifest` (CSV, JSON, Parquet). Stored files keep their folder layout.
             **options: Which files are stored, and how.
 
                 recipe: A `lakelens.Recipe`, in place of the keywords from `size` to `seed` or changed by them.
@@ -87,10 +87,10 @@ class ImageTable(TableVersions):
                 seed: Seed of the split by content hash; 0 for a new table.
                 limits: A `lakelens.Limits`: what one image may cost.
                 removed: `keep` the rows of files that the source folder no longer holds, or `delete` them.
-                verify: What tells that a file is unchanged: its `stamp` (size and time), or its `content`, which reads
-                    all.
+                verify: How an unchanged file is recognised: by its `stamp` (size and time), or by its `content`, which
+                    reads all.
                 classes: The only classes to store; others are quarantined, and boxes of others dropped, each counted.
-                    Each has to be a class of the source or of the table.
+                    A later ingest without them takes what was left out. Each is a class of the source or the table.
                 annotations: COCO: the instances file, if its name is not one of the usual ones.
                 images: Manifest and DataFrame: folder that relative paths start from.
                 batch_id: Name of the batch in every row and in the history; made up when None.
@@ -128,14 +128,14 @@ class ImageTable(TableVersions):
     ) -> StreamResult:
         """Ingests the files that a landing folder holds now in batches of one commit each; an empty folder is no error.
 
-        The table is the checkpoint: killed at any moment, the next call goes on where this one stopped. `allow_loss` is
-        about what all batches together take out; those before the one that takes too much stay.
+        The table is the checkpoint: after a kill at any moment the next call continues. `allow_loss` counts the rows
+        that all batches together remove; batches before the one that removes too many stay.
 
         Args:
             source: Folder, manifest, or URI of one.
             layout: As for `ingest`.
             max_files: Most files that one batch reads.
-            on_batch: Is told each batch's result as soon as it is committed.
+            on_batch: Called with the result of each batch as soon as it is committed.
             **options: As for `ingest`.
 
         Raises:

@@ -86,7 +86,7 @@ def check_place(location: str) -> None:
     """
     path = Path(absolute(location))
     is_taken = "://" not in location and path.exists() and (not path.is_dir() or any(path.iterdir()))
-    # A log without a version is what a first ingest leaves that died before its commit; its files are in nobody's way.
+    # A log without a version is what a first ingest leaves that died before its commit; its files disturb no writer.
     if is_taken and not (path / "_delta_log").is_dir():
         raise NotADeltaTableError(
             f"{location} exists and is no Delta table; ingest into a path that does not exist yet, or an image table"

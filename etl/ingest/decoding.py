@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from .tally import Outcome
 
-# Tasks report at most so many bad files. With more, or where tasks ran twice, bad files are read once more.
+# Tasks report at most this number of bad files. With more, or where tasks ran twice, bad files are read once more.
 MOST_REFUSED = 50_000
 
 
@@ -57,8 +57,8 @@ class DecodedFiles:
 def decoded_files(prepared: Prepared, batch_id: str, name: str) -> Iterator[DecodedFiles]:
     """Reads the files that are to be read; Spark forgets the rows at the end.
 
-    What is kept costs a copy of the batch on the executors' disks. For that a loss is found before the commit, the
-    history has exact counts, and a batch of bad files alone makes no version.
+    The rows need disk space on the executors until they are committed. In return a loss is found before the commit,
+    the history has exact counts, and a batch of bad files alone makes no version.
 
     Args:
         prepared: The ingest.

@@ -36,14 +36,14 @@ def ingest_available(
     """Ingests the files that a landing folder holds now, in batches of bounded size and one commit each.
 
     The table itself is the checkpoint: a file is done when it is known, as stored or as bad, by path, size and time.
-    Killed at any moment, the next call goes on where this one stopped, and no file is stored twice or left out.
+    After a kill at any moment the next call continues: no file is stored twice or left out.
 
     Args:
         spark: The session.
         table: The table, created by the first batch if it is not there.
-        request: What is asked for, of every batch alike.
-        max_files: Most files that one batch reads.
-        on_batch: Is told each batch's result as soon as it is committed.
+        request: The request, the same for every batch.
+        max_files: The most files that one batch reads.
+        on_batch: Called with the result of each batch as soon as it is committed.
 
     Raises:
         TableConflictError: If other writers kept committing first.
