@@ -132,7 +132,10 @@ class DecodingPool:
         images[rows:] = 0
         share = max(_ROWS_PER_TASK, -(-rows // self._threads))
         shares = [range(first, min(first + share, rows)) for first in range(0, rows, share)]
-        tasks = [self._pool.submit(self._decoding.rows, batch, images, weights, part) for part in shares]
+        if batch.decoded is not None:
+            tasks = [self._pool.submit(batch.decoded, images, part.start, part.stop) for part in shares]
+        else:
+            tasks = [self._pool.submit(self._decoding.rows, batch, images, weights, part) for part in shares]
         return DecodedBatch(batch, images, weights, tasks)
 
     def close(self) -> None:

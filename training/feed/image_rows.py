@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ...errors import BadRowError, ImageError, InvalidArgumentError
-from ...etl.images.stored_image import RAW_RGB, StoredImage, size_of
+from ...etl.images.stored_image import StoredImage, size_of
 from ...etl.model.labels import LABELS_PROPERTY
 from ...etl.model.schema import BOX_CORNERS, HEIGHT, WIDTH
 from .decode import undecodable
@@ -50,6 +51,8 @@ class StoredBatch:
         labels: int32 [local rows].
         boxes: The boxes, if they were asked for.
         weights: float32 [local rows], 0 for padding.
+        decoded: Copies the rows from `first` to `last` where they are decoded already: called with the batch's images,
+            `first` and `last`.
     """
 
     images: list[StoredImage]
@@ -57,6 +60,7 @@ class StoredBatch:
     labels: npt.NDArray[np.int32]
     boxes: Boxes | None
     weights: npt.NDArray[np.float32]
+    decoded: Callable[[npt.NDArray[Any], int, int], None] | None = None
 
 
 def stored_columns_of(feed: DeltaFeed, max_boxes: int | None) -> list[str]:
@@ -103,7 +107,8 @@ def stored_batches(
         if isinstance(batch, RowBatch):
             sized = images = images_of(feed, batch, feed.image_column, columns)
         else:
-            images, sized, undecoded = _decoded_of(batch, decoded, size)
+            sized, undecoded = _decoded_of(batch, decoded, size)
+            images = list(sized)
         weights = batch.weights
         labels, refused = _labels_of(feed, batch, classes)
         boxes = None
@@ -114,12 +119,16 @@ def stored_batches(
         if refused:
             weights = weights.copy()
             _refuse(feed, batch, refused, policy, images, weights)
+        copy = None
+        if decoded is not None and not isinstance(batch, RowBatch):
+            copy = partial(_copy_decoded, decoded.images, batch.rows, list(refused))
         yield StoredBatch(
             images=images,
             origins=batch.origins(),
             labels=labels,
             boxes=boxes,
             weights=weights,
+            decoded=copy,
         )
 
 
@@ -148,14 +157,31 @@ def images_of(feed: DeltaFeed, batch: RowBatch, image_column: str, columns: Coll
 
 def _decoded_of(
     batch: CachedBatch, decoded: DecodedImages | None, size: tuple[int, int]
-) -> tuple[list[StoredImage], list[StoredImage], dict[int, str]]:
-    """Gives a batch's images as pixels, what their sizes were, and why rows do not decode, by row."""
+) -> tuple[list[StoredImage], dict[int, str]]:
+    """Gives the sizes of a batch's images before they were resized, and why rows do not decode, by row."""
     assert decoded is not None  # noqa: S101  they come together
-    rows = batch.rows.tolist()
-    images = [StoredImage(decoded.images[row], RAW_RGB, *size) for row in rows]
     sized = [StoredImage(None, None, *pair) for pair in decoded.sizes[batch.rows].tolist()]
-    bad = {i: undecodable(size, decoded.bad[row]) for i, row in enumerate(rows) if row in decoded.bad}
-    return images, sized, bad
+    rows = enumerate(batch.rows.tolist()) if decoded.bad else ()
+    return sized, {i: undecodable(size, decoded.bad[row]) for i, row in rows if row in decoded.bad}
+
+
+def _copy_decoded(
+    decoded: npt.NDArray[np.uint8],
+    rows: npt.NDArray[np.int64],
+    refused: Collection[int],
+    images: npt.NDArray[Any],
+    first: int,
+    last: int,
+) -> None:
+    """Copies decoded rows into a batch, and zeros for those that were refused."""
+    part = images[first:last].reshape(last - first, -1)
+    if part.dtype == np.uint8:
+        np.take(decoded, rows[first:last], axis=0, out=part, mode="clip")  # "raise" would copy twice
+    else:
+        part[...] = decoded[rows[first:last]]
+    for row in refused:
+        if first <= row < last:
+            images[row] = 0
 
 
 def _refuse(
