@@ -7,6 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..log.data_files import require_files
 from ..options import named_options
 from ..table import Table
 from .files.layouts import CLASS_FOLDERS
@@ -14,7 +15,6 @@ from .ingest.landing import ingest_available
 from .ingest.options import IngestOptions, request_of
 from .ingest.results import IngestPreview, IngestResult, StreamResult
 from .ingest.run import ingest, preview
-from .log.data_files import require_files
 from .quarantine.table import Quarantine
 from .spark.catalog import read_table
 from .versions.delete import DeleteResult, delete
@@ -184,7 +184,7 @@ class ImageTable(TableVersions):
         if version is None:
             return read_table(self.spark, self.location)
         snapshot = self.snapshot(version)
-        require_files(snapshot, self._options)
+        require_files(snapshot)
         return read_table(self.spark, self.location, snapshot.version)
 
     def read_quarantine(self) -> DataFrame:

@@ -9,7 +9,7 @@ from pathlib import Path
 from ...errors import InvalidArgumentError, NotADeltaTableError, SourceNotFoundError, TableError
 from ...ledger.store import read
 from ...locations import absolute, absolute_path, has_scheme, is_table_name
-from ...log.snapshot import identify
+from ...log.opening import open_table
 from ...options import suggestion
 from ...table import Table
 from ..annotations.manifest import manifest_format
@@ -98,6 +98,6 @@ def _configuration(table: str) -> Mapping[str, str] | None:
     if not (Path(table) / "_delta_log").is_dir():
         return None
     try:
-        return identify(Table.of(table)).configuration
+        return dict(open_table(Table.of(table)).metadata().configuration)
     except TableError:
         return None

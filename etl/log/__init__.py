@@ -1,1 +1,1 @@
-"""Delta's log read without a JVM: one version's files, rows and commits. Start: `snapshot.open_snapshot`."""
+"""The commits of a table in their order, and the notes that lakelens writes with them. Start: `log_walk.walk_log`."""

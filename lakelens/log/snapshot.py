@@ -190,29 +190,6 @@ class Snapshot:
         return bool(self.stored_names) or any(PHYSICAL_NAME in kind for kind in self.schema.values())
 
 
-@dataclass(frozen=True)
-class VersionIdentity:
-    """What a version is, whatever its files hold.
-
-    Attributes:
-        location: The table's absolute path or URI.
-        version: Number of the version.
-        table_id: The table's own id, which a table that is created in its place does not share.
-        timestamp: When the version was committed; None if the log does not tell any more.
-        configuration: The table's properties.
-        partition_columns: Names of the partition columns.
-        stored_bytes: Bytes of its data files.
-    """
-
-    location: str
-    version: int
-    table_id: str
-    timestamp: datetime | None
-    configuration: Mapping[str, str]
-    partition_columns: tuple[str, ...]
-    stored_bytes: int
-
-
 def open_snapshot(table: Table) -> Snapshot:
     """Resolves the version of a table to its active files; callers write `table.snapshot()`.
 
@@ -237,24 +214,6 @@ def open_snapshot(table: Table) -> Snapshot:
     )
 
 
-def identify(table: Table) -> VersionIdentity:
-    """Resolves a version without asking whether its files can be read.
-
-    Errors are those of `open_snapshot`; a version is refused only if delta-rs cannot open it at all.
-    """
-    opened = open_table(table)
-    metadata = opened.metadata()
-    return VersionIdentity(
-        location=table.path,
-        version=opened.version(),
-        table_id=str(metadata.id),
-        timestamp=committed_at(table.at(opened.version())),
-        configuration=dict(metadata.configuration),
-        partition_columns=tuple(metadata.partition_columns),
-        stored_bytes=sum(opened.get_add_actions().column("size_bytes").to_pylist()),
-    )
-
-
 def check_version(table: Table) -> None:
     """Checks that there is a table and a version, unless it is a name of the catalog, which only Spark knows.
 
@@ -262,7 +221,7 @@ def check_version(table: Table) -> None:
     """
     if not table.is_name:
         with suppress(UnsupportedTableFeatureError):
-            identify(table)
+            open_table(table)
 
 
 def _refuse_unknown_features(table: Table, opened: DeltaTable) -> None:
@@ -271,16 +230,6 @@ def _refuse_unknown_features(table: Table, opened: DeltaTable) -> None:
     what = f"the table feature {unknown[0]}" if unknown else f"Delta reader version {protocol.min_reader_version}"
     if unknown or protocol.min_reader_version > 3:
         raise UnsupportedTableFeatureError(unsupported(table.path, opened.version(), what))
-
-
-def has_deletion_vectors(opened: DeltaTable) -> bool:
-    """Returns whether deletion vectors mark rows of an open table; also where they cannot be read."""
-    from deltalake.exceptions import DeltaError
-
-    try:
-        return any(batch.num_rows for batch in opened.deletion_vectors())
-    except (DeltaError, OSError):
-        return True  # a vector that cannot be read is there all the same
 
 
 def _files_of(opened: DeltaTable, table: Table) -> DataFiles:
