@@ -16,7 +16,20 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 JOBS = Path(__file__).resolve().parents[2] / "jobs"
 
 
-def spark_submit(job: str, *flags: str, folder: Path) -> tuple[int, dict]:
+# A job that shows its settings before it ingests in the same session.
+SHOWN = """
+import json, sys
+import lakelens
+from lakelens.jobs import etl
+spark = lakelens.spark_session()
+settings = ("spark.master", "spark.sql.shuffle.partitions", "spark.databricks.delta.snapshotPartitions")
+print(json.dumps({name.rpartition(".")[2]: spark.conf.get(name) for name in settings}))
+sys.exit(etl.main())
+"""
+
+
+def spark_submit(job: Path, *flags: str, folder: Path) -> tuple[int, list[dict]]:
+    """Submits a job; gives its exit code and the JSON objects of its output."""
     import pyspark
 
     from lakelens.spark.java import find_java
@@ -34,7 +47,7 @@ def spark_submit(job: str, *flags: str, folder: Path) -> tuple[int, dict]:
         command += ["--conf", f"{key}={value}"]
     environment = os.environ | {"JAVA_HOME": str(find_java().home), "PYSPARK_PYTHON": sys.executable}
     done = subprocess.run(
-        [*command, str(JOBS / job), *flags],
+        [*command, str(job), *flags],
         cwd=folder,
         env=environment,
         capture_output=True,
@@ -43,8 +56,8 @@ def spark_submit(job: str, *flags: str, folder: Path) -> tuple[int, dict]:
         check=False,
     )
     try:
-        return done.returncode, json.loads(done.stdout.splitlines()[-1])
-    except (IndexError, ValueError) as error:
+        return done.returncode, [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    except ValueError as error:
         raise AssertionError(f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}") from error
 
 
@@ -53,30 +66,19 @@ def test_an_ingest_is_a_spark_submit_job(tmp_path: Path) -> None:
         (tmp_path / "images" / name).parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (20, 20), "red").save(tmp_path / "images" / name)
     table = tmp_path / "table"
-    code, result = spark_submit("etl.py", str(tmp_path / "images"), str(table), "--size", "16", folder=tmp_path)
-    assert code == 0, result
-    assert (result["version"], result["rows_in"], result["stored"]) == (0, 3, 3)
+    code, found = spark_submit(JOBS / "etl.py", str(tmp_path / "images"), str(table), "--size", "16", folder=tmp_path)
+    assert code == 0, found
+    assert (found[-1]["version"], found[-1]["rows_in"], found[-1]["stored"]) == (0, 3, 3)
 
     from snapshots import open_snapshot
 
     assert open_snapshot(str(table)).rows == 3
 
 
-def test_a_usage_error_of_a_spark_submit_job_exits_with_2(tmp_path: Path) -> None:
-    code, result = spark_submit("etl.py", str(tmp_path / "nothing"), str(tmp_path / "table"), folder=tmp_path)
-    assert code == 2
-    assert result["error"] == "SourceNotFoundError"
+def test_settings_of_spark_submit_win_over_the_defaults_and_a_usage_error_exits_with_2(tmp_path: Path) -> None:
+    (tmp_path / "shown.py").write_text(SHOWN)
+    arguments = (str(tmp_path / "nothing"), str(tmp_path / "table"))
+    code, (settings, result) = spark_submit(tmp_path / "shown.py", *arguments, folder=tmp_path)
+    assert settings == {"master": "local[2]", "partitions": "3", "snapshotPartitions": "2"}
+    assert (code, result["error"]) == (2, "SourceNotFoundError")
     assert "nothing" in result["message"]
-
-
-def test_the_settings_of_spark_submit_win_over_the_defaults(tmp_path: Path) -> None:
-    job = tmp_path / "job.py"
-    job.write_text(
-        "import json, lakelens\n"
-        "spark = lakelens.spark_session()\n"
-        "settings = ('spark.master', 'spark.sql.shuffle.partitions', 'spark.databricks.delta.snapshotPartitions')\n"
-        "print(json.dumps({name.rpartition('.')[2]: spark.conf.get(name) for name in settings}))\n"
-    )
-    code, found = spark_submit(str(job), folder=tmp_path)
-    assert code == 0
-    assert found == {"master": "local[2]", "partitions": "3", "snapshotPartitions": "2"}
