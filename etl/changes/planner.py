@@ -83,7 +83,8 @@ def _compared_by_content(files: DataFrame, listing: Listing, statuses: Sequence[
     from pyspark.sql import functions as F
 
     candidates = files.where(F.col(STATUS).isin(statuses) & F.col(STORED_HASH).isNotNull())
-    unread = candidates.where(F.col(schema.CONTENT_HASH).isNull()).select(schema.PATH, schema.SOURCE_LENGTH)
+    unread = candidates.where(F.col(schema.CONTENT_HASH).isNull())
+    unread = unread.select(schema.PATH, schema.SOURCE_LENGTH, schema.CONTENT_HASH)
     hashed = content_hashes(listing, unread, count).withColumnRenamed("hash", _READ)
     read = files.join(hashed, schema.PATH, "left").withColumn(_READ, F.coalesce(_READ, schema.CONTENT_HASH))
     return _mapped(read, _decide_after_reading).drop(_READ)

@@ -31,7 +31,7 @@ def content_hashes(listing: Listing, files: DataFrame, count: int) -> DataFrame:
 
     Args:
         listing: The source.
-        files: Rows with the columns `path` and `source_length`.
+        files: Rows with the columns `path`, `source_length` and `content_hash`.
         count: How many they are, at most.
     """
     from pyspark.sql import functions as F
