@@ -107,8 +107,10 @@ def test_each_command_runs_as_written_one_after_the_other(read: Path) -> None:
 
 # What the reader of the pages has: a session, photos that grow, and an experiment with the Trial of docs/trials.md.
 STORY = """
-import lakelens
+import os
 from pathlib import Path
+
+import lakelens
 from lakelens.jobs.cli import main
 
 spark = lakelens.spark_session()
@@ -120,6 +122,9 @@ assert (result.version, result.stored) == (1, 1), result
 version = result.version
 {feed}
 assert sum(1 for _ in dataset) == 3 * feed.steps_per_epoch(64, size=2)
+os.environ["XDG_CACHE_HOME"] = str(Path("cache").absolute())
+{cache}
+assert sum(1 for _ in dataset) == feed.steps_per_epoch(64)
 {petastorm}
 Path("experiment.yaml").write_text(\"\"\"
 entrypoint: birds.py:Birds
@@ -154,9 +159,10 @@ def test_the_examples_of_the_pages_run_as_written_one_after_the_other(
         "search": "search.md",
         "score": "how-to/score.md",
     }
-    shown = {name: "\n".join(blocks("python", DOCS / page)) for name, page in pages.items()}
+    shown = {name: blocks("python", DOCS / page) for name, page in pages.items()}
+    shown["feed"], shown["cache"] = shown["feed"][:1], shown["feed"][1:]
     assert all(shown.values())
-    run_python(STORY.format(**shown), folder)
+    run_python(STORY.format(**{name: "\n".join(texts) for name, texts in shown.items()}), folder)
 
 
 def is_refused(command: str) -> bool:
