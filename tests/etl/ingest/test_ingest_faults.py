@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -94,12 +93,11 @@ IMAGES, BATCH = 29, 10
 
 
 def landing_folder(root: Path) -> Path:
-    """Images and a bad file, which is the oldest: in the first batch."""
+    """Images and a bad file, whose path is the first: in the first batch."""
     source = root / "landing"
     for number in range(IMAGES):
         write_image(source / ("cat" if number % 2 else "dog") / f"{number}.jpg", seed=number)
-    (source / "cat" / "broken.jpg").write_text("no image")
-    os.utime(source / "cat" / "broken.jpg", (0, 0))
+    (source / "cat" / "0-broken.jpg").write_text("no image")
     return source
 
 
@@ -165,7 +163,7 @@ def killed(
 def assert_complete(place: Path) -> None:
     paths = Counter(stored_paths(place))
     assert (len(paths), set(paths.values())) == (IMAGES, {1})
-    assert [Path(file.path).name for file in ImageTable(None, place).quarantine().files] == ["broken.jpg"]
+    assert [Path(file.path).name for file in ImageTable(None, place).quarantine().files] == ["0-broken.jpg"]
 
 
 def test_a_first_ingest_that_is_killed_is_completed_by_the_next(spark, killed, tmp_path):
