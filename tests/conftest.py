@@ -47,12 +47,15 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 _HEAVY_FIRST = ("spark", "horovod", "tensorflow", "system", "unit")
 
 
-# The tests that use the `spark` fixture share one session: they are the longest work of all and start at once.
-_SHARED_SESSION = "spark"
+# The tests that use the `spark` fixture share two sessions, of about equal work: they are the longest of all and start
+# first. One session leaves a core idle once the other processes have finished.
+_SHARED_SESSIONS = ("spark-ingest", "spark")
 
 
 def _group_of(item: pytest.Item) -> str:
-    return _SHARED_SESSION if "spark" in getattr(item, "fixturenames", ()) else str(item.path)
+    if "spark" not in getattr(item, "fixturenames", ()):
+        return str(item.path)
+    return _SHARED_SESSIONS[0 if item.path.parent.name in ("ingest", "sources") else 1]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -70,7 +73,7 @@ def pytest_make_collect_report(
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keeps in one process, when several run the tests, what shares a fixture: the Spark session, or those of a file.
+    """Keeps in one process, when several run the tests, what shares a fixture: a Spark session, or those of a file.
 
     Groups that start clusters come first and those of pure logic last, so that no process waits for the others.
     """
@@ -80,7 +83,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         groups[item] = _group_of(item)
         item.add_marker(pytest.mark.xdist_group(groups[item]))
         marked = (rank for rank, name in enumerate(_HEAVY_FIRST) if item.get_closest_marker(name))
-        weight = -1 if groups[item] == _SHARED_SESSION else next(marked, len(_HEAVY_FIRST))
+        weight = -1 if groups[item] in _SHARED_SESSIONS else next(marked, len(_HEAVY_FIRST))
         weights[groups[item]] = min(weight, weights.get(groups[item], weight))
     for item in {groups[item]: item for item in reversed(items)}.values():
         if item.get_closest_marker("timeout") is None:
