@@ -488,8 +488,12 @@ def test_columns_filters_and_settings_of_ranks_reach_the_feed_the_ranks_and_the_
         ({"entrypoint": "no_such_module:Mine"}, TrialError, "Python finds no module"),
         ({"bad_rows": "drop"}, ConfigurationError, "data.bad_rows"),
         ({"read_timeout_s": 0}, ConfigurationError, "data.read_timeout_s"),
-        ({"image_size": (0, 5)}, InvalidArgumentError, r"image_size is \(0, 5\)"),
-        ({"image_size": (8, 8, 3)}, InvalidArgumentError, "give one side or"),
+        ({"image_size": (0, 5)}, InvalidArgumentError, r"image_size=\(0, 5\)"),
+        ({"image_size": (8, 8, 3)}, InvalidArgumentError, r"give a number of pixels or \(height, width\)"),
+        ({"image_size": 8.5}, InvalidArgumentError, "image_size=8.5: give a number of pixels"),
+        # A size that NumPy has computed is a size: what is refused is the version.
+        ({"image_size": np.int64(8), "version": 7}, VersionNotFoundError, "7"),
+        ({"image_size": (np.int64(8), np.int64(8)), "version": 7}, VersionNotFoundError, "7"),
         ({"checkpoint_dir": "s3://bucket/checkpoints"}, InvalidArgumentError, "both mount"),
         # Read-only for the system's administrator too.
         ({"tracking_uri": "sqlite:////proc/mlflow.db"}, InvalidArgumentError, "folder /proc cannot be written"),
