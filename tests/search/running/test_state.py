@@ -281,7 +281,7 @@ def test_a_trial_that_diverges_after_a_good_validation_has_failed_and_is_never_t
 
 
 @pytest.mark.unit
-def test_a_trial_that_diverges_where_its_rung_has_paused_it_can_be_promoted_and_is_never_the_best():
+def test_a_trial_that_diverges_where_its_rung_has_paused_it_stays_paused_and_is_never_the_best():
     state, trial = decided_trial(Lines(), **PAUSED_THERE)
     state.failed(trial, NOT_FINITE)
     assert (trial.state, state.best()) == ("paused", None)

@@ -453,10 +453,8 @@ def test_columns_filters_and_settings_of_ranks_reach_the_feed_the_ranks_and_the_
         read_timeout_s=30,
     )
     said = "".join(capfd.readouterr())
-    assert (
-        len(re.findall(r"bad_rows skip: rank 0 met bad rows 1 times and left them out; the first: .*parquet", said))
-        == 2
-    ), said
+    skipped = r"bad_rows skip: rank 0 met bad rows 1 times and left them out; the first: .*parquet"
+    assert len(re.findall(skipped, said)) == 2, said
     config, _ = read_config(result.tracking_uri, result.run_id)
     assert config.data.filters == {"my_label_name": ["blue", "red"]}
     assert config.data.columns.image == "my_image"
