@@ -103,6 +103,7 @@ def register(reference: str, name: str, alias: str | None = None, tracking_uri: 
 
     Raises:
         ModelNotFoundError: If the reference leads to no model, or to one whose run is not known.
+        InvalidArgumentError: If there is no such store.
         CheckpointError: If the checkpoint is damaged, or is not that of its run.
         TrackingError: If the store refuses.
     """
@@ -122,7 +123,7 @@ def register(reference: str, name: str, alias: str | None = None, tracking_uri: 
 def registrable(reference: str, tracking_uri: str | None = None) -> tuple[ModelRef, str]:
     """Finds a model that can be registered, and its run; arguments and errors are those of `register`."""
     model = resolve_model(reference, tracking_uri)
-    return model, _require_run(open_client(model.tracking_uri or resolve_tracking_uri(tracking_uri)), model)
+    return model, _require_run(model.tracking_uri or tracking_uri, model)
 
 
 def set_alias(name: str, version: int, alias: str, tracking_uri: str | None = None) -> RegisteredVersion:
@@ -135,8 +136,8 @@ def set_alias(name: str, version: int, alias: str, tracking_uri: str | None = No
     """
     uri = resolve_tracking_uri(tracking_uri)
     model = resolve_model(f"models:/{name}/{version}", uri)
+    _require_run(uri, model)
     client = open_client(uri)
-    _require_run(client, model)
     with as_tracking_errors(uri, f"set alias {alias!r} of model {name!r}"):
         client.set_registered_model_alias(name, alias, str(version))
     return version_of(name, version, uri)
@@ -208,11 +209,12 @@ def parse_version(reference: str) -> tuple[str, int]:
     return name, int(number)
 
 
-def _require_run(client: MlflowClient, model: ModelRef) -> str:
+def _require_run(tracking_uri: str | None, model: ModelRef) -> str:
     """Gives the id of the run that trained a model, whose digest must be that of the checkpoint.
 
     Raises:
         ModelNotFoundError: If the run is not known.
+        InvalidArgumentError: If there is no such store; nothing is created then.
         CheckpointError: If the digests differ.
     """
     from mlflow.exceptions import MlflowException
@@ -221,6 +223,7 @@ def _require_run(client: MlflowClient, model: ModelRef) -> str:
         raise ModelNotFoundError(
             f"{model.uri!r}: the run that trained it is not known; only models of runs are registered"
         )
+    _, client = open_existing_store(tracking_uri)
     try:
         recorded = client.get_run(model.run_id).data.tags.get(DIGEST_TAG)
     except MlflowException as error:

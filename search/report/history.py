@@ -15,6 +15,7 @@ from ...training.configuration.hyperparameters import Leaf
 from ...training.configuration.space import Space
 from ..preview import preview
 from ..running.journal import JOURNAL_FOLDER, read_events
+from ..running.trial_state import is_divergence
 from ..settings import searcher_section
 
 ENDS = ("completed", "paused", "stopped", "failed", "invalid")  # events after which a trial holds no slots
@@ -50,6 +51,7 @@ class TrialHistory:
         curve: Lengths with the metric there, in the order of length; NaN and infinities as they were.
         spans: When it held slots.
         error: Why it failed, else empty.
+        diverged: Whether its loss or output was not finite, so that it is never the best.
     """
 
     number: int
@@ -58,6 +60,7 @@ class TrialHistory:
     curve: dict[float, float] = field(default_factory=dict)
     spans: list[Span] = field(default_factory=list)
     error: str = ""
+    diverged: bool = False
 
     @property
     def length(self) -> float:
@@ -118,12 +121,15 @@ class SearchHistory:
 
     @cached_property
     def best(self) -> tuple[TrialHistory, float, float] | None:
-        """The valid trial with the best finite metric, the length at which it had it, and that; None without any."""
+        """The trial with the best finite metric, the length at which it had it, and that metric; None without any.
+
+        Invalid trials and those whose loss or output was not finite are left out.
+        """
         sign = 1 if self.minimized else -1
         found = [
             (sign * metric, trial.number, length)
             for trial in self.trials
-            if trial.state != "invalid"
+            if trial.state != "invalid" and not trial.diverged
             for length, metric in trial.curve.items()
             if math.isfinite(metric)
         ]
@@ -198,6 +204,7 @@ def _apply(event: Mapping[str, Any], trials: dict[int, TrialHistory], before: fl
     elif kind in (*ENDS, "restarted"):
         trial.state = kind if kind in ENDS else "waiting"
         trial.error = str(event.get("error") or "")
+        trial.diverged = trial.diverged or is_divergence(trial.error)
         if span is not None:
             span.end, span.failed = time, kind in ("failed", "restarted")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from ...spark.session import SessionSource, opened
 from ...training.configuration.experiment import ExperimentConfig
 from ...training.configuration.lengths import Length
 from ...training.configuration.searcher import SINGLE, SearcherConfig
+from ...training.configuration.space import largest_batch_size
 from ...training.experiment.config_meaning import Lengths
 from ...training.experiment.run_folder import checkpoint_root
 from ...training.experiment.strategies import Strategy
@@ -23,6 +25,8 @@ from ..brackets import plan_brackets
 from ..create import create_searcher
 from ..searchers.base import SearchMethod
 from ..settings import SearcherSettings, searcher_section
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,8 @@ class SearchPlan:
         root = checkpoint_root(config.checkpoint_storage.path)
         _searcher_of(config)  # a space that cannot be searched is found before the session opens and a run begins
         data = TrialData.open(config.data, config.reproducibility.experiment_seed, spark=spark)
+        for warning in data.warnings(largest_batch_size(config.hyperparameters)):
+            logger.warning(warning)
         return cls(config, entry, data, _strategy_of(config, np, opened(spark)), root)
 
     @property

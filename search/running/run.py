@@ -84,8 +84,8 @@ def run(
     entry = None if entrypoint is None else EntryPoint.parse(entrypoint)
     require_writable(resolve_tracking_uri(experiment.tracking.uri))
     plan = SearchPlan.of(experiment, entrypoint=entry, spark=spark)
-    with _begun_run(plan) as parent:
-        return _run(plan, parent, started, opened(spark), resumes=False)
+    with _begun_run(plan) as parent, _journal_of(plan, parent.run_id) as journal:
+        return _run(plan, parent, journal, started, opened(spark), resumes=False)
 
 
 def resume(
@@ -107,7 +107,8 @@ def resume(
         entrypoint: As for `run`.
 
     Raises:
-        InvalidArgumentError: If the run has finished, is running, is no search, or has no journal.
+        InvalidArgumentError: If the run has finished, is running in this or another process, is not a search, or has no
+            journal.
         LakelensError: As `run`.
     """
     started = time.perf_counter()
@@ -126,8 +127,9 @@ def resume(
     config = config.model_copy(update={"tracking": config.tracking.model_copy(update={"uri": uri})})
     entry = None if entrypoint is None else EntryPoint.parse(entrypoint)
     plan = SearchPlan.of(config, entrypoint=entry, np=np, spark=spark)
-    with resumed_run(uri, run_id) as parent:
-        return _run(plan, parent, started, opened(spark), resumes=True)
+    # The journal's lock comes first: a second process changes nothing in the run that the first one works on.
+    with _journal_of(plan, run_id) as journal, resumed_run(uri, run_id) as parent:
+        return _run(plan, parent, journal, started, opened(spark), resumes=True)
 
 
 def tell(run_id: str, command: Command, *, tracking_uri: str | None = None) -> None:
@@ -152,12 +154,21 @@ def _begun_run(plan: SearchPlan) -> AbstractContextManager[RunReference]:
     return begun_run(plan.config, plan.entrypoint, plan.data, plan.strategy, tags=tags, params=params)
 
 
+def _journal_of(plan: SearchPlan, run_id: str) -> AbstractContextManager[Journal]:
+    return contextlib.closing(Journal(journal_folder(plan.root, run_id)))
+
+
 def _run(
-    plan: SearchPlan, parent: RunReference, started: float, spark: SparkSession | None, *, resumes: bool
+    plan: SearchPlan,
+    parent: RunReference,
+    journal: Journal,
+    started: float,
+    spark: SparkSession | None,
+    *,
+    resumes: bool,
 ) -> SearchResult:
     feed, folder = plan.data.training, journal_folder(plan.root, parent.run_id)
     with contextlib.ExitStack() as stack:
-        journal = stack.enter_context(contextlib.closing(Journal(folder)))
         alive = stack.enter_context(
             # VACUUM keeps the version while trials read it, and after that until the search is deleted.
             using(

@@ -26,6 +26,7 @@ from .trial_state import (
     WAITING,
     Measurement,
     TrialState,
+    is_divergence,
 )
 
 Verdict = Literal["continue", "pause", "stop"]
@@ -108,7 +109,8 @@ class SearchState:
                 self._take_created(operations)
         elif kind in _EXITS:
             self._apply(event)
-            self._take_created(self.searcher.exited(event["trial"], _EXITS[kind]))
+            if self.searcher.states[event["trial"]] == RUNNING:
+                self._take_created(self.searcher.exited(event["trial"], _EXITS[kind]))
         elif kind != "created":
             self._apply(event)
 
@@ -205,12 +207,20 @@ class SearchState:
             self._write([{"event": state if ended else PAUSED, "trial": trial.number, "length": length}])
 
     def failed(self, trial: TrialState, error: str, *, invalid: bool = False) -> None:
-        """Takes the failure of a trial; the searcher ranks it last, or draws others for invalid hyperparameters."""
+        """Takes the failure of a trial; the searcher ranks it last, or draws others for invalid hyperparameters.
+
+        Args:
+            trial: The trial.
+            error: Class and message of the error.
+            invalid: Whether its hyperparameters are invalid.
+        """
         with self.changed:
             state = self.searcher.states[trial.number]
             if state != RUNNING:
                 # It had reached its length: that decision stands, and it can continue from an earlier checkpoint.
-                self._write([{"event": state, "trial": trial.number, "length": trial.length, "error": error}])
+                # Of one that has ended and diverged the searcher asks no more.
+                ended = FAILED if is_divergence(error) and state != PAUSED else state
+                self._write([{"event": ended, "trial": trial.number, "length": trial.length, "error": error}])
                 return
             kind = INVALID if invalid else FAILED
             event = {"event": kind, "trial": trial.number, "length": trial.length, "error": error}
@@ -264,16 +274,18 @@ class SearchState:
             return dict(sorted(Counter(trial.state for trial in self.trials).items()))
 
     def best(self, besides: Collection[int] = ()) -> TrialState | None:
-        """Gives the trial with the best validation; of equal ones the first. Invalid ones are none.
+        """Gives the trial with the best validation; of equal ones the first.
+
+        Invalid trials and those whose loss or output was not finite are left out.
 
         Args:
-            besides: Trials that are passed over.
+            besides: Trials that are left out too.
         """
         with self.changed:
             best: TrialState | None = None
             for trial in self.trials:
                 known = best.best if best is not None else None
-                if trial.state == INVALID or trial.number in besides or trial.best is None:
+                if not trial.can_be_best or trial.number in besides or trial.best is None:
                     continue
                 if self._goal.is_better(trial.best.metric, known.metric if known is not None else None):
                     best = trial
@@ -319,6 +331,7 @@ class SearchState:
             trial = self.trials[event["trial"]]
             trial.state, trial.slots = event["event"], ()
             trial.error = event.get("error")
+            trial.diverged = trial.diverged or is_divergence(trial.error)
             self.invalid_in_a_row += event["event"] == INVALID and self.searcher.replaces_invalid
             # It may have been asked to continue while it wrote its checkpoint.
             if trial.state == PAUSED and self.searcher.states[trial.number] in (RUNNING, COMPLETED):

@@ -187,9 +187,9 @@ class TrialRuns:
         running = {trial.number for trial in trials if trial.state in (RUNNING, WAITING)} if not at_the_end else set()
         goal, folders = self._plan.config.goal, dict(self.folders)
         # Such a trial is never the best one, whatever it measured before.
-        invalid = {trial.number: folders.pop(trial.number) for trial in trials if trial.state == INVALID}
+        apart = {trial.number: folders.pop(trial.number) for trial in trials if not trial.can_be_best}
         prune(folders, rules, goal, running=running)
-        prune(invalid, replace(rules, save_experiment_best=0), goal)
+        prune(apart, replace(rules, save_experiment_best=0), goal, running=running)
 
     def _job(self, planned: PlannedTrial, run: RunReference, folder: Path) -> TrainingJob:
         job = planned.plan.job(run, folder)

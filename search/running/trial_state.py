@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...errors import NotFiniteError
+
 WAITING = "waiting"
 RUNNING = "running"
 PAUSED = "paused"
@@ -54,6 +56,7 @@ class TrialState:
         error: Why it failed.
         validated_at: Lengths at which it was validated.
         was_in_flight: Whether it held slots when the search was killed; then it gets slots first.
+        diverged: Whether its loss or output was not finite, so that it is never the best.
     """
 
     number: int
@@ -69,3 +72,14 @@ class TrialState:
     error: str | None = None
     validated_at: set[float] = field(default_factory=set)
     was_in_flight: bool = False
+    diverged: bool = False
+
+    @property
+    def can_be_best(self) -> bool:
+        """Whether it may be the best trial: one that measured well and then diverged may not."""
+        return self.state != INVALID and not self.diverged
+
+
+def is_divergence(error: str | None) -> bool:
+    """Returns whether the error of a trial, as the journal holds it, is that its loss or output was not finite."""
+    return error is not None and error.startswith(f"{NotFiniteError.__name__}:")

@@ -42,10 +42,10 @@ data: {table: table, validation_split: null, image_size: 8}
 hyperparameters: {global_batch_size: 2}
 searcher: {metric: loss, max_length: {epochs: 1}}
 resources: {strategy: horovod_cluster, slots_per_trial: 2}
-tracking: {uri: "file:runs"}
 warm_start: notes
 """
 TRAIN = ["train", "table", "--np", "2", "--validation-split", "none", "--image-size", "8"]
+CONTINUED = ["train", "start.yaml", "--set", "warm_start=null", "--set"]
 PROPERTIES = {RECIPE_PROPERTY: Recipe(size=64).as_property(), LABELS_PROPERTY: '{"cat": 0}'}
 
 
@@ -76,6 +76,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     files = {name: lambda path: path.write_text("{}") for name in ("model.keras", "state.json")}
     metadata = {"input": {"height": 8, "width": 8, "channels": 3}}
     write_checkpoint("models", files=files, metadata=metadata, name="m").path.rename("model")
+    trained = metadata | {"run_id": "abc"}
+    write_checkpoint("models", files=files, metadata=trained, name="t").path.rename("trained")
     write_deltalake("widened", rows)
     features = {"readerFeatures": ["typeWidening"], "writerFeatures": ["typeWidening"]}
     change_log("widened", "protocol", minReaderVersion=3, minWriterVersion=7, **features)
@@ -171,7 +173,10 @@ def said(argv: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
         (["train", "table", "--np", "2", "--image-size", "big"], "InvalidArgumentError", "--image-size big"),
         ([*TRAIN, "--tracking-uri", "http://127.0.0.1:9"], "TrackingError", "no tracking server answers"),
         (["train", "start.yaml"], "ModelNotFoundError", "no checkpoint"),
-        (["train", "start.yaml", "--set", "warm_start=null", "--set", "continue_from=x"], "TrackingError", "x"),
+        ([*CONTINUED, "continue_from=x"], "InvalidArgumentError", "there is no MLflow store at"),
+        (["models", "register", "model", "n"], "ModelNotFoundError", "the run that trained it is not known"),
+        (["models", "register", "trained", "n"], "InvalidArgumentError", "there is no MLflow store at"),
+        (["models", "promote", "model", "n"], "ModelNotFoundError", "the run that trained it is not known"),
         (["search", "search.yaml"], "NotADeltaTableError", "nosuch"),
         (["search", "grid.yaml"], "ConfigurationError", "hyperparameters.rate.count"),
     ],
@@ -265,6 +270,8 @@ def test_a_run_that_has_finished_is_not_resumed_and_no_jvm_starts_for_it(capsys:
     for command in (["report"], ["search", "--resume"], ["search", "--stop"], ["train", "--resume"], ["reproduce"]):
         found = said([*command, "nosuch", "--tracking-uri", "file:runs"], capsys)
         assert (found["error"], "no run 'nosuch'" in found["message"]) == ("ModelNotFoundError", True)
+    found = said([*CONTINUED, "continue_from=nosuch", "--set", "tracking.uri=file:runs"], capsys)
+    assert (found["error"], "no run 'nosuch'" in found["message"]) == ("ModelNotFoundError", True), found
 
 
 @pytest.mark.usefixtures("place")

@@ -108,6 +108,14 @@ def constants(values: Mapping[str, Any]) -> dict[str, Any]:
     return Space.read(values).build(value_of)
 
 
+def largest_batch_size(values: Mapping[str, Any]) -> int:
+    """Returns the largest global batch size that the `hyperparameters` section can give a trial."""
+    leaf = Space.read(values).tree.get(GLOBAL_BATCH_SIZE, Const(type="const", val=DEFAULT_BATCH_SIZE))
+    if isinstance(leaf, Int):
+        return leaf.maxval
+    return max(leaf.vals) if isinstance(leaf, Categorical) else int(leaf.val)
+
+
 def _draw(seed: int, trial: int, path: KeyPath) -> int:
     text = f"[{seed},{trial},{_as_json(path)}]"
     return int.from_bytes(hashlib.sha256(text.encode("ascii")).digest()[:8], "big")

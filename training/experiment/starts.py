@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import CheckpointError, ConfigurationError
+from ...tracking.run_listing import get_run, open_existing_store
 from ...tracking.run_records import RunRecord
 from ...tracking.run_writer import RunWriter
 from ...tracking.runs import (
@@ -18,7 +19,6 @@ from ...tracking.runs import (
     VERSION_TAG,
     as_tracking_errors,
     measured_points,
-    open_client,
     resolve_tracking_uri,
 )
 from ..checkpoints.checkpoint import Checkpoint, copy_checkpoint, last_checkpoint, list_checkpoints
@@ -66,9 +66,10 @@ class TrainingStart:
 
         Raises:
             ConfigurationError: If the run has not finished, or the new one is no longer training of the same.
-            ModelNotFoundError: If there is no such model.
+            ModelNotFoundError: If there is no such run or model.
+            InvalidArgumentError: If there is no such store; nothing is created then.
             CheckpointError: If checkpoints are gone, damaged or changed.
-            TrackingError: If the store has no such run.
+            TrackingError: If the store does not answer.
         """
         config = plan.config
         if resumes is not None and last_checkpoint(plan.root / resumes) is not None:
@@ -140,10 +141,12 @@ class FinishedRun:
     def of(cls, plan: TrialPlan) -> FinishedRun:
         """Finds the run that a plan's config names as `continue_from`; raises as `TrainingStart.of`."""
         config, read = plan.config, plan.data.described()
-        run_id, uri = str(config.continue_from), resolve_tracking_uri(config.tracking.uri)
+        run_id = str(config.continue_from)
+        uri, client = open_existing_store(config.tracking.uri)
         reads = {ENTRYPOINT_TAG: plan.entrypoint.name, TABLE_TAG: read.location, VERSION_TAG: str(read.version)}
         with as_tracking_errors(uri, f"read run {run_id}"):
-            run = open_client(uri).get_run(run_id)
+            run = get_run(client, run_id)
+        run_id = str(run.info.run_id)
         if run.info.status != "FINISHED":
             raise ConfigurationError(
                 f"continue_from: run {run_id} is {run.info.status}; a finished run is trained further, and "

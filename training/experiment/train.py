@@ -15,13 +15,13 @@ from ...table import Table
 from ...tracking.runs import check_resumable, resolve_tracking_uri
 from ..configuration.experiment import ExperimentConfig
 from ..configuration.space import GLOBAL_BATCH_SIZE
+from ..feed.read_options import image_size_of
 from ..trials.entrypoint import DEFAULT_ENTRYPOINT, EntryPoint
 from ..trials.metrics import Goal
 from ..trials.trial import Trial
 from .config_record import read_config
 from .run_folder import checkpoint_root
 from .run_trial import TrainResult, run_trial
-from .trial_data import image_sides
 
 
 @named_options
@@ -135,7 +135,7 @@ def train(
     goal = _goal(metric, mode, validation_split)
     entry = EntryPoint.parse(entrypoint)
     root = checkpoint_root(checkpoint_dir)
-    sides = image_sides(image_size)
+    sides = None if image_size is None else image_size_of(image_size)
     config = ExperimentConfig.read(
         {
             "entrypoint": entry.name,

@@ -20,6 +20,7 @@ from ...spark.session import SessionSource, opened, spark_session
 from ...tracking.runs import TableVersion
 from ..feed.feed import DeltaFeed
 from ..feed.image_sizes import size_of_all_images
+from ..feed.read_options import image_size_of
 from ..tasks.classification import Classification
 from ..tasks.task import Task
 
@@ -76,7 +77,7 @@ class TrialData:
             except (EmptyFeedError, InvalidArgumentError) as error:
                 raise type(error)(f"{error}; validation_split=None trains without validation") from error
         feeds = [training] if validation is None else [training, validation]
-        size = image_sides(data.image_size) or size_of_all_images(feeds)
+        size = size_of_all_images(feeds) if data.image_size is None else image_size_of(data.image_size)
         return cls(training, validation, Classification(_class_names(training, data.class_names)), size)
 
     def warnings(self, batch_size: int) -> list[str]:
@@ -146,19 +147,3 @@ def _class_names(feed: DeltaFeed, given: Sequence[str] | None) -> list[str]:
             f"{feed.location}@{feed.version} has no names of its classes; pass class_names=[...], one per label number"
         )
     return [name or str(number) for number, name in enumerate(names)]
-
-
-def image_sides(given: int | Sequence[int] | None) -> tuple[int, int] | None:
-    """Reads a size that is one side, or height and width; None where none is given.
-
-    Raises:
-        InvalidArgumentError: If it is neither.
-    """
-    if given is None:
-        return None
-    sides = (given, given) if isinstance(given, int) else tuple(given)
-    if len(sides) == 1:
-        sides *= 2
-    if len(sides) != 2 or not all(isinstance(side, int) and not isinstance(side, bool) and side > 0 for side in sides):
-        raise InvalidArgumentError(f"image_size is {given!r}; give one side or (height, width), in pixels above 0")
-    return sides[0], sides[1]

@@ -165,13 +165,14 @@ class ReaderOutput(Reading):
 
 
 def image_size_of(image_size: int | Sequence[int]) -> tuple[int, int]:
-    """Reads an image size given as one number or as (height, width).
+    """Reads an image size given as one side, alone or in a list, or as (height, width), in pixels.
 
     Raises:
         InvalidArgumentError: If it is neither.
     """
     try:
-        height, width = image_size if isinstance(image_size, Iterable) else (image_size, image_size)
+        sides = tuple(image_size) if isinstance(image_size, Iterable) else (image_size,)
+        height, width = sides * 2 if len(sides) == 1 else sides
         return whole_number("height", height, 1), whole_number("width", width, 1)
     except (InvalidArgumentError, TypeError, ValueError) as error:
         raise InvalidArgumentError(

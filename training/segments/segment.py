@@ -133,7 +133,7 @@ def _train(
     for feed in filter(None, (job.training_feed, job.validation_feed)):
         if feed.skipped.count:
             log_to_driver(
-                f"bad_rows skip: rank {prepared.rank} met bad rows {feed.skipped.count} times and gave them weight 0; "
+                f"bad_rows skip: rank {prepared.rank} met bad rows {feed.skipped.count} times and left them out; "
                 f"the first: {feed.skipped.first[0]}"
             )
     progress, epochs = loop.progress, loop.epochs

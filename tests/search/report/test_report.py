@@ -130,11 +130,16 @@ def test_a_search_of_which_every_trial_failed_has_a_report(tmp_path: Path) -> No
     assert [path.name for path in (tmp_path / "out").glob("*.png")] == ["slots.png"]
 
 
-def test_a_trial_with_invalid_hyperparameters_is_never_the_best(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "end",
+    [{"event": "invalid"}, {"event": "failed", "error": "NotFiniteError: loss is nan"}],
+    ids=lambda end: end["event"],
+)
+def test_a_trial_that_is_invalid_or_has_diverged_is_never_the_best(tmp_path: Path, end: dict[str, str]) -> None:
     write_journal(tmp_path, 6)
     best, *_ = read_history(tmp_path).best or ()
     with (tmp_path / "journal" / "events.jsonl").open("a", encoding="utf-8") as file:
-        file.write(json.dumps({"event": "invalid", "time": 2e9, "trial": best.number, "length": best.length}) + "\n")
+        file.write(json.dumps({**end, "time": 2e9, "trial": best.number, "length": best.length}) + "\n")
     other, *_ = read_history(tmp_path).best or ()
     assert other.number != best.number
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from dataclasses import dataclass
@@ -14,9 +15,9 @@ from segment_jobs import assert_equal_to_the_bit
 from lakelens.errors import InvalidArgumentError, SearchFailedError, TrialError
 from lakelens.jobs.cli import main
 from lakelens.search import SearchResult, resume, run
-from lakelens.search.running.journal import journal_folder, read_events
+from lakelens.search.running.journal import Journal, journal_folder, read_events
 from lakelens.search.running.plan import SearchPlan
-from lakelens.tracking.runs import SEARCH_TAG, open_client
+from lakelens.tracking.runs import REQUEST_TAG, SEARCH_TAG, open_client
 from lakelens.training.checkpoints.checkpoint import open_checkpoint
 from lakelens.training.configuration.experiment import ExperimentConfig
 from lakelens.training.experiment.begun_run import begun_run
@@ -200,7 +201,7 @@ def test_ranks_that_die_after_their_trials_were_decided_cost_the_search_neither_
 
 
 @pytest.mark.tensorflow
-def test_what_is_no_search_or_has_no_journal_is_not_resumed(keys, tmp_path):
+def test_what_is_no_search_or_has_no_journal_or_is_resumed_elsewhere_is_not_resumed(keys, tmp_path):
     plan = SearchPlan.of(ExperimentConfig.read(keys))
     uri = keys["tracking"]["uri"]
 
@@ -214,6 +215,14 @@ def test_what_is_no_search_or_has_no_journal_is_not_resumed(keys, tmp_path):
         resume(killed({}), tracking_uri=uri)
     with pytest.raises(InvalidArgumentError, match="A search that ended before its first trial is begun anew"):
         resume(killed({SEARCH_TAG: "random"}), tracking_uri=uri)
+    # Another process has just begun to resume it, and has not set its status yet.
+    run_id = killed({SEARCH_TAG: "random", REQUEST_TAG: "{}"})
+    with contextlib.closing(Journal(journal_folder(plan.root, run_id))) as journal:
+        journal.append([{"event": "started"}])
+        with pytest.raises(InvalidArgumentError, match="is running in another process"):
+            resume(run_id, tracking_uri=uri)
+    left = open_client(uri).get_run(run_id)
+    assert (left.info.status, left.data.tags[REQUEST_TAG]) == ("KILLED", "{}")
 
 
 @pytest.mark.tensorflow

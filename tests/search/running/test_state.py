@@ -251,6 +251,44 @@ def test_a_trial_with_invalid_hyperparameters_is_never_the_best():
     assert state.best() is trial
 
 
+NOT_FINITE = "NotFiniteError: loss is nan"
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("reached", [False, True])
+def test_a_trial_that_diverges_after_a_good_validation_has_failed_and_is_never_the_best(reached):
+    section = {"name": "random", "metric": "val_loss", "max_length": {"epochs": 2}, "max_trials": 3}
+    lines = Lines()
+    state = SearchState(create_searcher(section, SPACE, seed=0), GOAL, lines)
+    state.start({})
+    errors = {0: NOT_FINITE, 1: "ValueError: no", 2: None}
+    for trial in list(state.trials):
+        state.launch(trial, (0,), "run", 0)
+        # The searcher has completed a trial that was validated at its whole length.
+        length = 2 if reached and trial.number == 0 else 1
+        measured = Measurement(length, 10, length, 0.1 * (trial.number + 1), {"val_loss": 0.1})
+        state.validated(trial, measured, reached=length == 2)
+        if errors[trial.number] is not None:
+            state.failed(trial, errors[trial.number])
+    assert [trial.state for trial in state.trials] == ["failed", "failed", "running"]
+    # An error of another kind leaves the model of the good validation.
+    assert state.best() is state.trials[1]
+    again = SearchState(create_searcher(section, SPACE, seed=0), GOAL, lines)
+    again.replay(list(lines.events))
+    assert [trial.state for trial in again.trials] == ["failed", "failed", "waiting"]
+    assert again.best() is again.trials[1]
+    assert again.searcher.states == state.searcher.states
+
+
+@pytest.mark.unit
+def test_a_trial_that_diverges_where_its_rung_has_paused_it_stays_paused_and_is_never_the_best():
+    state, trial = decided_trial(Lines(), **PAUSED_THERE)
+    state.failed(trial, NOT_FINITE)
+    assert (trial.state, state.best()) == ("paused", None)
+    state.give_up()
+    assert (trial.state, state.best()) == ("stopped", None)
+
+
 @pytest.mark.unit
 @pytest.mark.parametrize(("name", "counted"), [("random", 3), ("grid", 0)])
 def test_invalid_trials_are_counted_in_a_row_where_others_are_drawn_for_them(name, counted):

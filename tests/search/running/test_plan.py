@@ -1,0 +1,32 @@
+"""What is known of a search before its first trial."""
+
+from __future__ import annotations
+
+import pytest
+
+from lakelens.search.running.plan import SearchPlan
+from lakelens.training.configuration.experiment import ExperimentConfig
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("size", "largest"),
+    [
+        (100, 100),
+        ({"type": "categorical", "vals": [16, 128, 32]}, 128),
+        ({"type": "int", "minval": 16, "maxval": 91}, 91),
+        ({"type": "const", "val": 90}, None),
+        (None, None),  # the default is 64
+    ],
+)
+def test_a_batch_larger_than_the_split_and_equal_splits_are_warnings_once_in_a_search(keys, size, largest, caplog):
+    del keys["hyperparameters"]["global_batch_size"]
+    keys["hyperparameters"] |= {} if size is None else {"global_batch_size": size}
+    keys["data"]["validation_split"] = "train"
+    plan = SearchPlan.of(ExperimentConfig.read(keys))
+    for number in range(2):
+        plan.trial(plan.searcher().hyperparameters(number))
+    *larger, same = [record.message for record in caplog.records]
+    assert same.startswith("the training split (train) contains the validation split (train)")
+    told = [f"global_batch_size {largest} is larger than the training split (train), which has 90 rows"]
+    assert [message.partition(":")[0] for message in larger] == (told if largest is not None else [])
