@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql._typing import UserDefinedFunctionLike
 
 _ARGUMENTS = ("image", "format", "height", "width")
+# A shorter text of bytes is a bad image rather than the pixels of one.
+_FEWEST_PIXELS = 64
 
 
 @named_options
@@ -100,16 +102,23 @@ def _checked(batches: Iterator[pd.Series | tuple[pd.Series, ...]]) -> Iterator[A
 def _require_encoded(images: Sequence[bytes]) -> None:
     """Refuses a batch of bare pixels, whose format only other columns tell.
 
-    A bad image among good ones is an error of its row. A batch without any encoded image, all of whole pixels, is a
-    wrong call.
+    A bad image alone or among good ones is an error of its row. Two images or more of which none is encoded, each of 64
+    whole pixels or more, are a wrong call.
+
+    Raises:
+        InvalidArgumentError: If the images are such a batch.
     """
     # One good image, which most batches begin with, ends the search.
-    if not images or any(len(data) % CHANNELS or _is_encoded(data) for data in images):
+    if len(images) < 2 or not all(_may_be_pixels(data) for data in images):
         return
     raise InvalidArgumentError(
         f"none of the {len(images)} images of a batch is an encoded image, and their bytes may be the pixels of a "
         f"raw_rgb table; call the UDF with four columns: udf({', '.join(map(repr, _ARGUMENTS))})"
     )
+
+
+def _may_be_pixels(data: bytes) -> bool:
+    return len(data) % CHANNELS == 0 and len(data) >= _FEWEST_PIXELS * CHANNELS and not _is_encoded(data)
 
 
 def _is_encoded(data: bytes) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import posixpath
 import re
@@ -20,7 +21,8 @@ def resolve_reference(reference: object, root: str) -> str:
     """Resolves what an annotation file calls an image.
 
     Relative references are joined to `root`, lexically: `..` leads up, a backslash separates folders as `/` does. A
-    percent sign is a percent sign, except in a `file:` URI.
+    percent sign is a percent sign, except in a `file:` URI. In an absolute local path symbolic links to folders are
+    resolved as in the path of a source; links below `root` keep their names, as in a listing.
 
     Args:
         reference: Relative path, absolute path or URI.
@@ -55,14 +57,45 @@ def _resolved(reference: object, root: str) -> str:
             f"{_short(text)} is an absolute path of Windows, which means nothing here: write it relative to {root}"
         )
     if text.startswith("file:"):
-        return local_uri(posixpath.normpath(local_path(text)))
+        return local_uri(in_one_spelling(posixpath.normpath(local_path(text)), root))
     if has_scheme(text):
         return text
     text = text.replace("\\", "/")
     if has_scheme(root) and not root.startswith("file:"):
         return _below_uri(root, text)
-    folder = local_path(root) if root.startswith("file:") else os.fsencode(root)
-    return local_uri(posixpath.normpath(posixpath.join(folder, text.encode("utf-8", "surrogateescape"))))
+    path = text.encode("utf-8", "surrogateescape")
+    if text.startswith("/"):
+        return local_uri(in_one_spelling(posixpath.normpath(path), root))
+    return local_uri(posixpath.normpath(posixpath.join(_local(root), path)))
+
+
+def in_one_spelling(path: bytes, root: str) -> bytes:
+    """Resolves the links in the folder of a file; the file may be a link, and those below `root` keep their names.
+
+    What this machine does not see stays as it is.
+
+    Args:
+        path: Absolute local path.
+        root: Folder that images start from, without links in its own path; `/` or a URI where there is none.
+    """
+    folder, slash, name = path.rpartition(b"/")
+    is_elsewhere = has_scheme(root) and not root.startswith("file:")
+    return _folder_in_one_spelling(folder, b"" if is_elsewhere else _local(root).rstrip(b"/")) + slash + name
+
+
+@functools.lru_cache(maxsize=10_000)
+def _folder_in_one_spelling(folder: bytes, root: bytes) -> bytes:
+    if root and (folder + b"/").startswith(root + b"/"):
+        return folder
+    parts = folder.split(b"/")
+    for count in range(2, len(parts) + 1) if root else ():
+        if os.path.realpath(b"/".join(parts[:count])) == root:
+            return b"/".join([root, *parts[count:]])
+    return os.path.realpath(folder or b"/").rstrip(b"/")
+
+
+def _local(root: str) -> bytes:
+    return local_path(root) if root.startswith("file:") else os.fsencode(root)
 
 
 def relative_reference(path: str, root: str) -> str | None:

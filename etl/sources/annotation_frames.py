@@ -52,7 +52,7 @@ def coco_annotations(spark: SparkSession, location: str, image_root: str, split:
     Args:
         spark: The session.
         location: Path or URI of the JSON file.
-        image_root: Folder that its `file_name`s are relative to: a local path or URI.
+        image_root: Folder that its `file_name`s are relative to, as the listing names it: an absolute path or a URI.
         split: The split of all its images, or None.
 
     Returns:
@@ -62,7 +62,7 @@ def coco_annotations(spark: SparkSession, location: str, image_root: str, split:
         SourceNotFoundError: If there is no such file.
         AnnotationFileError: If it is not a COCO instances file.
     """
-    return read_now(_from_one_file(spark, location, _CocoReader(location, absolute_path(image_root), split)))
+    return read_now(_from_one_file(spark, location, _CocoReader(location, image_root, split)))
 
 
 def manifest_annotations(spark: SparkSession, location: str, root: str | None = None) -> DataFrame:

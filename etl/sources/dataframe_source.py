@@ -12,7 +12,7 @@ from ...errors import InvalidArgumentError
 from ...locations import absolute_path
 from ..annotations.manifest import annotation_of_row, match_columns
 from ..annotations.record import ANNOTATIONS_DDL, CONTENT_CONFLICT, annotations_arrow_schema, row_of
-from ..annotations.references import resolve_reference
+from ..annotations.references import in_one_spelling, resolve_reference
 from ..files.walk import local_uri
 from ..model import schema
 from ..spark.path_forms import column_in_one_form
@@ -160,5 +160,6 @@ class _PathRows(_KeyRows):
 
     def path_of(self, path: object) -> str:
         if self._is_listing and isinstance(path, str) and path.startswith("file:/"):  # Hadoop does not quote
-            return local_uri(b"/" + path[len("file:") :].lstrip("/").encode("utf-8", "surrogateescape"))
+            listed = b"/" + path[len("file:") :].lstrip("/").encode("utf-8", "surrogateescape")
+            return local_uri(in_one_spelling(listed, self._root))
         return resolve_reference(path, self._root)

@@ -1,9 +1,11 @@
-"""The user's classes that a model needs: given by the caller, or imported from the code recorded with its run."""
+"""The user's classes that a model needs: the caller's, of the code recorded with its run, or of its packages."""
 
 from __future__ import annotations
 
 import hashlib
 import importlib
+import importlib.metadata
+import re
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -19,7 +21,7 @@ from typing import Any
 from ...errors import CheckpointError, ModelMismatchError
 from ...training.checkpoints.keras_files import UserObject, user_objects
 from ...training.checkpoints.references import ModelRef
-from ...training.record.code_record import read_code
+from ...training.record.code_record import read_code, read_packages
 from ...training.trials.entrypoint import FILE_MODULE_PREFIX
 
 # Modules of two runs may have the same names; only those of one are visible at a time.
@@ -32,7 +34,7 @@ class UserCode:
 
     Attributes:
         objects: Classes and functions by name, from the caller.
-        needed: Classes and functions that the run's code defines.
+        needed: Classes and functions that the run's code, or a package that it was trained with, defines.
         files: The run's code: text by path, relative to the folder from which it was imported.
         run_id: The run; None without code.
     """
@@ -96,7 +98,8 @@ def user_code(model: ModelRef, custom_objects: Mapping[str, Any] | None = None) 
 
     Raises:
         CheckpointError: If the model's file is damaged, or holds a layer that runs code from the file.
-        ModelMismatchError: If the model needs a class that is neither in `custom_objects` nor in its run's code.
+        ModelMismatchError: If the model needs a class that is neither in `custom_objects` nor in its run's code, nor in
+            a package that is installed here and was when the run was recorded.
     """
     given = dict(sorted((custom_objects or {}).items()))
     wanted = user_objects(model.checkpoint.model_path, compile=False)
@@ -108,15 +111,30 @@ def user_code(model: ModelRef, custom_objects: Mapping[str, Any] | None = None) 
         files = read_code(model.tracking_uri, model.run_id)
         reason = f"the code recorded with run {model.run_id} does not define it"
     modules = _RecordedModules(files)
-    for one in needed:
-        if one.module not in modules.paths:
+    others = [one for one in needed if one.module not in modules.paths]
+    packages = _recorded_packages(model) if others else frozenset()
+    for one in others:
+        if one.module.partition(".")[0] not in packages:
             raise ModelMismatchError(
                 f"{model.uri}: the model needs {one.registered_name!r} of module {one.module!r}, which is not part of "
-                f"Keras ({reason}). Define the class in the entry point's file or in a module next to it, train, and "
-                "name the model by its run (runs:/<run id>); in Python, pass "
+                f"Keras ({reason}). Define the class in the entry point's file, in a module next to it or in a package "
+                "that is installed here too, train, and name the model by its run (runs:/<run id>); in Python, pass "
                 f"custom_objects={{{one.registered_name!r}: <the class>}}"
             )
     return UserCode(given, needed, files, model.run_id)
+
+
+def _recorded_packages(model: ModelRef) -> frozenset[str]:
+    """Lists what can be imported here from packages that the model's run was trained with, whatever their versions."""
+    if model.tracking_uri is None or model.run_id is None:
+        return frozenset()
+    names = {_plain(re.split("==| @ ", line)[0]) for line in read_packages(model.tracking_uri, model.run_id)}
+    installed = importlib.metadata.packages_distributions().items()
+    return frozenset(package for package, brought_by in installed if names & set(map(_plain, brought_by)))
+
+
+def _plain(distribution: str) -> str:
+    return re.sub(r"[-_.]+", "-", distribution).lower()
 
 
 class _RecordedModules(MetaPathFinder, Loader):

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from ...errors import ModelMismatchError
+from ...stores.data_files import PROTOCOLS, local_form
 
 logger = logging.getLogger(__name__)
 
@@ -83,8 +84,16 @@ def other_names(in_table: Mapping[int, str], to_model: Mapping[int, str], *, is_
 
 
 def is_same_table(trained_on: str | None, table: str) -> bool:
-    """Returns whether a model was trained on the table at this location."""
-    return trained_on is not None and trained_on.rstrip("/") == table.rstrip("/")
+    """Returns whether a model was trained on the table at this location, by whichever of its names.
+
+    `s3` and `s3a` are names of one store, as `dbfs:/x` and `/dbfs/x` are of one folder.
+    """
+    return trained_on is not None and _one_form(trained_on) == _one_form(table)
+
+
+def _one_form(location: str) -> str:
+    scheme, separator, rest = (local_form(location) or location).rstrip("/").partition("://")
+    return f"{PROTOCOLS[scheme.lower()][0]}://{rest}" if scheme.lower() in PROTOCOLS else scheme + separator + rest
 
 
 def _class_differences(class_names: Sequence[str], labels: Mapping[str, int], *, is_own: bool) -> list[str]:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ...errors import BadRowError, InvalidArgumentError
-from ...etl.model.schema import INGEST_COLUMNS, LABEL, LABEL_NAME
+from ...etl.model.schema import CONTENT_HASH, INGEST_COLUMNS, LABEL, LABEL_NAME, SPLIT
 from .plan.feed_plan import FeedPlan
 from .rank_batches import RowBatch
 from .reading.delta_types import arrow_type, type_name
@@ -37,8 +37,11 @@ _NUMBERS = {
     "timestamp_ntz": "datetime64[us]",
 }
 _TEXTS = ("string", "binary")
-# The class of an image that has none, in an image table.
-_NO_CLASS = {LABEL: -1, LABEL_NAME: ""}
+# What stands for null in image tables and their quarantines: the class of an image without one, a missing text.
+_NO_CLASS = {LABEL: -1, LABEL_NAME: "", "error": ""}
+# What only predictions tables have, and what stands for null there.
+_PREDICTIONS = frozenset({"prediction", "predicted_name", "probability", "probabilities", "error", "checkpoint_digest"})
+_NO_PREDICTION = {**_NO_CLASS, SPLIT: "", CONTENT_HASH: "", "prediction": -1, "predicted_name": ""}
 
 Columns = dict[str, npt.NDArray[Any]]
 
@@ -116,6 +119,14 @@ def is_image_table(schema: Mapping[str, str]) -> bool:
     return INGEST_COLUMNS.issubset(schema)
 
 
+def lacks_values(schema: Mapping[str, str], name: str) -> bool:
+    """Returns whether a column is null in rows of a table that lakelens writes, and nothing stands for it there.
+
+    Such are the probabilities of a row that could not be scored.
+    """
+    return name == "probabilities" and _PREDICTIONS.issubset(schema)
+
+
 def has_tensors(declared: str) -> bool:
     """Returns whether a column of a Delta type has a tensor form."""
     return declared in _TEXTS or declared in _NUMBERS or declared.startswith("decimal")
@@ -142,7 +153,9 @@ def _as_tensor_input(array: npt.NDArray[Any]) -> Any:
 
 
 def filling_of(plan: FeedPlan, fill: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Checks what stands for null, by column, and adds what stands for the class of an image without one.
+    """Checks what stands for null, by column, and adds what stands for it in the tables that lakelens writes.
+
+    Those are image tables, predictions tables and quarantines: -1 for a class, and empty text.
 
     Returns:
         Values as Python holds them in a column of that type: times without a zone, in UTC.
@@ -151,6 +164,8 @@ def filling_of(plan: FeedPlan, fill: Mapping[str, Any] | None) -> dict[str, Any]
         InvalidArgumentError: If a column is unknown, or a value is not of its column's type.
     """
     found: dict[str, Any] = dict(_NO_CLASS) if is_image_table(plan.schema) else {}
+    if _PREDICTIONS.issubset(plan.schema):
+        found = dict(_NO_PREDICTION)
     for name, value in (fill or {}).items():
         if name not in plan.schema:
             raise InvalidArgumentError(f"fill: {plan.location} has no column {name!r}; it has {', '.join(plan.schema)}")

@@ -379,7 +379,8 @@ class DeltaFeed:
                     an image table for its next ingest (`content_hash`, `source_length`, `source_modified`,
                     `batch_id`, `annotation_hash`).
                 fill: What stands for null, by column, of the column's type. Without it floats are NaN, and the class of
-                    an image that has none is -1 and "" in an image table; any other null is an error.
+                    an image that has none is -1 and "" in an image table, as are the classes and texts of a predictions
+                    table; any other null is an error.
 
         Raises:
             InvalidArgumentError: If an argument is outside its range, or a column has no tensor form.

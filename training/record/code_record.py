@@ -134,13 +134,23 @@ def read_code(tracking_uri: str, run_id: str) -> dict[str, bytes]:
         ModelNotFoundError: If there is no such run.
         TrackingError: If the store refuses.
     """
+    return _read_record(tracking_uri, run_id, CODE_ARTIFACT, "*.py")
+
+
+def read_packages(tracking_uri: str, run_id: str) -> list[str]:
+    """Reads the packages that `record_code` has listed; nothing of a run without a list. Raises as `read_code` does."""
+    found = _read_record(tracking_uri, run_id, ENVIRONMENT_ARTIFACT, "requirements.txt")
+    return [line for content in found.values() for line in content.decode().splitlines()]
+
+
+def _read_record(tracking_uri: str, run_id: str, artifact: str, names: str) -> dict[str, bytes]:
     client = open_client(tracking_uri)
     with as_tracking_errors(tracking_uri, f"read the code of run {run_id}"), tempfile.TemporaryDirectory() as folder:
         parent = get_run(client, run_id).data.tags.get(PARENT_TAG)
         for source in (run_id, *([parent] if parent else [])):
-            if client.list_artifacts(source, CODE_ARTIFACT):
-                place = Path(client.download_artifacts(source, CODE_ARTIFACT, folder))
-                return {path.relative_to(place).as_posix(): path.read_bytes() for path in sorted(place.rglob("*.py"))}
+            if client.list_artifacts(source, artifact):
+                place = Path(client.download_artifacts(source, artifact, folder))
+                return {path.relative_to(place).as_posix(): path.read_bytes() for path in sorted(place.rglob(names))}
     return {}
 
 

@@ -204,6 +204,30 @@ def test_a_reference_becomes_the_path_that_a_listing_has(reference, root, path):
     assert resolve_reference(reference, root) == path
 
 
+@pytest.mark.parametrize(
+    ("reference", "root", "path"),
+    [
+        ("{}/data/photos/cat/1.jpg", "{}/labels", "{}/disk/photos/cat/1.jpg"),  # a link above the images
+        ("file://{}/data/photos/cat/1.jpg", "{}/labels", "{}/disk/photos/cat/1.jpg"),
+        ("file:{}/data/photos/cat/1.jpg", "s3a://bucket/labels", "{}/disk/photos/cat/1.jpg"),
+        ("{}/data/photos/cat/1.jpg", "{}/disk/photos", "{}/disk/photos/cat/1.jpg"),
+        ("{}/data/photos/dog/1.jpg", "{}/disk/photos", "{}/disk/photos/dog/1.jpg"),  # one below the source's folder
+        ("{}/disk/photos/dog/1.jpg", "{}/disk/photos", "{}/disk/photos/dog/1.jpg"),
+        ("dog/1.jpg", "{}/disk/photos", "{}/disk/photos/dog/1.jpg"),
+        ("{}/data/photos/dog/1.jpg", "{}/labels", "{}/elsewhere/1.jpg"),
+        ("{}/data/photos/cat/link.jpg", "/", "{}/disk/photos/cat/link.jpg"),  # a file's own name stays
+        ("{}/data/nothing/1.jpg", "/", "{}/disk/nothing/1.jpg"),
+    ],
+)
+def test_an_absolute_reference_has_the_spelling_of_its_folder(tmp_path, reference, root, path):
+    (tmp_path / "disk" / "photos" / "cat").mkdir(parents=True)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "data").symlink_to(tmp_path / "disk")
+    (tmp_path / "disk" / "photos" / "dog").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "disk" / "photos" / "cat" / "link.jpg").symlink_to(tmp_path / "elsewhere" / "1.jpg")
+    assert resolve_reference(reference.format(tmp_path), root.format(tmp_path)) == f"file://{path.format(tmp_path)}"
+
+
 @pytest.mark.parametrize("reference", ["", "  ", None, 7, "C:\\1.jpg", "c:/a.jpg", "\\\\host\\a.jpg", "a\0b", "a\nb"])
 def test_a_reference_that_means_nothing_here_is_refused(reference):
     with pytest.raises(InvalidArgumentError):

@@ -203,6 +203,9 @@ def test_the_lists_of_voc_are_its_splits(voc):
 @pytest.fixture(scope="module")
 def coco(spark, tmp_path_factory):
     root = tmp_path_factory.mktemp("coco") / "coco é"
+    for folder in (root, root.parent / "another disk"):
+        folder.mkdir()
+    (root / "train2017").symlink_to(root.parent / "another disk")
     names = write_marked(root / "train2017")
     content = {"images": [], "annotations": [], "categories": [{"id": 7 + n, "name": c} for n, c in enumerate(MARKS)]}
 

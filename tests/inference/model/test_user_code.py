@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import shutil
 import sys
 import textwrap
@@ -12,8 +13,10 @@ from model_store import ROWS, Store
 
 import lakelens
 from lakelens.errors import ModelMismatchError
+from lakelens.inference.model.user_code import user_code
 from lakelens.inference.promotion import promote
 from lakelens.tracking.runs import RunReference
+from lakelens.training.checkpoints.references import resolve_model
 from lakelens.training.record.code_record import record_code
 from lakelens.training.trials.entrypoint import EntryPoint
 
@@ -118,3 +121,39 @@ def test_a_model_whose_classes_are_not_recorded_is_refused_before_spark_starts(s
             lambda: opened.append("a session"), next((store.folder / "kept" / run_id).iterdir()), store.table, tmp_path
         )
     assert opened == []
+
+
+@pytest.mark.tensorflow
+def test_a_class_of_an_installed_package_is_imported_if_its_run_was_trained_with_the_package(
+    store, tmp_path, monkeypatch
+):
+    wing = """
+        import keras
+
+        @keras.saving.register_keras_serializable("birds")
+        class Wing(keras.layers.Layer):
+            def call(self, strengths):
+                return strengths
+    """
+    files = {
+        "site/bird_layers/__init__.py": wing,
+        "site/bird_layers-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: Bird.Layers\nVersion: 1.0\n",
+        "site/bird_layers-1.0.dist-info/top_level.txt": "bird_layers\n",
+        "own/photos.py": "from bird_layers import Wing\nfrom lakelens import KerasTrial as Photos\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(textwrap.dedent(text))
+    with monkeypatch.context() as installed:
+        installed.syspath_prepend(tmp_path / "site")
+        layer = importlib.import_module("bird_layers").Wing
+        run_id = store.run(mixed_model(layer))
+        model = resolve_model(f"runs:/{run_id}", store.uri)
+        with pytest.raises(ModelMismatchError, match="needs 'birds>Wing' of module 'bird_layers'"):
+            user_code(model)  # nothing is recorded
+        entry = EntryPoint.parse(f"{tmp_path / 'own' / 'photos.py'}:Photos")
+        record_code(RunReference(store.uri, store.experiment, run_id, "here"), entry)
+        with user_code(model).loaded() as objects:
+            assert objects["birds>Wing"] is layer
+    with pytest.raises(ModelMismatchError, match="or in a package that is installed here too"):
+        user_code(model)

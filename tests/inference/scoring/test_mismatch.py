@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from lakelens.errors import ModelMismatchError
-from lakelens.inference.scoring.mismatch import check_fit
+from lakelens.inference.scoring.mismatch import check_fit, is_same_table
 
 pytestmark = pytest.mark.unit
 
@@ -66,3 +66,23 @@ def test_what_differs_is_said_once_and_strict_refuses_it(change, said, caplog):
     for words in said:
         assert words in record.message
         assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("trained_on", "table", "is_same"),
+    [
+        ("/tables/photos", "/tables/photos/", True),
+        ("/tables/photos", "/tables/others", False),
+        ("s3://birds/photos", "s3a://birds/photos/", True),
+        ("S3A://birds/photos", "s3n://birds/photos", True),
+        ("s3://birds/photos", "s3://other/photos", False),
+        ("s3://birds/photos", "gs://birds/photos", False),
+        ("gs://birds/photos", "gcs://birds/photos", True),
+        ("abfs://c@a.dfs.core.windows.net/t", "abfss://c@a.dfs.core.windows.net/t", True),
+        ("dbfs:/tables/photos", "/dbfs/tables/photos", True),
+        ("main.birds.photos", "main.birds.photos", True),
+        (None, "/tables/photos", False),
+    ],
+)
+def test_a_table_is_the_same_under_each_name_of_its_store(trained_on, table, is_same):
+    assert is_same_table(trained_on, table) is is_same

@@ -15,6 +15,7 @@ from feed_tables import append, encoded, image_rows
 
 from lakelens import DeltaFeed, ImageTable, decode_images, make_delta_converter
 from lakelens.errors import InvalidArgumentError, MissingDependencyError
+from lakelens.etl.model.schema import quarantine_arrow_schema
 from lakelens.training.feed.adapters.fields import torch_columns
 
 SHOWN = ["path", "image", "format", "height", "width", "label", "label_name", "split"]
@@ -68,6 +69,52 @@ def test_default_columns_of_an_image_table_come_in_every_form(spark, tmp_path, w
         assert torch_columns(feed, decode_images(8, 8)) == ["image", "height", "width", "label"]
     with pytest.warns(UserWarning, match="left out"), pytest.raises(MissingDependencyError, match="torch"):
         converter.make_torch_dataloader()
+
+
+PREDICTIONS = {
+    "path": ["file:/a.jpg", "file:/b.jpg"],
+    "content_hash": pa.array(["aa", None], pa.string()),
+    "label": pa.array([1, None], pa.int32()),
+    "label_name": pa.array(["cat", None], pa.string()),
+    "split": pa.array([None, None], pa.string()),
+    "prediction": pa.array([1, None], pa.int32()),
+    "predicted_name": pa.array(["cat", None], pa.string()),
+    "probability": pa.array([0.75, None], pa.float32()),
+    "probabilities": pa.array([[0.25, 0.75], None], pa.list_(pa.float32())),
+    "error": pa.array([None, "not_an_image"], pa.string()),
+    "model_uri": ["runs:/a"] * 2,
+    "checkpoint_digest": ["dd"] * 2,
+    "table": ["/tables/photos"] * 2,
+    "version": pa.array([0, 0], pa.int64()),
+    "scored_at": pa.array([0, 0], pa.timestamp("us", "UTC")),
+    "batch_id": ["b"] * 2,
+}
+QUARANTINE = dict.fromkeys(quarantine_arrow_schema().names) | {"path": "file:/a.jpg", "reason": "not_an_image"}
+
+
+@pytest.mark.tensorflow
+def test_default_columns_of_a_predictions_table_have_something_for_each_null(tmp_path):
+    write_deltalake(str(tmp_path / "predictions"), pa.table(PREDICTIONS))
+    converter = make_delta_converter(tmp_path / "predictions")
+    with (
+        pytest.warns(UserWarning, match="left out: probabilities"),
+        converter.make_tf_dataset(num_epochs=1, shuffle_row_groups=False) as dataset,
+    ):
+        (batch,) = list(dataset)
+    assert list(batch._fields) == [name for name in PREDICTIONS if name != "probabilities"]
+    assert batch.error.numpy().tolist() == [b"", b"not_an_image"]
+    assert batch.prediction.numpy().tolist() == batch.label.numpy().tolist() == [1, -1]
+    assert batch.predicted_name.numpy().tolist() == batch.label_name.numpy().tolist() == [b"cat", b""]
+    assert (batch.content_hash.numpy().tolist(), batch.split.numpy().tolist()) == ([b"aa", b""], [b"", b""])
+    assert np.isnan(batch.probability.numpy()).tolist() == [False, True]
+
+
+@pytest.mark.unit
+def test_default_columns_of_a_quarantine_have_something_for_each_null(tmp_path):
+    write_deltalake(str(tmp_path / "bad"), pa.Table.from_pylist([QUARANTINE], quarantine_arrow_schema()))
+    columns, _ = next(DeltaFeed(tmp_path / "bad", image_column=None, label_column=None).as_column_numpy(1))
+    found = {name: values.tolist() for name, values in columns.items()}
+    assert found == {"path": ["file:/a.jpg"], "reason": ["not_an_image"], "error": [""], "label_name": [""]}
 
 
 @pytest.mark.unit

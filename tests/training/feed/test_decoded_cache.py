@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -85,6 +86,21 @@ def test_later_calls_and_processes_read_what_the_first_has_decoded(table, tmp_pa
             feed.as_numpy(16, cache=tmp_path, **other)
     with pytest.raises(TypeError):
         DeltaFeed(table, version=2).as_numpy(16, image_size=SIZE, cache=tmp_path)
+
+
+def test_copies_of_a_table_that_went_different_ways_have_entries_of_their_own(tmp_path):
+    """They have one id, and the same numbers of versions and rows."""
+    first = write_layout(tmp_path / "first", [4])
+    second = Path(shutil.copytree(first, tmp_path / "second"))
+    feeds = []
+    for place, numbers in ((first, range(10, 14)), (second, range(20, 24))):
+        append(place, image_rows(numbers))
+        feeds.append(DeltaFeed(place, version=1, shuffle=False))
+    assert feeds[0].plan.table_id == feeds[1].plan.table_id
+    for feed in feeds:
+        plain = list(feed.as_numpy(8, image_size=SIZE))
+        assert_same(feed.as_numpy(8, image_size=SIZE, cache=tmp_path / "cache"), plain)
+    assert len(entries(tmp_path / "cache")) == 2
 
 
 def read(table: Path, cache: Path, found: Any) -> None:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from ....errors import InvalidArgumentError
 from ....options import closest
-from ..columns import default_columns
+from ..columns import default_columns, lacks_values
 from .petastorm_parts import NGram, Unischema, UnischemaField, transform_schema
 
 if TYPE_CHECKING:
@@ -59,8 +59,12 @@ def chosen_columns(feed: DeltaFeed, columns: Sequence[Any] | None) -> list[str]:
         InvalidArgumentError: If one is not in the table, or it is an NGram.
     """
     known = feed.plan.schema
+
+    def fits(name: str) -> bool:
+        return _field(name, known[name]).numpy_dtype is not _NESTED and not lacks_values(known, name)
+
     if columns is None:
-        return default_columns(feed, lambda name: _field(name, known[name]).numpy_dtype is not _NESTED)
+        return default_columns(feed, fits)
     if isinstance(columns, NGram):
         raise InvalidArgumentError(
             "columns=NGram(...): rows come in shuffled order, so that there are no windows of neighbouring rows; give "
@@ -129,7 +133,8 @@ def torch_columns(feed: DeltaFeed, transform: Any) -> list[str]:
     edited = {field[0] for field in transform.edit_fields} if transform is not None else set()
 
     def has_tensors(name: str) -> bool:
-        return name in edited or _field(name, feed.plan.schema[name]).numpy_dtype not in (*_NOT_IN_TORCH, _NESTED)
+        kind = _field(name, feed.plan.schema[name]).numpy_dtype
+        return name in edited or (kind not in (*_NOT_IN_TORCH, _NESTED) and not lacks_values(feed.plan.schema, name))
 
     return default_columns(feed, has_tensors)
 
