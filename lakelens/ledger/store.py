@@ -132,6 +132,11 @@ def _create(table: Table, ledger: Ledger) -> bool:
     from deltalake.exceptions import CommitFailedError, DeltaError
 
     path, options = path_of(table), delta_options(table.storage_options) or None
+    if "[" in path or "]" in path:  # delta-rs panics on a write, which Python cannot catch as an Exception
+        raise InvalidArgumentError(
+            f"{table.path}: no ledger can be kept in a folder with brackets in its path, so its versions cannot be "
+            "pinned; move the table to a folder without them"
+        )
     if local_form(path) is not None:
         with _naming_failures(table):  # the table's own folder is there, or the table is gone
             Path(path).parent.mkdir(exist_ok=True)

@@ -161,6 +161,7 @@ def _write(found, rows) -> None:
 def test_a_place_that_can_have_no_ledger_is_refused_by_name(tmp_path, server):
     for place, words in (
         (tmp_path / "a%20b", "'%20' in its path"),
+        (tmp_path / "photos [2]", "brackets in its path"),
         ("hdfs://namenode/table", "no store of scheme 'hdfs'"),
         ("/proc/table", "/proc/table cannot be written"),
     ):
