@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...errors import InvalidArgumentError, NotADeltaTableError, StoreError
-from ...locations import has_scheme
+from ...locations import absolute_path, has_scheme
 from ...log.opening import open_table, uri_for_delta_rs
 from ...stores.data_files import local_form, require_known_store
 from ...stores.delta_uris import unwritable_part
@@ -30,7 +30,7 @@ def require_reachable(spark: SparkSession, table: Table, *, exists: bool) -> Non
         TableError: Its other subclasses, if what is there does not open.
     """
     place = path_of(spark, table.location) if exists or not table.is_name else place_of_new(spark, table.location)
-    found = Table.of(place, None, table.storage_options)
+    found = Table(absolute_path(place).rstrip("/") or "/", table.storage_options)
     require_writable(found)
     if not has_scheme(found.path):
         seen = place_to_spark(spark, found.path)
