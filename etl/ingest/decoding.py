@@ -91,7 +91,7 @@ def decoded_files(prepared: Prepared, batch_id: str, name: str) -> Iterator[Deco
         rows = work.mapInArrow(task.stored_rows, schema.IMAGE_TABLE_DDL).persist(StorageLevel.DISK_ONLY)
         try:
             counts = count_classes(rows)
-            lost = Counter(outcome.value.lost)
+            lost = sum(outcome.value.lost.values(), Counter[tuple[str, str]]())
             yield DecodedFiles(task, rows, counts, refused.value, lost, counts_of(problems))
         finally:
             rows.unpersist()

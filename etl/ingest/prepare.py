@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from ...errors import EmptySourceError, InvalidArgumentError
+from ...errors import EmptySourceError, InvalidArgumentError, TableConflictError
 from ...ledger.ledger import Ledger
 from ...spark.workers import check_workers
 from ...table import Table
@@ -15,6 +15,7 @@ from ..changes.plan import GONE, Plan
 from ..changes.planner import KnownFiles, make_plan
 from ..changes.rules import PlanRules
 from ..commit.known_classes import KnownClasses, count_classes, ledger_of, sound_classes
+from ..commit.reachable import require_reachable
 from ..commit.transaction import Transaction, require_columns
 from ..files.layouts import FOLDER_LAYOUTS, NESTED_CLASS_FOLDERS
 from ..images.recipe import RECIPE_PROPERTY, Recipe
@@ -107,11 +108,20 @@ class Prepared:
 
         The commit that creates a table comes before its ledger, because Delta wants an empty folder; of two ingests
         that create it at the same time one fails and plans again.
+
+        Raises:
+            TableConflictError: If a class of the plan has another name by now.
         """
         if not self.plan.work:
             return {}
         ledger = Ledger().reserved(self.class_names) if self.known is None else self.known.reserve(self.class_names)
-        return ledger.labels
+        labels = ledger.labels
+        renamed = next((name for name in self.class_names if name not in labels), None)
+        if renamed is not None:
+            raise TableConflictError(
+                f"{self.table}: the class {renamed!r} was renamed to {ledger.aliases[renamed]!r} meanwhile"
+            )
+        return labels
 
     def check_not_empty(self) -> None:
         """Checks that the source holds files; one that was emptied may be ingested to remove the rows of its files.
@@ -219,14 +229,16 @@ def open_transaction(spark: SparkSession, table: Table) -> Transaction | None:
 
     Raises:
         NotADeltaTableError: If something else is there.
+        InvalidArgumentError: If only Spark could read the table.
+        StoreError: If its store cannot be reached without Spark.
     """
-    if is_delta_table(spark, table.location):
-        return Transaction(spark, table)
-    if table.is_name:
+    exists = is_delta_table(spark, table.location)
+    if not exists and table.is_name:
         require_schema(spark, table.location)
-    else:
+    elif not exists:
         check_place(table.location)
-    return None
+    require_reachable(spark, table, exists=exists)
+    return Transaction(spark, table) if exists else None
 
 
 def _ledger(spark: SparkSession, transaction: Transaction | None) -> Ledger:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -69,9 +70,11 @@ class BatchTask:
 
     def stored_rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yields the rows of the sources that can be stored; the others are added to `refused`."""
+        from pyspark import TaskContext
+
         from .tally import Outcome
 
-        packer, outcome = _Packer(schema.image_arrow_schema()), Outcome()
+        packer, outcome, lost = _Packer(schema.image_arrow_schema()), Outcome(), Counter[tuple[str, str]]()
         with image_counter(self.count_file) as count:
             for annotation, row, result in self._results(batches):
                 placed = self._place(annotation, result) if isinstance(result, EncodedImage) else result
@@ -82,10 +85,12 @@ class BatchTask:
                 elif isinstance(placed, ImageError):
                     self._report_refused(row, placed)
                     if row.get(STORED_CLASS) is not None:
-                        outcome.lost[row[STORED_CLASS], placed.reason] += 1
+                        lost[row[STORED_CLASS], placed.reason] += 1
                 count(isinstance(placed, PlacedBoxes))
         yield from packer.flush()
         if self.outcome is not None:
+            task = TaskContext.get()
+            outcome.lost[0 if task is None else task.partitionId()] = lost
             self.outcome.add(outcome)
 
     def quarantined_rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -209,8 +209,10 @@ def _commit(prepared: Prepared, decoded: DecodedFiles) -> int | None:
 def _note(prepared: Prepared, decoded: DecodedFiles) -> str:
     """Writes the note of this commit for the table's history."""
     source = prepared.request.source
+    # A batch_id may have been given before; no other commit has the note, by which public writers find theirs.
     return write_note(
         INGEST,
+        id=uuid.uuid4().hex,
         batch_id=decoded.task.batch_id,
         source=source.name,
         user=user_name(),

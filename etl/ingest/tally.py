@@ -21,11 +21,11 @@ class Outcome:
 
     Attributes:
         stored: Those that became rows, by class.
-        lost: Those that had a row and will have none, by the row's class and the reason.
+        lost: Those that had a row and will have none, by the row's class and the reason, for each task by its number.
     """
 
     stored: Counter[str] = field(default_factory=Counter)
-    lost: Counter[tuple[str, str]] = field(default_factory=Counter)
+    lost: dict[int, Counter[tuple[str, str]]] = field(default_factory=dict)
 
 
 class _ByPath(AccumulatorParam[dict[str, Any]]):  # type: ignore[misc]  # pyspark is not typed for mypy here
@@ -44,7 +44,7 @@ class _ByPath(AccumulatorParam[dict[str, Any]]):  # type: ignore[misc]  # pyspar
 
 
 class _Outcomes(AccumulatorParam[Outcome]):  # type: ignore[misc]  # as above
-    """Adds up; Spark counts a task of a job's last stage once."""
+    """Adds up; of a task that ran again, the last report on lost files counts."""
 
     def zero(self, value: Outcome) -> Outcome:
         return Outcome()

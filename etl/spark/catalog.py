@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ...errors import NotADeltaTableError, SessionError
+from ...errors import InvalidArgumentError, NotADeltaTableError, SessionError
 from ...locations import is_table_name, scheme_of
 from ...spark.port import java_session, jvm
 from .failures import failure_of
@@ -166,16 +166,39 @@ def hadoop_path(spark: SparkSession, location: str) -> tuple[Any, Any]:
         return path, path.getFileSystem(java_session(spark).sessionState().newHadoopConf())
 
 
-def is_local_to_spark(spark: SparkSession, path: str) -> bool:
-    """Whether Spark takes a path for one of the local file system.
+def place_to_spark(spark: SparkSession, path: str) -> str | None:
+    """Returns the URI that Spark takes a path for: a path without a scheme may be one of HDFS, or of DBFS.
 
-    A path without a scheme may be one of HDFS, or of DBFS, while this machine has another folder under the same path.
+    Returns:
+        The URI, or None where a runtime lets nobody ask.
     """
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     try:
-        found, file_system = hadoop_path(spark, path)
-        return str(file_system.makeQualified(found).toUri().getScheme()) == "file"
+        hadoop = jvm(spark).org.apache.hadoop.fs
+        default = hadoop.FileSystem.getDefaultUri(java_session(spark).sessionState().newHadoopConf())
+        return str(hadoop.Path(path).makeQualified(default, hadoop.Path("/")).toString())
     except (Py4JError, PySparkException, SessionError, TypeError):
-        return False  # no such file system, or a runtime that lets nobody ask
+        return None
+
+
+def place_of_new(spark: SparkSession, name: str) -> str:
+    """Returns where the catalog will put a new table.
+
+    Raises:
+        InvalidArgumentError: If it does not tell.
+    """
+    from pyspark.errors import PySparkException
+
+    schema_name, _, own_name = name.rpartition(".")
+    try:
+        root = spark.catalog.getDatabase(schema_name).locationUri
+    except PySparkException:
+        root = None
+    if not root:
+        raise InvalidArgumentError(
+            f"{name}: the catalog does not tell where it would put a new table, and lakelens reads a table's log "
+            "without Spark; ingest into a path or URI, such as a folder of a volume"
+        )
+    return f"{root.rstrip('/')}/{own_name}"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...errors import InvalidArgumentError
+from ...errors import InvalidArgumentError, LakelensError, TableConflictError
 from ...ledger.ledger import Ledger
 from ...ledger.store import change, read
 from ...locations import absolute, is_table_name
+from ...log.opening import open_table
 from ...options import suggestion
 from ...results import ReadableResult
 from ...table import Table
@@ -18,7 +20,7 @@ from ..log.notes import RENAME
 from ..model import schema
 from ..model.labels import NO_CLASS
 from ..spark.failures import naming_failures
-from .edits import open_edit
+from .edits import TableEdit, open_edit
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -47,10 +49,12 @@ class RenameResult(ReadableResult):
 def rename_class(spark: SparkSession, table: Table, old: str, new: str) -> RenameResult:
     """Renames a class as one commit; a later ingest stores files of either name under the new one.
 
+    One that was killed before its commit is completed by the same call.
+
     Args:
         spark: The session.
         table: The table.
-        old: The name of a class of the table.
+        old: The name of a class of the table, or the name that the class `new` had before.
         new: A name that no other class of the table has or had.
 
     Raises:
@@ -64,8 +68,11 @@ def rename_class(spark: SparkSession, table: Table, old: str, new: str) -> Renam
     edit = open_edit(spark, table)
     known = edit.classes()
     _check_names(table.location, known.ledger, old, new)
-    number = known.labels[old]
-    counts = {new if name == old else name: rows for name, rows in edit.counts(known).items()}
+    number = known.ledger.numbers[old]
+    before = next(one for one in known.ledger.classes if one.number == number)
+    counts = Counter[str]()
+    for name, stored in edit.counts(known).items():
+        counts[new if name == old else name] += stored
     found = edit.rows().where(_has_name(old))
     rows = found.select(schema.PATH).count()
     version = edit.transaction.version
@@ -76,10 +83,23 @@ def rename_class(spark: SparkSession, table: Table, old: str, new: str) -> Renam
             version = edit.commit(RENAME, found, _renamed(found, old, new), counts, renamed=[old, new])
         else:
             record_classes(known.table, version, counts)
-    except BaseException:
-        change(known.table, lambda ledger: ledger.renamed(new, old) if new in ledger.labels else ledger)
+    except BaseException as error:
+        if _is_uncommitted(edit, error):
+            change(known.table, lambda ledger: ledger.put_back(before, new))
+        else:  # rows may have the new name
+            change(known.table, lambda ledger: ledger.renamed(new, before.name) if new in ledger.labels else ledger)
         raise
     return RenameResult(version, old, new, number, rows)
+
+
+def _is_uncommitted(edit: TableEdit, error: BaseException) -> bool:
+    """Whether it is certain that no row has the new name. A call that was interrupted may still commit."""
+    if isinstance(error, TableConflictError):
+        return True
+    try:
+        return isinstance(error, Exception) and open_table(edit.transaction.table).version() == edit.transaction.version
+    except LakelensError:
+        return False
 
 
 def check_names(location: str, old: str, new: str) -> None:
@@ -98,6 +118,8 @@ def _check_new(new: str) -> None:
 
 
 def _check_names(location: str, ledger: Ledger, old: str, new: str) -> None:
+    if ledger.aliases.get(old) == new:  # a rename that was killed before its commit
+        return
     if old not in ledger.labels:
         raise InvalidArgumentError(f"{location} has no class {old!r}; {suggestion(old, ledger.labels)}")
     number = ledger.numbers.get(new)

@@ -189,8 +189,14 @@ class Ledger:
         return replace(self, classes=tuple(classes))
 
     def renamed(self, old: str, new: str) -> Ledger:
-        """Gives the class `old` a name that no other class has or had."""
-        return self._with_names({self.labels[old]: new})
+        """Gives the class that has or had the name `old` a name that no other class has or had."""
+        return self._with_names({self.numbers[old]: new})
+
+    def put_back(self, one: LabelClass, renamed: str) -> Ledger:
+        """Makes a class what it was before it got the name `renamed`, unless it has another name by now."""
+        return replace(
+            self, classes=tuple(one if (now.number, now.name) == (one.number, renamed) else now for now in self.classes)
+        )
 
     def settled(self, rows: Mapping[tuple[str, int], int]) -> tuple[Ledger, tuple[WrongNumber, ...]]:
         """Takes over the classes that others have written, and finds rows that contradict the ledger.

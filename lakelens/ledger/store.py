@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import InvalidArgumentError, LedgerError, NoSpaceError, StoreError, TableConflictError
 from ..liveness import Process
 from ..stores.data_files import has_conditional_writes, local_form, names_in, require_known_store, store_error
+from ..stores.delta_uris import delta_uri, misread_part, unwritable_part
 from ..stores.options import delta_options
 from .conversion import convert, forget
 from .ledger import ClassRows, LabelClass, Ledger, Pin, Use, Vacuum
@@ -44,9 +45,7 @@ _CONFIGURATION = {
     "delta.logRetentionDuration": "interval 1 hours",
     "delta.deletedFileRetentionDuration": "interval 1 hours",
 }
-# delta-rs decodes an escape in a local path twice and then misses the folder; in a URI it is part of a URL.
-_ESCAPE = re.compile(r"%[0-9A-Fa-f]{2}")
-_OF_A_URL = re.compile(r"%[0-9A-Fa-f]{2}|[?#]")
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m|↳")
 _OUT_OF_SPACE = re.compile(rf"\b(os error |code: |Errno )({errno.ENOSPC}|{errno.EDQUOT})\b")
 
 
@@ -57,7 +56,7 @@ def read(table: Table) -> Ledger:
         NotADeltaTableError: If the table is named by the catalog, which only Spark can resolve.
         InvalidArgumentError: If no ledger can be kept at such a place.
         LedgerError: If it is damaged.
-        StoreError: If its object store cannot be reached or refuses.
+        StoreError: If its object store cannot be reached or refuses, or its disk cannot be read now.
     """
     found = _open(table)
     return convert(table) if found is None else _ledger_of(table, found)
@@ -97,19 +96,18 @@ def path_of(table: Table) -> str:
         InvalidArgumentError: If no ledger can be kept at such a place.
     """
     place = f"{table.path}/{FOLDER}/ledger"
-    local = local_form(place)
-    if local is None:
+    if local_form(place) is None:
         require_known_store(place)
-    found = (_OF_A_URL if local is None else _ESCAPE).search(place if local is None else local)
-    if found:
+    _require_spelling(table, misread_part(place))
+    return delta_uri(place)
+
+
+def _require_spelling(table: Table, refused: str | None) -> None:
+    if refused is not None:
         raise InvalidArgumentError(
-            f"{table.path}: no ledger can be kept in a folder with {found[0]!r} in its path, so its versions cannot be "
+            f"{table.path}: no ledger can be kept in a folder with {refused!r} in its path, so its versions cannot be "
             "pinned; move the table to a folder without it"
         )
-    if local is not None:
-        return local
-    # delta-rs' gcs:// is another client, which takes none of the options.
-    return f"gs:{place.partition(':')[2]}" if place.lower().startswith("gcs:") else place
 
 
 def _open(table: Table) -> DeltaTable | None:
@@ -132,11 +130,7 @@ def _create(table: Table, ledger: Ledger) -> bool:
     from deltalake.exceptions import CommitFailedError, DeltaError
 
     path, options = path_of(table), delta_options(table.storage_options) or None
-    if "[" in path or "]" in path:  # delta-rs panics on a write, which Python cannot catch as an Exception
-        raise InvalidArgumentError(
-            f"{table.path}: no ledger can be kept in a folder with brackets in its path, so its versions cannot be "
-            "pinned; move the table to a folder without them"
-        )
+    _require_spelling(table, unwritable_part(path))
     if local_form(path) is not None:
         with _naming_failures(table):  # the table's own folder is there, or the table is gone
             Path(path).parent.mkdir(exist_ok=True)
@@ -170,6 +164,7 @@ def _swap(table: Table, found: DeltaTable, ledger: Ledger) -> bool:
     from deltalake import PostCommitHookProperties, write_deltalake
     from deltalake.exceptions import CommitFailedError
 
+    _require_spelling(table, unwritable_part(path_of(table)))  # the folder may have been renamed
     _require_space(table)
     hooks = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=True)
     with _naming_failures(table):
@@ -231,12 +226,18 @@ def _naming_failures(table: Table, *, reading: bool = False) -> Iterator[None]:
     except (DeltaError, OSError) as error:
         if isinstance(error, OSError) and local_form(table.path) is None:
             raise store_error(table.path, error) from error
+        if reading and isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+            why = " ".join(_COLOURS.sub(" ", str(error)).split())
+            raise StoreError(
+                f"{table.path}: its ledger cannot be read now ({why}). Try again if the disk was away; else give this "
+                "process the right to read, or more open files"
+            ) from error
         if reading:
             raise _damaged(table, error) from error
         why = " ".join(str(error).split())
         if _OUT_OF_SPACE.search(why):
             raise NoSpaceError(
-                f"{table.path}: its disk has no space left for its ledger ({why}); free some, and try again"
+                f"{table.path}: no space is left on a disk, that of its ledger ({why}); free some, and try again"
             ) from error
         raise InvalidArgumentError(
             f"{table.path} cannot be written: {why}; its owner can give you the right to, or copy the table"

@@ -1,7 +1,7 @@
 """Keeps a VACUUM and those who begin to need a version apart.
 
 A VACUUM writes first which versions it keeps. A pin or use of another version waits until it has ended. A VACUUM whose
-process died is removed: at once on the same machine, elsewhere once its beat has stood still for a minute of the
+process died is removed: at once on the same machine, else once its beat has stood still for a minute of the
 observer's own clock. Clocks of two machines are never compared.
 """
 
@@ -57,7 +57,8 @@ def change_apart(table: Table, in_the_way: Callable[[Ledger], bool], update: Cal
             if beats.get(vacuum.mark, (None, now))[0] != vacuum.beat:
                 beats[vacuum.mark] = vacuum.beat, now
             running = vacuum.process.is_running()
-            if running or (running is None and now - beats[vacuum.mark][1] < DEAD_S):
+            # A lease that could not be released has a running process, too, and no beat.
+            if running is not False and now - beats[vacuum.mark][1] < DEAD_S:
                 raise _AtWork(f"a VACUUM of {vacuum.process}")
             logger.warning("%s: the VACUUM of %s has died and is forgotten", table.path, vacuum.process)
             ledger = replace(ledger, vacuum=None)

@@ -17,7 +17,8 @@ from ..errors import (
 )
 from ..ledger.pins import pinned_version, pins
 from ..locations import has_scheme
-from ..stores.data_files import local_form, names_in, store_error, unknown_store
+from ..stores.data_files import names_in, store_error, unknown_store
+from ..stores.delta_uris import delta_uri, misread_part
 from ..stores.options import delta_options
 
 if TYPE_CHECKING:
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
 
 # delta-rs walks through all numbers up to the one that is asked for: minutes and gigabytes for a date taken as one.
 _LIKELY_NUMBER = 100_000
-# delta-rs decodes a path twice, and reads ? and # in a URI as a URL's query and fragment: it would open another table.
-_ESCAPE = re.compile(r"%[0-9A-Fa-f]{2}")
-_URL_PARTS = re.compile(r"%[0-9A-Fa-f]{2}|[?#]")
 _COMMIT = re.compile(r"(\d{20})\.json")
 _COMPACTED = re.compile(r"(\d{20})\.(\d{20})\.compacted\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\..*(parquet|json)")
@@ -74,23 +72,18 @@ def open_table(table: Table) -> DeltaTable:
 
 
 def uri_for_delta_rs(table: Table) -> str:
-    """Returns a table's location as delta-rs takes it; `dbfs:/` is the path where Databricks mounts it.
+    """Returns a table's location as delta-rs takes it.
 
     Raises:
         InvalidArgumentError: If delta-rs would open another place.
     """
-    place = table.path
-    path = local_form(place)
-    found = (_URL_PARTS if path is None else _ESCAPE).search(place if path is None else path)
-    if found:
+    part = misread_part(table.path)
+    if part is not None:
         raise InvalidArgumentError(
-            f"{place}: without Spark, {found[0]!r} in the path of a table would be read as a part of a URL, and "
+            f"{table.path}: without Spark, {part!r} in the path of a table would be read as something else, and "
             "another table opened; write the name without escapes, or move the table to a folder without it"
         )
-    if path is not None:
-        return path
-    # Its gcs:// is another client, which takes none of the options.
-    return f"gs:{place.partition(':')[2]}" if place.lower().startswith("gcs:") else place
+    return delta_uri(table.path)
 
 
 def require_entries(table: Table, number: int | None = None) -> None:

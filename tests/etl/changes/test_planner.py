@@ -16,7 +16,6 @@ from lakelens import ImageTable
 from lakelens.etl.changes.planner import KnownFiles, make_plan
 from lakelens.etl.changes.rules import PlanRules
 from lakelens.etl.sources.sources import Source, list_source
-from lakelens.etl.spark.catalog import is_local_to_spark
 from lakelens.etl.spark.writing_session import writing_session
 
 pytestmark = pytest.mark.spark
@@ -104,15 +103,6 @@ def test_a_table_with_mapped_columns_is_planned_by_content_and_by_stamp_alike(sp
     seen = table.preview(source, verify="content")
     assert (seen.new, seen.known, seen.gone) == (1, 7, 1)
     assert table.preview(source) == seen
-
-
-def test_a_folder_of_the_drivers_own_is_not_taken_for_one_of_sparks_file_system(spark, tmp_path):
-    session = spark.newSession()
-    assert is_local_to_spark(session, str(tmp_path / "with space é%"))
-    assert is_local_to_spark(session, f"file:{tmp_path}")
-    session.conf.set("fs.defaultFS", "hdfs://nowhere:1/")
-    assert not is_local_to_spark(session, str(tmp_path))
-    assert not is_local_to_spark(session, "nowhere://bucket/table")
 
 
 def test_files_in_quarantine_are_read_again_on_request(spark, tmp_path):

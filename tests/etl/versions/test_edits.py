@@ -15,9 +15,12 @@ from delta_rows import delta_rows
 from etl_pictures import write_image
 
 from lakelens import ImageTable
-from lakelens.errors import InvalidArgumentError, NotADeltaTableError, NotAnImageTableError
+from lakelens.errors import InvalidArgumentError, NotADeltaTableError, NotAnImageTableError, TableConflictError
 from lakelens.etl.model import schema
+from lakelens.etl.versions.edits import TableEdit
 from lakelens.jobs.cli import main
+from lakelens.ledger.store import change, read
+from lakelens.table import Table
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -180,13 +183,32 @@ def test_a_name_that_was_another_class_s_is_refused_and_its_files_stay_in_that_c
 
 def test_a_rename_that_a_plain_restore_has_undone_leaves_the_number_to_the_class(table, source):
     renamed = table.rename_class("dog", "hound").version
-    with another_file(source / "bee" / "late.jpg", seed=503):
+    with another_file(source / "bee" / "late.jpg", seed=503), another_file(source / "dog" / "late.jpg", seed=504):
         for version, name in ((0, "dog"), (renamed, "hound")):
             table.spark.sql(f"RESTORE TABLE delta.`{table.location}` TO VERSION AS OF {version}").collect()
             assert table.repair(dry_run=True).labels[name] == 1
-            assert table.ingest(source).stored == 1
+            assert table.ingest(source).stored == 2
             assert table.labels() == {"cat": 0, name: 1, "bee": 2}
     assert names_and_numbers(table) == {("cat", 0), ("hound", 1), ("bee", 2)}
+
+
+def test_a_rename_that_failed_leaves_no_name_behind_and_one_that_was_killed_is_completed(table, monkeypatch):
+    place = Table.of(table.location)
+    before = read(place)
+
+    def be_slower(*_: object, **__: object) -> None:
+        raise TableConflictError("another writer was faster")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TableEdit, "commit", be_slower)
+        with pytest.raises(TableConflictError):
+            table.rename_class("dog", "hound")
+    assert read(place) == before
+    change(place, lambda ledger: ledger.renamed("dog", "hound"))  # killed before its commit
+    found = table.rename_class("dog", "hound")
+    assert (found.number, found.rows, table.labels()) == (1, 3, {"cat": 0, "hound": 1})
+    assert table.class_counts() == {"cat": 4, "hound": 3}
+    assert names_and_numbers(table) == {("cat", 0), ("hound", 1)}
 
 
 def test_a_name_that_is_taken_or_unknown_is_refused_with_the_nearest(table):

@@ -32,6 +32,13 @@ def test_a_renamed_class_keeps_its_number_and_every_name_that_it_had():
     assert (back.labels, set(back.aliases)) == ({"cat": 0, "dog": 1}, {"lion", "tiger"})
 
 
+def test_a_rename_that_failed_leaves_no_name_behind_and_one_that_was_killed_can_be_repeated():
+    (cat, _), lion = CATS.classes, CATS.renamed("cat", "lion")
+    assert lion.put_back(cat, "lion") == CATS
+    assert lion.renamed("lion", "tiger").put_back(cat, "lion").labels == {"tiger": 0, "dog": 1}
+    assert lion.renamed("cat", "lion") == lion
+
+
 def test_classes_of_other_writers_keep_their_numbers_where_they_are_free():
     rows = {("cat", 0): 5, ("ant", 1): 3, ("bee", 4): 2, ("cat", 4): 1, ("bee", 9): 7}
     settled, wrong = CATS.settled(rows)

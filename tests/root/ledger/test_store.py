@@ -19,6 +19,7 @@ from s3_server import BUCKET, MISSING, S3Server, s3_server
 from lakelens.errors import InvalidArgumentError, LedgerError, StoreError, TableConflictError
 from lakelens.ledger import store
 from lakelens.ledger.ledger import Ledger, Pin, Use, Vacuum
+from lakelens.ledger.uses import using
 from lakelens.liveness import Process
 from lakelens.table import Table
 
@@ -151,6 +152,20 @@ def test_a_damaged_ledger_is_refused_with_the_way_out(tmp_path, damage):
     assert store.read(table) == Ledger()
 
 
+def test_a_ledger_that_a_disk_does_not_give_out_now_is_not_called_damaged(tmp_path):
+    table, commit = Table.of(tmp_path), tmp_path / "_lakelens" / "ledger" / "_delta_log" / f"{0:020d}.json"
+    store.change(table, lambda ledger: ledger.reserved(["cat"]))
+    away = commit.rename(tmp_path / "away.json")
+    commit.symlink_to(commit)  # an OSError, for root as well
+    with pytest.raises(StoreError, match=r"ledger cannot be read now \(.*os error"):
+        store.read(table)
+    with using(table, 0, "run"):  # a warning only
+        pass
+    commit.unlink()
+    away.rename(commit)
+    assert store.read(table).labels == {"cat": 0}
+
+
 def _write(found, rows) -> None:
     import pyarrow as pa
     from deltalake import write_deltalake
@@ -161,7 +176,11 @@ def _write(found, rows) -> None:
 def test_a_place_that_can_have_no_ledger_is_refused_by_name(tmp_path, server):
     for place, words in (
         (tmp_path / "a%20b", "'%20' in its path"),
-        (tmp_path / "photos [2]", "brackets in its path"),
+        (tmp_path / "photos [2]" / "t", r"'\[' in its path"),
+        (tmp_path / "a^b" / "t", r"'\^' in its path"),
+        (tmp_path / "a|b", r"'\|' in its path"),
+        (tmp_path / "a\\b" / "t", "in its path"),
+        (tmp_path / "a\tb", r"in its path"),
         ("hdfs://namenode/table", "no store of scheme 'hdfs'"),
         ("/proc/table", "/proc/table cannot be written"),
     ):

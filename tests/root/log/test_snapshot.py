@@ -63,7 +63,16 @@ def test_paths_with_spaces_percent_signs_and_other_letters(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    "location", ["s3://images/a#b", "gs://images/a?b", "abfss://images/a%20b", "s3://images/a%2Fb", "/images/a%20b"]
+    "location",
+    [
+        "s3://images/a#b",
+        "gs://images/a?b",
+        "abfss://images/a%20b",
+        "s3://images/a%2Fb",
+        "/images/a%20b",
+        "/a\\b/t",
+        "/a\tb/t",
+    ],
 )
 def test_a_table_whose_name_delta_rs_would_take_for_another_is_refused(location):
     with pytest.raises(InvalidArgumentError, match=rf"{re.escape(location)}: .* another table opened; write"):
