@@ -8,11 +8,11 @@ import importlib.metadata
 import re
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import spec_from_loader
 from pathlib import PurePosixPath
 from types import ModuleType
@@ -138,7 +138,7 @@ def _plain(distribution: str) -> str:
 
 
 class _RecordedModules(MetaPathFinder, Loader):
-    """Imports modules from recorded files, in memory.
+    """Imports modules from recorded files, in memory; other modules of the same packages are the installed ones.
 
     Args:
         files: Text by relative path.
@@ -160,12 +160,20 @@ class _RecordedModules(MetaPathFinder, Loader):
             ".".join(parent.parts) for path in files for parent in PurePosixPath(path).parents if parent.parts
         }
 
-    def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
+    def find_spec(self, fullname: str, path: Sequence[str] | None = None, target: object = None) -> ModuleSpec | None:
         """Describes a recorded module, or a folder of them."""
+        spec = None
         if fullname in self.paths:
             is_package = self.paths[fullname].endswith("__init__.py")
-            return spec_from_loader(fullname, self, origin=self.paths[fullname], is_package=is_package)
-        return ModuleSpec(fullname, None, is_package=True) if fullname in self._folders else None
+            spec = spec_from_loader(fullname, self, origin=self.paths[fullname], is_package=is_package)
+        elif fullname in self._folders:
+            spec = ModuleSpec(fullname, None, is_package=True)
+        if spec is not None and spec.submodule_search_locations is not None:
+            # What the record lacks, such as compiled modules, comes from the installed package of that name.
+            installed = PathFinder.find_spec(fullname, path)
+            if installed is not None:
+                spec.submodule_search_locations.extend(installed.submodule_search_locations or ())
+        return spec
 
     def exec_module(self, module: ModuleType) -> None:
         """Runs a module's text."""

@@ -126,10 +126,19 @@ class _DistributedOptimizer:
     _lakelens_passes: tuple[int, bool]
     _lakelens_sums: Any = None
     _lakelens_share: tf.Tensor | None = None
+    _lakelens_loss_scaled = False
+
+    def scale_loss(self, loss: Any) -> Any:
+        """Multiplies the loss by this rank's share, which its gradients then carry to the other ranks."""
+        loss = super().scale_loss(loss)  # type: ignore[misc]
+        if self._lakelens_share is None:
+            return loss
+        object.__setattr__(self, "_lakelens_loss_scaled", True)
+        return tf.math.scalar_mul(tf.cast(self._lakelens_share, loss.dtype), loss)
 
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
         """Combines the gradients over ranks, then applies them."""
-        if self._lakelens_share is not None:
+        if self._lakelens_share is not None and not self._lakelens_loss_scaled:  # a step of the user's own
             share = self._lakelens_share
             grads = [None if each is None else tf.math.scalar_mul(tf.cast(share, each.dtype), each) for each in grads]
         if self._lakelens_passes[0] == 1:
@@ -183,13 +192,14 @@ class _DistributedOptimizer:
 
 @contextlib.contextmanager
 def weighted(optimizer: Any, share: tf.Tensor) -> Iterator[None]:
-    """Multiplies this rank's gradients by a factor where a distributed optimizer is applied inside the block."""
+    """Multiplies this rank's loss by a factor inside the block, or its gradients in a step that scales no loss."""
     # Past Keras' tracking: the tensor belongs to the step that is traced, not to the optimizer's state.
     object.__setattr__(optimizer, "_lakelens_share", share)
     try:
         yield
     finally:
         object.__setattr__(optimizer, "_lakelens_share", None)
+        object.__setattr__(optimizer, "_lakelens_loss_scaled", False)
 
 
 def added_up(optimizer: Any) -> list[tf.Variable]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import keras
@@ -17,6 +19,8 @@ from .reductions import allreduce
 # Left by its slash, the scope is the same wherever a layer stands: the operations are then called by the order in which
 # they are traced, not by the layers' names, which each process counts for itself.
 _SCOPE = "lakelens_sync_batch_norm/"
+# Whether this rank has real rows in the step that is traced; None counts all rows.
+_HAS_ROWS: ContextVar[tf.Tensor | None] = ContextVar("lakelens_has_rows", default=None)
 
 
 @keras.saving.register_keras_serializable(package="lakelens")
@@ -47,6 +51,9 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[m
             return mean, variance
         shape = tf.shape(inputs)
         weights = tf.ones(shape, inputs.dtype)
+        real = _HAS_ROWS.get()
+        if real is not None:
+            weights *= tf.cast(real, inputs.dtype)
         if mask is not None:
             weights *= tf.cast(tf.expand_dims(mask, -1), inputs.dtype)
         count = tf.reduce_sum(weights, self._reduction_axes)
@@ -60,6 +67,16 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[m
         # Chan, Golub and LeVeque 1979: a mean of squares less the square of the mean would lose the digits of both.
         squares = tf.reduce_sum(counts * (variances + tf.square(means - mean)), 0)
         return mean, tf.math.divide_no_nan(squares, total)
+
+
+@contextmanager
+def counting_rows_if(real: tf.Tensor) -> Iterator[None]:
+    """Counts this rank's rows inside the block only if `real`, a boolean, holds: a batch of padding keeps one row."""
+    before = _HAS_ROWS.set(real)
+    try:
+        yield
+    finally:
+        _HAS_ROWS.reset(before)
 
 
 @tf.custom_gradient  # type: ignore[untyped-decorator]

@@ -127,6 +127,7 @@ class DeltaFeed:
         self.format_column = format_column if format_column in snapshot.schema else None
         self.boxes_column = boxes_column
         self.skipped = SkippedRows()
+        self._equal_weights = False
         self._said: set[str] = set()
         self._stored: dict[tuple[str, ...], StoredColumns] = {}
         self.plan = make_plan(
@@ -232,6 +233,15 @@ class DeltaFeed:
         seed = order.seed if seed is None else whole_number("seed", seed)
         other = copy(self)
         other.plan = replace(self.plan, order=replace(order, seed=seed, lanes=lanes, shuffle=shuffle))
+        return other
+
+    def with_equal_weights(self) -> DeltaFeed:
+        """Gives the same rows, each with weight 1 on any number of ranks; rows that fill a batch keep weight 0.
+
+        A Trial's context has such feeds: the training step that lakelens compiles counts the real rows of all ranks.
+        """
+        other = copy(self)
+        other._equal_weights = True
         return other
 
     def check_files(self) -> None:
@@ -492,7 +502,7 @@ class DeltaFeed:
         if (rank is None) != (size is None):
             raise InvalidArgumentError(f"rank={rank}, size={size}: give both or neither")
         rank, size = running_rank_and_size() if rank is None or size is None else (rank, size)
-        batches = RankBatches(self.rows, batch_size, rank, size, reading.replicas)
+        batches = RankBatches(self.rows, batch_size, rank, size, reading.replicas, self._equal_weights)
         epochs = None if epochs is None else whole_number("epochs", epochs, 1)
         return Pass(batches, start_of(self.plan, reading.start), epochs, reading)
 

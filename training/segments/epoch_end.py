@@ -18,6 +18,7 @@ from .metric_sums import metrics_over_ranks
 from .noise import copies_of
 from .pace import Pace, SystemMetrics
 from .rank_state import statistics_of
+from .real_rows import rows_where
 from .schedule import Schedule
 
 if TYPE_CHECKING:
@@ -31,13 +32,13 @@ class Validation:
     """Measures the model on the validation rows of all ranks.
 
     Args:
-        dataset: This rank's batches (images, labels, weights); rows of weight 0 are left out.
+        dataset: This rank's batches (images, labels, weights); rows of weight 0 are left out, other weights count.
         rows: Rows of positive weight in it.
         batches: Batches in it that have such rows.
     """
 
     def __init__(self, dataset: tf.data.Dataset, rows: int, batches: int) -> None:
-        real = dataset.map(_real_rows).filter(_has_rows)
+        real = dataset.map(lambda *batch: rows_where(batch[2] > 0, batch)).filter(_has_rows)
         # Without a known end Keras warns after each pass that the data ran out.
         self._dataset = real.apply(tf.data.experimental.assert_cardinality(batches)) if rows else None
         self._rows = rows
@@ -63,7 +64,7 @@ class Validation:
         """
         run = tf.function(lambda images: model(images, training=False), reduce_retracing=True)
         counts = task.no_counts()
-        for images, labels in self._dataset if self._dataset is not None else ():
+        for images, labels, _ in self._dataset if self._dataset is not None else ():
             outputs, given = tf.nest.map_structure(np.asarray, (run(images), labels))
             if not all(np.isfinite(part).all() for part in tf.nest.flatten(outputs)):
                 raise NotFiniteError("output is NaN or infinite for validation rows")
@@ -173,11 +174,5 @@ def count_rows(dataset: tf.data.Dataset) -> tuple[int, int]:
     return int(rows.numpy()), int(batches.numpy())
 
 
-def _real_rows(images: tf.Tensor, labels: Any, weights: tf.Tensor) -> tuple[tf.Tensor, Any]:
-    real = weights > 0
-    images, labels = tf.nest.map_structure(lambda part: tf.boolean_mask(part, real), (images, labels))
-    return images, labels
-
-
-def _has_rows(images: tf.Tensor, labels: Any) -> tf.Tensor:
-    return tf.shape(images)[0] > 0
+def _has_rows(images: tf.Tensor, labels: Any, weights: tf.Tensor) -> tf.Tensor:
+    return tf.size(weights) > 0

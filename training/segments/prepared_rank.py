@@ -74,8 +74,9 @@ class PreparedRank:
             rank=rank,
             size=size,
             seed=job.seed,
-            training_feed=job.training_feed,
-            validation_feed=job.validation_feed,
+            # The training step counts real rows itself: weights that correct a short batch would count twice.
+            training_feed=job.training_feed.with_equal_weights(),
+            validation_feed=job.validation_feed.with_equal_weights() if job.validation_feed is not None else None,
         )
         with self.replicas.scope():
             self.trial = _keras_trial(job, self.context)
@@ -144,7 +145,7 @@ class PreparedRank:
             # batches, which fails where these have different numbers of rows.
             model._maybe_symbolic_build = lambda **_: None
         if self.workers > 1:
-            leave_out_padding(model, self.workers, weights_count=not self.feeds)
+            leave_out_padding(model, self.workers)
         # One step at a time: boundaries are single steps.
         model.steps_per_execution = 1
         model._symbolic_build(data_batch=self.training.element_spec)
@@ -162,7 +163,7 @@ class PreparedRank:
         return self.size * self.replicas.count
 
     def _training_dataset(self, state: TrainingState | None) -> None:
-        feed, batch_size = self.job.training_feed, self.job.batch_size
+        feed, batch_size = self.job.training_feed.with_equal_weights(), self.job.batch_size
         given = self.trial.build_training_dataset()
         self.feeds = given is None
         if given is not None:
@@ -193,7 +194,7 @@ class PreparedRank:
     def _validation(self) -> Validation | None:
         from .epoch_end import Validation, count_rows
 
-        feed = self.job.validation_feed
+        feed = self.context.validation_feed
         if feed is None:
             return None
         given = self.trial.build_validation_dataset()

@@ -9,6 +9,8 @@ import tensorflow as tf
 
 from .. import distributed as world
 from ..distributed.optimizer import weighted
+from ..distributed.sync_batch_norm import SyncBatchNormalization, counting_rows_if
+from .rank_state import statistics_of
 
 
 def without_padding(dataset: tf.data.Dataset) -> tf.data.Dataset:
@@ -18,16 +20,21 @@ def without_padding(dataset: tf.data.Dataset) -> tf.data.Dataset:
     return dataset.map(lambda *batch: _real_rows(batch))
 
 
-def leave_out_padding(model: keras.Model, workers: int, *, weights_count: bool) -> None:
+def rows_where(real: tf.Tensor, parts: Any) -> Any:
+    """Takes the rows of a batch's parts for which `real` [rows] holds; a scalar belongs to the whole batch."""
+    return tf.nest.map_structure(lambda part: part if part.shape.rank == 0 else tf.boolean_mask(part, real), parts)
+
+
+def leave_out_padding(model: keras.Model, workers: int) -> None:
     """Makes a model's training step ignore rows of weight 0, where several workers share each batch.
 
-    Each worker's gradient counts as many times as the worker has real rows, so that their average is the gradient of
-    the mean over all real rows of the global batch, and a penalty on weights counts once.
+    Each worker's loss counts as many times as the worker has real rows, so that the average of their gradients is the
+    gradient of the mean over all real rows of the global batch, and a penalty on weights counts once. A worker without
+    real rows changes neither metrics nor moving statistics.
 
     Args:
         model: A compiled model with a distributed optimizer.
         workers: Ranks, or replicas of this process.
-        weights_count: Whether a weight counts as it is; False makes it 1 in every real row, as for a feed's batches.
     """
     plain_step = model.train_step
 
@@ -37,10 +44,11 @@ def leave_out_padding(model: keras.Model, workers: int, *, weights_count: bool) 
         images, labels, weights = _real_rows(data)
         rows = tf.math.count_nonzero(weights > 0, dtype=tf.float32)
         share = tf.math.divide_no_nan(rows * workers, _over_workers(rows))
-        before = [(variable, tf.convert_to_tensor(variable)) for variable in model.metrics_variables]
-        with weighted(model.optimizer, share):
-            logs = plain_step((images, labels, weights if weights_count else tf.cast(weights > 0, weights.dtype)))
-        for variable, value in before:  # a batch of padding alone has no loss and no accuracy
+        kept = [*model.metrics_variables, *_own_statistics(model)]
+        before = [(variable, tf.convert_to_tensor(variable)) for variable in kept]
+        with weighted(model.optimizer, share), counting_rows_if(rows > 0):
+            logs = plain_step((images, labels, weights))
+        for variable, value in before:  # a batch of padding alone has no loss, no accuracy and no statistics
             variable.assign(tf.where(rows > 0, tf.convert_to_tensor(variable), value))
         return logs
 
@@ -62,11 +70,16 @@ def _real_rows(batch: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
     # Layers cannot run without rows: a batch of padding alone keeps one row, of weight 0.
     kept = tf.concat([real[:1] | ~tf.reduce_any(real), real[1:]], axis=0)
 
-    def masked() -> Any:
-        return tf.nest.map_structure(lambda part: tf.boolean_mask(part, kept), batch)
-
-    images, labels, weights = tf.cond(tf.reduce_all(real), lambda: batch, masked)  # a whole batch is not copied
+    # A whole batch is not copied.
+    images, labels, weights = tf.cond(tf.reduce_all(real), lambda: batch, lambda: rows_where(kept, batch))
     return images, labels, weights
+
+
+def _own_statistics(model: keras.Model) -> list[keras.Variable]:
+    """Lists the statistics of this worker's rows; SyncBatchNormalization keeps those of the rows of all ranks."""
+    shared = [layer for layer in model._flatten_layers() if isinstance(layer, SyncBatchNormalization)]
+    of_all_ranks = {id(variable) for layer in shared for variable in layer.non_trainable_variables}
+    return [variable for variable in statistics_of(model) if id(variable) not in of_all_ranks]
 
 
 def _over_workers(rows: tf.Tensor) -> tf.Tensor:

@@ -43,6 +43,7 @@ class KerasTrial(Trial, ABC):
     def build_training_dataset(self) -> tf.data.Dataset | None:
         """Returns the batches (images, labels, weights) of this rank; None takes the job's feed, as most Trials do.
 
+        Weights count as in `fit`; a row of weight 0 fills a batch, and a scalar among the labels is the whole batch's.
         Every rank must give `context.training_feed.steps_per_epoch(batch_size, size)` batches per epoch.
         """
         return None

@@ -13,9 +13,10 @@ from model_store import ROWS, Store
 
 import lakelens
 from lakelens.errors import ModelMismatchError
-from lakelens.inference.model.user_code import user_code
+from lakelens.inference.model.user_code import UserCode, user_code
 from lakelens.inference.promotion import promote
 from lakelens.tracking.runs import RunReference
+from lakelens.training.checkpoints.keras_files import UserObject
 from lakelens.training.checkpoints.references import resolve_model
 from lakelens.training.record.code_record import record_code
 from lakelens.training.trials.entrypoint import EntryPoint
@@ -55,6 +56,25 @@ MIXING = """
     def mixed(strengths, shift):
         return keras.ops.roll(strengths, shift, axis=-1)
 """
+
+
+@pytest.mark.unit
+def test_recorded_modules_win_and_the_installed_package_has_the_others(tmp_path, monkeypatch):
+    package = tmp_path / "installed_trials"
+    (package / "parts").mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "layers.py").write_text("KIND = 'installed'\n")
+    (package / "parts" / "table.py").write_text("ROWS = 3\n")  # too large for the record, or imported by name
+    monkeypatch.syspath_prepend(tmp_path)
+    text = "import importlib\nrows = importlib.import_module('installed_trials.parts.table').ROWS\n"
+    recorded = {"__init__.py": "", "layers.py": f"KIND = 'recorded'\n{text}", "parts/other.py": ""}
+    files = {f"installed_trials/{name}": content.encode() for name, content in recorded.items()}
+    needed = tuple(UserObject(name, "installed_trials.layers", name) for name in ("KIND", "rows"))
+    try:
+        with UserCode(needed=needed, files=files).loaded() as found:
+            assert found == {"KIND": "recorded", "rows": 3}
+    finally:
+        sys.modules.pop("installed_trials.parts.table", None)
 
 
 @pytest.fixture(scope="module")

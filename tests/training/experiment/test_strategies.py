@@ -64,6 +64,21 @@ COUNTING = """
             counted = tf.numpy_function(count, [images], tf.float32)
             counted.set_shape(images.shape)
             return counted, labels
+
+    def heavier(images, labels, weights):
+        return images, labels, weights * tf.where(labels == 0, 3.0, 1.0)
+
+    class Weighted(Counting):
+        '''Its own datasets, from the feeds of its context; rows of one class weigh more.'''
+
+        def build_training_dataset(self):
+            given = self.context
+            feed = given.training_feed.as_dataset(given.batch_size, given.rank, given.size, given.epochs)
+            return feed.map(heavier)
+
+        def build_validation_dataset(self):
+            given = self.context
+            return given.validation_feed.as_dataset(given.batch_size, given.rank, given.size).map(heavier)
 """
 
 
@@ -104,12 +119,15 @@ def experiment(tmp_path_factory) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def trained(experiment, tmp_path_factory) -> Train:
     """Trains under a strategy, each once."""
-    known: dict[tuple[str, int, int], Curve] = {}
+    known: dict[tuple[str, int, int, str], Curve] = {}
 
-    def run(strategy: str, slots: int, batch: int = BATCH, passes: int = 1, **more: Any) -> Curve:
-        if (strategy, slots, batch) not in known:
+    def run(
+        strategy: str, slots: int, batch: int = BATCH, passes: int = 1, trial: str = "Counting", **more: Any
+    ) -> Curve:
+        if (strategy, slots, batch, trial) not in known:
             folder = tmp_path_factory.mktemp(strategy)
             keys = experiment | {"resources": {"strategy": strategy, "slots_per_trial": slots}}
+            keys["entrypoint"] = entry_point(experiment, trial)
             keys["hyperparameters"] = {"global_batch_size": batch, "folder": str(folder)}
             keys["optimizations"] = {"aggregation_frequency": passes}
             result = train(keys, **more)
@@ -120,10 +138,14 @@ def trained(experiment, tmp_path_factory) -> Train:
             assert [point.step for point in histories["loss"]] == list(range(1, EPOCHS + 1))
             drawn = sum(int(path.read_text()) for path in folder.glob("drawn-by-*"))
             weights = open_checkpoint(result.checkpoint).load_model().get_weights()
-            known[strategy, slots, batch] = Curve(metrics, weights, drawn, result.ranks)
-        return known[strategy, slots, batch]
+            known[strategy, slots, batch, trial] = Curve(metrics, weights, drawn, result.ranks)
+        return known[strategy, slots, batch, trial]
 
     return run
+
+
+def entry_point(experiment: dict[str, Any], trial: str) -> str:
+    return experiment["entrypoint"].replace(":Counting", f":{trial}")
 
 
 def assert_same_curve(one: Curve, other: Curve) -> None:
@@ -134,7 +156,7 @@ def assert_same_curve(one: Curve, other: Curve) -> None:
         np.testing.assert_allclose(mine, theirs, rtol=1e-3, atol=1e-5)
 
 
-def plain_keras(experiment: dict[str, Any], folder: Path, batch: int, passes: int) -> Curve:
+def plain_keras(experiment: dict[str, Any], folder: Path, batch: int, passes: int, trial: str = "Counting") -> Curve:
     """Trains the same model in Keras' own way on the same batches, the last one short."""
     import keras
 
@@ -143,13 +165,20 @@ def plain_keras(experiment: dict[str, Any], folder: Path, batch: int, passes: in
     job = {"epochs": EPOCHS, "rank": 0, "size": 1, "seed": SEED, "training_feed": feed, "validation_feed": None}
     context = TrialContext(hyperparameters={"folder": str(folder)}, **shared, **job)
     keras.utils.set_random_seed(SEED)
-    model = EntryPoint.parse(experiment["entrypoint"]).load()(context).build_model()
+    model = EntryPoint.parse(entry_point(experiment, trial)).load()(context).build_model()
     if passes > 1:
         model.optimizer.gradient_accumulation_steps = passes
-    batches = ((images[real > 0], labels[real > 0]) for images, labels, real in feed.as_numpy(batch, 0, 1, EPOCHS))
+    heavy = 3.0 if trial == "Weighted" else 1.0
+
+    def weighted(images, labels, _):
+        return images, labels, np.where(labels == 0, heavy, 1.0)
+
+    batches = (weighted(*parts) for parts in feed.as_numpy(batch, 0, 1, EPOCHS))
     steps = feed.steps_per_epoch(batch)
-    history = model.fit(batches, epochs=EPOCHS, steps_per_epoch=steps, verbose=0, shuffle=False).history
-    metrics = {name: [float(value) for value in history[name]] for name in MEASURED}
+    validation = DeltaFeed(experiment["data"]["table"], 0, "validation", shuffle=False)
+    validated = {"validation_data": weighted(*next(validation.as_numpy(validation.rows, 0, 1)))}
+    history = model.fit(batches, epochs=EPOCHS, steps_per_epoch=steps, verbose=0, shuffle=False, **validated).history
+    metrics = {name: [float(value) for value in values] for name, values in history.items()}
     return Curve(metrics, model.get_weights(), 0, 1)
 
 
@@ -163,6 +192,13 @@ def test_padding_changes_neither_gradients_nor_loss_nor_metrics(
     experiment, trained, tmp_path, strategy, slots, batch, passes
 ):
     assert_same_curve(plain_keras(experiment, tmp_path, batch, passes), trained(strategy, slots, batch, passes))
+
+
+@pytest.mark.horovod
+@pytest.mark.timeout(600)
+def test_weights_of_a_trials_own_datasets_count_once_and_in_validation_too(experiment, trained, tmp_path):
+    ours = trained("horovod_local", 2, 89, trial="Weighted")  # the ranks have 45 and 44 rows, then one and none
+    assert_same_curve(plain_keras(experiment, tmp_path, 89, 1, "Weighted"), ours)
 
 
 @pytest.mark.horovod

@@ -128,6 +128,7 @@ def test_weights_are_one_when_the_ranks_divide_the_batch():
     assert RankBatches(100, 32, 1, 4).share(0).weight == 1.0
     assert RankBatches(100, 10, 0, 4).share(0).weight == pytest.approx(4 * 3 / 10)
     assert RankBatches(4, 32, 1, 4).share(0)[1:] == (1, 1.0)
+    assert RankBatches(100, 10, 0, 4, equal_weights=True).share(0).weight == 1.0
 
 
 def test_a_rank_that_divides_the_lanes_reads_its_own_lanes_only():

@@ -293,6 +293,7 @@ class RankBatches:
         rank: This rank.
         size: Number of ranks.
         replicas: Devices of this process that share its rows equally: they are a multiple of this.
+        equal_weights: Whether a real row weighs 1 in every batch, for a training step that counts real rows itself.
     """
 
     rows: int
@@ -300,6 +301,7 @@ class RankBatches:
     rank: int = 0
     size: int = 1
     replicas: int = 1
+    equal_weights: bool = False
 
     def __post_init__(self) -> None:
         for name, least in (("batch_size", 1), ("rank", 0), ("size", 1), ("replicas", 1)):
@@ -327,7 +329,7 @@ class RankBatches:
         last = min(first + self.batch_size, self.rows)
         real = np.arange(first + (self.rank - first) % self.size, last, self.size, dtype=np.int64)
         rows = self._rows_of(last - first)
-        return RankShare(real, rows, self.size * rows / (last - first))
+        return RankShare(real, rows, 1.0 if self.equal_weights else self.size * rows / (last - first))
 
     def _rows_of(self, count: int) -> int:
         return self.replicas * -(-count // (self.size * self.replicas))
