@@ -17,6 +17,7 @@ from .plan.epoch_order import IntArray, RankBatches
 from .plan.feed_plan import FeedPlan, files_missing
 from .plan.position import Start
 from .plan_builder import of_files
+from .reading.delta_types import arrow_type
 from .reading.row_groups import FileLayout, complete, open_file, stored_columns
 
 
@@ -84,12 +85,24 @@ def _read_file(plan: FeedPlan, file: int, columns: Sequence[str]) -> tuple[pa.Ta
     except FileNotFoundError as error:
         raise files_missing(plan.location, plan.version, [plan.file_location(file)]) from error
     rows = np.arange(layout.footer.num_rows, dtype=np.int64)
-    table = complete(plan, file, read, columns, len(rows))
+    table = _as_declared(plan, complete(plan, file, read, columns, len(rows)))
     if layout.kept is not None:
         starts = zip(layout.starts, layout.kept, strict=True)
         rows = np.concatenate([start + kept for start, kept in starts])
         table = table.take(rows)
     return table, layout, np.stack([np.full_like(rows, file), rows], axis=1)
+
+
+def _as_declared(plan: FeedPlan, table: pa.Table) -> pa.Table:
+    """Gives the columns the Arrow types of the table's Delta types, whichever the writer of the file chose."""
+    return pa.table({name: _cast(table.column(name), arrow_type(plan.schema[name])) for name in table.column_names})
+
+
+def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    try:
+        return column.cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):  # fields in another order
+        return pa.chunked_array([pa.array(column.to_pylist(), kind)])
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ It is written under another name and renamed when it is complete. One process wr
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -15,18 +16,20 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+import PIL
 
 from ...errors import ImageError, InvalidArgumentError
 from ...etl.images.stored_image import CHANNELS, StoredImage, size_of
+from ..rank import process_context
 from .image_rows import image_columns_of, images_of
 from .plan.epoch_order import GlobalOrder, RankBatches
 from .plan.feed_plan import FeedPlan
@@ -44,6 +47,9 @@ logger = logging.getLogger(__name__)
 _FORMAT = 1
 _BATCH_ROWS = 256
 _SECONDS_BETWEEN_REPORTS = 10.0
+# Only folders of such names are removed: a user may name a folder that holds other things.
+_KEY = "[0-9a-f]" * 32
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True)
@@ -68,7 +74,8 @@ class DecodedImages:
             FileNotFoundError: If there is no complete entry.
         """
         described = folder / "entry.json"
-        os.utime(described)
+        with suppress(PermissionError):  # another user's entry
+            os.utime(described)
         bad = {int(row): reason for row, reason in json.loads(described.read_text(encoding="utf-8"))["bad"].items()}
         images = np.asarray(np.load(folder / "images.npy", mmap_mode="r"))  # views of a memmap cost microseconds each
         return cls(images.reshape(len(images), -1), np.load(folder / "sizes.npy"), bad)
@@ -83,19 +90,21 @@ def decoded_images(feed: DeltaFeed, decoding: Decoding, output: ImageOutput) -> 
         output: The options of the caller: `cache`, `cache_bytes`, and those of reading.
 
     Raises:
-        InvalidArgumentError: If the entry is larger than `cache_bytes` or than the free space of the disk.
+        InvalidArgumentError: If the entry is larger than `cache_bytes` or than the free space of the disk, or if the
+            folder cannot be used.
         BadRowError: If a row does not decode and the policy is `error`.
         FeedError: Its subclasses, if the table cannot be read.
     """
-    cache = folder_of(output.cache)
-    cache.mkdir(parents=True, exist_ok=True)
-    key = _key(feed, decoding)
+    cache, key = folder_of(output.cache), _key(feed, decoding)
+    with suppress(FileNotFoundError), _usable(cache):
+        return DecodedImages.load(cache / key)  # needs no lock, which another user may own
+    with _usable(cache):
+        cache.mkdir(parents=True, exist_ok=True)
     with _locked(cache / f"{key}.lock"):
         try:
             return DecodedImages.load(cache / key)
         except FileNotFoundError:
-            _write(feed, decoding, output, cache, key)
-            return DecodedImages.load(cache / key)
+            return _write(feed, decoding, output, cache, key)
 
 
 def folder_of(cache: bool | str | Path) -> Path:
@@ -116,11 +125,10 @@ def _key(feed: DeltaFeed, decoding: Decoding) -> str:
     described: list[Any] = [
         _FORMAT,
         plan.table_id,
-        feed.image_column,
-        feed.format_column,
-        [(row_filter.column, sorted(map(repr, row_filter.values))) for row_filter in plan.filters],
+        [plan.stored_name(column) for column in image_columns_of(feed, feed.image_column)],
+        [(plan.stored_name(row_filter.column), sorted(map(repr, row_filter.values))) for row_filter in plan.filters],
         decoding.size,
-        (decoder.resize, decoder.fast, decoder.simplejpeg),
+        (decoder.resize, decoder.fast, *_decoder_versions(decoder.simplejpeg)),
     ]
     digest = hashlib.sha256(repr(described).encode())
     for file, path in enumerate(plan.files.paths):
@@ -129,44 +137,94 @@ def _key(feed: DeltaFeed, decoding: Decoding) -> str:
     return digest.hexdigest()[:32]
 
 
+def _decoder_versions(by_simplejpeg: bool) -> tuple[str, ...]:
+    """Gives the versions of what decodes: Pillow, and simplejpeg where it decodes JPEG."""
+    if not by_simplejpeg:
+        return (PIL.__version__,)
+    import simplejpeg
+
+    return PIL.__version__, simplejpeg.__version__
+
+
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Holds a lock that the kernel releases when the process ends, however it ends."""
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+def _usable(cache: Path) -> Iterator[None]:
+    """Makes what keeps the folder of the cache from being used an error that names the option.
+
+    Raises:
+        InvalidArgumentError: If the folder cannot be used.
+        FileNotFoundError: If there is no such file.
+    """
+    try:
         yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise InvalidArgumentError(
+            f"cache: {cache} cannot be used: {error}; name a folder on a local disk that this user may write, or train "
+            "without cache"
+        ) from error
 
 
-def _write(feed: DeltaFeed, decoding: Decoding, output: ImageOutput, cache: Path, key: str) -> None:
+@contextmanager
+def _locked(path: Path, wait: bool = True) -> Iterator[None]:
+    """Holds a lock that the kernel releases when the process ends, however it ends.
+
+    Raises:
+        InvalidArgumentError: If the file of the lock cannot be opened.
+        BlockingIOError: If another holds the lock and this is not to wait.
+    """
+    with _usable(path.parent):
+        file = os.open(path, os.O_RDONLY | os.O_CREAT, 0o666)  # read-only: another user may own the file
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(file)
+
+
+def _write(feed: DeltaFeed, decoding: Decoding, output: ImageOutput, cache: Path, key: str) -> DecodedImages:
     """Decodes all rows of a feed into a new entry; its lock is held."""
     shape = (feed.rows, *decoding.size, CHANNELS)
     needed = int(np.prod(shape))
-    for left in cache.glob(f".{key}.*"):  # of a writer that was interrupted
-        shutil.rmtree(left, ignore_errors=True)
-    _make_room(cache, needed, output.cache_bytes)
     folder = cache / f".{key}.{uuid.uuid4().hex}"
-    folder.mkdir()
     name = f"{feed.location}@{feed.version}"
     started = time.monotonic()
     logger.info("decoding the %d images of %s into %s: %d MiB", feed.rows, name, cache / key, needed >> 20)
     try:
-        images = np.lib.format.open_memmap(  # type: ignore[no-untyped-call]
-            folder / "images.npy", mode="w+", dtype=np.uint8, shape=shape
-        )
-        sizes = np.zeros((feed.rows, 2), dtype=np.int32)
+        with _locked(cache / "room.lock"):
+            _make_room(cache, key, needed, output.cache_bytes)
+            with _usable(cache):
+                folder.mkdir()
+            images = _allocate(folder / "images.npy", shape, np.uint8)
+            sizes = _allocate(folder / "sizes.npy", (feed.rows, 2), np.int32)
         bad = _decode_all(feed, decoding, output, images, sizes)
         images.flush()
-        np.save(folder / "sizes.npy", sizes)
+        sizes.flush()
         entry = {"table": feed.location, "version": feed.version, "split": feed.split, "rows": feed.rows, "bad": bad}
         with (folder / "entry.json").open("w", encoding="utf-8") as file:
             json.dump(entry, file)
             file.flush()
             os.fsync(file.fileno())
+        written = DecodedImages.load(folder)  # before it has the name by which another process may remove it
         folder.rename(cache / key)
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(folder, ignore_errors=True)
+        if isinstance(error, OSError) and error.errno in _DISK_FULL:
+            raise _disk_full(cache, needed) from error
         raise
     logger.info("decoded the images of %s in %.0f s: %d MiB", name, time.monotonic() - started, needed >> 20)
+    return written
+
+
+def _allocate(path: Path, shape: tuple[int, ...], kind: type[np.generic]) -> np.memmap[Any, Any]:
+    """Makes a file of zeros that is mapped into memory, with all of its bytes on the disk."""
+    array: np.memmap[Any, Any] = np.lib.format.open_memmap(  # type: ignore[no-untyped-call]
+        path, mode="w+", dtype=kind, shape=shape
+    )
+    if hasattr(os, "posix_fallocate"):  # where the disk is full, a write to a hole of a mapped file kills the process
+        with path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    return array
 
 
 def _decode_all(
@@ -180,6 +238,8 @@ def _decode_all(
     columns = image_columns_of(feed, feed.image_column)
     batches = RankBatches(feed.rows, _BATCH_ROWS)
     bad: dict[int, str] = {}
+    # The ranks of other hosts may wait for this one: a message to the driver counts as progress.
+    report = process_context.log_to_driver if process_context.current().launched else logger.info
     first, reported = 0, time.monotonic()
     with (
         BatchReader(
@@ -205,7 +265,7 @@ def _decode_all(
             first = rows.stop
             if time.monotonic() - reported > _SECONDS_BETWEEN_REPORTS:
                 reported = time.monotonic()
-                logger.info("decoded %d of %d images of %s@%d", first, feed.rows, feed.location, feed.version)
+                report(f"decoded {first} of {feed.rows} images of {feed.location}@{feed.version}")
     return bad
 
 
@@ -223,37 +283,61 @@ def _decode(
     return None
 
 
-def _make_room(cache: Path, needed: int, limit: int) -> None:
-    """Removes the entries that were used longest ago until one of `needed` bytes fits.
+def _make_room(cache: Path, key: str, needed: int, limit: int) -> None:
+    """Removes what interrupted writers left, then the entries that were used longest ago until `needed` bytes fit.
+
+    The locks of the folder and of `key` are held.
 
     Raises:
-        InvalidArgumentError: If it does not fit into an empty cache.
+        InvalidArgumentError: If they do not fit into a cache that holds only what others write now.
     """
     if needed > limit:
         raise InvalidArgumentError(
             f"cache: the decoded images take {needed} bytes, cache_bytes={limit}; raise it, give a smaller image_size, "
             "or train without cache"
         )
-    entries = sorted(_entries(cache), key=lambda entry: (entry / "entry.json").stat().st_mtime)
-    held = sum(_bytes_of(entry) for entry in entries)
-    while entries and held + needed > limit:
-        oldest = entries.pop(0)
-        size = _bytes_of(oldest)
+    held = in_progress = _remove_interrupted(cache, key)
+    used: list[tuple[float, int, Path]] = []
+    for described in cache.glob(f"{_KEY}/entry.json"):
+        with suppress(OSError):  # removed by hand meanwhile, or closed to this user
+            used.append((described.stat().st_mtime, _bytes_of(described.parent), described.parent))
+    held += sum(size for _, size, _ in used)
+    for _, size, oldest in sorted(used):
+        if held + needed <= limit:
+            break
         gone = oldest.with_name(f".{oldest.name}.{uuid.uuid4().hex}")
-        oldest.rename(gone)  # a process that has mapped it keeps its pages
-        shutil.rmtree(gone, ignore_errors=True)
-        held -= size
-        logger.info("removed %s from the cache: %d MiB, used longest ago", oldest, size >> 20)
-    free = shutil.disk_usage(cache).free
-    if needed > free:
+        with suppress(OSError):  # removed by hand meanwhile, or of another user
+            oldest.rename(gone)  # a process that has mapped it keeps its pages
+            shutil.rmtree(gone, ignore_errors=True)
+            logger.info("removed %s from the cache: %d MiB, used longest ago", oldest, size >> 20)
+            held -= size
+    if held + needed > limit:
         raise InvalidArgumentError(
-            f"cache: the decoded images take {needed} bytes, the disk of {cache} has {free} free; name another folder, "
-            "or train without cache"
+            f"cache: the decoded images take {needed} bytes, cache_bytes={limit}, and {held} bytes of {cache} cannot "
+            f"be removed, {in_progress} of them because other processes write them now; raise cache_bytes, or try later"
         )
+    if needed > shutil.disk_usage(cache).free:
+        raise _disk_full(cache, needed)
 
 
-def _entries(cache: Path) -> Sequence[Path]:
-    return [described.parent for described in cache.glob("[!.]*/entry.json")]
+def _remove_interrupted(cache: Path, key: str) -> int:
+    """Removes the folders of writers that were interrupted; returns the bytes of those that are written now."""
+    written = 0
+    for folder in cache.glob(f".{_KEY}.{_KEY}"):
+        writer = folder.name.split(".")[1]
+        with suppress(BlockingIOError, InvalidArgumentError):  # its writer is at work, or another user
+            with nullcontext() if writer == key else _locked(cache / f"{writer}.lock", wait=False):
+                shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):
+            written += _bytes_of(folder)
+    return written
+
+
+def _disk_full(cache: Path, needed: int) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"cache: the decoded images take {needed} bytes, the disk of {cache} has {shutil.disk_usage(cache).free} free; "
+        "name another folder, or train without cache"
+    )
 
 
 def _bytes_of(entry: Path) -> int:

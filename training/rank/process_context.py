@@ -102,6 +102,8 @@ def told() -> dict[str, Any]:
 def log_to_driver(message: str) -> None:
     """Prints a message on the driver, whatever `driver_log_verbosity` says; outside a job, here.
 
+    A message of a rank that other ranks wait for counts as progress: their `stall_timeout_s` begins again.
+
     Args:
         message: Text; more than 4,000 characters are cut.
     """

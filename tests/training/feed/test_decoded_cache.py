@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import multiprocessing
 import os
 import shutil
 import signal
+import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import PIL
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import simplejpeg
 from feed_tables import append, encoded, flat, image_rows, labels_of, real, write_layout
 
 from lakelens import DeltaFeed
 from lakelens.errors import BadRowError, InvalidArgumentError
 from lakelens.training.feed import decoded_cache
+from lakelens.training.rank import process_context
+from lakelens.training.rank.driver_line import DriverLine
+from lakelens.training.rank.process_context import RankLink
 
 pytestmark = pytest.mark.unit
 
@@ -75,6 +85,73 @@ def test_boxes_labels_and_bad_rows_are_those_of_a_feed_without_cache(tmp_path):
         list(feed.as_numpy(4, image_size=SIZE, cache=tmp_path / "cache"))
 
 
+def rename_columns(table: Path, version: int, **stored: str) -> None:
+    """Commits a version in which some columns have other stored names, as a rename by column mapping does."""
+    log = table / "_delta_log"
+    first = [json.loads(line) for line in (log / f"{0:020d}.json").read_text().splitlines()]
+    metadata = next(action["metaData"] for action in first if "metaData" in action)
+    schema = json.loads(metadata["schemaString"])
+    for number, field in enumerate(schema["fields"], start=1):
+        mapping = {"id": number, "physicalName": stored.get(field["name"], field["name"])}
+        field["metadata"] = {f"delta.columnMapping.{name}": value for name, value in mapping.items()}
+    metadata["schemaString"] = json.dumps(schema)
+    metadata["configuration"] = {"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": "9"}
+    actions = [{"protocol": {"minReaderVersion": 2, "minWriterVersion": 5}}, {"metaData": metadata}]
+    (log / f"{version:020d}.json").write_text("\n".join(map(json.dumps, actions)) + "\n")
+
+
+def test_a_column_that_takes_the_name_of_another_one_has_its_own_entry(tmp_path):
+    rows = image_rows(range(6)).append_column("thumb", image_rows(range(100, 106)).column("image"))
+    append(tmp_path / "t", rows.append_column("turned", pa.array(range(5, -1, -1), pa.int32())))
+    rename_columns(tmp_path / "t", 1, image="thumb", thumb="image")
+    rename_columns(tmp_path / "t", 2, label="turned", turned="label")
+    for version in range(3):
+        feed = DeltaFeed(tmp_path / "t", version, filters={"label": [0, 1, 4]})
+        plain = list(feed.as_numpy(4, image_size=SIZE))
+        assert_same(feed.as_numpy(4, image_size=SIZE, cache=tmp_path / "cache"), plain)
+    assert len(entries(tmp_path / "cache")) == 3
+
+
+def test_files_whose_writers_chose_other_arrow_types_are_read_as_the_declared_types(tmp_path):
+    corners = [(name, pa.float64()) for name in ("xmin", "ymin", "xmax", "ymax")]
+    usual = pa.struct([("label", pa.int32()), *corners])
+    names, box = pa.array(["cat", "dog"]), {"label": 1, "xmin": 1.0, "ymin": 2.0, "xmax": 8.0, "ymax": 6.0}
+    written = [
+        (names, usual),
+        (names.cast(pa.large_string()), pa.struct([pa.field("label", pa.int32(), nullable=False), *corners])),
+        (names.dictionary_encode(), pa.struct([*corners, ("label", pa.int32())])),
+    ]
+    known: set[Path] = set()
+    for version, (labels, struct) in enumerate(written):
+        images = image_rows(range(2 * version, 2 * version + 2)).drop(["label"])
+        rows = images.append_column("label", names)
+        append(tmp_path / "t", rows.append_column("annotations", pa.array([[box], []], pa.list_(usual))))
+        (file,) = set((tmp_path / "t").glob("*/*.parquet")) - known
+        known.add(file)
+        size, stored = file.stat().st_size, images.drop(["split"]).append_column("label", labels)
+        pq.write_table(stored.append_column("annotations", pa.array([[box], []], pa.list_(struct))), file)
+        commit = tmp_path / "t" / "_delta_log" / f"{version:020d}.json"
+        commit.write_text(commit.read_text().replace(f'"size":{size},', f'"size":{file.stat().st_size},'))
+    commit = tmp_path / "t" / "_delta_log" / f"{0:020d}.json"
+    classes = json.dumps({"lakelens.labels": json.dumps({"cat": 0, "dog": 1})})
+    commit.write_text(commit.read_text().replace('"configuration":{}', f'"configuration":{classes}'))
+    feed, options = DeltaFeed(tmp_path / "t"), {"image_size": SIZE, "max_boxes": 2}
+    plain = list(feed.as_numpy(4, **options))
+    assert_same(feed.as_numpy(4, cache=tmp_path / "cache", **options), plain)
+
+
+def test_another_version_of_a_decoder_has_its_own_entry(table, tmp_path, monkeypatch):
+    feed = DeltaFeed(table)
+    feed.as_numpy(16, image_size=SIZE, cache=tmp_path, decoder="simplejpeg")
+    monkeypatch.setattr(decoded_cache, "_decode_all", None)
+    feed.as_numpy(16, image_size=SIZE, cache=tmp_path, decoder="simplejpeg")
+    for module in (PIL, simplejpeg):
+        with monkeypatch.context() as patched:
+            patched.setattr(module, "__version__", "0.1")
+            with pytest.raises(TypeError):
+                feed.as_numpy(16, image_size=SIZE, cache=tmp_path, decoder="simplejpeg")
+
+
 def test_later_calls_and_processes_read_what_the_first_has_decoded(table, tmp_path, monkeypatch):
     feed = DeltaFeed(table)
     wanted = labels_of(feed.as_numpy(16, image_size=SIZE, cache=tmp_path))
@@ -127,7 +204,7 @@ def hang(table: Path, cache: Path) -> None:
 
 
 def test_a_writer_that_is_killed_leaves_no_entry_and_the_next_one_cleans_up(table, tmp_path):
-    process = multiprocessing.get_context("spawn").Process(target=hang, args=(table, tmp_path))
+    process = multiprocessing.get_context("spawn").Process(target=hang, args=(table, tmp_path), daemon=True)
     process.start()
     while not list(tmp_path.glob(".*/images.npy")):
         time.sleep(0.05)
@@ -137,6 +214,88 @@ def test_a_writer_that_is_killed_leaves_no_entry_and_the_next_one_cleans_up(tabl
     assert sorted(flat(map(real, DeltaFeed(table).as_numpy(16, image_size=SIZE, cache=tmp_path)))) == list(range(91))
     assert len(entries(tmp_path)) == 1
     assert list(tmp_path.glob(".*")) == []
+
+
+def test_what_others_write_counts_and_what_a_killed_writer_of_another_entry_left_is_removed(table, tmp_path):
+    process = multiprocessing.get_context("spawn").Process(target=hang, args=(table, tmp_path), daemon=True)
+    process.start()
+    while not list(tmp_path.glob(".*/sizes.npy")):
+        time.sleep(0.05)
+    options = {"image_size": SIZE, "jpeg": "fast", "cache": tmp_path, "cache_bytes": 30_000}
+    with pytest.raises(InvalidArgumentError, match=r"cannot be removed, \d+ of them because other processes write"):
+        DeltaFeed(table).as_numpy(16, **options)
+    assert len(list(tmp_path.glob(".*"))) == 1
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    others = [tmp_path / ".settings.d", tmp_path / "notes"]  # of the user
+    for other in others:
+        other.mkdir()
+        (other / "entry.json").write_bytes(bytes(20_000))
+    DeltaFeed(table).as_numpy(16, **options)
+    assert list(tmp_path.glob(".*")) == others[:1]
+    assert len(entries(tmp_path)) == 3  # the new one and those of the user
+
+
+def test_writers_that_make_room_at_once_stay_within_the_bytes(table, tmp_path):
+    feed, limit = DeltaFeed(table), 2 * 91 * (8 * 13 * 3 + 16)
+
+    def use(widths: range) -> list[list[int]]:
+        options = {"cache": tmp_path, "cache_bytes": limit}
+        return [labels_of(feed.as_numpy(91, image_size=(8, width), **options))[0] for width in widths]
+
+    with ThreadPoolExecutor(2) as pool:
+        found = [rows for used in pool.map(use, (range(2, 14, 2), range(3, 14, 2))) for rows in used]
+    assert all(sorted(rows) == list(range(91)) for rows in found)
+    assert sum(file.stat().st_size for file in tmp_path.glob("*/*.npy")) <= limit
+
+
+def test_the_bytes_are_reserved_first_and_a_full_disk_is_an_error_that_names_the_cache(table, tmp_path, monkeypatch):
+    def fill(*_: Any) -> None:
+        (images,) = tmp_path.glob(".*/images.npy")
+        assert images.stat().st_blocks * 512 >= images.stat().st_size
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(decoded_cache, "_decode_all", fill)
+    with pytest.raises(InvalidArgumentError, match=r"cache: .* take 21840 bytes, the disk of .* free; name another"):
+        DeltaFeed(table).as_numpy(16, image_size=SIZE, cache=tmp_path)
+    assert list(tmp_path.glob(".*")) == []
+
+
+def test_another_users_entry_is_read_and_a_folder_that_cannot_be_written_is_an_error_that_names_it(
+    table, tmp_path, monkeypatch
+):
+    feed, cache = DeltaFeed(table), tmp_path / "cache"
+    wanted = labels_of(feed.as_numpy(16, image_size=SIZE, cache=cache))
+    (entry,) = entries(cache)
+    lock = cache / f"{entry.name}.lock"
+    lock.unlink()
+    lock.mkdir()  # as little to be opened as another user's file, also for root
+
+    def refuse(*_: Any) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "utime", refuse)
+        assert labels_of(feed.as_numpy(16, image_size=SIZE, cache=cache)) == wanted
+    (entry / "entry.json").unlink()
+    (tmp_path / "file").touch()
+    for folder in (cache, tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(InvalidArgumentError, match=rf"cache: {folder} cannot be used: .*; name a folder"):
+            feed.as_numpy(16, image_size=SIZE, cache=folder)
+
+
+def test_a_rank_reports_to_the_driver_while_it_decodes(table, tmp_path, monkeypatch):
+    driver, rank = socket.socketpair()
+    monkeypatch.setattr(decoded_cache, "_SECONDS_BETWEEN_REPORTS", 0.0)
+    before = process_context.current()
+    driver.setblocking(False)
+    with driver, rank:
+        process_context.attach(RankLink(0, 2, line=DriverLine(rank)))
+        try:
+            DeltaFeed(table).as_numpy(16, image_size=SIZE, cache=tmp_path)
+        finally:
+            process_context.attach(before)
+        assert b"decoded 91 of 91 images of " in driver.recv(4096)
 
 
 def test_entries_stay_within_their_bytes_and_those_used_longest_ago_go_first(table, tmp_path):

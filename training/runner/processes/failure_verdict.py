@@ -70,6 +70,9 @@ class JobRecord:
                 rank.entered, rank.left_collectives = counts
                 rank.progress_at = now
             rank.confirmed_at = now
+        elif event.kind == "message" and event.rank in self._behind():
+            for waiting in self.ranks:  # for a rank that is at work: their wait begins again
+                waiting.progress_at = max(waiting.progress_at, now)
         elif event.kind == "returned":
             rank.returned_at = now
             if event.rank == 0:

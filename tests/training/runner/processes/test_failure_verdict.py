@@ -140,6 +140,15 @@ def test_the_rank_that_has_entered_fewer_collectives_is_waited_for():
     assert verdict(job, 500) is None
 
 
+def test_a_message_of_the_rank_that_the_others_wait_for_is_progress_and_one_of_a_rank_that_waits_is_none():
+    early = [*joined(), progress(1.0, 1, 4, 4), progress(1.0, 2, 5, 5), *waiting(1.0, 40.0, 0, 5, 4)]
+    said = [*early, (40.0, 1, "message", {"text": "at work"})]
+    assert verdict(record(*said, *waiting(41.0, 90.0, 0, 5, 4)), 90) is None
+    assert verdict(record(*said, *waiting(41.0, 96.0, 0, 5, 4)), 96) == (1, "stalled")
+    job = record(*said, *waiting(41.0, 90.0, 0, 5, 4), (90.0, 0, "message", {"text": "waits"}), progress(96, 0, 5, 4))
+    assert verdict(job, 96) == (1, "stalled")
+
+
 def test_a_stale_sample_is_no_evidence_that_a_rank_waits():
     # All were seen in a collective; then each left it and held its interpreter, which reports nothing, for long.
     job = record(*joined(), *[progress(1.0, rank, 5, 4) for rank in range(3)])
