@@ -26,7 +26,7 @@ help: ## this list
 demo: setup ## images to a scored Delta table, on a real two-executor Spark; sets up what is missing
 	@"$(VENV)/bin/lakelens" demo $(if $(IMAGES),--images "$(IMAGES)") $(if $(SEARCH),--search --out lakelens-demo-search)
 
-test: setup ## the tests: a real two-executor Spark, real Horovod ranks; under 20 minutes on 2 cores
+test: setup ## the tests: a real two-executor Spark, real Horovod ranks; about half an hour on 2 cores
 	@python=$$(.ci/spark-python "$(VENV)" $(SPARK)) && $(if $(SPARK),PYTHONPATH="$$PWD" )"$$python" -m pytest \
 	    -m "$(if $(SPARK),spark and )not long and not airflow" -n 3 --dist loadgroup --no-loadscope-reorder $(ARGS)
 
