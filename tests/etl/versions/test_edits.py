@@ -14,7 +14,7 @@ import pytest
 from delta_rows import delta_rows
 from etl_pictures import write_image
 
-from lakelens import ImageTable
+from lakelens import ImageTable, spark_session
 from lakelens.errors import InvalidArgumentError, NotADeltaTableError, NotAnImageTableError, TableConflictError
 from lakelens.etl.model import schema
 from lakelens.etl.versions.edits import TableEdit
@@ -245,11 +245,12 @@ def test_small_files_are_compacted_in_one_commit_and_row_groups_stay_small(spark
             table.ingest(source)
     before = table.snapshot()
     monkeypatch.setattr(schema, "ROW_GROUP_BYTES", 1024)
-    spark.conf.set("parquet.page.size.row.check.min", "1")  # Parquet would not look at a group's size before row 100
+    active = spark_session()  # that of the command: another test may have left a clone of `spark` active
+    active.conf.set("parquet.page.size.row.check.min", "1")  # Parquet would not look at a group's size before row 100
     try:
         found = run("optimize", table.location)
     finally:
-        spark.conf.unset("parquet.page.size.row.check.min")
+        active.conf.unset("parquet.page.size.row.check.min")
     after = table.snapshot()
     assert (found["committed"], found["version"]) == (True, before.version + 1)
     assert (found["files_removed"], found["files_added"]) == (len(before.files), len(after.files))
