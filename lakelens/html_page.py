@@ -48,7 +48,7 @@ def _environment(package: str) -> Environment:
         for place, file in ((package, name), (__package__, f"templates/{name}")):
             try:
                 data = pkgutil.get_data(place, file)
-            except FileNotFoundError:
+            except OSError:  # of a zip file not always a FileNotFoundError
                 continue
             return None if data is None else data.decode()
         return None

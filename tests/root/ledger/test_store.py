@@ -247,5 +247,5 @@ print(json.dumps([full, before.labels, store.read(table).labels]))
 def test_a_full_disk_is_an_error_that_says_so_and_the_next_change_succeeds(tmp_path):
     (kind, message), before, after = run_on_small_disk(tmp_path / "disk", FULL_DISK)
     assert kind == "NoSpaceError"
-    assert f"{tmp_path}/disk/t: its disk has no space left" in message
+    assert f"{tmp_path}/disk/t: no space is left on a disk, that of its ledger" in message
     assert (before, after) == ({}, {"cat": 0})
