@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,11 @@ def archive_of_checkout(folder: Path) -> Path:
     return Path(shutil.make_archive(str(folder / "lakelens"), "zip", folder / "staged"))
 
 
+def write_empty_model(path: Path) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("config.json", "{}")
+
+
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.timeout(600)
@@ -115,7 +121,7 @@ def test_workers_without_this_lakelens_are_found_before_an_ingest_and_the_messag
         others["python"] = python
     model = write_checkpoint(
         tmp_path / "models",
-        files={"model.keras": lambda path: path.touch(), "state.json": lambda path: path.write_text("{}") and None},
+        files={"model.keras": write_empty_model, "state.json": lambda path: path.write_text("{}") and None},
         metadata={"input": {"height": 16, "width": 16, "channels": 3}},
         name="never-loaded",
     )
