@@ -14,10 +14,11 @@ SEARCH ?=
 ARGS ?=
 SPARK ?=
 AIRFLOW ?= .airflow
+PROCESSES := -n 3 --dist loadgroup --no-loadscope-reorder
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages demo test test-long test-unit airflow test-airflow lint format doctor docs wheel clean
+.PHONY: help setup packages demo test test-long test-all test-unit airflow test-airflow lint format doctor docs wheel clean
 
 help: ## this list
 	@awk -F ': .*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,15 +27,18 @@ help: ## this list
 demo: setup ## images to a scored Delta table, on a real two-executor Spark; sets up what is missing
 	@"$(VENV)/bin/lakelens" demo $(if $(IMAGES),--images "$(IMAGES)") $(if $(SEARCH),--search --out lakelens-demo-search)
 
-test: setup ## the tests: a real two-executor Spark, real Horovod ranks; about half an hour on 2 cores
+test: setup ## the tests: a real two-executor Spark, real Horovod ranks; about a quarter of an hour on 2 cores
 	@python=$$(.ci/spark-python "$(VENV)" $(SPARK)) && $(if $(SPARK),PYTHONPATH="$$PWD" )"$$python" -m pytest \
-	    -m "$(if $(SPARK),spark and )not long and not airflow" -n 3 --dist loadgroup --no-loadscope-reorder $(ARGS)
+	    -m "$(if $(SPARK),spark and )not long and not airflow" $(PROCESSES) $(ARGS)
 
 test-long: setup ## the tests that take many seconds each: loops of kills, servers that stop answering
-	@"$(VENV)/bin/python" -m pytest -m "long and not airflow" -n 3 --dist loadgroup --no-loadscope-reorder $(ARGS)
+	@"$(VENV)/bin/python" -m pytest -m "long and not airflow" $(PROCESSES) $(ARGS)
+
+test-all: setup # both in one call: what waits and what computes run at the same time
+	@"$(VENV)/bin/python" -m pytest -m "not airflow" $(PROCESSES) $(ARGS)
 
 test-unit: packages ## the tests of pure logic: seconds, and no compiler
-	@"$(VENV)/bin/python" -m pytest -m unit -n 2 --dist loadgroup --no-loadscope-reorder $(ARGS)
+	@"$(VENV)/bin/python" -m pytest -m unit $(PROCESSES) $(ARGS)
 
 airflow: setup # the environments of test-airflow
 	@.ci/airflow "$(AIRFLOW)-venv" "$(VENV)/bin/python" 2.11.2

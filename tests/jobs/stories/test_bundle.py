@@ -21,7 +21,7 @@ from lakelens.jobs.cli import main
 
 pytestmark = pytest.mark.unit
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 JOBS = ROOT / "jobs"
 BUNDLE = JOBS / "databricks"
 # What the command line fills in by itself.

@@ -58,20 +58,20 @@ def created(events: list[dict[str, Any]]) -> list[tuple[int, Any]]:
     return [(event["trial"], event["hyperparameters"]) for event in events if event["event"] == "created"]
 
 
-# In the order in which they come on one slot.
-KINDS = ("started", "created", "launched", "validated", "paused", "continued", "stopped", "completed", "finished")
+# In the order in which they come on one slot. test_state.py kills after each event; here ranks and runs are real.
+KINDS = ("launched", "validated", "paused", "finished")
 
 
 @pytest.mark.tensorflow
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_a_search_killed_at_each_kind_of_event_ends_as_one_that_was_not(one_slot, tmp_path):
+def test_a_search_killed_at_four_kinds_of_events_ends_as_one_that_was_not(one_slot, tmp_path):
     one_slot["tracking"]["register_as"] = "tiny"
     whole = {**one_slot, "checkpoint_storage": {"path": str(tmp_path / "whole")}}
     first = search_in_a_process(whole)
     assert first.returncode == 0, first.stderr
     expected = read_events(journal_in(whole))
-    assert {event["event"] for event in expected} == set(KINDS)
+    assert {event["event"] for event in expected} > {*KINDS, "continued", "stopped", "completed"}
     run_id = None
     for kind in KINDS:
         killed = search_in_a_process(one_slot, kill_after=kind, resume=run_id)

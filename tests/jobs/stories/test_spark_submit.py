@@ -13,7 +13,7 @@ from PIL import Image
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
-JOBS = Path(__file__).resolve().parents[2] / "jobs"
+JOBS = Path(__file__).resolve().parents[3] / "jobs"
 
 
 # A job that shows its settings before it ingests in the same session.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from colours import METADATA
 from mlflow_stores import put_store
 
 from lakelens.errors import CheckpointError, ModelNotFoundError, UsageError
@@ -11,6 +10,8 @@ from lakelens.training.checkpoints.checkpoint import write_checkpoint
 from lakelens.training.checkpoints.references import resolve_model
 
 pytestmark = pytest.mark.system
+
+METADATA = {"input": {"height": 16, "width": 16, "channels": 3}, "labels": {"0": "red"}, "epoch": 1}
 
 
 def keep(folder, weights=b"weights"):
