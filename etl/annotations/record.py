@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...errors import InvalidArgumentError
@@ -87,6 +87,20 @@ _SPLIT_ALIASES = {
 }
 
 
+class ContentStamp(NamedTuple):
+    """The bytes that a source gives along with an annotation.
+
+    Attributes:
+        content_hash: Their sha256.
+        length: Their number.
+        modified_us: When they were last changed, in microseconds since 1970.
+    """
+
+    content_hash: str
+    length: int
+    modified_us: int
+
+
 @dataclass(frozen=True)
 class Annotation:
     """What a source says about one image.
@@ -98,6 +112,7 @@ class Annotation:
         split: The split that the source puts the image into; None leaves it to the hash of the content.
         size: (width, height) of the image that was annotated, if the source says it.
         problems: What was found wrong so far.
+        stamp: The image's bytes; None if they are to be read from `path`.
     """
 
     path: str
@@ -106,6 +121,8 @@ class Annotation:
     split: str | None = None
     size: tuple[int, int] | None = None
     problems: tuple[Problem, ...] = ()
+    # Equal annotations of one path are repeated ones, whatever bytes come with them.
+    stamp: ContentStamp | None = field(default=None, compare=False)
 
     @property
     def quarantine(self) -> Problem | None:
@@ -151,7 +168,7 @@ def with_split(annotation: Annotation, text: str | None) -> Annotation:
 def merge_annotations(annotations: Iterable[Annotation]) -> Iterator[Annotation]:
     """Joins annotations of one path that follow one another, as a manifest with one row per box has them.
 
-    Boxes are gathered; labels, splits and sizes must agree. The same annotation twice counts as repeated, once.
+    Boxes are gathered; labels, splits, sizes and contents must agree. The same annotation twice counts as repeated.
     """
     current: Annotation | None = None
     group: list[Annotation] = []
@@ -178,6 +195,9 @@ def _merge(group: list[Annotation]) -> Annotation:
     labels = sorted({annotation.label_name for annotation in distinct if annotation.label_name is not None})
     splits = sorted({annotation.split for annotation in distinct if annotation.split is not None})
     sizes = sorted({annotation.size for annotation in distinct if annotation.size is not None})
+    stamps = sorted(annotation.stamp for annotation in group if annotation.stamp is not None)
+    if len({stamp.content_hash for stamp in stamps}) > 1:
+        problems.append(problem(CONTENT_CONFLICT, "its rows differ in their content"))
     if len(labels) > 1:
         problems.append(problem(LABEL_CONFLICT, ", ".join(labels)))
     if len(splits) > 1:
@@ -192,6 +212,7 @@ def _merge(group: list[Annotation]) -> Annotation:
             split=splits[0] if splits else None,
             size=sizes[0] if sizes else None,
             problems=tuple(problems),
+            stamp=stamps[-1] if stamps else None,
         )
     )
 
@@ -201,7 +222,8 @@ BOXES_DDL = (
 )
 ANNOTATIONS_DDL = (
     f"path STRING, label_name STRING, boxes {BOXES_DDL}, split STRING, declared_width INT, declared_height INT, "
-    "problems ARRAY<STRUCT<reason: STRING, detail: STRING>>"
+    "problems ARRAY<STRUCT<reason: STRING, detail: STRING>>, stamp STRUCT<content_hash: STRING, length: BIGINT, "
+    "modified_us: BIGINT>"
 )
 
 
@@ -221,6 +243,7 @@ def annotations_arrow_schema() -> pa.Schema:
             ("declared_width", pa.int32()),
             ("declared_height", pa.int32()),
             ("problems", pa.list_(found)),
+            ("stamp", pa.struct([("content_hash", pa.string()), ("length", pa.int64()), ("modified_us", pa.int64())])),
         ]
     )
 
@@ -246,6 +269,7 @@ def row_of(annotation: Annotation) -> dict[str, Any]:
         "declared_width": width,
         "declared_height": height,
         "problems": [{"reason": found.reason, "detail": encodable(found.detail)} for found in annotation.problems],
+        "stamp": None if annotation.stamp is None else annotation.stamp._asdict(),
     }
 
 
@@ -259,6 +283,7 @@ def annotation_of(row: Mapping[str, Any]) -> Annotation:
         split=row.get("split"),
         size=None if width is None or height is None else (width, height),
         problems=tuple(Problem(**found) for found in row.get("problems") or ()),
+        stamp=ContentStamp(**row["stamp"]) if row.get("stamp") else None,
     )
 
 

@@ -6,27 +6,29 @@ import dataclasses
 import functools
 import uuid
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...errors import InvalidArgumentError
 from ...locations import absolute_path
 from ..annotations.manifest import annotation_of_row, match_columns
-from ..annotations.record import ANNOTATIONS_DDL, CONTENT_CONFLICT, annotations_arrow_schema, row_of
+from ..annotations.record import ANNOTATIONS_DDL, Annotation, ContentStamp, annotation_batches
 from ..annotations.references import in_one_spelling, resolve_reference
 from ..files.walk import local_uri
 from ..model import schema
 from ..spark.path_forms import column_in_one_form
-from .annotated import list_annotated_paths, stamped_files, with_problem
+from .annotated import list_annotated_paths, stamped_files
 from .annotation_frames import located_rows, merged_by_path, read_now
 from .contents import CONTENT, OTHER_ROWS
-from .listing import PROBLEMS, Listing, completed
+from .listing import Listing, completed
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 NAME = "DataFrame"
-_IS_CONFLICT = "is_conflict"
+_STAMP = "lakelens_stamp"
+# Columns of Spark's `binaryFile` and of image tables that describe the bytes, not the image.
+_OF_FILES = ("length", "modificationTime", schema.SOURCE_LENGTH)
 
 
 def list_frame(spark: SparkSession, frame: DataFrame, images: str | None) -> Listing:
@@ -82,73 +84,100 @@ def _in_session(spark: SparkSession, frame: DataFrame) -> DataFrame:
 def _list_contents(frame: DataFrame) -> Listing:
     """Lists rows that bring their bytes.
 
-    Spark keeps the rows on the disks of the executors until the ingest ends. Labels, digests and bytes are looked at
-    one after the other, and a query may give other rows each time: `limit`, `sample`, numbers of rows in the path.
+    A query may give other rows each time it is computed: `limit`, `sample`, numbers of rows in the path. So path,
+    labels and digest of a row come from one pass, and bytes that are read later must have the digest. Spark keeps the
+    rows on the disks of the executors until the ingest ends, and computes them again only after it has lost some.
     """
     from pyspark import StorageLevel
+    from pyspark.sql import functions as F
 
     frame = frame.withColumn("path", column_in_one_form("path")).persist(StorageLevel.DISK_ONLY)
+    modified = F.col("modificationTime") if "modificationTime" in frame.columns else F.lit(None)
+    stamp = F.struct(
+        F.sha2(CONTENT, 256).alias("content_hash"),
+        F.length(CONTENT).cast("bigint").alias("length"),
+        F.coalesce(F.unix_micros(modified.cast("timestamp")), F.lit(0)).alias("modified_us"),
+    )
     try:
-        rows = frame.drop(CONTENT, "length", "modificationTime", schema.SOURCE_LENGTH)
-        annotated = read_now(merged_by_path(rows.mapInArrow(_KeyRows().read, ANNOTATIONS_DDL), has_order=False))
+        rows = frame.withColumn(_STAMP, F.when(F.col(CONTENT).isNotNull(), stamp)).drop(CONTENT, *_OF_FILES)
+        listed = read_now(merged_by_path(rows.mapInArrow(_KeyRows().read, ANNOTATIONS_DDL), has_order=False))
     except BaseException:
         frame.unpersist()
         raise
-    return dataclasses.replace(_listed_contents(frame, annotated), cached=(frame, annotated))
-
-
-def _listed_contents(frame: DataFrame, annotated: DataFrame) -> Listing:
-    from pyspark.sql import functions as F
-
-    modified = F.col("modificationTime") if "modificationTime" in frame.columns else F.timestamp_seconds(F.lit(0))
-    content_hash = F.sha2(CONTENT, 256)
-    stamps = frame.groupBy("path").agg(
-        F.max(F.length(CONTENT)).cast("bigint").alias(schema.SOURCE_LENGTH),
-        F.max(modified).alias(schema.SOURCE_MODIFIED),
-        F.max(content_hash).alias(schema.CONTENT_HASH),
-        (F.min(content_hash) != F.max(content_hash)).alias(_IS_CONFLICT),
+    files = listed.withColumns(
+        {
+            schema.SOURCE_LENGTH: F.col("stamp.length"),
+            schema.SOURCE_MODIFIED: F.timestamp_micros("stamp.modified_us"),
+            schema.CONTENT_HASH: F.col("stamp.content_hash"),
+        }
+    )
+    return Listing(
+        NAME,
+        completed(stamped_files(files)),
+        read_contents=_FrameContents(frame).read,
+        has_annotations=True,
+        cached=(frame, listed),
     )
 
-    @functools.cache
-    def has_repeats() -> bool:
-        return bool(frame.where("path <> ''").groupBy("path").count().where("count > 1").head(1))
 
-    def read(work: DataFrame, batch_rows: int) -> DataFrame:
+class _FrameContents:
+    """Reads the bytes of a frame's rows.
+
+    Args:
+        frame: The rows, with the columns `path` and `content`.
+    """
+
+    def __init__(self, frame: DataFrame) -> None:
+        self._frame = frame
+
+    @functools.cached_property
+    def _has_repeats(self) -> bool:
+        return bool(self._frame.where("path <> ''").groupBy("path").count().where("count > 1").head(1))
+
+    def read(self, work: DataFrame, batch_rows: int) -> DataFrame:
+        """Adds the bytes to listed files, as `Listing.read_contents` does."""
+        from pyspark.sql import functions as F
+
         work.sparkSession.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(batch_rows))
-        contents = frame.select("path", CONTENT)
-        if has_repeats():  # finding one row per path shuffles the bytes, which most frames need not pay for
+        contents = self._frame.select("path", CONTENT)
+        content_hash = F.sha2(CONTENT, 256)
+        if self._has_repeats:  # finding one row per path shuffles the bytes, which most frames need not pay for
             wanted = contents.join(F.broadcast(work.select("path")), "path", "left_semi")
             contents = wanted.groupBy("path").agg(F.max_by(CONTENT, content_hash).alias(CONTENT))
         read = contents.join(F.broadcast(work.where(f"{schema.SOURCE_LENGTH} >= 0")), "path")
-        # Spark computes the rows again where it has lost them with an executor.
-        is_listed = F.sha2(CONTENT, 256).eqNullSafe(F.col(schema.CONTENT_HASH))
+        is_listed = content_hash.eqNullSafe(F.col(schema.CONTENT_HASH))
         read = read.withColumn(CONTENT, F.when(is_listed, F.col(CONTENT)).otherwise(F.raise_error(F.lit(OTHER_ROWS))))
-        # An outer join would shuffle the bytes: rows without a path or without bytes come beside the others.
+        # An outer join would shuffle the bytes, so rows without a path or bytes are added by a union.
         absent = work.where(f"{schema.SOURCE_LENGTH} < 0").withColumn(CONTENT, F.lit(None).cast("binary"))
         return read.unionByName(absent)
 
-    files = stamped_files(annotated.join(stamps, "path", "left"))
-    conflict = with_problem(CONTENT_CONFLICT, "its rows differ in their content")
-    files = files.withColumn(PROBLEMS, F.when(F.col(_IS_CONFLICT), conflict).otherwise(F.col(PROBLEMS)))
-    return Listing(NAME, completed(files), read_contents=read, has_annotations=True)
-
 
 class _KeyRows:
-    """Reads what rows say beside their bytes; paths are keys and stay as they are."""
+    """Reads the annotations of rows, and the stamps of their bytes; paths are keys and stay as they are."""
 
     def path_of(self, path: object) -> str:
+        """Checks the path of a row, and returns it as it is listed.
+
+        Raises:
+            InvalidArgumentError: If it is not one.
+        """
         if not isinstance(path, str) or not path:
-            raise InvalidArgumentError(f"{path!r} is no path")
+            raise InvalidArgumentError(f"{path!r} is not a path")
         return path
 
     def read(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
+        """Turns rows into rows of `ANNOTATIONS_DDL`."""
+        yield from annotation_batches(self._annotations(batches))
 
+    def _annotations(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Annotation]:
         for names, located in located_rows(batches, NAME):
-            columns = match_columns(names)
-            annotations = [annotation_of_row(row, columns, self.path_of, where) for row, where in located]
-            rows: list[dict[str, Any]] = [row_of(annotation) for annotation in annotations]
-            yield pa.RecordBatch.from_pylist(rows, schema=annotations_arrow_schema())
+            columns = match_columns(name for name in names if name != _STAMP)
+            for row, where in located:
+                annotation = annotation_of_row(row, columns, self.path_of, where)
+                stamp = row.get(_STAMP)
+                # A row without a path is listed under its number, by which its bytes cannot be read.
+                has_bytes = stamp is not None and annotation.path != where
+                yield dataclasses.replace(annotation, stamp=ContentStamp(**stamp)) if has_bytes else annotation
 
 
 class _PathRows(_KeyRows):

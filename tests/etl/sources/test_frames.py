@@ -169,6 +169,28 @@ def test_rows_of_content_keep_their_own_labels_whatever_query_gives_them(content
     assert labels
 
 
+def test_label_and_digest_of_a_row_come_from_one_evaluation(spark):
+    """An executor that dies takes its kept rows with it; other rows are computed then."""
+
+    def drawn(batches):
+        for batch in batches:
+            names = [uuid.uuid4().hex for _ in range(batch.num_rows)]
+            columns = [batch.column(0), pa.array([name.encode() for name in names]), pa.array(names)]
+            yield pa.RecordBatch.from_arrays(columns, batch.schema.names)
+
+    rows = spark.range(20).selectExpr("'img/' || id AS path", "cast('' AS binary) AS content", "'' AS label")
+    for lost in (0, 1):
+        listing = list_frame(spark, rows.mapInArrow(drawn, rows.schema), None)
+        try:
+            listing.cached[lost].unpersist(blocking=True)
+            found = listing.files.collect()
+        finally:
+            listing.release()
+        digests = {row.path: hashlib.sha256(row.label_name.encode()).hexdigest() for row in found}
+        assert {row.path: row.content_hash for row in found} == digests
+        assert len(digests) == 20
+
+
 def test_a_frame_that_cannot_be_read_once_is_refused(spark):
     """Spark computes rows again that it has lost, here at our request, and these have other bytes then."""
 
