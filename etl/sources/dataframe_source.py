@@ -176,8 +176,9 @@ class _KeyRows:
                 annotation = annotation_of_row(row, columns, self.path_of, where)
                 stamp = row.get(_STAMP)
                 # A row without a path is listed under its number, by which its bytes cannot be read.
-                has_bytes = stamp is not None and annotation.path != where
-                yield dataclasses.replace(annotation, stamp=ContentStamp(**stamp)) if has_bytes else annotation
+                if stamp is not None and annotation.path != where:
+                    annotation = dataclasses.replace(annotation, stamp=ContentStamp(**stamp))
+                yield annotation
 
 
 class _PathRows(_KeyRows):
