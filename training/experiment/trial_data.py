@@ -77,7 +77,11 @@ class TrialData:
             except (EmptyFeedError, InvalidArgumentError) as error:
                 raise type(error)(f"{error}; validation_split=None trains without validation") from error
         feeds = [training] if validation is None else [training, validation]
-        size = size_of_all_images(feeds) if data.image_size is None else image_size_of(data.image_size)
+        size = (
+            size_of_all_images([feed.plan for feed in feeds])
+            if data.image_size is None
+            else image_size_of(data.image_size)
+        )
         return cls(training, validation, Classification(_class_names(training, data.class_names)), size)
 
     def warnings(self, batch_size: int) -> list[str]:

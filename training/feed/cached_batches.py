@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,13 +11,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from ...etl.images.stored_image import StoredImage
 from ...stores.parquet import parquet_of
-from .plan.epoch_order import IntArray, RankBatches
+from .decoded_cache import DecodedImages
+from .plan.epoch_order import IntArray
 from .plan.feed_plan import FeedPlan, files_missing
-from .plan.position import Start
 from .plan_builder import of_files
 from .reading.delta_types import arrow_type
 from .reading.row_groups import FileLayout, complete, open_file, stored_columns
+from .shard import Shard
 
 
 @dataclass(frozen=True)
@@ -60,19 +61,16 @@ class StoredColumns:
         """Lays out an epoch: int64 [rows], for each global row its number in stored order."""
         order, counts = plan.order, [layout.rows for layout in self.layouts]
         firsts = np.cumsum([0, *(sum(rows) for rows in counts)])
-        walked = [np.empty(0, dtype=np.int64)]
+        read = [np.empty(0, dtype=np.int64)]
         for file in order.files(epoch).tolist():
-            starts = firsts[file] + np.cumsum([0, *counts[file]])
-            offset, last = 0, sum(counts[file])
-            while offset < last:
-                found = order.file_slice(epoch, file, counts[file], offset, last, self.layouts[file].chunks)
-                walked.append(starts[found.row_group] + found.rows)
-                offset += len(found.rows)
-        walk = np.concatenate(walked)
+            starts, chunks = firsts[file] + np.cumsum([0, *counts[file]]), self.layouts[file].chunks
+            for found in order.row_group_slices(epoch, file, counts[file], 0, sum(counts[file]), chunks):
+                read.append(starts[found.row_group] + found.rows)
+        in_files = np.concatenate(read)
         laid_out = np.empty(order.rows, dtype=np.int64)
         for lane in range(min(order.lanes, order.rows)):
             first = order.lane_start(lane)
-            laid_out[lane :: order.lanes] = walk[first : first + order.lane_rows(lane)]
+            laid_out[lane :: order.lanes] = in_files[first : first + order.lane_rows(lane)]
         return laid_out
 
 
@@ -106,49 +104,72 @@ def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
 
 
 @dataclass(frozen=True)
+class CachedRows:
+    """All rows of a plan whose images are decoded already.
+
+    Attributes:
+        columns: Their small columns.
+        images: Their images.
+    """
+
+    columns: StoredColumns
+    images: DecodedImages
+
+
+@dataclass(frozen=True)
 class CachedBatch:
     """One batch of one rank; rows after those of positive weight are padding.
 
     Attributes:
-        columns: The columns of all rows.
+        cached: All rows.
         rows: Numbers of the rows in stored order.
         weights: float32 [rows of the batch], 0 for padding.
     """
 
-    columns: StoredColumns
+    cached: CachedRows
     rows: IntArray
     weights: npt.NDArray[np.float32]
 
     def values_of(self, column: str) -> list[Any]:
         """Gives a column of plain values, one per row."""
-        values = self.columns.values[column]
+        values = self.cached.columns.values[column]
         return [values[row] for row in self.rows.tolist()]
 
     def origins(self) -> npt.NDArray[np.int64]:
         """Gives where each row is stored: int64 [rows, 2] of file index and row of the file."""
-        found: npt.NDArray[np.int64] = self.columns.origins[self.rows]
+        found: npt.NDArray[np.int64] = self.cached.columns.origins[self.rows]
         return found
 
+    def images(self) -> list[StoredImage]:
+        """Gives the sizes of the images before they were resized, without their bytes."""
+        return [StoredImage(None, None, *pair) for pair in self.cached.images.sizes[self.rows].tolist()]
 
-def cached_batches(
-    plan: FeedPlan, columns: StoredColumns, batches: RankBatches, start: Start, epochs: int | None
-) -> Iterator[CachedBatch]:
-    """Yields the batches that a `BatchReader` of the same arguments yields.
+    def undecodable(self) -> dict[int, str]:
+        """Gives why rows do not decode, by row of the batch."""
+        bad = self.cached.images.bad
+        return {i: bad[row] for i, row in enumerate(self.rows.tolist()) if row in bad} if bad else {}
 
-    Args:
-        plan: What is read.
-        columns: Its small columns.
-        batches: Which rows of the global order are this rank's.
-        start: Where to begin.
-        epochs: How many epochs; None never ends.
-    """
-    numbers = itertools.count(start.epoch)
-    for epoch in numbers if epochs is None else itertools.islice(numbers, epochs):
-        sequence = columns.sequence(plan, epoch)
-        first = start.row if epoch == start.epoch else 0
-        for step in range(batches.steps(first)):
-            share = batches.share(step, first)
+    def copy_images(self, refused: Collection[int], images: npt.NDArray[Any], first: int, last: int) -> None:
+        """Copies the rows from `first` to `last` into the images of a batch, and zeros for those that were refused."""
+        decoded, rows = self.cached.images.images, self.rows[first:last]
+        part = images[first:last].reshape(last - first, -1)
+        if part.dtype == np.uint8:
+            np.take(decoded, rows, axis=0, out=part, mode="clip")  # "raise" would copy twice
+        else:
+            part[...] = decoded[rows]
+        for row in refused:
+            if first <= row < last:
+                images[row] = 0
+
+
+def cached_batches(shard: Shard, cached: CachedRows) -> Iterator[CachedBatch]:
+    """Yields the batches that a `BatchReader` of the shard yields."""
+    for epoch in shard.epoch_numbers():
+        sequence = cached.columns.sequence(shard.plan, epoch)
+        first = shard.first_row(epoch)
+        for step in range(shard.batches.steps(first)):
+            share = shard.batches.share(step, first)
             weights = np.zeros(share.rows, dtype=np.float32)
             weights[: len(share.real)] = share.weight
             own = sequence[share.real]
-            yield CachedBatch(columns, np.resize(own, share.rows) if len(own) else own, weights)
+            yield CachedBatch(cached, np.resize(own, share.rows) if len(own) else own, weights)

@@ -14,14 +14,13 @@ import pyarrow as pa
 from ...errors import BadRowError, InvalidArgumentError
 from ...etl.model.schema import CONTENT_HASH, INGEST_COLUMNS, LABEL, LABEL_NAME, SPLIT
 from .plan.feed_plan import FeedPlan
-from .rank_batches import RowBatch
+from .rank_batches import BatchReader, RowBatch
 from .reading.delta_types import arrow_type, type_name
-from .tf_pipeline import Pass, dataset_of
+from .shard import Shard
+from .tf_pipeline import dataset_of
 
 if TYPE_CHECKING:
     import tensorflow as tf
-
-    from .feed import DeltaFeed
 
 # Delta type -> NumPy type. Times come as int64, since TensorFlow has no type for them.
 _NUMBERS = {
@@ -46,72 +45,72 @@ _NO_PREDICTION = {**_NO_CLASS, SPLIT: "", CONTENT_HASH: "", "prediction": -1, "p
 Columns = dict[str, npt.NDArray[Any]]
 
 
-def default_columns(feed: DeltaFeed, fits: Callable[[str], bool]) -> list[str]:
+def default_columns(plan: FeedPlan, fits: Callable[[str], bool]) -> list[str]:
     """Lists the columns that a feed gives where none are named, in the order of the table.
 
     They are all columns that fit, without those that an image table has for its next ingest. Warns of those that do
     not fit.
 
     Args:
-        feed: The feed.
+        plan: The feed's plan.
         fits: Whether a column has a form that the caller can give.
 
     Raises:
         InvalidArgumentError: If no column fits.
     """
-    known = feed.plan.schema
+    known = plan.schema
     wanted = [name for name in known if name not in INGEST_COLUMNS] if is_image_table(known) else list(known)
     fitting = [name for name in wanted if fits(name)]
     left_out = ", ".join(name for name in wanted if name not in fitting)
     if not fitting:
-        raise InvalidArgumentError(f"{feed.location}: no column has a tensor form there: {left_out}")
+        raise InvalidArgumentError(f"{plan.location}: no column has a tensor form there: {left_out}")
     if left_out:
         warnings.warn(
-            f"{feed.location}: columns without a tensor form are left out: {left_out}; name the columns to read with "
+            f"{plan.location}: columns without a tensor form are left out: {left_out}; name the columns to read with "
             "columns=[...], or decode images with lakelens.decode_images(height, width)",
             stacklevel=2,
         )
     return fitting
 
 
-def columns_of(feed: DeltaFeed, columns: Sequence[str] | None, fits: Callable[[str], bool]) -> list[str]:
+def columns_of(plan: FeedPlan, columns: Sequence[str] | None, fits: Callable[[str], bool]) -> list[str]:
     """Checks the columns that were asked for; None is `default_columns`.
 
     Raises:
         InvalidArgumentError: If the table lacks one.
     """
-    wanted = default_columns(feed, fits) if columns is None else list(columns)
-    unknown = [name for name in wanted if name not in feed.plan.schema]
+    wanted = default_columns(plan, fits) if columns is None else list(columns)
+    unknown = [name for name in wanted if name not in plan.schema]
     if unknown or not wanted:
         missing = f"column {unknown[0]!r} is not in" if unknown else "no column is asked for of"
-        raise InvalidArgumentError(f"columns: {missing} {feed.location}; it has {', '.join(feed.plan.schema)}")
+        raise InvalidArgumentError(f"columns: {missing} {plan.location}; it has {', '.join(plan.schema)}")
     return wanted
 
 
 def numpy_columns(
-    feed: DeltaFeed, passed: Pass, wanted: Sequence[str], fill: Mapping[str, Any]
+    shard: Shard, wanted: Sequence[str], fill: Mapping[str, Any]
 ) -> Iterator[tuple[Columns, npt.NDArray[np.float32]]]:
     """Yields (columns, weights) of each batch: numbers and times as NumPy types, everything else as objects."""
-    with passed.open(feed, wanted) as reader:
+    with BatchReader(shard, wanted) as reader:
         for batch in reader:
-            yield {name: column_array(feed, batch, name, fill) for name in wanted}, batch.weights
+            yield {name: column_array(shard.plan, batch, name, fill) for name in wanted}, batch.weights
 
 
-def column_dataset(feed: DeltaFeed, passed: Pass, wanted: Sequence[str], fill: Mapping[str, Any]) -> tf.data.Dataset:
+def column_dataset(shard: Shard, wanted: Sequence[str], fill: Mapping[str, Any]) -> tf.data.Dataset:
     """Builds the pipeline behind `DeltaFeed.as_column_dataset`."""
     import tensorflow as tf
 
-    kinds = {name: _tensor_type(feed, name) for name in wanted}
+    kinds = {name: _tensor_type(shard.plan, name) for name in wanted}
     signature = (
         {name: tf.TensorSpec((None,), kind) for name, kind in kinds.items()},
         tf.TensorSpec((None,), "float32"),
     )
 
-    def batches(rows: Pass) -> Iterator[tuple[Columns, npt.NDArray[np.float32]]]:
-        for arrays, weights in numpy_columns(feed, rows, wanted, fill):
+    def batches(shard: Shard) -> Iterator[tuple[Columns, npt.NDArray[np.float32]]]:
+        for arrays, weights in numpy_columns(shard, wanted, fill):
             yield {name: _as_tensor_input(array) for name, array in arrays.items()}, weights
 
-    return dataset_of(passed, signature, batches)
+    return dataset_of(shard, signature, batches)
 
 
 def is_image_table(schema: Mapping[str, str]) -> bool:
@@ -132,13 +131,13 @@ def has_tensors(declared: str) -> bool:
     return declared in _TEXTS or declared in _NUMBERS or declared.startswith("decimal")
 
 
-def _tensor_type(feed: DeltaFeed, name: str) -> str:
-    declared = feed.plan.schema[name]
+def _tensor_type(plan: FeedPlan, name: str) -> str:
+    declared = plan.schema[name]
     if declared in _TEXTS or declared.startswith("decimal"):
         return "string"
     if not has_tensors(declared):
         raise InvalidArgumentError(
-            f"column {name!r} of {feed.location} is {declared}, which has no tensor form; leave it out of columns, or "
+            f"column {name!r} of {plan.location} is {declared}, which has no tensor form; leave it out of columns, or "
             "take it from as_column_numpy"
         )
     return "int64" if _NUMBERS[declared].startswith("datetime64") else _NUMBERS[declared]
@@ -200,16 +199,16 @@ def _fitting(value: Any, declared: str) -> Any:
     return value
 
 
-def column_array(feed: DeltaFeed, batch: RowBatch, name: str, fill: Mapping[str, Any]) -> npt.NDArray[Any]:
+def column_array(plan: FeedPlan, batch: RowBatch, name: str, fill: Mapping[str, Any]) -> npt.NDArray[Any]:
     """Gives one column of a batch; a batch without a row of this rank is zeros.
 
     Args:
-        feed: The feed.
+        plan: The feed's plan.
         batch: The rows.
         name: The column.
         fill: What `filling_of` gave.
     """
-    declared = feed.plan.schema[name]
+    declared = plan.schema[name]
     rows = len(batch.weights)
     values: list[Any]
     if declared == "binary":
@@ -217,7 +216,7 @@ def column_array(feed: DeltaFeed, batch: RowBatch, name: str, fill: Mapping[str,
     else:
         values = batch.values_of(name)
     if None in values and has_tensors(declared):
-        values = [_filled(feed, batch, i, name, fill) if value is None else value for i, value in enumerate(values)]
+        values = [_filled(plan, batch, i, name, fill) if value is None else value for i, value in enumerate(values)]
     if declared in _NUMBERS:
         kind = np.dtype(_NUMBERS[declared])
         if not values:
@@ -230,14 +229,14 @@ def column_array(feed: DeltaFeed, batch: RowBatch, name: str, fill: Mapping[str,
     return array
 
 
-def _filled(feed: DeltaFeed, batch: RowBatch, row: int, name: str, fill: Mapping[str, Any]) -> Any:
+def _filled(plan: FeedPlan, batch: RowBatch, row: int, name: str, fill: Mapping[str, Any]) -> Any:
     """Finds what stands for a null: what the user gave, NaN among floats."""
     if name in fill:
         return fill[name]
-    if feed.plan.schema[name] in ("float", "double"):
+    if plan.schema[name] in ("float", "double"):
         return float("nan")
     file, stored_row = batch.origins()[row].tolist()
     raise BadRowError(
-        f"{feed.describe_row(file, stored_row)} is null in column {name!r}; give what stands for it: "
+        f"{plan.describe_row(file, stored_row)} is null in column {name!r}; give what stands for it: "
         f"fill={{{name!r}: ...}}"
     )

@@ -189,7 +189,7 @@ class DeltaConverter:
 
         wanted = self._columns if schema_fields is None else schema_fields
         reader = self._ordered(seed, shuffle_row_groups).petastorm_reader(
-            torch_columns(self.feed, transform_spec) if wanted is None else wanted,
+            torch_columns(self.feed.plan, transform_spec) if wanted is None else wanted,
             num_epochs,
             cur_shard,
             shard_count,

@@ -20,26 +20,24 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import PIL
 
 from ...errors import ImageError, InvalidArgumentError
-from ...etl.images.stored_image import CHANNELS, StoredImage, size_of
+from ...etl.images.stored_image import CHANNELS, PixelDecoder, StoredImage, size_of
 from ..rank import process_context
-from .image_rows import image_columns_of, images_of
+from .image_plan import ImagePlan
 from .plan.epoch_order import GlobalOrder, RankBatches
 from .plan.feed_plan import FeedPlan
-from .plan.position import Start
+from .plan.position import Position
 from .rank_batches import BatchReader
-
-if TYPE_CHECKING:
-    from .decode import Decoding
-    from .feed import DeltaFeed
-    from .read_options import ImageOutput
+from .read_options import ImageOutput
+from .shard import Shard
 
 logger = logging.getLogger(__name__)
 
@@ -81,21 +79,20 @@ class DecodedImages:
         return cls(images.reshape(len(images), -1), np.load(folder / "sizes.npy"), bad)
 
 
-def decoded_images(feed: DeltaFeed, decoding: Decoding, output: ImageOutput) -> DecodedImages:
-    """Opens the entry of a feed's images; the first process that asks decodes them.
+def decoded_images(wanted: ImagePlan, output: ImageOutput) -> DecodedImages:
+    """Opens the entry of a plan's images; the first process that asks decodes them.
 
     Args:
-        feed: The feed.
-        decoding: How its rows are decoded.
+        wanted: The rows and how they are decoded.
         output: The options of the caller: `cache`, `cache_bytes`, and those of reading.
 
     Raises:
         InvalidArgumentError: If the entry is larger than `cache_bytes` or than the free space of the disk, or if the
             folder cannot be used.
-        BadRowError: If a row does not decode and the policy is `error`.
+        BadRowError: If a row does not decode, and bad rows are errors.
         FeedError: Its subclasses, if the table cannot be read.
     """
-    cache, key = folder_of(output.cache), _key(feed, decoding)
+    cache, key = folder_of(output.cache), _key(wanted)
     with suppress(FileNotFoundError), _usable(cache):
         return DecodedImages.load(cache / key)  # needs no lock, which another user may own
     with _usable(cache):
@@ -104,7 +101,7 @@ def decoded_images(feed: DeltaFeed, decoding: Decoding, output: ImageOutput) -> 
         try:
             return DecodedImages.load(cache / key)
         except FileNotFoundError:
-            return _write(feed, decoding, output, cache, key)
+            return _write(wanted, output, cache, key)
 
 
 def folder_of(cache: bool | str | Path) -> Path:
@@ -119,15 +116,15 @@ def stored_order(plan: FeedPlan) -> FeedPlan:
     return replace(plan, order=GlobalOrder(plan.files.rows, lanes=1, seed=0, shuffle=False))
 
 
-def _key(feed: DeltaFeed, decoding: Decoding) -> str:
+def _key(wanted: ImagePlan) -> str:
     """Names an entry by everything that its pixels depend on."""
-    plan, decoder = feed.plan, decoding.decoder
+    plan, decoder = wanted.plan, wanted.decoder
     described: list[Any] = [
         _FORMAT,
         plan.table_id,
-        [plan.stored_name(column) for column in image_columns_of(feed, feed.image_column)],
+        [plan.stored_name(column) for column in plan.columns.of_image(plan.image_column)],
         [(plan.stored_name(row_filter.column), sorted(map(repr, row_filter.values))) for row_filter in plan.filters],
-        decoding.size,
+        wanted.size,
         (decoder.resize, decoder.fast, *_decoder_versions(decoder.simplejpeg)),
     ]
     digest = hashlib.sha256(repr(described).encode())
@@ -182,25 +179,25 @@ def _locked(path: Path, wait: bool = True) -> Iterator[None]:
         os.close(file)
 
 
-def _write(feed: DeltaFeed, decoding: Decoding, output: ImageOutput, cache: Path, key: str) -> DecodedImages:
-    """Decodes all rows of a feed into a new entry; its lock is held."""
-    shape = (feed.rows, *decoding.size, CHANNELS)
+def _write(wanted: ImagePlan, output: ImageOutput, cache: Path, key: str) -> DecodedImages:
+    """Decodes all rows of a plan into a new entry; its lock is held."""
+    plan = wanted.plan
+    shape = (plan.rows, *wanted.size, CHANNELS)
     needed = int(np.prod(shape))
     folder = cache / f".{key}.{uuid.uuid4().hex}"
-    name = f"{feed.location}@{feed.version}"
     started = time.monotonic()
-    logger.info("decoding the %d images of %s into %s: %d MiB", feed.rows, name, cache / key, needed >> 20)
+    logger.info("decoding the %d images of %s into %s: %d MiB", plan.rows, plan.name, cache / key, needed >> 20)
     try:
         with _locked(cache / "room.lock"):
             _make_room(cache, key, needed, output.cache_bytes)
             with _usable(cache):
                 folder.mkdir()
             images = _allocate(folder / "images.npy", shape, np.uint8)
-            sizes = _allocate(folder / "sizes.npy", (feed.rows, 2), np.int32)
-        bad = _decode_all(feed, decoding, output, images, sizes)
+            sizes = _allocate(folder / "sizes.npy", (plan.rows, 2), np.int32)
+        bad = _decode_all(wanted, output, images, sizes)
         images.flush()
         sizes.flush()
-        entry = {"table": feed.location, "version": feed.version, "split": feed.split, "rows": feed.rows, "bad": bad}
+        entry = {"table": plan.location, "version": plan.version, "rows": plan.rows, "bad": bad}
         with (folder / "entry.json").open("w", encoding="utf-8") as file:
             json.dump(entry, file)
             file.flush()
@@ -212,7 +209,7 @@ def _write(feed: DeltaFeed, decoding: Decoding, output: ImageOutput, cache: Path
         if isinstance(error, OSError) and error.errno in _DISK_FULL:
             raise _disk_full(cache, needed) from error
         raise
-    logger.info("decoded the images of %s in %.0f s: %d MiB", name, time.monotonic() - started, needed >> 20)
+    logger.info("decoded the images of %s in %.0f s: %d MiB", plan.name, time.monotonic() - started, needed >> 20)
     return written
 
 
@@ -228,55 +225,48 @@ def _allocate(path: Path, shape: tuple[int, ...], kind: type[np.generic]) -> np.
 
 
 def _decode_all(
-    feed: DeltaFeed,
-    decoding: Decoding,
+    wanted: ImagePlan,
     output: ImageOutput,
     images: npt.NDArray[np.uint8],
     sizes: npt.NDArray[np.int32],
 ) -> dict[int, str]:
     """Decodes the rows in stored order; returns why rows do not decode, by row."""
-    columns = image_columns_of(feed, feed.image_column)
-    batches = RankBatches(feed.rows, _BATCH_ROWS)
+    plan = wanted.plan
+    columns = plan.columns.of_image(plan.image_column)
+    shard = Shard(stored_order(plan), RankBatches(plan.rows, _BATCH_ROWS), Position(), 1, output)
     bad: dict[int, str] = {}
     # The ranks of other hosts may wait for this one: a message to the driver counts as progress.
     report = process_context.log_to_driver if process_context.current().launched else logger.info
     first, reported = 0, time.monotonic()
     with (
-        BatchReader(
-            stored_order(feed.plan),
-            columns,
-            batches,
-            start=Start(),
-            threads=output.reader_threads,
-            timeout_s=output.read_timeout_s,
-        ) as reader,
+        BatchReader(shard, columns) as reader,
         ThreadPoolExecutor(output.threads, thread_name_prefix="lakelens-decode") as pool,
     ):
         for batch in reader:
-            stored, origins = images_of(feed, batch, feed.image_column, columns), batch.origins()
+            stored, origins = batch.images(plan.columns, plan.image_column, columns), batch.origins()
             rows = range(first, first + len(stored))
-            reasons = pool.map(_decode, [decoding] * len(stored), stored, images[rows.start :], sizes[rows.start :])
+            reasons = pool.map(partial(_decode, wanted.decoder), stored, images[rows.start :], sizes[rows.start :])
             for row, origin, reason in zip(rows, origins.tolist(), reasons, strict=True):
                 if reason is None:
                     continue
-                if decoding.policy == "error":
-                    decoding.refuse(origin, reason)
+                if wanted.bad_rows == "error":
+                    wanted.refuse(origin, wanted.undecodable(reason))
                 bad[row] = reason
             first = rows.stop
             if time.monotonic() - reported > _SECONDS_BETWEEN_REPORTS:
                 reported = time.monotonic()
-                report(f"decoded {first} of {feed.rows} images of {feed.location}@{feed.version}")
+                report(f"decoded {first} of {plan.rows} images of {plan.name}")
     return bad
 
 
 def _decode(
-    decoding: Decoding, image: StoredImage, pixels: npt.NDArray[np.uint8], size: npt.NDArray[np.int32]
+    decoder: PixelDecoder, image: StoredImage, pixels: npt.NDArray[np.uint8], size: npt.NDArray[np.int32]
 ) -> str | None:
     """Decodes one image; returns why it does not decode."""
     with suppress(ImageError):
         size[:] = (image.height, image.width) if image.height and image.width else size_of(image)
     try:
-        decoding.decoder.decode(image, pixels)
+        decoder.decode(image, pixels)
     except ImageError as error:
         pixels[...] = 0
         return str(error)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...errors import InvalidArgumentError, NotAnImageTableError
 from ...etl.model.labels import LABELS_PROPERTY
+from ...etl.model.schema import HEIGHT, WIDTH
 from ...etl.spark.catalog import sql_name
 from ...etl.versions.classes import labels_at
 from ...extras import require
@@ -21,10 +22,10 @@ from ...log.snapshot import Snapshot
 from ...options import check_names, named_options, whole_number
 from ...stores.watched import STALL_TIMEOUT_S
 from ...table import Table
-from .decode import SkippedRows
+from .image_plan import ImagePlan, SkippedRows
 from .plan.epoch_order import RankBatches, lanes_of_rank
-from .plan.feed_plan import DEFAULT_MEMORY_BYTES
-from .plan.position import position_after, start_of
+from .plan.feed_plan import DEFAULT_MEMORY_BYTES, FeedColumns
+from .plan.position import position_after, position_of
 from .plan_builder import check, make_plan, open_version, require_column, require_images
 from .read_options import (
     ColumnOptions,
@@ -34,16 +35,17 @@ from .read_options import (
     ReaderOptions,
     ReaderOutput,
     Reading,
+    image_size_of,
 )
 from .reading.delta_types import INTEGERS, type_name
+from .shard import Shard
 
 if TYPE_CHECKING:
     import tensorflow as tf
     from typing_extensions import Unpack
 
     from .adapters.reader import FeedReader
-    from .cached_batches import StoredColumns
-    from .tf_pipeline import ImagePass, Pass
+    from .image_batches import ImageBatches
 
 _Output = TypeVar("_Output", ImageOutput, ColumnOutput)
 
@@ -112,8 +114,7 @@ class DeltaFeed:
         if image_column is not None:
             require_column(snapshot, image_column, "image_column")
             require_images(f"{snapshot.location}@{snapshot.version}", snapshot.schema, image_column)
-        if label_column is not None:
-            _require_numbers(snapshot, label_column)
+        numbers = None if label_column is None else _class_numbers(snapshot, label_column)
         if split is not None:
             require_column(snapshot, split_column, "split_column")
             if filters is not None and split_column in filters:
@@ -122,17 +123,21 @@ class DeltaFeed:
                     f"column {split_column!r}; give one of them"
                 )
         self.split = split
-        self._image_column = image_column
-        self.label_column = label_column
-        self.format_column = format_column if format_column in snapshot.schema else None
-        self.boxes_column = boxes_column
         self.skipped = SkippedRows()
         self._equal_weights = False
         self._said: set[str] = set()
-        self._stored: dict[tuple[str, ...], StoredColumns] = {}
+        has_sizes = all(snapshot.schema.get(name) in INTEGERS for name in (HEIGHT, WIDTH))
         self.plan = make_plan(
             snapshot,
             {**({split_column: split} if split is not None else {}), **(filters or {})},
+            FeedColumns(
+                image=image_column,
+                label=label_column,
+                format=format_column if format_column in snapshot.schema else None,
+                boxes=boxes_column,
+                sizes=(HEIGHT, WIDTH) if has_sizes else (),
+                class_numbers=numbers,
+            ),
             seed=seed,
             shuffle=shuffle,
             lanes=lanes,
@@ -175,24 +180,6 @@ class DeltaFeed:
             names[number] = name
         return names
 
-    def class_numbers(self) -> Mapping[str, int] | None:
-        """Gives the numbers of the classes where the label column holds their names; None where it holds numbers."""
-        by_name = self.label_column is not None and self.plan.schema[self.label_column] == "string"
-        return self._labels if by_name else None
-
-    @property
-    def image_column(self) -> str:
-        """Name of the column of image bytes.
-
-        Raises:
-            InvalidArgumentError: If the feed was made without one.
-        """
-        if self._image_column is None:
-            raise InvalidArgumentError(
-                f"{self!r} feeds no images: it was made with image_column=None; name the column of images there"
-            )
-        return self._image_column
-
     @cached_property
     def stored_size(self) -> tuple[int, int]:
         """Height and width of the first image of the feed's rows, in pixels.
@@ -202,23 +189,7 @@ class DeltaFeed:
         """
         from .image_sizes import size_of_first_image
 
-        return size_of_first_image(self)
-
-    def stored_columns(self, columns: Sequence[str], timeout_s: float) -> StoredColumns:
-        """Reads small columns of all rows into memory, once in each process.
-
-        Raises:
-            FeedError: Its subclasses, if the table cannot be read.
-        """
-        from .cached_batches import StoredColumns
-
-        names = tuple(columns)
-        if names not in self._stored:
-            self._stored[names] = StoredColumns.read(self.plan, names, timeout_s)
-        return self._stored[names]
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_stored": {}}
+        return size_of_first_image(self.plan)
 
     @named_options
     def reordered(self, seed: int | None = None, shuffle: bool = True) -> DeltaFeed:
@@ -340,9 +311,7 @@ class DeltaFeed:
             InvalidArgumentError: If an argument is outside its range, or `start` belongs to another order.
         """
         require("DeltaFeed.as_dataset", "tensorflow")
-        from .tf_pipeline import image_dataset
-
-        return image_dataset(self._images(batch_size, rank, size, epochs, _output(ImageOutput, options)))
+        return self._images(batch_size, rank, size, epochs, _output(ImageOutput, options)).as_dataset()
 
     def as_numpy(
         self,
@@ -361,9 +330,7 @@ class DeltaFeed:
             InvalidArgumentError: If an argument is outside its range, or `start` belongs to another order.
             FeedError: While iterating, as what it is.
         """
-        from .tf_pipeline import image_arrays
-
-        return image_arrays(self._images(batch_size, rank, size, epochs, _output(ImageOutput, options)))
+        return self._images(batch_size, rank, size, epochs, _output(ImageOutput, options)).as_arrays()
 
     def as_column_dataset(
         self,
@@ -399,9 +366,9 @@ class DeltaFeed:
         from .columns import column_dataset, columns_of, filling_of, has_tensors
 
         output = _output(ColumnOutput, options)
-        passed = self._pass(batch_size, rank, size, epochs, output)
-        wanted = columns_of(self, output.columns, lambda name: has_tensors(self.plan.schema[name]))
-        return column_dataset(self, passed, wanted, filling_of(self.plan, output.fill))
+        shard = self._shard(batch_size, rank, size, epochs, output)
+        wanted = columns_of(self.plan, output.columns, lambda name: has_tensors(self.plan.schema[name]))
+        return column_dataset(shard, wanted, filling_of(self.plan, output.fill))
 
     def as_column_numpy(
         self,
@@ -421,9 +388,9 @@ class DeltaFeed:
         from .columns import columns_of, filling_of, numpy_columns
 
         output = _output(ColumnOutput, options)
-        passed = self._pass(batch_size, rank, size, epochs, output)
-        wanted = columns_of(self, output.columns, lambda name: True)
-        return numpy_columns(self, passed, wanted, filling_of(self.plan, output.fill))
+        shard = self._shard(batch_size, rank, size, epochs, output)
+        wanted = columns_of(self.plan, output.columns, lambda name: True)
+        return numpy_columns(shard, wanted, filling_of(self.plan, output.fill))
 
     def petastorm_reader(
         self,
@@ -467,7 +434,7 @@ class DeltaFeed:
         known = ("columns", "num_epochs", "cur_shard", "shard_count", "transform_spec", *ReaderOptions.__annotations__)
         check_names("petastorm_reader", options, known)
         output = ReaderOutput(columns=columns, epochs=num_epochs, transform_spec=transform_spec, **options)
-        reader = FeedReader(self, *shard_of(cur_shard, shard_count), output)
+        reader = FeedReader(self.plan, *shard_of(cur_shard, shard_count), output)
         self._say(reader.batches, reader.bytes_held)
         return reader
 
@@ -489,22 +456,25 @@ class DeltaFeed:
 
     def _images(
         self, batch_size: int, rank: int | None, size: int | None, epochs: int | None, output: ImageOutput
-    ) -> ImagePass:
-        from .tf_pipeline import ImagePass
+    ) -> ImageBatches:
+        from .image_batches import ImageBatches
 
-        passed = ImagePass.of(self, self._pass(batch_size, rank, size, epochs, output), output)
-        self._say(passed.rows.batches, passed.batches_held * passed.batch_bytes)
-        return passed
+        shard = self._shard(batch_size, rank, size, epochs, output)
+        image_size = self.stored_size if output.image_size is None else image_size_of(output.image_size)
+        images = ImagePlan.of(self.plan, output, image_size, self.classes_of(output.one_hot), self.skipped)
+        batches = ImageBatches.of(shard, images, output)
+        self._say(shard.batches, batches.bytes_held)
+        return batches
 
-    def _pass(self, batch_size: int, rank: int | None, size: int | None, epochs: int | None, reading: Reading) -> Pass:
-        from .tf_pipeline import Pass
-
+    def _shard(
+        self, batch_size: int, rank: int | None, size: int | None, epochs: int | None, reading: Reading
+    ) -> Shard:
         if (rank is None) != (size is None):
             raise InvalidArgumentError(f"rank={rank}, size={size}: give both or neither")
         rank, size = running_rank_and_size() if rank is None or size is None else (rank, size)
         batches = RankBatches(self.rows, batch_size, rank, size, reading.replicas, self._equal_weights)
         epochs = None if epochs is None else whole_number("epochs", epochs, 1)
-        return Pass(batches, start_of(self.plan, reading.start), epochs, reading)
+        return Shard(self.plan, batches, position_of(self.plan, reading.start), epochs, reading)
 
     def _say(self, batches: RankBatches, images_bytes: int) -> None:
         """Says once, on rank 0, what a rank's share is and what memory it takes."""
@@ -518,10 +488,6 @@ class DeltaFeed:
         if batches.rank == 0 and line not in self._said:
             self._said.add(line)
             sys.stderr.write(f"lakelens: {line}\n")
-
-    def describe_row(self, file: int, row: int) -> str:
-        """Names a stored row for a message."""
-        return f"{self.location}@{self.version}: row {row} of {self.plan.file_location(file)}"
 
 
 def running_rank_and_size() -> tuple[int, int]:
@@ -541,19 +507,26 @@ def _mebibytes(count: int) -> str:
     return f"{max(1, count >> 20)} MiB"
 
 
-def _require_numbers(snapshot: Snapshot, label_column: str) -> None:
-    """Checks that a column tells classes: by numbers, or by names that the table numbers."""
+def _class_numbers(snapshot: Snapshot, label_column: str) -> Mapping[str, int] | None:
+    """Gives the numbers of the classes where a column holds their names; None where it holds numbers.
+
+    Raises:
+        NotAnImageTableError: If it holds neither, or the table does not number its classes.
+    """
     require_column(snapshot, label_column, "label_column")
     declared = snapshot.schema[label_column]
-    if declared in INTEGERS or (declared == "string" and labels_at(snapshot)):
-        return
+    if declared in INTEGERS:
+        return None
     found = f"{snapshot.location}@{snapshot.version}: column {label_column!r} is {type_name(declared)}"
-    if declared == "string":
+    if declared != "string":
+        raise NotAnImageTableError(
+            f"{found}, class numbers are integers; name another column as label_column, or add one with numbers"
+        )
+    numbers = labels_at(snapshot)
+    if not numbers:
         raise NotAnImageTableError(
             f"{found}, and the table does not number its classes. Number them: ALTER TABLE "
             f"{sql_name(snapshot.location)} SET TBLPROPERTIES ('{LABELS_PROPERTY}' = "
             '\'{"cat": 0, "dog": 1}\'); or name a column of numbers as label_column'
         )
-    raise NotAnImageTableError(
-        f"{found}, class numbers are integers; name another column as label_column, or add one with numbers"
-    )
+    return numbers

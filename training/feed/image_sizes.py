@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -15,12 +14,7 @@ from ...etl.model.schema import HEIGHT, WIDTH
 from ...stores.parquet import open_parquet_file
 from .plan.feed_plan import FeedPlan, files_missing
 from .plan_builder import of_files
-from .reading.cursors import RowGroupCursor
-from .reading.delta_types import INTEGERS
-from .reading.row_groups import FileLayout, RowGroup, kept_rows
-
-if TYPE_CHECKING:
-    from .feed import DeltaFeed
+from .reading.row_groups import FileLayout, OpenRowGroup, kept_rows
 
 # Rows of each file that are looked at for the size of the images, in case the first ones are bad.
 _SIZED_ROWS = 16
@@ -28,41 +22,32 @@ _SIZED_ROWS = 16
 Size = tuple[int, int]
 
 
-def size_columns_of(plan: FeedPlan) -> tuple[str, ...]:
-    """Lists the columns that tell the height and width of a row's image, if the table has both."""
-    both = all(plan.schema.get(name) in INTEGERS for name in (HEIGHT, WIDTH))
-    return (HEIGHT, WIDTH) if both else ()
-
-
-def size_of_first_image(feed: DeltaFeed) -> Size:
-    """Finds the height and width of the first image of a feed's rows that tells them.
+def size_of_first_image(plan: FeedPlan) -> Size:
+    """Finds the height and width of the first image of a plan's rows that tells them.
 
     Raises:
         BadRowError: If none of the first rows of each file does.
         VersionFilesMissingError: If a file that is looked at is gone.
     """
-    plan = feed.plan
     looked_at = 0
     for file in np.flatnonzero(plan.files.rows).tolist():
         try:
-            for image in _first_images(feed, file):
+            for image in _first_images(plan, file):
                 looked_at += 1
                 with suppress(ImageError):
                     return size_of(image)
         except FileNotFoundError as error:
             raise files_missing(plan.location, plan.version, [plan.file_location(file)]) from error
     raise BadRowError(
-        f"{plan.location}@{plan.version}: none of the {looked_at} rows that were looked at, the first {_SIZED_ROWS} of "
-        f"each file, tells the size of its image in column {feed.image_column!r}; give image_size, or leave such rows "
+        f"{plan.name}: none of the {looked_at} rows that were looked at, the first {_SIZED_ROWS} of "
+        f"each file, tells the size of its image in column {plan.image_column!r}; give image_size, or leave such rows "
         "out with filters"
     )
 
 
-def _first_images(feed: DeltaFeed, file: int) -> Iterator[StoredImage]:
+def _first_images(plan: FeedPlan, file: int) -> Iterator[StoredImage]:
     """Reads the first images of a file that the plan's filters keep, one at a time."""
-    plan, form = feed.plan, feed.format_column
-    sizes = size_columns_of(plan) if form is not None else ()
-    columns = tuple(dict.fromkeys(name for name in (feed.image_column, form, *sizes) if name is not None))
+    columns = plan.columns.of_image(plan.image_column)
     layout = FileLayout.of(plan, file)
     left = _SIZED_ROWS
     for row_group, count in enumerate(layout.rows):
@@ -70,15 +55,15 @@ def _first_images(feed: DeltaFeed, file: int) -> Iterator[StoredImage]:
         left -= len(kept)
         if not kept:
             continue
-        with closing(RowGroupCursor(plan, file, layout, row_group, columns)) as cursor:
+        with closing(OpenRowGroup(plan, file, layout, row_group, columns)) as stored:
             for row in kept:
-                stored = RowGroup(file, layout.starts[row_group] + row, cursor.read(row, row + 1))
-                data = stored.binary(feed.image_column).at(0)
-                yield StoredImage(data, *(stored.values(name)[0] for name in (form, *sizes) if name is not None))
+                group = stored.read(row, row + 1)
+                data = group.binary(plan.image_column).at(0)
+                yield StoredImage(data, *(group.values(name)[0] for name in columns[1:]))
 
 
-def size_of_all_images(feeds: Sequence[DeltaFeed]) -> Size:
-    """Finds the height and width that all images of some feeds of one table have.
+def size_of_all_images(plans: Sequence[FeedPlan]) -> Size:
+    """Finds the height and width that all images of some plans of one table have.
 
     The table's own columns tell them: they are read for every row, the images are not.
 
@@ -87,9 +72,8 @@ def size_of_all_images(feeds: Sequence[DeltaFeed]) -> Size:
         BadRowError: As `size_of_first_image` does.
         VersionFilesMissingError: If a file is gone.
     """
-    first = feeds[0].stored_size
-    for feed in feeds:
-        plan = feed.plan
+    first = size_of_first_image(plans[0])
+    for plan in plans:
         found = of_files(plan, lambda file, plan=plan: _sizes_in(plan, file), np.arange(len(plan.files)))  # type: ignore[misc]
         for file, sizes in enumerate(found):
             others = sizes - {first}
@@ -102,7 +86,7 @@ def size_of_all_images(feeds: Sequence[DeltaFeed]) -> Size:
                 else f"has rows without the size of their image (columns {HEIGHT} and {WIDTH})"
             )
             raise InvalidArgumentError(
-                f"{plan.location}@{plan.version}: {plan.file_location(file)} {told}; a model takes images of one size: "
+                f"{plan.name}: {plan.file_location(file)} {told}; a model takes images of one size: "
                 f"give the one that all are resized to, such as image_size={first}"
             )
     return first
@@ -113,7 +97,7 @@ def _sizes_in(plan: FeedPlan, file: int) -> set[tuple[int | None, int | None]]:
     try:
         place, size = plan.file_location(file), int(plan.files.sizes[file])
         with open_parquet_file(place, plan.storage_options, size) as parquet:
-            columns = [plan.stored_name(name) for name in size_columns_of(plan)]
+            columns = [plan.stored_name(name) for name in plan.columns.sizes]
             if not columns or not set(columns) <= set(parquet.schema_arrow.names):
                 return {(None, None)}
             kept = enumerate(kept_rows(plan, file, parquet))

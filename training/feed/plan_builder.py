@@ -26,7 +26,7 @@ from ...stores.parquet import open_parquet_file
 from ...stores.watched import STALL_TIMEOUT_S, watched, watched_each
 from ...table import Table
 from .plan.epoch_order import GlobalOrder
-from .plan.feed_plan import GROUPS_PER_LANE, FeedPlan, RowFilter, files_missing, lanes_within
+from .plan.feed_plan import GROUPS_PER_LANE, FeedColumns, FeedPlan, RowFilter, files_missing, lanes_within
 from .reading.delta_types import arrow_type, parse_partition_value, type_name
 from .reading.row_groups import kept_rows
 
@@ -42,6 +42,7 @@ _ASSUMED_GROUP_BYTES = 128 << 20
 def make_plan(
     snapshot: Snapshot,
     filters: Mapping[str, Any],
+    columns: FeedColumns,
     *,
     seed: int,
     shuffle: bool,
@@ -56,6 +57,7 @@ def make_plan(
     Args:
         snapshot: The table's version.
         filters: For each column by name, the value, or a list of the values, whose rows are kept; None is null.
+        columns: The columns that have a meaning.
         seed: Seed of the order of rows.
         shuffle: Whether each epoch has an order of its own.
         lanes: Number of lanes; None takes as many as `memory_bytes` holds.
@@ -88,14 +90,13 @@ def make_plan(
         filters=row_filters,
         storage_options=storage_options,
         stored_names=snapshot.stored_names,
+        columns=columns,
     )
     if check_files:
         check(plan, timeout_s)
     plan = _count_rows(plan, timeout_s)
     if not plan.files.rows.any():
-        raise EmptyFeedError(
-            f"{plan.location}@{plan.version} holds no rows with {_say(filters)}; there is nothing to feed"
-        )
+        raise EmptyFeedError(f"{plan.name} holds no rows with {_say(filters)}; there is nothing to feed")
     sizes = _sizes(plan, timeout_s)
     chosen, chunk_bytes = lanes_within(memory_bytes, sizes.row_group, sizes.table, sizes.row)
     if not shuffle:
@@ -143,7 +144,7 @@ def check(plan: FeedPlan, timeout_s: float = STALL_TIMEOUT_S) -> None:
     listed = watched_each(
         lambda folder: names_in(folder, plan.storage_options),
         list(folders),
-        lambda folder: f"{plan.location}@{plan.version}: the list of the files in {folder}/",
+        lambda folder: f"{plan.name}: the list of the files in {folder}/",
         timeout_s,
         _THREADS,
     )
@@ -304,7 +305,7 @@ def of_files(
     """
 
     def named(file: int) -> str:
-        return f"{plan.location}@{plan.version}: {plan.file_location(file)}"
+        return f"{plan.name}: {plan.file_location(file)}"
 
     def read(file: int) -> Result:
         try:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .plan.epoch_order import EpochWalk, LanePiece, RankBatches, RankShare, lanes_of_rank
-from .plan.feed_plan import FeedPlan
-from .plan.position import Start
-from .reading.reader import Block, RowGroupReader
+from ...etl.images.stored_image import StoredImage
+from ...etl.model.schema import HEIGHT, WIDTH
+from .plan.epoch_order import RankShare, lanes_of_rank
+from .plan.feed_plan import FeedColumns
+from .reading.lane_reader import LaneReader, LaneRows
 from .reading.row_groups import RowGroup
+from .shard import Shard
 
 
 @dataclass(frozen=True)
@@ -44,76 +46,49 @@ class RowBatch:
         """Gives a column of plain values, one per row."""
         return [group.values(column)[row] for group, row in zip(self.groups, self.rows, strict=True)]
 
+    def images(self, columns: FeedColumns, image_column: str, read: Collection[str]) -> list[StoredImage]:
+        """Gives what each row stores of its image.
+
+        Args:
+            columns: The columns that have a meaning.
+            image_column: Name of the column of images.
+            read: Names of the columns that were read.
+        """
+        nothing = [None] * len(self.rows)
+        forms, heights, widths = (
+            self.values_of(name) if name is not None and name in read else nothing
+            for name in (columns.format, HEIGHT, WIDTH)
+        )
+        return list(map(StoredImage, self.bytes_of(image_column), forms, heights, widths))
+
     def origins(self) -> npt.NDArray[np.int64]:
         """Says where each row is stored: int64 [rows, 2] of file index and row of the file."""
         where = [(group.file, group.first_row + row) for group, row in zip(self.groups, self.rows, strict=True)]
         return np.array(where, dtype=np.int64).reshape(-1, 2)
 
 
+@dataclass
 class _Lane:
-    """One lane's row groups: the one in use, and the one that was asked for ahead."""
+    """The rows of a lane that are in memory, and whether more are on their way, or it is at its end."""
 
-    def __init__(self, pieces: Iterator[LanePiece]) -> None:
-        self._pieces = pieces
-        self._next: LanePiece | None = next(pieces, None)
-        self.blocks: deque[Block] = deque()
-        self.asked: LanePiece | None = None
-
-    def ask(self, reader: RowGroupReader) -> bool:
-        """Asks for the lane's next row group, unless one is on its way or the lane is at its end."""
-        if self.asked is not None or self._next is None:
-            return False
-        self.asked, self._next = self._next, None
-        reader.ask(self.asked)
-        return True
-
-    def receive(self, block: Block) -> None:
-        """Takes the answer to the last question and finds what the next question is."""
-        asked = self.asked
-        if asked is None:
-            raise RuntimeError("a lane received a block that it had not asked for")
-        self.blocks.append(block)
-        self.asked = None
-        taken = block.piece.last - asked.first
-        if block.piece.last < asked.last:
-            self._next = asked._replace(first=block.piece.last, position=asked.position + taken)
-        else:
-            self._next = next(self._pieces, None)
+    rows: deque[LaneRows] = field(default_factory=deque)
+    is_asked: bool = False
 
 
 class BatchReader:
     """Iterates over one rank's batches. Close it, or use it in `with`, to end its threads.
 
     Args:
-        plan: What is read.
+        shard: What is read, and how.
         columns: Names of the columns to read.
-        batches: Which rows of the global order are this rank's.
-        start: Where to begin.
-        epochs: How many epochs to go through, the first one counted from `start`; None never ends.
-        threads: Number of reading threads.
-        timeout_s: Seconds after which a read that has not answered is an error.
     """
 
-    def __init__(
-        self,
-        plan: FeedPlan,
-        columns: Sequence[str],
-        batches: RankBatches,
-        *,
-        start: Start,
-        epochs: int | None = 1,
-        threads: int = 4,
-        timeout_s: float = 45.0,
-    ) -> None:
-        self._plan = plan
-        self._batches = batches
-        self._start = start
-        self._epochs = epochs
-        self._walks: dict[int, EpochWalk] = {}
-        self._line: deque[_Lane] = deque()
-        self._reader = RowGroupReader(plan, tuple(columns), threads, timeout_s)
-        own = lanes_of_rank(plan.order.lanes, batches.rank, batches.size)
-        self._lanes = {lane: _Lane(self._pieces(lane)) for lane in own}
+    def __init__(self, shard: Shard, columns: Sequence[str]) -> None:
+        self._shard = shard
+        self._lane_count = shard.plan.order.lanes
+        own = lanes_of_rank(self._lane_count, shard.batches.rank, shard.batches.size)
+        self._lanes = {lane: _Lane() for lane in own}
+        self._reader = LaneReader(shard, columns, own)
 
     def __enter__(self) -> BatchReader:
         return self
@@ -126,46 +101,25 @@ class BatchReader:
     def close(self) -> None:
         """Ends the reading threads and lets go of the row groups."""
         self._reader.close()
-        # Each lane's pieces refer to this reader: a cycle that would keep row groups until a garbage collection.
         self._lanes.clear()
-        self._line.clear()
 
     def __iter__(self) -> Iterator[RowBatch]:
-        for epoch in self._epoch_numbers():
-            start_row = self._start.row if epoch == self._start.epoch else 0
-            for step in range(self._batches.steps(start_row)):
-                yield self._batch(epoch, self._batches.share(step, start_row))
-
-    def _epoch_numbers(self) -> Iterator[int]:
-        epoch = self._start.epoch
-        while self._epochs is None or epoch < self._start.epoch + self._epochs:
-            yield epoch
-            epoch += 1
-
-    def _pieces(self, lane: int) -> Iterator[LanePiece]:
-        if not self._plan.order.lane_rows(lane):
-            return  # there are more lanes than rows; endless epochs would be looked through for this one's first
-        for epoch in self._epoch_numbers():
-            first = self._start.row if epoch == self._start.epoch else 0
-            yield from self._walk(epoch).pieces(lane, self._plan.order.lane_position(lane, first))
-
-    def _walk(self, epoch: int) -> EpochWalk:
-        if epoch not in self._walks:
-            # Lanes are at most one epoch apart: a lane asks for one row group ahead of the rows in use.
-            self._walks = {known: walk for known, walk in self._walks.items() if known >= epoch - 1}
-            self._walks[epoch] = self._plan.order.walk(epoch)
-        return self._walks[epoch]
+        batches = self._shard.batches
+        for epoch in self._shard.epoch_numbers():
+            start_row = self._shard.first_row(epoch)
+            for step in range(batches.steps(start_row)):
+                yield self._batch(epoch, batches.share(step, start_row))
 
     def _batch(self, epoch: int, share: RankShare) -> RowBatch:
-        lanes = self._plan.order.lanes
-        for lane in dict.fromkeys((share.real % lanes).tolist()):
-            self._ask(self._lanes[lane])
+        for lane in dict.fromkeys((share.real % self._lane_count).tolist()):
+            if not self._lanes[lane].rows:
+                self._ask(lane)
         groups: list[RowGroup] = []
         rows: list[int] = []
         for row in share.real.tolist():
-            block, place = self._find(self._lanes[row % lanes], epoch, row // lanes)
-            groups.append(block.group)
-            rows.append(int(block.rows[place]))
+            found, place = self._find(row % self._lane_count, epoch, row // self._lane_count)
+            groups.append(found.group)
+            rows.append(int(found.rows[place]))
         real = len(rows)
         for filler in range(share.rows - real if real else 0):
             groups.append(groups[filler])
@@ -174,26 +128,33 @@ class BatchReader:
         weights[:real] = share.weight
         return RowBatch(groups, rows, weights, real)
 
-    def _ask(self, lane: _Lane) -> None:
-        """Asks ahead once half of what the lane holds is used, so that a lane holds one and a half row groups."""
-        if not lane.blocks and lane.ask(self._reader):
-            self._line.append(lane)
+    def _find(self, lane: int, epoch: int, position: int) -> tuple[LaneRows, int]:
+        """Finds a lane's row, waiting for its row group if need be.
 
-    def _find(self, lane: _Lane, epoch: int, position: int) -> tuple[Block, int]:
-        """Finds a lane's row, waiting for its row group if need be."""
+        The lane's next row group is asked for once half of this one is used: a lane holds one and a half of them.
+        """
+        held = self._lanes[lane].rows
         while True:
-            if lane.blocks:
-                block = lane.blocks[0]
-                place = position - block.piece.position
-                if block.piece.epoch == epoch and place < len(block.rows):
-                    if 2 * place >= len(block.rows) and len(lane.blocks) == 1 and lane.ask(self._reader):
-                        self._line.append(lane)
-                    return block, place
-                lane.blocks.popleft()
-            else:
-                if lane.ask(self._reader):
-                    self._line.append(lane)
+            if not held:
+                self._ask(lane)
                 self._receive()
+                continue
+            found = held[0]
+            place = position - found.position
+            if found.epoch == epoch and place < len(found.rows):
+                if 2 * place >= len(found.rows) and len(held) == 1:
+                    self._ask(lane)
+                return found, place
+            held.popleft()
+
+    def _ask(self, lane: int) -> None:
+        """Asks for a lane's next rows, unless they are on their way or the lane is at its end."""
+        if not self._lanes[lane].is_asked:
+            self._lanes[lane].is_asked = True
+            self._reader.ask(lane)
 
     def _receive(self) -> None:
-        self._line.popleft().receive(self._reader.take())
+        lane, rows = self._reader.take()
+        if rows is not None:  # else the lane is at its end, and not asked again
+            self._lanes[lane].rows.append(rows)
+            self._lanes[lane].is_asked = False

@@ -78,4 +78,4 @@ def test_names_that_the_table_does_not_number_are_refused_with_how_to_number_the
 
 
 def test_numbers_stay_labels_where_the_table_names_them_too(tmp_path):
-    assert DeltaFeed(write_layout(tmp_path / "t", [2])).class_numbers() is None
+    assert DeltaFeed(write_layout(tmp_path / "t", [2])).plan.columns.class_numbers is None

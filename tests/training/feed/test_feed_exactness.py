@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lakelens import DeltaFeed
-from lakelens.training.feed.reading.cursors import RowGroupCursor
+from lakelens.training.feed.reading.row_groups import OpenRowGroup
 
 pytestmark = pytest.mark.unit
 
@@ -73,13 +73,13 @@ def test_endless_epochs_of_fewer_rows_than_lanes_go_on(tmp_path):
 
 def test_a_row_group_that_is_read_in_chunks_is_gone_through_once(tmp_path, monkeypatch):
     opened: list[int] = []
-    original = RowGroupCursor.__init__
+    original = OpenRowGroup.__init__
 
     def counted(self, plan, file, layout, row_group, columns):
         opened.append(row_group)
         original(self, plan, file, layout, row_group, columns)
 
-    monkeypatch.setattr(RowGroupCursor, "__init__", counted)
+    monkeypatch.setattr(OpenRowGroup, "__init__", counted)
     feed = DeltaFeed(write_numbers(tmp_path / "t", [300], 100, 1000, "SNAPPY"), shuffle=False, memory_bytes=20_000)
     assert feed.plan.chunk_bytes * 10 <= feed.plan.row_group_bytes
     assert flat(map(real, feed.as_column_numpy(7, 0, 1))) == list(range(300))

@@ -27,7 +27,7 @@ from lakelens.errors import (
 )
 from lakelens.table import Table
 from lakelens.training.feed.plan_builder import make_plan, open_version
-from lakelens.training.feed.reading import reader
+from lakelens.training.feed.reading import lane_reader
 
 pytestmark = pytest.mark.system
 
@@ -152,15 +152,15 @@ def test_a_read_ahead_that_hangs_holds_up_neither_a_break_nor_the_error_of_a_row
 
 
 def test_a_reading_thread_that_dies_is_an_error_within_the_limit(tmp_path, monkeypatch):
-    def answers_once(shelf, questions):
-        question = questions.get()
-        question.answer.set_running_or_notify_cancel()
-        question.answer.set_result(shelf.block(question.piece))
+    def answers_once(requests):
+        request = requests.get()
+        request.answer.set_running_or_notify_cancel()
+        request.answer.set_result(next(request.rows))
 
-    monkeypatch.setattr(reader, "_serve", answers_once)
+    monkeypatch.setattr(lane_reader, "_serve", answers_once)
     reading = batches(two_files(tmp_path / "t"), reader_threads=1, read_timeout_s=3.0)
     next(reading)
-    with pytest.raises(FeedStalledError, match=r"\.parquet has not answered for 3 s"):
+    with pytest.raises(FeedStalledError, match=r"t@\d+.* has not answered for 3 s"):
         list(reading)
 
 

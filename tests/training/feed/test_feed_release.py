@@ -1,4 +1,4 @@
-"""A pass that ends, in whatever way, lets go of threads and row groups at once, without a garbage collection."""
+"""Reading that ends, in whatever way, lets go of threads and row groups at once, without a garbage collection."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from lakelens.errors import BadRowError, VersionFilesMissingError
 from lakelens.training.feed.decode import DecodedBatch
 from lakelens.training.feed.image_rows import StoredBatch
 from lakelens.training.feed.rank_batches import BatchReader, RowBatch
-from lakelens.training.feed.reading.reader import Block
+from lakelens.training.feed.reading.lane_reader import LaneRows
 from lakelens.training.feed.reading.row_groups import RowGroup
 
-HELD = (BatchReader, RowBatch, StoredBatch, DecodedBatch, Block, RowGroup)
+HELD = (BatchReader, RowBatch, StoredBatch, DecodedBatch, LaneRows, RowGroup)
 
 
 @pytest.fixture

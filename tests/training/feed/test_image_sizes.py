@@ -58,7 +58,7 @@ def test_a_training_on_images_of_mixed_or_unknown_sizes_needs_image_size(tmp_pat
 def test_images_of_one_size_stay_as_they_are_whatever_other_rows_of_the_table_have(tmp_path):
     other = with_widths(range(4, 8), [20] * 4, split="test")
     location = table_of(tmp_path / "t", image_rows(range(4)), other)
-    assert size_of_all_images([DeltaFeed(location, split="train")]) == (HEIGHT, WIDTH)
-    assert size_of_all_images([DeltaFeed(location, filters={"label": [1, 3]})]) == (HEIGHT, WIDTH)
+    assert size_of_all_images([DeltaFeed(location, split="train").plan]) == (HEIGHT, WIDTH)
+    assert size_of_all_images([DeltaFeed(location, filters={"label": [1, 3]}).plan]) == (HEIGHT, WIDTH)
     with pytest.raises(InvalidArgumentError, match="12 x 20"):
-        size_of_all_images([DeltaFeed(location, filters={"label": [1, 3, 5]})])
+        size_of_all_images([DeltaFeed(location, filters={"label": [1, 3, 5]}).plan])

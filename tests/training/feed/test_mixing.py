@@ -22,13 +22,12 @@ def labels_in_order(files: int, groups: int, rows: int, classes: int, memory_byt
     order = GlobalOrder(np.full(files, groups * rows), lanes, seed=1)
     stored = np.empty(order.rows, dtype=np.int64)
     for lane in range(lanes):
-        for piece in order.walk(0).pieces(lane):
-            offset = piece.first
-            while offset < piece.last:
-                taken = order.file_slice(0, piece.file, [rows] * groups, offset, piece.last, chunks)
-                place = piece.position + offset - piece.first + np.arange(len(taken.rows))
-                stored[place * lanes + lane] = (piece.file * groups + taken.row_group) * rows + taken.rows
-                offset += len(taken.rows)
+        for part in order.epoch(0).slices(lane):
+            position = part.position
+            for taken in order.row_group_slices(0, part.file, [rows] * groups, part.first, part.last, chunks):
+                place = position + np.arange(len(taken.rows))
+                stored[place * lanes + lane] = (part.file * groups + taken.row_group) * rows + taken.rows
+                position += len(taken.rows)
     return stored * classes // order.rows
 
 

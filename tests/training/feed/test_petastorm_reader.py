@@ -354,7 +354,7 @@ def test_a_process_of_several_without_a_shard_is_warned(feed, monkeypatch):
 def test_a_feed_without_images_gives_columns_and_no_images(feed, uneven):
     plain = DeltaFeed(uneven, image_column=None, label_column=None)
     assert sorted(labels(plain)) == list(range(ROWS))
-    with pytest.raises(InvalidArgumentError, match="feeds no images: it was made with image_column=None"):
+    with pytest.raises(InvalidArgumentError, match="gives no images: it was made with image_column=None"):
         plain.as_numpy(4)
 
 

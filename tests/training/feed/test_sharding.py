@@ -25,20 +25,17 @@ def order_of(layout, lanes=4, seed=0, shuffle=True):
 
 
 def lane_of(order, layout, epoch, lane, position=0, parts=1):
-    """Walks one lane as a reader does: row group by row group. Yields (file, row of the file)."""
+    """Reads one lane as a reader does: row group by row group. Yields (file, row of the file)."""
     chunks = [[max(1, min(parts, rows)) for rows in groups] for groups in layout]
     starts = [np.cumsum([0, *groups]) for groups in layout]
-    for piece in order.walk(epoch).pieces(lane, position):
-        offset = piece.first
-        while offset < piece.last:
-            file = piece.file
-            taken = order.file_slice(epoch, file, layout[file], offset, piece.last, chunks[file])
+    for part in order.epoch(epoch).slices(lane, position):
+        file = part.file
+        for taken in order.row_group_slices(epoch, file, layout[file], part.first, part.last, chunks[file]):
             assert len(taken.rows) > 0
             assert all(taken.first <= row < taken.last for row in taken.rows)
             assert taken.last - taken.first <= -(-layout[file][taken.row_group] // chunks[file][taken.row_group])
             for row in taken.rows:
-                yield piece.file, int(starts[piece.file][taken.row_group] + row)
-            offset += len(taken.rows)
+                yield file, int(starts[file][taken.row_group] + row)
 
 
 def sequence_of(order, layout, epoch, parts=1):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,10 +13,8 @@ import numpy.typing as npt
 from ....errors import InvalidArgumentError
 from ....options import closest
 from ..columns import default_columns, lacks_values
+from ..plan.feed_plan import FeedPlan
 from .petastorm_parts import NGram, Unischema, UnischemaField, transform_schema
-
-if TYPE_CHECKING:
-    from ..feed import DeltaFeed
 
 # Delta type -> the type that Petastorm gives such a column.
 _TYPES: dict[str, Any] = {
@@ -45,11 +43,11 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f" (did you mean {near!r}?)" if near else ""
 
 
-def chosen_columns(feed: DeltaFeed, columns: Sequence[Any] | None) -> list[str]:
+def chosen_columns(plan: FeedPlan, columns: Sequence[Any] | None) -> list[str]:
     """Finds the columns that are meant by names, by regular expressions or by fields of a Unischema.
 
     Args:
-        feed: The feed.
+        plan: The feed's plan.
         columns: As Petastorm's `schema_fields`; None is `default_columns` of those that have a tensor form.
 
     Returns:
@@ -58,13 +56,13 @@ def chosen_columns(feed: DeltaFeed, columns: Sequence[Any] | None) -> list[str]:
     Raises:
         InvalidArgumentError: If one is not in the table, or it is an NGram.
     """
-    known = feed.plan.schema
+    known = plan.schema
 
     def fits(name: str) -> bool:
         return _field(name, known[name]).numpy_dtype is not _NESTED and not lacks_values(known, name)
 
     if columns is None:
-        return default_columns(feed, fits)
+        return default_columns(plan, fits)
     if isinstance(columns, NGram):
         raise InvalidArgumentError(
             "columns=NGram(...): rows come in shuffled order, so that there are no windows of neighbouring rows; give "
@@ -78,19 +76,19 @@ def chosen_columns(feed: DeltaFeed, columns: Sequence[Any] | None) -> list[str]:
         found = [name] if name in known else [other for other in known if _matches(name, other)]
         if not found:
             raise InvalidArgumentError(
-                f"columns: {feed.location} has no column {name!r}{nearest(name, known)}; it has {', '.join(known)}"
+                f"columns: {plan.location} has no column {name!r}{nearest(name, known)}; it has {', '.join(known)}"
             )
         wanted.update(found)
     if not wanted:
-        raise InvalidArgumentError(f"columns=[]: name at least one column of {feed.location}: {', '.join(known)}")
+        raise InvalidArgumentError(f"columns=[]: name at least one column of {plan.location}: {', '.join(known)}")
     return [name for name in known if name in wanted]
 
 
-def schema_of(feed: DeltaFeed, columns: Sequence[str], transform: Any) -> tuple[Any, Any]:
+def schema_of(plan: FeedPlan, columns: Sequence[str], transform: Any) -> tuple[Any, Any]:
     """Describes the columns before and after a transform.
 
     Args:
-        feed: The feed.
+        plan: The feed's plan.
         columns: Names of the columns.
         transform: A TransformSpec, or None.
 
@@ -101,7 +99,7 @@ def schema_of(feed: DeltaFeed, columns: Sequence[str], transform: Any) -> tuple[
         InvalidArgumentError: If the transform selects or removes a column that is not there, or one that comes out has
             no tensor form.
     """
-    stored = Unischema("feed", [_field(name, feed.plan.schema[name]) for name in columns])
+    stored = Unischema("feed", [_field(name, plan.schema[name]) for name in columns])
     given = stored
     if transform is not None:
         edited = [field[0] for field in transform.edit_fields]
@@ -116,7 +114,7 @@ def schema_of(feed: DeltaFeed, columns: Sequence[str], transform: Any) -> tuple[
     for name, field in given.fields.items():
         if field.numpy_dtype is _NESTED:
             raise InvalidArgumentError(
-                f"column {name!r} of {feed.location} is {feed.plan.schema[name]}, which has no tensor form; leave it "
+                f"column {name!r} of {plan.location} is {plan.schema[name]}, which has no tensor form; leave it "
                 "out of columns, or make numbers of it with a transform_spec"
             )
     if not given.fields:
@@ -124,7 +122,7 @@ def schema_of(feed: DeltaFeed, columns: Sequence[str], transform: Any) -> tuple[
     return stored, given
 
 
-def torch_columns(feed: DeltaFeed, transform: Any) -> list[str]:
+def torch_columns(plan: FeedPlan, transform: Any) -> list[str]:
     """Lists the columns of a feed that PyTorch has tensors for as a transform leaves them; warns of the others.
 
     Raises:
@@ -133,10 +131,10 @@ def torch_columns(feed: DeltaFeed, transform: Any) -> list[str]:
     edited = {field[0] for field in transform.edit_fields} if transform is not None else set()
 
     def has_tensors(name: str) -> bool:
-        kind = _field(name, feed.plan.schema[name]).numpy_dtype
-        return name in edited or (kind not in (*_NOT_IN_TORCH, _NESTED) and not lacks_values(feed.plan.schema, name))
+        kind = _field(name, plan.schema[name]).numpy_dtype
+        return name in edited or (kind not in (*_NOT_IN_TORCH, _NESTED) and not lacks_values(plan.schema, name))
 
-    return default_columns(feed, has_tensors)
+    return default_columns(plan, has_tensors)
 
 
 def require_torch_types(schema: Any) -> None:

@@ -10,25 +10,22 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ....errors import FeedError, InvalidArgumentError, NotSupportedError
 from ..buffers import BatchBuffers
 from ..columns import Columns, column_array, filling_of
-from ..image_rows import image_columns_of, images_of
 from ..plan.epoch_order import RankBatches
-from ..plan.position import Start
+from ..plan.feed_plan import FeedPlan
+from ..plan.position import Position
 from ..plan_builder import require_images
-from ..rank_batches import RowBatch
-from ..tf_pipeline import Pass
+from ..rank_batches import BatchReader, RowBatch
+from ..read_options import ReaderOutput
+from ..shard import Shard
 from .fields import as_vectors, chosen_columns, schema_of
 from .transforms import ImageDecoding, apply_transform
-
-if TYPE_CHECKING:
-    from ..feed import DeltaFeed
-    from ..read_options import ReaderOutput
 
 # Without a batch size, so many bytes of a shard's rows come at a time: enough to hide what an item costs in Python.
 _ITEM_BYTES = 16 << 20
@@ -55,12 +52,12 @@ class FeedReader:
     batched_output = True
     is_batched_reader = True
 
-    def __init__(self, feed: DeltaFeed, shard: int, shards: int, output: ReaderOutput) -> None:
-        self._feed = feed
+    def __init__(self, plan: FeedPlan, shard: int, shards: int, output: ReaderOutput) -> None:
+        self._plan = plan
         self._output = output
         self._transform = output.transform_spec
-        columns = chosen_columns(feed, output.columns)
-        self._stored, self.schema = schema_of(feed, columns, self._transform)
+        columns = chosen_columns(plan, output.columns)
+        self._stored, self.schema = schema_of(plan, columns, self._transform)
         self._decoding = self._transform if isinstance(self._transform, ImageDecoding) else None
         read = list(columns)
         if self._decoding is not None:
@@ -68,14 +65,14 @@ class FeedReader:
                 raise InvalidArgumentError(
                     f"decode_images: column {self._decoding.image_column!r} is none of the columns {', '.join(columns)}"
                 )
-            require_images(f"{feed.location}@{feed.version}", feed.plan.schema, self._decoding.image_column)
-            read = list(dict.fromkeys([*read, *image_columns_of(feed, self._decoding.image_column)]))
+            require_images(plan.name, plan.schema, self._decoding.image_column)
+            read = list(dict.fromkeys([*read, *plan.columns.of_image(self._decoding.image_column)]))
         self._read = read
-        self._fill = filling_of(feed.plan, output.fill)
+        self._fill = filling_of(plan, output.fill)
         rows = output.batch_size or self._rows_of_an_item()
-        self.batches = RankBatches(feed.rows, rows * shards, shard, shards)
+        self.batches = RankBatches(plan.rows, rows * shards, shard, shards)
         self._item_rows = rows
-        _require_rows(feed, self.batches, output)
+        _require_rows(plan, self.batches, output)
         shape = (rows, *self._decoding.shape) if self._decoding is not None else (0,)
         self._buffers = BatchBuffers(shape, "uint8")
         self.num_epochs = output.epochs
@@ -99,9 +96,9 @@ class FeedReader:
         with self._lock:
             if self.stopped or self._failed:
                 why = "was stopped" if self.stopped else "has failed before"
-                raise FeedError(f"the reader of {self._feed.location} {why}; make a new one with petastorm_reader")
+                raise FeedError(f"the reader of {self._plan.location} {why}; make a new one with petastorm_reader")
             if self._items is None:
-                self._items = self._through(Start(self._epoch))
+                self._items = self._through(Position(self._epoch))
             try:
                 item = next(self._items)
             except StopIteration:
@@ -162,10 +159,10 @@ class FeedReader:
         self.stop()
         self.join()
 
-    def _through(self, start: Start) -> Iterator[Columns]:
+    def _through(self, start: Position) -> Iterator[Columns]:
         """Yields the items of `num_epochs` epochs, the next ones being made in threads meanwhile."""
-        passed = Pass(self.batches, start, self.num_epochs, self._output)
-        with passed.open(self._feed, self._read) as reader:
+        shard = Shard(self._plan, self.batches, start, self.num_epochs, self._output)
+        with BatchReader(shard, self._read) as reader:
             pool = ThreadPoolExecutor(self._output.threads, thread_name_prefix="lakelens-transform")
 
             def submit(batch: RowBatch) -> Future[Columns]:
@@ -207,9 +204,9 @@ class FeedReader:
             pixels = self._buffers.take()[:count]
             origins = batch.origins()
             decoding.decode(
-                images_of(self._feed, batch, decoding.image_column, self._read),
+                batch.images(self._plan.columns, decoding.image_column, self._read),
                 pixels,
-                lambda row: self._feed.describe_row(*origins[row].tolist()),
+                lambda row: self._plan.describe_row(*origins[row].tolist()),
             )
             columns[decoding.image_column] = pixels
         elif self._transform is not None:
@@ -217,7 +214,7 @@ class FeedReader:
         return columns
 
     def _column(self, batch: RowBatch, name: str, field: Any) -> Any:
-        array = column_array(self._feed, batch, name, self._fill)
+        array = column_array(self._plan, batch, name, self._fill)
         if field.numpy_dtype is np.str_ and not field.shape and array.dtype == object:
             # Objects, not NumPy's text, which cuts trailing zeros and makes each row as wide as the longest.
             array[:] = [str(value) for value in array]
@@ -225,13 +222,13 @@ class FeedReader:
             return array
         if any(value is None or None in value for value in array):
             raise InvalidArgumentError(
-                f"column {name!r} of {self._feed.location} holds nulls, or arrays with a null; leave the column out, "
+                f"column {name!r} of {self._plan.location} holds nulls, or arrays with a null; leave the column out, "
                 "or replace them in the table"
             )
         lengths = {len(value) for value in array}
         if len(lengths) > 1:
             raise InvalidArgumentError(
-                f"column {name!r} of {self._feed.location} holds arrays of lengths {min(lengths)} to {max(lengths)}; a "
+                f"column {name!r} of {self._plan.location} holds arrays of lengths {min(lengths)} to {max(lengths)}; a "
                 "tensor has one length: leave the column out, or pad it in the table"
             )
         return as_vectors(array.tolist(), field.numpy_dtype)
@@ -243,7 +240,7 @@ class FeedReader:
             for field in self.schema.fields.values()
             if field.shape and None not in field.shape
         )
-        return max(1, self._feed.plan.row_bytes + shaped)
+        return max(1, self._plan.row_bytes + shaped)
 
     def _rows_of_an_item(self) -> int:
         return min(_MOST_ROWS, max(1, _ITEM_BYTES // self._row_bytes()))
@@ -275,19 +272,19 @@ def shard_of(cur_shard: int | None, shard_count: int | None) -> tuple[int, int]:
     return int(cur_shard), int(shard_count)
 
 
-def _require_rows(feed: DeltaFeed, batches: RankBatches, output: ReaderOutput) -> None:
+def _require_rows(plan: FeedPlan, batches: RankBatches, output: ReaderOutput) -> None:
     """Checks that every shard has a row, and, where incomplete batches are dropped, a batch.
 
     Raises:
         InvalidArgumentError: If not.
     """
-    if batches.size > feed.rows:
+    if batches.size > plan.rows:
         raise InvalidArgumentError(
-            f"shard_count={batches.size}: {feed.location}@{feed.version} has {feed.rows} rows for it, so that some "
+            f"shard_count={batches.size}: {plan.name} has {plan.rows} rows for it, so that some "
             "shards would be empty; give fewer shards"
         )
-    if output.drop_last and batches.batch_size > feed.rows:
+    if output.drop_last and batches.batch_size > plan.rows:
         raise InvalidArgumentError(
-            f"drop_last=True: batch_size={batches.most_rows} on {batches.size} shards is more than the {feed.rows} "
-            f"rows of {feed.location}@{feed.version}, so that no batch is left; give a smaller batch_size"
+            f"drop_last=True: batch_size={batches.most_rows} on {batches.size} shards is more than the {plan.rows} "
+            f"rows of {plan.name}, so that no batch is left; give a smaller batch_size"
         )

@@ -11,13 +11,12 @@ import numpy.typing as npt
 from ....errors import BadRowError, ImageError, InvalidArgumentError
 from ....etl.images.stored_image import CHANNELS, PixelDecoder, StoredImage
 from ....etl.model import schema
+from ..columns import Columns
 from .fields import as_vectors, nearest
 from .petastorm_parts import TransformSpec
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from ..columns import Columns
 
 
 class ImageDecoding(TransformSpec):  # type: ignore[misc]

@@ -4,10 +4,10 @@ An epoch over N rows is one sequence g = 0 .. N-1, made from (seed, epoch, rows 
 [b * batch_size, (b + 1) * batch_size); rank r of s takes those with g % s == r. So the global batches are the same at
 any number of ranks.
 
-The sequence is the round-robin of L lanes: lane j holds the rows with g % L == j. A lane walks its own contiguous piece
-of the epoch's *walk*: the files in permuted order, in each file the row groups in permuted order, in each row group the
-rows in permuted order. When s divides L, a rank reads nothing but its own L / s lanes. A row group larger than a lane
-may hold is walked chunk by chunk, in stored order, and its rows are permuted within each chunk.
+The sequence is the round-robin of L lanes: lane j holds the rows with g % L == j. In an epoch the files are permuted,
+in each file its row groups, in each row group its rows; a lane holds a contiguous part of this order. When s divides L,
+a rank reads its own L / s lanes only. A row group larger than a lane may hold is read in chunks, in stored order, and
+its rows are permuted within each chunk.
 
 Permutations are sorts of hashed numbers (splitmix64, Steele, Lea and Flood 2014) rather than a library's generator, so
 that a position that was saved with one version of NumPy means the same rows under another.
@@ -76,13 +76,13 @@ def spread(count: int) -> IntArray:
     return np.argsort(backwards, kind="stable").astype(np.int64)
 
 
-class LanePiece(NamedTuple):
-    """A run of consecutive rows of one lane that lie in one file.
+class FileSlice(NamedTuple):
+    """Consecutive rows of one lane that lie in one file.
 
     Attributes:
         epoch: The epoch whose order the rows are in.
         file: Index of the file.
-        first: Offset of the first row in the file's own walk (its permuted row groups, their permuted rows).
+        first: Offset of the first row in the order of the file (its permuted row groups, their permuted rows).
         last: Offset after the last row.
         position: Position of the first row in the lane (its row is g = position * lanes + lane).
     """
@@ -118,7 +118,7 @@ class GlobalOrder:
         rows_per_file: int64 [files], rows of each file, in stored order.
         lanes: Number of lanes; 1 unless `shuffle`.
         seed: Seed of the permutations.
-        shuffle: False walks files, row groups and rows in stored order.
+        shuffle: False reads files, row groups and rows in stored order.
     """
 
     rows_per_file: IntArray
@@ -139,7 +139,7 @@ class GlobalOrder:
         return max(0, -(-(self.rows - lane) // self.lanes))
 
     def lane_start(self, lane: int) -> int:
-        """Gives the offset in the epoch's walk at which a lane's piece starts."""
+        """Gives the offset in the order of the files at which a lane starts."""
         return int(_lane_starts(self.rows, self.lanes)[lane])
 
     def lane_position(self, lane: int, row: int) -> int:
@@ -150,46 +150,46 @@ class GlobalOrder:
         """Orders the files of an epoch: int64 [files]."""
         return self._permuted(len(self.rows_per_file), epoch)
 
-    def walk(self, epoch: int) -> EpochWalk:
-        """Lays out one epoch."""
-        order = self.files(epoch)
-        ends = np.cumsum(self.rows_per_file[order]) if len(order) else np.zeros(0, dtype=np.int64)
-        return EpochWalk(self, epoch, order, ends)
+    def epoch(self, epoch: int) -> EpochOrder:
+        """Orders the files of one epoch."""
+        files = self.files(epoch)
+        ends = np.cumsum(self.rows_per_file[files]) if len(files) else np.zeros(0, dtype=np.int64)
+        return EpochOrder(self, epoch, files, ends)
 
-    def file_slice(
+    def row_group_slices(
         self,
         epoch: int,
         file: int,
         row_group_rows: Sequence[int],
-        offset: int,
+        first: int,
         last: int,
         chunks: Sequence[int] | None = None,
-    ) -> RowGroupSlice:
-        """Finds what lies at an offset of a file's walk.
+    ) -> Iterator[RowGroupSlice]:
+        """Yields the rows at some offsets of a file's order, chunk by chunk.
 
         Args:
             epoch: The epoch.
             file: Index of the file.
             row_group_rows: Rows of each of the file's row groups, in stored order.
-            offset: Offset in the file's walk.
-            last: Offset before which the slice ends at the latest.
-            chunks: Into how many chunks each row group is cut; None leaves them whole.
-
-        Returns:
-            The rows from `offset` to the end of the chunk that holds it, or to `last`.
+            first: Offset of the first row in the order of the file.
+            last: Offset after the last row.
+            chunks: Number of chunks of each row group; None is one.
         """
         counts = np.asarray(row_group_rows, dtype=np.int64)
         order = self._permuted(len(counts), epoch, file)
         ends = np.cumsum(counts[order])
-        place = int(np.searchsorted(ends, offset, side="right"))
-        row_group = int(order[place])
-        rows = int(counts[row_group])
-        start = int(ends[place]) - rows
-        parts = chunks[row_group] if chunks is not None else 1
-        chunk = _chunk_at(rows, parts, offset - start)
-        first, end = chunk * rows // parts, (chunk + 1) * rows // parts
-        within = first + self._permuted(end - first, epoch, file, row_group, chunk)
-        return RowGroupSlice(row_group, first, end, within[offset - start - first : last - start - first])
+        while first < last:
+            place = int(np.searchsorted(ends, first, side="right"))
+            row_group = int(order[place])
+            rows = int(counts[row_group])
+            start = int(ends[place]) - rows
+            count = chunks[row_group] if chunks is not None else 1
+            chunk = _chunk_at(rows, count, first - start)
+            begin, end = chunk * rows // count, (chunk + 1) * rows // count
+            within = begin + self._permuted(end - begin, epoch, file, row_group, chunk)
+            found = RowGroupSlice(row_group, begin, end, within[first - start - begin : last - start - begin])
+            yield found
+            first += len(found.rows)
 
     def _permuted(self, count: int, *keys: int) -> IntArray:
         if not self.shuffle:
@@ -208,7 +208,7 @@ def _kept_permutation(count: int, *keys: int) -> IntArray:
 
 @lru_cache(maxsize=16)
 def _lane_starts(rows: int, lanes: int) -> IntArray:
-    # Neighbours in the order get pieces that lie far apart in the walk, so that small batches are mixed too.
+    # Neighbouring lanes lie far apart among the files, so that small batches are mixed too.
     laid_out = spread(lanes)
     lengths = (rows - laid_out + lanes - 1) // lanes
     starts = np.empty(lanes, dtype=np.int64)
@@ -223,14 +223,14 @@ def _chunk_at(rows: int, parts: int, row: int) -> int:
 
 
 @dataclass(frozen=True)
-class EpochWalk:
+class EpochOrder:
     """The files of one epoch in their order, with the offsets at which each ends.
 
     Attributes:
         order: The global order that this is one epoch of.
         epoch: The epoch.
-        files: int64 [files], the files in walking order.
-        ends: int64 [files], offset in the epoch's walk after each of `files`.
+        files: int64 [files], the files in the order of the epoch.
+        ends: int64 [files], offset after each of `files`.
     """
 
     order: GlobalOrder
@@ -238,8 +238,8 @@ class EpochWalk:
     files: IntArray
     ends: IntArray
 
-    def pieces(self, lane: int, position: int = 0) -> Iterator[LanePiece]:
-        """Yields a lane's pieces in order.
+    def slices(self, lane: int, position: int = 0) -> Iterator[FileSlice]:
+        """Yields the rows of a lane, file by file.
 
         Args:
             lane: The lane.
@@ -253,7 +253,7 @@ class EpochWalk:
             start = end - int(self.order.rows_per_file[file])
             last = min(end, stop)
             if last > offset:
-                yield LanePiece(self.epoch, file, offset - start, last - start, position)
+                yield FileSlice(self.epoch, file, offset - start, last - start, position)
             position += last - offset
             offset = last
             place += 1

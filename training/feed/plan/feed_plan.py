@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ....errors import VersionFilesMissingError
+from ....errors import InvalidArgumentError, VersionFilesMissingError
 from ....locations import locate
 from ....log.snapshot import DataFiles
 from .epoch_order import GlobalOrder
@@ -45,8 +45,33 @@ class RowFilter:
 
 
 @dataclass(frozen=True)
+class FeedColumns:
+    """The columns that have a meaning for a feed of images; None where the table has no such column.
+
+    Attributes:
+        image: Image files or pixels.
+        label: Class numbers, or names that `class_numbers` has.
+        format: The stored form of the image.
+        boxes: Annotations; the table need not have it.
+        sizes: Height and width of the image, or empty.
+        class_numbers: Numbers of the classes where `label` holds their names; None where it holds numbers.
+    """
+
+    image: str | None = None
+    label: str | None = None
+    format: str | None = None
+    boxes: str = "annotations"
+    sizes: tuple[str, ...] = ()
+    class_numbers: Mapping[str, int] | None = None
+
+    def of_image(self, image: str) -> list[str]:
+        """Lists the columns that describe the images of a column; only tables with a stored form know more of them."""
+        return [image] if self.format is None else list(dict.fromkeys((image, self.format, *self.sizes)))
+
+
+@dataclass(frozen=True)
 class FeedPlan:
-    """The rows of one version that a feed delivers, and their order.
+    """The rows of one version that a feed delivers, and their order. A frozen value: all parts of the feed read it.
 
     Attributes:
         location: The table's absolute path or URI.
@@ -64,6 +89,7 @@ class FeedPlan:
         storage_options: Access to an object store.
         table_id: The table's own id.
         stored_names: Names of columns in the files, where column mapping gives them others than the table.
+        columns: The columns that have a meaning.
     """
 
     location: str
@@ -81,6 +107,7 @@ class FeedPlan:
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     table_id: str = ""
     stored_names: Mapping[str, str] = field(default_factory=dict)
+    columns: FeedColumns = FeedColumns()
 
     @property
     def rows(self) -> int:
@@ -95,6 +122,29 @@ class FeedPlan:
         chunk_bytes = max(min(self.row_group_bytes, self.chunk_bytes), self.row_bytes)
         held = GROUPS_PER_LANE * (lanes or self.order.lanes) * chunk_bytes
         return min(held, GROUPS_PER_LANE * self.table_bytes)
+
+    @property
+    def name(self) -> str:
+        """Names table and version for a message."""
+        return f"{self.location}@{self.version}"
+
+    @property
+    def image_column(self) -> str:
+        """Name of the column of images.
+
+        Raises:
+            InvalidArgumentError: If the feed was made without one.
+        """
+        if self.columns.image is None:
+            raise InvalidArgumentError(
+                f"the feed of {self.name} gives no images: it was made with image_column=None; name the column of "
+                "images there"
+            )
+        return self.columns.image
+
+    def describe_row(self, file: int, row: int) -> str:
+        """Names a stored row for a message."""
+        return f"{self.name}: row {row} of {self.file_location(file)}"
 
     def stored_name(self, column: str) -> str:
         """Gives the name of a column in the files."""

@@ -1,4 +1,4 @@
-"""Places in a feed's order of rows: a small JSON value outside, an epoch and a row of it inside."""
+"""A place in a feed's order of rows: a small JSON value outside, an epoch and a row of it inside."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from .feed_plan import FeedPlan
 
 
 @dataclass(frozen=True)
-class Start:
-    """Where a pass over the rows begins.
+class Position:
+    """A place in the order of rows.
 
     Attributes:
-        epoch: The first epoch.
-        row: The first global row of that epoch.
+        epoch: The epoch.
+        row: The global row of that epoch that comes next.
     """
 
     epoch: int = 0
     row: int = 0
 
 
-def start_of(plan: FeedPlan, position: Mapping[str, Any] | None) -> Start:
+def position_of(plan: FeedPlan, position: Mapping[str, Any] | None) -> Position:
     """Reads a position; None is the start of epoch 0.
 
     Raises:
         InvalidArgumentError: If it is no position, or belongs to another order of rows than the plan's.
     """
     if position is None:
-        return Start()
+        return Position()
     try:
         epoch, row, order = int(position["epoch"]), int(position["row"]), position.get("order")
     except (KeyError, TypeError, ValueError) as error:
@@ -45,7 +45,7 @@ def start_of(plan: FeedPlan, position: Mapping[str, Any] | None) -> Start:
         )
     if epoch < 0 or not 0 <= row <= plan.rows:
         raise InvalidArgumentError(f"start={dict(position)!r}: epoch must be >= 0 and row within 0 to {plan.rows}")
-    return Start(epoch, row)
+    return Position(epoch, row)
 
 
 def position_after(plan: FeedPlan, start: Mapping[str, Any] | None, steps: int, batch_size: int) -> dict[str, Any]:
@@ -56,12 +56,12 @@ def position_after(plan: FeedPlan, start: Mapping[str, Any] | None, steps: int, 
     """
     if steps < 0:
         raise InvalidArgumentError(f"steps={steps}: a position lies after none or more batches")
-    place = start_of(plan, start)
+    place = position_of(plan, start)
     batches = RankBatches(plan.rows, batch_size)
     left = batches.steps(place.row)
     if steps < left:
-        place = Start(place.epoch, place.row + steps * batch_size)
+        place = Position(place.epoch, place.row + steps * batch_size)
     else:
         epochs, steps = divmod(steps - left, batches.steps())
-        place = Start(place.epoch + 1 + epochs, steps * batch_size)
+        place = Position(place.epoch + 1 + epochs, steps * batch_size)
     return {"epoch": place.epoch, "row": place.row, "order": plan.fingerprint}

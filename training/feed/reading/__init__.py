@@ -1,1 +1,1 @@
-"""Row groups read in the order in which they are asked for, within a memory bound."""
+"""Row groups read in threads, in the order in which their rows are asked for, within a memory bound."""

@@ -1,0 +1,148 @@
+"""Batches of decoded images: an iterator of NumPy arrays, and a tf.data pipeline."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...etl.images.stored_image import CHANNELS
+from .buffers import BatchBuffers
+from .cached_batches import CachedBatch, CachedRows, StoredColumns, cached_batches
+from .decode import DecodedBatch, DecodingPool
+from .decoded_cache import decoded_images
+from .image_plan import ImagePlan
+from .image_rows import Boxes, stored_batches
+from .rank_batches import BatchReader, RowBatch
+from .read_options import ImageOutput
+from .shard import Shard
+from .tf_pipeline import dataset_of, preprocess_calls
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+# Batches that are being decoded: the one that is waited for, and the next, so that no thread is idle.
+DECODING_BATCHES = 2
+
+Batch = tuple[Any, Any, Any]
+
+
+@dataclass(frozen=True)
+class ImageBatches:
+    """The images of a shard.
+
+    Attributes:
+        shard: Which rows, and how they are read.
+        images: What comes out.
+        output: What was asked for.
+        cached: The rows with decoded images; None decodes in each epoch.
+    """
+
+    shard: Shard
+    images: ImagePlan
+    output: ImageOutput
+    cached: CachedRows | None = None
+
+    @classmethod
+    def of(cls, shard: Shard, images: ImagePlan, output: ImageOutput) -> ImageBatches:
+        """Opens the cache, if it was asked for; the first process that does so decodes all images.
+
+        Raises:
+            InvalidArgumentError: If the cache cannot be used.
+            BadRowError: If a row does not decode, and bad rows are errors.
+            FeedError: Its subclasses, if the table cannot be read.
+        """
+        if not output.cache:
+            return cls(shard, images, output)
+        decoded = decoded_images(images, output)
+        columns = StoredColumns.read(images.plan, images.small_columns, output.read_timeout_s)
+        return cls(shard, images, output, CachedRows(columns, decoded))
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """Shape of the images of a whole batch."""
+        return (self.shard.batches.most_rows, *self.images.size, CHANNELS)
+
+    @property
+    def bytes_held(self) -> int:
+        """Bytes of images that are in memory at once: decoded, kept ready, in `preprocess`, and in use."""
+        batches = DECODING_BATCHES + self.output.prefetch + 2
+        if self.output.preprocess:
+            batches += 2 * preprocess_calls()
+        return batches * int(np.prod(self.shape)) * np.dtype(self.output.dtype).itemsize
+
+    def as_dataset(self) -> tf.data.Dataset:
+        """Builds the pipeline behind `DeltaFeed.as_dataset`."""
+        return dataset_of(
+            self.shard,
+            self._signature(),
+            lambda shard: replace(self, shard=shard)._batches(),
+            self.output.preprocess,
+        )
+
+    def as_arrays(self) -> Iterator[Batch]:
+        """Yields what `DeltaFeed.as_numpy` promises."""
+        preprocess = self.output.preprocess
+        for images, target, weights in self._batches():
+            if preprocess is not None:
+                images, target = preprocess(images, target)
+            yield images, target, weights
+
+    def _batches(self) -> Iterator[Batch]:
+        """Yields the batches before `preprocess`, the next ones being decoded in threads meanwhile."""
+        ahead: deque[DecodedBatch] = deque()
+        buffers = BatchBuffers(self.shape, self.output.dtype)
+        with self._open() as batches:
+            pool = DecodingPool(self.images, self.output.threads, buffers)
+            try:
+                for batch in stored_batches(self.images, batches):
+                    ahead.append(pool.start(batch))
+                    if len(ahead) == DECODING_BATCHES:
+                        yield self._complete(ahead.popleft().wait())
+                while ahead:
+                    yield self._complete(ahead.popleft().wait())
+            finally:
+                pool.close()
+
+    def _open(self) -> AbstractContextManager[Iterable[RowBatch | CachedBatch]]:
+        if self.cached is None:
+            return BatchReader(self.shard, self.images.columns)
+        return nullcontext(cached_batches(self.shard, self.cached))
+
+    def _complete(self, batch: DecodedBatch) -> Batch:
+        target: Any = batch.stored.labels
+        if self.images.classes is not None:
+            target = (target[:, None] == np.arange(self.images.classes)).astype(np.float32)
+        if batch.stored.boxes is not None:
+            target = _with_boxes(target, batch.stored.boxes)
+        real = batch.weights > 0
+        if not self.shard.batches.is_whole or real.all() or not real.any():
+            return batch.images, target, batch.weights
+        kept = {name: part[real] for name, part in target.items()} if isinstance(target, dict) else target[real]
+        return batch.images[real], kept, batch.weights[real]
+
+    def _signature(self) -> Batch:
+        """Describes a batch before `preprocess` to TensorFlow."""
+        import tensorflow as tf
+
+        target: Any = tf.TensorSpec((None,), tf.int32)
+        if self.images.classes is not None:
+            target = tf.TensorSpec((None, self.images.classes), tf.float32)
+        boxes = self.images.max_boxes
+        if boxes is not None:
+            target = {
+                "label": target,
+                "boxes": tf.TensorSpec((None, boxes, 4), tf.float32),
+                "box_labels": tf.TensorSpec((None, boxes), tf.int32),
+                "box_count": tf.TensorSpec((None,), tf.int32),
+            }
+        images = tf.TensorSpec((None, *self.shape[1:]), self.output.dtype)
+        return images, target, tf.TensorSpec((None,), tf.float32)
+
+
+def _with_boxes(label: Any, boxes: Boxes) -> dict[str, Any]:
+    return {"label": label, "boxes": boxes.corners, "box_labels": boxes.labels, "box_count": boxes.count}

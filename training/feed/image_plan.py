@@ -1,0 +1,120 @@
+"""How a plan's rows become images: the columns that are read, size and decoder, and what happens to bad rows."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ...errors import BadRowError, InvalidArgumentError, MissingDependencyError
+from ...etl.images.stored_image import PixelDecoder, simplejpeg_works
+from .plan.feed_plan import FeedPlan
+from .read_options import ImageOutput
+
+logger = logging.getLogger(__name__)
+
+_REMEMBERED_ROWS = 100
+
+
+@dataclass
+class SkippedRows:
+    """The bad rows that a feed has given weight 0 to, in this process.
+
+    Attributes:
+        count: How many, each time that they were met.
+        first: What the first of them were, with the reason.
+    """
+
+    count: int = 0
+    first: list[str] = field(default_factory=list)
+
+    def add(self, message: str) -> None:
+        """Counts one row."""
+        self.count += 1
+        if len(self.first) < _REMEMBERED_ROWS:
+            self.first.append(message)
+
+
+@dataclass(frozen=True)
+class ImagePlan:
+    """How the rows of a plan become images, labels and boxes.
+
+    Attributes:
+        plan: The rows.
+        size: Height and width in pixels of every image that comes out.
+        decoder: Decodes one image.
+        bad_rows: `error` raises at a bad row, `skip` gives it zeros and weight 0.
+        skipped: Where skipped rows are counted.
+        classes: Number of classes of one-hot labels; None gives numbers.
+        max_boxes: Boxes of a row; None leaves boxes out.
+    """
+
+    plan: FeedPlan
+    size: tuple[int, int]
+    decoder: PixelDecoder
+    bad_rows: str
+    skipped: SkippedRows
+    classes: int | None = None
+    max_boxes: int | None = None
+
+    @classmethod
+    def of(
+        cls, plan: FeedPlan, output: ImageOutput, size: tuple[int, int], classes: int | None, skipped: SkippedRows
+    ) -> ImagePlan:
+        """Makes the plan of what a caller wants.
+
+        Raises:
+            InvalidArgumentError: If the table has no column of boxes, and they are wanted.
+            MissingDependencyError: If the decoder that was named is not installed.
+        """
+        if output.max_boxes is not None and plan.columns.boxes not in plan.schema:
+            raise InvalidArgumentError(
+                f"max_boxes={output.max_boxes}: {plan.location} has no column {plan.columns.boxes!r} of boxes"
+            )
+        resizes = output.image_size is not None
+        decoder = PixelDecoder(resizes, output.jpeg == "fast", _by_simplejpeg(output.decoder))
+        return cls(plan, size, decoder, output.bad_rows, skipped, classes, output.max_boxes)
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that are read where images are decoded."""
+        columns = self.plan.columns
+        sizes = columns.sizes if self.max_boxes is not None else ()
+        return list(dict.fromkeys([*columns.of_image(self.plan.image_column), *self.small_columns, *sizes]))
+
+    @property
+    def small_columns(self) -> list[str]:
+        """The columns that are read where images are decoded already: label and boxes."""
+        boxes = self.plan.columns.boxes if self.max_boxes is not None else None
+        return list(dict.fromkeys(name for name in (self.plan.columns.label, boxes) if name is not None))
+
+    def undecodable(self, reason: str) -> str:
+        """Says of a row that it does not decode."""
+        return f"does not decode to {self.size[0]} x {self.size[1]} pixels: {reason}"
+
+    def refuse(self, origin: Sequence[int], reason: str) -> None:
+        """Handles a bad row as `bad_rows` says: raises, or counts it and logs it.
+
+        Args:
+            origin: File index and row of the file.
+            reason: What is wrong with the row.
+
+        Raises:
+            BadRowError: If `bad_rows` is `error`.
+        """
+        message = f"{self.plan.describe_row(*origin)} {reason}"
+        if self.bad_rows == "error":
+            raise BadRowError(f"{message}; repair the row, or feed without it: bad_rows='skip'")
+        self.skipped.add(message)
+        logger.warning("skipped: %s", message)
+
+
+def _by_simplejpeg(decoder: str) -> bool:
+    """Chooses what decodes JPEG: simplejpeg where it is installed, unless `decoder` is `pillow`.
+
+    Raises:
+        MissingDependencyError: If simplejpeg was asked for and is not installed.
+    """
+    if decoder == "simplejpeg" and not simplejpeg_works():
+        raise MissingDependencyError("decoder='simplejpeg' needs simplejpeg: pip install 'lakelens[feed]'")
+    return decoder != "pillow" and simplejpeg_works()
