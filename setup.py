@@ -18,26 +18,24 @@ TEMPLATES = {"lakelens.notebooks": "notebooks", "lakelens.jobs.airflow": "jobs/a
 TEMPLATES |= {"lakelens.jobs.databricks": "jobs/databricks"}
 
 SPARK = [
-    "pyspark>=3.5.0,<3.6",  # the Spark of Databricks 14.3 to 16.4 LTS; 15.4 LTS ML is the last with Horovod
-    "delta-spark>=3.3.0,<3.4",  # Delta's line for Spark 3.5
+    "pyspark>=3.5.0,<4.2",  # 3.5, 4.0 and 4.1; 4.2 was not tried: its Delta could not be had
+    "delta-spark>=3.3.0,<4.4",  # Delta's lines for these; each asks for its own PySpark
 ]
 JPEG = "simplejpeg>=1.8"  # decodes JPEG to the very pixels of Pillow, in less time
-FEED = [
-    "petastorm==0.13.1",  # the release whose adapters the feed is written and tested for
-    "setuptools<70",  # Petastorm imports distutils
-    JPEG,
-]
-TENSORFLOW = "tensorflow>=2.16,<2.19"  # Keras 3 from 2.16; Horovod 0.28.1 does not compile against 2.19
-TENSORFLOW_CPU = "tensorflow-cpu>=2.16,<2.19"  # the same without CUDA's kernels: 0.8 GB less
+FEED = [JPEG]
+# The release whose adapters the feed is written and tested for. It asks for setuptools below 70 itself.
+PETASTORM = [JPEG, "petastorm==0.13.1"]
+TENSORFLOW = "tensorflow>=2.16,<2.22"  # Keras 3 from 2.16; the newest that Horovod was compiled against is 2.21
+TENSORFLOW_CPU = "tensorflow-cpu>=2.16,<2.22"  # the same without CUDA's kernels: 0.8 GB less
 MODELS = [
     "keras>=3.11.3",  # older ones execute code when a model is loaded (CVE-2025-1550, -8747, -9905)
-    "matplotlib>=3.8",  # draws a run's learning curves and confusion matrix
-    "mlflow>=3.11",  # below: CVE-2026-4137
+    "matplotlib>=3.7",  # draws a run's learning curves and confusion matrix
+    "mlflow>=3.11,!=3.18.0",  # below 3.11: CVE-2026-4137; 3.18.0 asks for an mlflow-skinny that is not on PyPI
+    "tensorboard>=2.16",  # a run's event files; TensorFlow brings it no longer from 2.21 on
 ]
 PAGES = "jinja2>=3.1"  # the HTML pages of reports: escapes every text; MLflow brings it too
 KERAS = [*FEED, *MODELS, PAGES]
-# What Databricks' ML runtimes lack or have too old; docs/install.md lists what the base package replaces there.
-# Without Petastorm, which would bring a second PySpark.
+# What Databricks' ML runtimes lack or have too old; docs/install.md lists what pip replaces there.
 DATABRICKS = [JPEG, *MODELS]
 TRAINING = [*KERAS, TENSORFLOW]
 TRAINING_CPU = [*KERAS, TENSORFLOW_CPU]
@@ -48,15 +46,15 @@ GCS = ["gcsfs>=2024.6"]  # the same in Google Cloud Storage
 AZURE = ["adlfs>=2024.4"]  # the same in Azure
 HEIF = ["pillow-heif>=1.0"]  # HEIC, as phones write it; the wheel is GPLv2 (x265), so nothing else brings it
 NOTEBOOK = ["ipywidgets>=8.1"]  # progress bars as widgets; the ML runtimes have it
-TORCH = [*FEED, "torch>=2.2,<2.13"]  # from 2.13 on it asks for a setuptools without what Petastorm imports
-PLOTS = ["scikit-learn>=1.3", "matplotlib>=3.8", PAGES]  # reports of searches, profiles, evaluations, the demo's digits
+TORCH = [*FEED, "torch>=2.2"]
+PLOTS = ["scikit-learn>=1.3", "matplotlib>=3.7", PAGES]  # reports of searches, profiles, evaluations, the demo's digits
 DEVELOPMENT = [
     *S3,
     *NOTEBOOK,
     "build>=1",
     "databricks-bundles>=1",  # the classes that the bundle is checked with
     "flask-cors",  # moto's server needs it, and its [server] extra brings much more
-    "grpcio-status>=1.56,<1.72",  # Spark Connect's client; 1.72 needs protobuf 6, and TensorFlow 2.18 takes 5
+    "grpcio-status>=1.56",  # Spark Connect's client
     "hypothesis>=6.100",
     "import-linter>=2.3",
     "ipykernel>=6.29",
@@ -70,6 +68,7 @@ DEVELOPMENT = [
     "ruff>=0.6",
     "types-psutil",
     "types-tqdm",
+    "zstandard>=0.25",  # Spark Connect's client from Spark 4.1 on
 ]
 
 
@@ -113,7 +112,7 @@ setup(
     long_description=readme(),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
-    python_requires=">=3.10,<3.13",
+    python_requires=">=3.10,<3.14",
     packages=list(packages()),
     package_dir=packages(),
     cmdclass={"build_py": FreshBuild},
@@ -124,22 +123,24 @@ setup(
         "lakelens.search.report": ["*.html"],
         "lakelens.jobs.databricks": ["*.yml", "*.sh", "resources/*.yml"],
     },
+    # No upper limits that only an extra needs, and floors that Databricks' ML runtimes have, but for reasons.
     install_requires=[
-        "cloudpickle>=3.0",
-        "deltalake>=1.6,<2",  # never its pyarrow extra: that one wants a newer pyarrow
-        "numpy>=1.26,<2",  # pyarrow 14 is built for numpy 1
+        "cloudpickle>=2.2",
+        "deltalake>=1.6,<2",  # never its pyarrow extra; 1.6 reads deletion vectors
+        "numpy>=1.26",  # the first for Python 3.12; 1 and 2 work
         "packaging>=23",
-        "pandas>=2.0,<2.3",
+        "pandas>=1.5.3",
         "pillow>=10.3",  # below: CVE-2024-28219
         "psutil>=5.9",
-        "pyarrow>=14.0.1,<15",  # 15 removed what Petastorm reads with; below 14.0.1 is CVE-2023-47248
+        "pyarrow>=14.0.1",  # below: CVE-2023-47248
         "pydantic>=2.6,<3",
         "ruamel.yaml>=0.18",  # YAML 1.2, in which 1e-3 is a number, with the line of every key
-        "tqdm>=4.66",
+        "tqdm>=4.65",
     ],
     extras_require={
         "spark": SPARK,
         "feed": FEED,
+        "petastorm": PETASTORM,
         "training": TRAINING,
         "training-cpu": TRAINING_CPU,
         "horovod": HOROVOD,
@@ -163,6 +164,7 @@ setup(
         "Programming Language :: Python :: 3.10",
         "Programming Language :: Python :: 3.11",
         "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
         "Typing :: Typed",
     ],
 )
