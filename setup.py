@@ -46,7 +46,8 @@ GCS = ["gcsfs>=2024.6"]  # the same in Google Cloud Storage
 AZURE = ["adlfs>=2024.4"]  # the same in Azure
 HEIF = ["pillow-heif>=1.0"]  # HEIC, as phones write it; the wheel is GPLv2 (x265), so nothing else brings it
 NOTEBOOK = ["ipywidgets>=8.1"]  # progress bars as widgets; the ML runtimes have it
-TORCH = [*FEED, "torch>=2.2"]
+# Petastorm's PyTorch loaders; from 2.13 on PyTorch asks for a newer setuptools than Petastorm takes.
+TORCH = [*PETASTORM, "torch>=2.2,<2.13"]
 PLOTS = ["scikit-learn>=1.3", "matplotlib>=3.7", PAGES]  # reports of searches, profiles, evaluations, the demo's digits
 DEVELOPMENT = [
     *S3,

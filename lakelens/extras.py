@@ -18,7 +18,7 @@ _BROUGHT_BY = {
     "keras": ("Keras", "training"),
     "matplotlib": ("matplotlib", "search"),
     "mlflow": ("MLflow", "training"),
-    "petastorm": ("Petastorm", "feed"),
+    "petastorm": ("Petastorm", "petastorm"),
     "pillow_heif": ("pillow-heif", "heif"),
     "py4j": ("PySpark", "spark"),
     "pyspark": ("PySpark", "spark"),

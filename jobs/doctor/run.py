@@ -26,7 +26,7 @@ from lakelens.spark.java import find_java
 from lakelens.tracking.runs import resolve_tracking_uri
 
 DESCRIPTION = "try every part: Python, Java, TensorFlow, Horovod, Petastorm, Delta through Spark, the MLflow store"
-SUPPORTED_PYTHON = ((3, 10), (3, 12))
+SUPPORTED_PYTHON = ((3, 10), (3, 13))
 
 
 ORDER = ("python", "java", "tensorflow", "horovod", "petastorm", "delta", "mlflow")
@@ -36,7 +36,7 @@ SLOWEST_FIRST = ("delta", "horovod", "mlflow", "tensorflow", "petastorm", "java"
 WAY_OUT = {
     "tensorflow": "pip install 'lakelens[training]'",
     "horovod": "python -m lakelens.horovod_build",
-    "petastorm": "pip install 'lakelens[feed]'; Petastorm 0.13.1 needs pyarrow 14 and setuptools below 70",
+    "petastorm": "pip install 'lakelens[petastorm]'",
     "delta": "pip install 'lakelens[spark]'; Delta's JARs come from Maven at the first start, or lie in Spark's jars/",
     "mlflow": "pip install 'lakelens[training]', or set MLFLOW_TRACKING_URI to a store that answers",
 }
@@ -167,9 +167,7 @@ def _python() -> Seen:
     found = sys.version_info[:2]
     oldest, newest = SUPPORTED_PYTHON
     if not oldest <= found <= newest:
-        return Seen(
-            platform.python_version(), ok=False, detail="lakelens runs on Python 3.10, 3.11 and 3.12; use one of them"
-        )
+        return Seen(platform.python_version(), ok=False, detail="lakelens runs on Python 3.10 to 3.13; use one of them")
     return Seen(platform.python_version(), ok=True, detail=sys.executable)
 
 

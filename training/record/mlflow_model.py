@@ -149,7 +149,7 @@ def _write_environment(folder: Path, archive: InferenceArchive) -> None:
     pinned = [f"{name}=={version}" for name in required if (version := _version(name)) is not None]
     _write(folder / "requirements.txt", "\n".join(pinned))
     python = platform.python_version()
-    pip = ["pip", "setuptools<70", "wheel"]
+    pip = ["pip", "setuptools", "wheel"]
     lines = [f"python: {python}", "build_dependencies:", *(f"- {name}" for name in pip), "dependencies:"]
     _write(folder / "python_env.yaml", "\n".join([*lines, "- -r requirements.txt", ""]))
     conda = ["channels:", "- conda-forge", "dependencies:", f"- python={python}", "- pip", "- pip:"]

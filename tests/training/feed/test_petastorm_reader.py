@@ -387,4 +387,4 @@ def test_without_petastorm_the_extra_is_named_and_the_feed_works(uneven, tmp_pat
     lines = done.stdout.splitlines()
     assert lines[0] == "91.0"
     assert len(lines) == 3
-    assert all("pip install 'lakelens[feed]'" in line for line in lines[1:])
+    assert all("pip install 'lakelens[petastorm]'" in line for line in lines[1:])

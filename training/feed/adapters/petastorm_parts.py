@@ -16,7 +16,7 @@ try:
 except ImportError as error:
     raise MissingDependencyError(
         f"Petastorm's readers and transforms need Petastorm, which cannot be imported ({error}): "
-        "pip install 'lakelens[feed]'"
+        "pip install 'lakelens[petastorm]'"
     ) from error
 
 __all__ = ["NGram", "TransformSpec", "Unischema", "UnischemaField", "transform_schema"]
