@@ -31,10 +31,10 @@ MODELS = [
     "keras>=3.11.3",  # older ones execute code when a model is loaded (CVE-2025-1550, -8747, -9905)
     "matplotlib>=3.7",  # draws a run's learning curves and confusion matrix
     "mlflow>=3.11,!=3.18.0",  # below 3.11: CVE-2026-4137; 3.18.0 asks for an mlflow-skinny that is not on PyPI
-    "tensorboard>=2.16",  # a run's event files; TensorFlow brings it no longer from 2.21 on
 ]
 PAGES = "jinja2>=3.1"  # the HTML pages of reports: escapes every text; MLflow brings it too
-KERAS = [*FEED, *MODELS, PAGES]
+TENSORBOARD = "tensorboard>=2.16"  # a run's event files; TensorFlow brings it no longer from 2.21 on
+KERAS = [*FEED, *MODELS, PAGES, TENSORBOARD]
 # What Databricks' ML runtimes lack or have too old; docs/install.md lists what pip replaces there.
 DATABRICKS = [JPEG, *MODELS]
 TRAINING = [*KERAS, TENSORFLOW]

@@ -34,7 +34,7 @@ DEFAULTS: dict[str, Any] = {
     "tracking_uri": "",
 }
 # The extra `databricks` of lakelens: what the runtime for machine learning lacks, or has too old.
-DATABRICKS_LIBRARIES = ("simplejpeg>=1.8", "keras>=3.11.3", "matplotlib>=3.8", "mlflow>=3.11")
+DATABRICKS_LIBRARIES = ("simplejpeg>=1.8", "keras>=3.11.3", "matplotlib>=3.7", "mlflow>=3.11,!=3.18.0")
 _PLACE = re.compile(r"<(\w+)(?:\.(\w+))?>")
 
 

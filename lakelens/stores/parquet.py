@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ _TAIL = struct.Struct("<I4s")  # length of the footer, magic
 # The key under which a writer leaves its Arrow schema, and another of that length that means nothing to readers.
 _ARROW_SCHEMA = b"ARROW:schema"
 _NO_SCHEMA = b"arrow-schema"
+_VIEW_TYPE = re.compile(r"\b(string|binary)_view\b")
 
 
 @contextmanager
@@ -58,7 +60,7 @@ def naming(location: str) -> Iterator[None]:
             raise
         raise DataFileError(
             f"{location} cannot be read as Parquet: {error}. The file is damaged, was cut short, or holds what "
-            "pyarrow 14 does not know; restore it, or write the table again"
+            f"pyarrow {pa.__version__} does not know; restore it, or write the table again"
         ) from error
 
 
@@ -70,9 +72,9 @@ def parquet_of(source: Any, footer: pq.FileMetaData | None = None, buffer_bytes:
         footer: Its footer, if that has been read before.
         buffer_bytes: Bytes that are fetched at a time; 0 fetches whole column chunks.
 
-    Writers of newer Arrow (delta-rs on polars or arro3 data) leave an Arrow schema with view types in the footer, which
-    pyarrow 14 refuses as "Unrecognized type: 23". The Parquet types beside it are the plain ones, so such a file is
-    read by these alone.
+    Writers of newer Arrow (delta-rs on polars or arro3 data) leave an Arrow schema with view types in the footer.
+    pyarrow 14 refuses them ("Unrecognized type: 23"); later ones read them, but lack functions for them, such as
+    `array_take`. The Parquet types beside it are the plain ones, so such a file is read by these alone.
 
     Raises:
         pyarrow.ArrowException: If the file is no whole Parquet file.
@@ -84,7 +86,9 @@ def parquet_of(source: Any, footer: pq.FileMetaData | None = None, buffer_bytes:
         "coerce_int96_timestamp_unit": "us",
     }
     try:
-        return pq.ParquetFile(source, metadata=footer, **settings)
+        opened = pq.ParquetFile(source, metadata=footer, **settings)
+        if not any(_VIEW_TYPE.search(str(kind)) for kind in opened.schema_arrow.types):
+            return opened
     except pa.ArrowInvalid as error:
         if "Unrecognized type" not in str(error):
             raise

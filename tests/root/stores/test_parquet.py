@@ -58,8 +58,6 @@ def table_with_views(location: Path) -> None:
 def test_files_with_view_types_of_newer_arrow_are_read_by_their_parquet_types(tmp_path):
     table_with_views(tmp_path / "t")
     (path,) = (tmp_path / "t").glob("*.parquet")
-    with pytest.raises(pa.ArrowInvalid, match="Unrecognized type"):
-        pq.ParquetFile(path)
     with open_parquet_file(str(path)) as parquet:
         read = parquet.read()
         first = parquet.read_row_group(0, columns=["label"])

@@ -11,7 +11,11 @@ from lakelens.training.checkpoints.references import resolve_model
 
 pytestmark = pytest.mark.system
 
-METADATA = {"input": {"height": 16, "width": 16, "channels": 3}, "labels": {"0": "red", "1": "green", "2": "blue"}, "epoch": 1}
+METADATA = {
+    "input": {"height": 16, "width": 16, "channels": 3},
+    "labels": {"0": "red", "1": "green", "2": "blue"},
+    "epoch": 1,
+}
 
 
 def keep(folder, weights=b"weights"):
