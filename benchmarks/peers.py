@@ -21,6 +21,7 @@ from pathlib import Path
 _CHECKOUT = Path(__file__).resolve().parent.parent
 # 2.12 is the last PyTorch that does not ask for a setuptools without what Petastorm imports.
 _TORCH = "torch==2.12.1"
+_LOCK = "constraints/spark-3.5.txt"  # its pyarrow is the last that Petastorm's own reader works with
 _TORCH_FOR_PROCESSORS = "https://download.pytorch.org/whl/cpu"
 PACKAGES = {
     "optuna": ("optuna==5.0.0", "pydantic==2.14.3", "ruamel.yaml==0.19.1", "scikit-learn==1.9.1"),
@@ -56,7 +57,7 @@ def make_peer(name: str, folder: Path) -> Path:
         # Not every network reaches that index; what PyPI has is taken below then.
         index = ["--index-url", _TORCH_FOR_PROCESSORS, "--retries", "0", "--timeout", "15"]
         subprocess.run([*install, *index, _TORCH], check=False, stderr=subprocess.DEVNULL)
-        install += ["--constraint", str(_CHECKOUT / "constraints.txt")]
+        install += ["--constraint", str(_CHECKOUT / _LOCK)]
     subprocess.run([*install, *PACKAGES[name]], check=True)
     (home / _READY).write_text(_wanted(name), encoding="utf-8")
     return python
@@ -64,7 +65,7 @@ def make_peer(name: str, folder: Path) -> Path:
 
 def _wanted(name: str) -> str:
     """Says what an environment is made of: when it changes, pip brings the environment up to date."""
-    files = ("setup.py", "constraints.txt") if _TORCH in PACKAGES[name] else ()
+    files = ("setup.py", _LOCK) if _TORCH in PACKAGES[name] else ()
     digests = (hashlib.sha256((_CHECKOUT / file).read_bytes()).hexdigest() for file in files)
     return "\n".join([*PACKAGES[name], *digests])
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from email.parser import HeaderParser
 from functools import cache
-from importlib.metadata import PackageNotFoundError, distribution, distributions
+from importlib.metadata import PackageNotFoundError, distribution, distributions, version
 from pathlib import Path
 
 import pytest
@@ -102,9 +102,9 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of what is packaged, so that building leaves nothing in the checkout and two builds do not meet."""
     copy = tmp_path_factory.mktemp("sources") / "lakelens-checkout"
     copy.mkdir()
-    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "constraints.txt", "Makefile"):
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "Makefile"):
         shutil.copy2(CHECKOUT / name, copy / name)
-    for name in (*FOLDERS, ".ci"):
+    for name in (*FOLDERS, ".ci", "constraints"):
         if (CHECKOUT / name).is_dir():
             shutil.copytree(CHECKOUT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", "scratch-*"))
     return copy
@@ -158,6 +158,12 @@ def borrower(tmp_path: Path) -> Borrower:
 def checkout() -> Path:
     """The folder of the checkout itself; tests only read it."""
     return CHECKOUT
+
+
+@pytest.fixture(scope="session")
+def lock() -> Path:
+    """The file of `constraints/` that holds the versions of the running environment: the one of its Spark."""
+    return CHECKOUT / "constraints" / f"spark-{'.'.join(version('pyspark').split('.')[:2])}.txt"
 
 
 @pytest.fixture(name="clean_environment")

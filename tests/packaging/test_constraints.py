@@ -1,9 +1,8 @@
-"""constraints.txt against setup.py: every direct requirement has one exact version per Python, and a reason."""
+"""The files of constraints/ against setup.py: every direct requirement has one exact version in each, and a reason."""
 
 from __future__ import annotations
 
 import re
-import sys
 import zipfile
 from email.parser import HeaderParser
 from importlib.metadata import PackageNotFoundError, distribution, version
@@ -15,24 +14,22 @@ from packaging.utils import canonicalize_name
 
 pytestmark = pytest.mark.unit
 
-PYTHONS = ("3.10", "3.11", "3.12")
+LOCKS = sorted((Path(__file__).resolve().parents[2] / "constraints").glob("*.txt"))
 # Compiled on the machine; its version is in lakelens/horovod_compile.py.
 NOT_FROM_A_WHEEL = {"horovod"}
-RUNNING = f"{sys.version_info.major}.{sys.version_info.minor}"
+each_lock = pytest.mark.parametrize("path", LOCKS, ids=lambda path: path.stem)
 
 
-def lines(checkout: Path) -> list[str]:
-    text = (checkout / "constraints.txt").read_text(encoding="utf-8")
-    return [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+def lines(path: Path) -> list[str]:
+    return [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip() and not line.startswith("#")]
 
 
-def pins(checkout: Path, python: str) -> dict[str, list[Requirement]]:
-    """The constraints that hold for one Python, by package."""
+def pins(path: Path) -> dict[str, list[Requirement]]:
+    """The versions of a stack, by package."""
     found: dict[str, list[Requirement]] = {}
-    for line in lines(checkout):
+    for line in lines(path):
         requirement = Requirement(line.partition("#")[0])
-        if requirement.marker is None or requirement.marker.evaluate({"python_version": python}):
-            found.setdefault(canonicalize_name(requirement.name), []).append(requirement)
+        found.setdefault(canonicalize_name(requirement.name), []).append(requirement)
     return found
 
 
@@ -57,33 +54,38 @@ def test_the_installation_page_has_the_ranges_of_the_packages_that_pip_replaces_
         assert not direct[name].specifier.contains(there), f"{name} {there} is not replaced"
 
 
-@pytest.mark.parametrize("python", PYTHONS)
-def test_each_direct_requirement_has_one_pin_inside_its_range(
-    checkout: Path, direct: dict[str, Requirement], python: str
-) -> None:
-    pinned = pins(checkout, python)
+@each_lock
+def test_each_direct_requirement_has_one_pin_inside_its_range(direct: dict[str, Requirement], path: Path) -> None:
+    pinned = pins(path)
     for name, requirement in direct.items():
         if name in NOT_FROM_A_WHEEL:
             continue
         versions = [next(iter(pin.specifier)).version for pin in pinned.get(name, [])]
-        assert len(versions) == 1, f"{name} on Python {python}: {versions}"
+        assert len(versions) == 1, f"{name}: {versions}"
         assert requirement.specifier.contains(versions[0]), f"{name}=={versions[0]} is outside {requirement}"
 
 
-@pytest.mark.parametrize("python", PYTHONS)
-def test_every_pin_is_exact_and_single(checkout: Path, python: str) -> None:
-    for name, found in pins(checkout, python).items():
-        assert len(found) == 1, f"{name} is pinned {len(found)} times for Python {python}"
+@each_lock
+def test_every_pin_is_exact_and_single(path: Path) -> None:
+    for name, found in pins(path).items():
+        assert len(found) == 1, f"{name} is pinned {len(found)} times"
         assert [specifier.operator for specifier in found[0].specifier] == ["=="], str(found[0])
+        assert found[0].marker is None, str(found[0])
 
 
-def test_every_direct_pin_has_its_reason_beside_it(checkout: Path, direct: dict[str, Requirement]) -> None:
+@each_lock
+def test_every_direct_pin_has_its_reason_beside_it(direct: dict[str, Requirement], path: Path) -> None:
     without = []
-    for line in lines(checkout):
+    for line in lines(path):
         pin, _, reason = line.partition("#")
         if canonicalize_name(Requirement(pin).name) in direct and len(reason.split()) < 3:
             without.append(pin.strip())
     assert without == []
+
+
+@each_lock
+def test_a_stack_names_the_pythons_that_it_is_for(path: Path) -> None:
+    assert re.fullmatch(r"# Python: 3\.1[0-3]( 3\.1[0-3])*", path.read_text(encoding="utf-8").splitlines()[1])
 
 
 def test_the_horovod_that_is_compiled_is_the_one_that_setup_names(direct: dict[str, Requirement]) -> None:
@@ -92,9 +94,9 @@ def test_the_horovod_that_is_compiled_is_the_one_that_setup_names(direct: dict[s
     assert str(direct["horovod"].specifier) == f"=={HOROVOD}"
 
 
-def test_what_is_installed_is_what_is_pinned(checkout: Path) -> None:
+def test_what_is_installed_is_what_is_pinned(lock: Path) -> None:
     wrong = {}
-    for name, found in pins(checkout, RUNNING).items():
+    for name, found in pins(lock).items():
         try:
             installed = version(name)
         except PackageNotFoundError:
@@ -104,7 +106,7 @@ def test_what_is_installed_is_what_is_pinned(checkout: Path) -> None:
     assert wrong == {}
 
 
-def test_no_pin_is_there_by_accident(checkout: Path, direct: dict[str, Requirement]) -> None:
+def test_no_pin_is_there_by_accident(lock: Path, direct: dict[str, Requirement]) -> None:
     """Every pin is a direct requirement, a tool of the set-up, or brought by one of them."""
     wanted = set(direct) | {"setuptools", "wheel"}
     waiting = [(name, frozenset(requirement.extras)) for name, requirement in direct.items()]
@@ -117,7 +119,7 @@ def test_no_pin_is_there_by_accident(checkout: Path, direct: dict[str, Requireme
         for brought in _requirements(name, extras):
             wanted.add(canonicalize_name(brought.name))
             waiting.append((canonicalize_name(brought.name), frozenset(brought.extras)))
-    assert set(pins(checkout, RUNNING)) - wanted == set()
+    assert set(pins(lock)) - wanted == set()
 
 
 def _requirements(name: str, extras: frozenset[str]) -> list[Requirement]:

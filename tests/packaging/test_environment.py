@@ -20,6 +20,8 @@ from lakelens.horovod_patch import MARK
 
 pytestmark = pytest.mark.system
 
+LOCK = "constraints/spark-3.5.txt"
+
 
 @pytest.fixture
 def setup_module_of(sources: Path, tmp_path: Path) -> ModuleType:
@@ -46,9 +48,9 @@ def finished(setup_module_of: ModuleType, tmp_path: Path) -> object:
     folder = tmp_path / "environment"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     (folder / "bin" / "pip").touch()
-    environment = setup_module_of.Environment(folder)
-    environment.note("packages", {"fingerprint": setup_module_of.fingerprint()})
-    environment.note("horovod", {"fingerprint": setup_module_of.fingerprint(), "change": MARK})
+    environment = setup_module_of.Environment(folder, setup_module_of.CHECKOUT / LOCK)
+    environment.note("packages", {"fingerprint": setup_module_of.fingerprint(environment)})
+    environment.note("horovod", {"fingerprint": setup_module_of.fingerprint(environment), "change": MARK})
     return environment
 
 
@@ -72,7 +74,7 @@ def test_a_finished_environment_is_left_alone(
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("changed", ["constraints.txt", "setup.py"])
+@pytest.mark.parametrize("changed", [LOCK, "setup.py"])
 def test_a_changed_requirement_is_installed_again(setup_module_of: ModuleType, finished: object, changed: str) -> None:
     assert setup_module_of.packages_are_current(finished)
     with (setup_module_of.CHECKOUT / changed).open("a", encoding="utf-8") as file:
@@ -91,7 +93,7 @@ def test_an_interrupted_installation_is_not_taken_for_a_finished_one(
 def test_a_java_that_has_gone_is_noticed(setup_module_of: ModuleType, finished: object, tmp_path: Path) -> None:
     java = tmp_path / "java"
     java.touch()
-    finished.note("packages", {"fingerprint": setup_module_of.fingerprint(), "java": str(java)})
+    finished.note("packages", {"fingerprint": setup_module_of.fingerprint(finished), "java": str(java)})
     assert setup_module_of.packages_are_current(finished)
     java.unlink()
     assert not setup_module_of.packages_are_current(finished)
@@ -110,7 +112,7 @@ def test_a_folder_that_is_no_environment_is_never_removed(setup_module_of: Modul
     folder.mkdir()
     (folder / "one.jpg").touch()
     with pytest.raises(MissingDependencyError, match=r"photographs exists and is no environment.*make VENV="):
-        setup_module_of._make_folder(setup_module_of.Environment(folder))
+        setup_module_of._make_folder(setup_module_of.Environment(folder, setup_module_of.CHECKOUT / LOCK))
     assert (folder / "one.jpg").exists()
 
 
@@ -123,7 +125,7 @@ def test_a_missing_compiler_is_named_before_anything_is_made(
         "XDG_CACHE_HOME": str(tmp_path / "cache"),
     }
     done = subprocess.run(
-        ["/bin/sh", str(sources / ".ci" / "setup"), str(tmp_path / "environment")],
+        ["/bin/sh", str(sources / ".ci" / "setup"), str(tmp_path / "environment"), "spark-3.5"],
         capture_output=True,
         text=True,
         check=False,

@@ -213,11 +213,11 @@ def test_each_extra_alone_is_enough_for_what_it_is_for(make_extra: Callable[...,
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_the_extras_that_this_environment_lacks_are_enough_once_they_are_fetched(
-    make_extra: Callable[..., Borrower], wheel: Path, checkout: Path, clean_environment: dict[str, str]
+    make_extra: Callable[..., Borrower], wheel: Path, lock: Path, clean_environment: dict[str, str]
 ) -> None:
     made = make_extra()
     command = [sys.executable, "-m", "pip", "--python", str(made.python), "install", "--quiet"]
-    command += ["--constraint", str(checkout / "constraints.txt"), f"lakelens[heif,gcs,azure,java] @ {wheel.as_uri()}"]
+    command += ["--constraint", str(lock), f"lakelens[heif,gcs,azure,java] @ {wheel.as_uri()}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=clean_environment)
     assert done.returncode == 0, done.stdout + done.stderr
     drawn = "import pillow_heif; pillow_heif.register_heif_opener(); Image.new('RGB', (64, 48), 'red').save('a.heic')"

@@ -68,7 +68,7 @@ def test_python3_is_taken_when_its_version_fits(machine: Path, find: Callable) -
 
 
 def test_a_newer_python3_is_passed_over(machine: Path, find: Callable) -> None:
-    put(machine / "python3", OTHER_VERSION.format(version="3, 13"))
+    put(machine / "python3", OTHER_VERSION.format(version="3, 14"))
     put(machine / "python3.12")
     found = find()
     assert (found.returncode, found.stderr) == (0, "")
@@ -96,10 +96,16 @@ def test_a_python_that_is_not_on_path_is_found(find: Callable, tmp_path: Path, p
 
 
 def test_without_a_python_the_packages_that_bring_one_are_named(machine: Path, find: Callable) -> None:
-    put(machine / "python3", OTHER_VERSION.format(version="3, 13"))
+    put(machine / "python3", OTHER_VERSION.format(version="3, 14"))
     found = find()
     assert (found.returncode, found.stdout) == (2, "")
-    for text in ("3.13.0 is not 3.10-3.12", "apt-get install python3", "dnf install", "brew install", "make PYTHON="):
+    for text in (
+        "3.14.0 is not 3.10 or 3.11 or 3.12 or 3.13",
+        "apt-get install python3",
+        "dnf install",
+        "brew install",
+        "make PYTHON=",
+    ):
         assert text in found.stderr
 
 
@@ -116,7 +122,16 @@ def test_a_named_python_is_the_only_candidate(machine: Path, find: Callable, tmp
     put(tmp_path / "mine" / "python", OTHER_VERSION.format(version="3, 9"))
     refused = find(PYTHON=str(tmp_path / "mine" / "python"))
     assert refused.returncode == 2
-    assert "3.9.0 is not 3.10-3.12" in refused.stderr
+    assert "3.9.0 is not 3.10 or 3.11" in refused.stderr
     missing = find(PYTHON="no-such-python")
     assert (missing.returncode, "no such program" in missing.stderr) == (2, True)
     assert find(PYTHON=os.fspath(machine / "python3")).returncode == 0
+
+
+def test_a_stack_takes_only_the_pythons_that_it_is_for(machine: Path, find: Callable) -> None:
+    put(machine / "python3", OTHER_VERSION.format(version="3, 10"))
+    put(machine / "python3.13", OTHER_VERSION.format(version="3, 13"))
+    assert find(FIND_PYTHON_VERSIONS="3.12 3.13").returncode == 0
+    refused = find(FIND_PYTHON_VERSIONS="3.11 3.12")
+    assert refused.returncode == 2
+    assert "lakelens needs Python 3.11 or 3.12" in refused.stderr
