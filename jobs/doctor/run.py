@@ -21,17 +21,18 @@ import lakelens
 from lakelens.errors import LakelensError
 from lakelens.jobs.command import EXIT_DONE, EXIT_FAILED, main_of
 from lakelens.jobs.doctor.checks import Seen
+from lakelens.jobs.doctor.runtime import check_runtime
 from lakelens.logged import last_lines
 from lakelens.spark.java import find_java
 from lakelens.tracking.runs import resolve_tracking_uri
 
-DESCRIPTION = "try every part: Python, Java, TensorFlow, Horovod, Petastorm, Delta through Spark, the MLflow store"
+DESCRIPTION = "try every part: Python, packages, Java, TensorFlow, Horovod, Petastorm, Delta through Spark, the MLflow store"
 SUPPORTED_PYTHON = ((3, 10), (3, 13))
 
 
-ORDER = ("python", "java", "tensorflow", "horovod", "petastorm", "delta", "mlflow")
+ORDER = ("python", "runtime", "java", "tensorflow", "horovod", "petastorm", "delta", "mlflow")
 # They run side by side, so the sum is about what the slowest takes.
-SLOWEST_FIRST = ("delta", "horovod", "mlflow", "tensorflow", "petastorm", "java", "python")
+SLOWEST_FIRST = ("delta", "horovod", "mlflow", "tensorflow", "petastorm", "java", "runtime", "python")
 # Added to a failure whose own message does not name the way out.
 WAY_OUT = {
     "tensorflow": "pip install 'lakelens[training]'",
@@ -179,7 +180,7 @@ def _java() -> Seen:
     return Seen(java.version, ok=True, detail=f"{java.home} (from {java.origin})")
 
 
-IN_THIS_PROCESS = {"python": _python, "java": _java}
+IN_THIS_PROCESS = {"python": _python, "runtime": check_runtime, "java": _java}
 
 
 def _timed(part: str, check: Callable[[], Seen]) -> Finding:

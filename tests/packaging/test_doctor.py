@@ -11,10 +11,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+from packaging.requirements import Requirement
 
 from lakelens.errors import BuildError, LakelensError, RankFailedError
 from lakelens.jobs.doctor.checks import CHECKS, Seen, run_check
 from lakelens.jobs.doctor.run import ORDER, examine
+from lakelens.jobs.doctor.runtime import databricks_runtime, unmet_requirements
 
 
 def doctor(checkout: Path, *arguments: str, **variables: str) -> tuple[int, list[str], dict]:
@@ -147,3 +149,31 @@ def test_every_part_of_this_environment_works(checkout: Path) -> None:
     assert [line.split()[0] for line in lines] == list(ORDER)
     assert all(part["version"] for part in said["parts"])
     assert code == 0
+
+
+@pytest.mark.unit
+def test_the_runtime_is_named_by_its_variable_or_by_its_file(tmp_path: Path) -> None:
+    (tmp_path / "DBR_VERSION").write_text("17.3\n")
+    assert databricks_runtime({"DATABRICKS_RUNTIME_VERSION": "16.4"}, tmp_path / "DBR_VERSION") == "16.4"
+    assert databricks_runtime({}, tmp_path / "DBR_VERSION") == "17.3"
+    assert databricks_runtime({}, tmp_path / "no file") is None
+
+
+@pytest.mark.unit
+def test_packages_that_are_too_old_or_missing_are_named_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, found in (("pillow", "9.4.0"), ("keras", "3.5.0"), ("mypy", "0.1")):
+        metadata = tmp_path / f"{name}-{found}.dist-info" / "METADATA"
+        metadata.parent.mkdir()
+        metadata.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {found}\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    declared = [
+        Requirement("pillow>=10.3"),
+        Requirement("numpy>=1.23"),
+        Requirement("not-there; extra == 'databricks'"),
+        Requirement("not-there-either; extra == 'torch'"),
+        Requirement("keras>=3.11.3; extra == 'training'"),
+        Requirement("keras>=3.11.3; extra == 'databricks'"),
+        Requirement("mypy>=1.10; extra == 'dev'"),
+    ]
+    assert [one.name for one in unmet_requirements(declared, "databricks")] == ["pillow", "not-there", "keras"]
+    assert [one.name for one in unmet_requirements(declared, "")] == ["pillow", "keras"]

@@ -1,0 +1,87 @@
+"""Which runtime this is, and which of its packages lakelens cannot use as they are."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+import lakelens
+from lakelens.jobs.doctor.checks import Seen
+
+# The variable that Databricks sets on every cluster, and the file that its images hold.
+_VARIABLE, _FILE = "DATABRICKS_RUNTIME_VERSION", Path("/databricks/DBR_VERSION")
+_SHOWN = {
+    "Spark": "pyspark",
+    "Delta": "delta-spark",
+    "TensorFlow": "tensorflow",
+    "pyarrow": "pyarrow",
+    "NumPy": "numpy",
+    "pandas": "pandas",
+}
+
+
+def check_runtime() -> Seen:
+    """Names the runtime, and compares its packages with what the installed lakelens asks for."""
+    databricks = databricks_runtime()
+    name = f"Databricks Runtime {databricks}" if databricks else "no Databricks runtime"
+    packages = ", ".join(f"{shown} {found}" for shown, package in _SHOWN.items() if (found := installed(package)))
+    detail = f"{name}; {packages}"
+    try:
+        declared = [Requirement(text) for text in requires("lakelens") or []]
+    except PackageNotFoundError:
+        return Seen(
+            lakelens.__version__, ok=True, detail=f"{detail}; lakelens is not installed, so nothing is compared"
+        )
+    unmet = unmet_requirements(declared, "databricks" if databricks else "")
+    if not unmet:
+        return Seen(lakelens.__version__, ok=True, detail=detail)
+    wrong = ", ".join(f"{one.name} {installed(one.name) or 'is missing'}" for one in unmet)
+    line = " ".join(f"'{one.name}{one.specifier}'" for one in unmet)
+    return Seen(
+        lakelens.__version__, ok=False, detail=f"{detail}; missing, too old or too new: {wrong} -> pip install {line}"
+    )
+
+
+def databricks_runtime(environ: Mapping[str, str] = os.environ, file: Path = _FILE) -> str | None:
+    """Reads the version of the Databricks runtime, such as `16.4`; None elsewhere."""
+    if environ.get(_VARIABLE):
+        return environ[_VARIABLE]
+    try:
+        return file.read_text(encoding="utf-8").strip() or None
+    except OSError:
+        return None
+
+
+def unmet_requirements(declared: list[Requirement], extra: str) -> list[Requirement]:
+    """Finds the requirements that the installed packages do not meet.
+
+    Args:
+        declared: What lakelens asks for, with the extras in markers.
+        extra: The extra whose packages have to be there too; of the others' packages only the versions are compared.
+
+    Returns:
+        Each requirement once, in the order of `declared`.
+    """
+    unmet = {}
+    for one in declared:
+        needed = one.marker is None or one.marker.evaluate({"extra": extra})
+        if not needed and (one.marker is None or one.marker.evaluate({"extra": "dev"})):
+            continue
+        found = installed(one.name)
+        if (found is None and needed) or (found is not None and not one.specifier.contains(found, prereleases=True)):
+            unmet[one.name] = one
+    return list(unmet.values())
+
+
+def installed(package: str) -> str | None:
+    """Reads the version of an installed package; Databricks has MLflow's under a second name, others TensorFlow's."""
+    for name in (package, f"{package}-skinny", f"{package}-cpu"):
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            continue
+    return None
