@@ -48,7 +48,7 @@ def test_the_installation_page_has_the_ranges_of_the_packages_that_pip_replaces_
 ) -> None:
     page = (checkout / "docs" / "install.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\w+) \| ([\d.]+) \| `(.*)` \|$", page, re.MULTILINE)
-    assert {"numpy", "pandas", "pydantic"} <= {name for name, _, _ in rows}
+    assert {"pillow", "pydantic"} <= {name for name, _, _ in rows}
     for name, there, needed in rows:
         assert Requirement(f"{name}{needed}").specifier == direct[name].specifier, name
         assert not direct[name].specifier.contains(there), f"{name} {there} is not replaced"
