@@ -2,6 +2,7 @@
 
     python -m lakelens.horovod_build            # CPU
     python -m lakelens.horovod_build --gpu      # NCCL; needs CUDA's and NCCL's headers
+    python -m lakelens.horovod_build --wheel-dir /Volumes/main/lakelens/files/wheels   # machines share the wheel
 
 Horovod has no wheels on PyPI, and a plain `pip install horovod` builds in isolation: without TensorFlow, silently.
 Only the standard library is used, so that this runs before anything is installed.
@@ -33,13 +34,7 @@ from .logged import last_lines, say
 
 TENSORFLOW_NAMES = ("tensorflow", "tensorflow-cpu", "tensorflow-macos", "tensorflow-cpu-aws")
 COMMAND = "python -m lakelens.horovod_build"
-# One real sum through Gloo: an import alone does not resolve every symbol.
-_SELF_TEST = """
-import horovod.tensorflow as hvd, tensorflow as tf
-hvd.init()
-total = hvd.allreduce(tf.ones(3), op=hvd.Sum)
-raise SystemExit(0 if hvd.gloo_built() and float(total[0]) == hvd.size() else "Horovod runs, but without Gloo")
-"""
+_SELF_TEST_S = 300
 
 
 def tensorflow_version() -> str | None:
@@ -109,20 +104,27 @@ def wheel_key(tensorflow: str, *, gpu: bool = False) -> str:
     return "_".join(re.sub(r"[^\w.+-]", "-", part) for part in parts)
 
 
-def kept_wheel(tensorflow: str, *, gpu: bool = False) -> Path | None:
-    """Finds the kept wheel for `tensorflow` and this interpreter; None when it has to be compiled."""
-    for wheel in sorted((cache_root() / wheel_key(tensorflow, gpu=gpu)).glob("horovod-*.whl")):
+def kept_wheel(tensorflow: str, *, gpu: bool = False, root: Path | None = None) -> Path | None:
+    """Finds the kept wheel for `tensorflow` and this interpreter; None when it has to be compiled.
+
+    Args:
+        tensorflow: Version of TensorFlow.
+        gpu: The wheel that was compiled with NCCL.
+        root: Folder of kept wheels; default: `cache_root()`.
+    """
+    for wheel in sorted(((root or cache_root()) / wheel_key(tensorflow, gpu=gpu)).glob("horovod-*.whl")):
         if wheel_is_for(wheel, tensorflow):
             return wheel
     return None
 
 
-def ensure(*, gpu: bool = False, force: bool = False) -> str:
+def ensure(*, gpu: bool = False, force: bool = False, wheel_dir: Path | None = None) -> str:
     """Makes the running environment's Horovod fit its TensorFlow, from the cache or by compiling.
 
     Args:
         gpu: Compile with NCCL for allreduce on GPUs.
         force: Compile even when a fitting Horovod is installed or kept.
+        wheel_dir: Folder of kept wheels that machines share; default: `cache_root()`.
 
     Returns:
         One line that says what was done.
@@ -140,20 +142,20 @@ def ensure(*, gpu: bool = False, force: bool = False) -> str:
         return f"Horovod {HOROVOD} for TensorFlow {tensorflow} is there"
     key = wheel_key(tensorflow, gpu=gpu)
     with _locked(key) as folder:
-        wheel = None if force else kept_wheel(tensorflow, gpu=gpu)
+        wheel = None if force else kept_wheel(tensorflow, gpu=gpu, root=wheel_dir)
         if wheel is not None:
             _install(wheel)
             if _self_test() is None:
                 return f"installed Horovod {HOROVOD} for TensorFlow {tensorflow} from {wheel}"
             say(f"the kept wheel does not run here, compiling again: {wheel}")
-            wheel.unlink()
         started = time.monotonic()
-        wheel = compile_wheel(folder, tensorflow, gpu=gpu)
+        # The lock and the log stay on this machine: a mounted volume may have neither locks nor appending.
+        log = folder / "build.log"
+        wheel = compile_wheel(_made(folder if wheel_dir is None else wheel_dir / key), log, tensorflow, gpu=gpu)
         _install(wheel)
         failure = _self_test()
         if failure is not None:
             wheel.unlink()
-            log = folder / "build.log"
             raise BuildError(f"Horovod compiled but does not run with TensorFlow {tensorflow}:\n{failure}\nLog: {log}")
         seconds = time.monotonic() - started
         return f"compiled Horovod {HOROVOD} for TensorFlow {tensorflow} in {seconds:.0f} s; kept as {wheel}"
@@ -168,11 +170,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog=COMMAND, description="Compile Horovod for this environment's TensorFlow.")
     parser.add_argument("--gpu", action="store_true", help="allreduce on GPUs with NCCL")
     parser.add_argument("--force", action="store_true", help="compile even if a fitting Horovod is installed or kept")
+    parser.add_argument("--wheel-dir", type=Path, metavar="FOLDER", help="folder of wheels that machines share")
     args = parser.parse_args(argv)
     # Without this a terminated build would leave its compiler running.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
-        say(ensure(gpu=args.gpu, force=args.force))
+        say(ensure(gpu=args.gpu, force=args.force, wheel_dir=args.wheel_dir))
     except LakelensError as error:
         say(f"error: {error}")
         return 2 if isinstance(error, UsageError) else 1
@@ -185,22 +188,27 @@ def main(argv: Sequence[str] | None = None) -> int:
 @contextlib.contextmanager
 def _locked(key: str) -> Iterator[Path]:
     """Yields the key's folder of the cache while no other process builds for the same key."""
-    folder = cache_root() / key
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / "lock").open("w")
-    except OSError as error:
-        raise MissingDependencyError(
-            f"the cache of compiled wheels {folder} cannot be written ({error.strerror}); "
-            "set XDG_CACHE_HOME to a folder that can"
-        ) from error
-    with lock:
+    folder = _made(cache_root() / key)
+    with (folder / "lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             say(f"waiting for another process that compiles {key}")
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield folder
+
+
+def _made(folder: Path) -> Path:
+    """Makes a folder of wheels and checks that files can be written there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "lock").touch()
+    except OSError as error:
+        raise MissingDependencyError(
+            f"the folder of compiled wheels {folder} cannot be written ({error.strerror}); "
+            "set XDG_CACHE_HOME, or --wheel-dir, to a folder that can"
+        ) from error
+    return folder
 
 
 def _install(wheel: Path) -> None:
@@ -212,20 +220,16 @@ def _install(wheel: Path) -> None:
 
 
 def _self_test() -> str | None:
-    """Runs one allreduce in its own process; None when it is right, else what it said."""
+    """Runs `horovod_self_test` in its own process; None when it is right, else what it wrote."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HOROVOD_")}
     environment |= {"TF_CPP_MIN_LOG_LEVEL": "2"}
+    command = [sys.executable, "-m", "lakelens.horovod_self_test"]
     try:
         done = subprocess.run(
-            [sys.executable, "-c", _SELF_TEST],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
+            command, env=environment, capture_output=True, text=True, timeout=_SELF_TEST_S, check=False
         )
     except subprocess.TimeoutExpired:
-        return "its allreduce did not end within 300 s"
+        return f"its self test did not end within {_SELF_TEST_S} s"
     if done.returncode == 0:
         return None
     return last_lines(done.stderr) or f"it ended with {done.returncode}"

@@ -24,6 +24,8 @@ from .logged import last_lines, run_logged, say
 HOROVOD = "0.28.1"
 # cmake 4 refuses the policy versions of Horovod's CMakeLists; setuptools 70 dropped what its setup.py imports.
 BUILD_TOOLS = ("cmake>=3.13,<4", "setuptools<70", "wheel", "packaging")
+# Standard headers that Horovod and its Gloo use without including them; up to gcc 12 others brought them in.
+HEADERS = "-include cstdint -include stdexcept -include string"
 
 
 @dataclass(frozen=True)
@@ -72,15 +74,14 @@ def check_tools(environ: Mapping[str, str] = os.environ) -> None:
         raise MissingDependencyError("Horovod has to be compiled on this machine, and " + "; ".join(missing))
 
 
-def compile_wheel(folder: Path, tensorflow: str, *, gpu: bool) -> Path:
-    """Compiles a wheel into a folder; the log lies next to it.
+def compile_wheel(folder: Path, log: Path, tensorflow: str, *, gpu: bool) -> Path:
+    """Compiles a wheel into a folder.
 
     Raises:
         MissingDependencyError: If a tool is missing.
         BuildError: If it does not compile.
     """
     check_tools()
-    log = folder / "build.log"
     with tempfile.TemporaryDirectory(prefix="lakelens-horovod-") as workspace:
         environment = _build_environment(Path(workspace), gpu=gpu)
         source = _source(Path(workspace), environment)
@@ -137,6 +138,7 @@ def _build_environment(workspace: Path, *, gpu: bool) -> dict[str, str]:
         "HOROVOD_WITHOUT_MXNET": "1",
         "HOROVOD_WITH_GLOO": "1",
         "HOROVOD_WITHOUT_MPI": "1",
+        "CXXFLAGS": f"{HEADERS} {environment.get('CXXFLAGS', '')}".strip(),
         # Below make this variable is set already, and Horovod would then compile one file at a time.
         "MAKEFLAGS": f"-j{os.cpu_count() or 2}",
     }

@@ -1,9 +1,13 @@
-"""The change that Horovod's source gets before it is compiled here.
+"""The changes that Horovod's source gets before it is compiled here.
 
-Horovod 0.28.1 obeys HOROVOD_GLOO_IFACE for its first three groups of connections only. Those of process sets, of which
-there is always one, are made with an empty name (gloo_context.cc, `InitializeForProcessSet`: the object's own
-`gloo_iface_` was never set); Gloo then listens on whatever address the machine's host name resolves to. That may be an
-outer interface where loopback was asked for, or 127.0.1.1 (Debian's default) where other hosts must connect.
+- Interface. Horovod 0.28.1 obeys HOROVOD_GLOO_IFACE for its first three groups of connections only. Those of process
+  sets, of which there is always one, are made with an empty name (gloo_context.cc, `InitializeForProcessSet`: the
+  object's own `gloo_iface_` was never set); Gloo then listens on whatever address the machine's host name resolves to.
+  That may be an outer interface where loopback was asked for, or 127.0.1.1 (Debian's default) where other hosts must
+  connect.
+- TensorFlow 2.19 no longer ships the headers that `xla_mpi_ops.cc` includes. It holds operations for XLA, which are
+  off unless HOROVOD_ENABLE_XLA_OPS is set, so it is left out.
+- TensorFlow 2.21 no longer exports `AsGpuStreamValue`, which builds for GPUs call.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from pathlib import Path
 
 from .errors import BuildError
 
-# Marks an installed Horovod as one that has the change (PEP 440, local version).
+# Marks an installed Horovod as one that has the changes (PEP 440, local version).
 MARK = "lakelens1"
 
 
@@ -34,12 +38,36 @@ class Replacement:
     new: str
 
 
+_XLA_SOURCE = 'list(APPEND TF_SOURCES "${PROJECT_SOURCE_DIR}/horovod/tensorflow/xla_mpi_ops.cc")'
+_GPU_STREAM = """\
+#if TENSORFLOW_VERSION >= 2021000000
+namespace stream_executor {
+namespace gpu {
+inline GpuStreamHandle AsGpuStreamValue(Stream* stream) {
+  return static_cast<GpuStreamHandle>(stream->platform_specific_handle().stream);
+}
+} // namespace gpu
+} // namespace stream_executor
+#endif // TENSORFLOW_VERSION >= 2021000000
+"""
 REPLACEMENTS = (
     Replacement(
         "horovod/common/gloo/gloo_context.cc",
         "void GlooContext::InitializeForProcessSet(",
         "device_attr.iface = gloo_iface_;",
         "gloo_iface_ = global_context.gloo_iface_;\n  device_attr.iface = gloo_iface_;",
+    ),
+    Replacement(
+        "horovod/tensorflow/CMakeLists.txt",
+        "# TF SOURCES",
+        _XLA_SOURCE,
+        f'if (Tensorflow_VERSION VERSION_LESS "2.19")\n    {_XLA_SOURCE}\nendif()',
+    ),
+    Replacement(
+        "horovod/tensorflow/mpi_ops.cc",
+        "// Forward declaration of AsGpuStreamValue",
+        "#endif // HAVE_GPU",
+        f"{_GPU_STREAM}#endif // HAVE_GPU",
     ),
     Replacement("horovod/__init__.py", "__version__ = ", "'0.28.1'", f"'0.28.1+{MARK}'"),
 )
@@ -63,5 +91,5 @@ def apply(source: Path) -> None:
 
 
 def is_applied(version: str) -> bool:
-    """Tells by the version of an installed Horovod whether it has the change."""
+    """Returns whether an installed Horovod of this version has the changes."""
     return version.partition("+")[2] == MARK

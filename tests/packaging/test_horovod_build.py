@@ -71,6 +71,16 @@ def test_a_kept_wheel_is_found_for_its_tensorflow_only(cache: Path) -> None:
     assert horovod_build.kept_wheel("2.18.1", gpu=True) is None
 
 
+def test_a_folder_that_machines_share_takes_the_place_of_the_cache(cache: Path, tmp_path: Path) -> None:
+    wheel = keep_wheel("2.18.1", compiled_for="2.18.1")
+    shared = tmp_path / "shared"
+    assert horovod_build.kept_wheel("2.18.1", root=shared) is None
+    shared.mkdir()
+    wheel.parent.rename(shared / wheel.parent.name)
+    assert horovod_build.kept_wheel("2.18.1", root=shared) == shared / wheel.parent.name / wheel.name
+    assert horovod_build.kept_wheel("2.18.1") is None
+
+
 def test_a_wheel_that_is_not_what_its_place_says_is_passed_over(cache: Path) -> None:
     keep_wheel("2.18.1", compiled_for="2.17.1")
     assert horovod_build.kept_wheel("2.18.1") is None
@@ -170,12 +180,26 @@ void GlooContext::InitializeForProcessSet(const GlooContext& global_context,
   device_attr.iface = gloo_iface_;
 }
 """
+CMAKE_SOURCE = """\
+# TF SOURCES
+list(APPEND TF_SOURCES "${PROJECT_SOURCE_DIR}/horovod/tensorflow/mpi_ops.cc")
+list(APPEND TF_SOURCES "${PROJECT_SOURCE_DIR}/horovod/tensorflow/xla_mpi_ops.cc")
+"""
+OPERATIONS_SOURCE = """\
+#if HAVE_GPU
+// Forward declaration of AsGpuStreamValue
+#include "tensorflow/compiler/xla/stream_executor/stream.h"
+#endif // HAVE_GPU
+"""
 
 
 def horovod_source(folder: Path, gloo: str = GLOO_SOURCE) -> Path:
     (folder / "horovod/common/gloo").mkdir(parents=True)
     (folder / "horovod/common/gloo/gloo_context.cc").write_text(gloo)
     (folder / "horovod/__init__.py").write_text("from horovod.runner import run\n\n__version__ = '0.28.1'\n")
+    (folder / "horovod/tensorflow").mkdir()
+    (folder / "horovod/tensorflow/CMakeLists.txt").write_text(CMAKE_SOURCE)
+    (folder / "horovod/tensorflow/mpi_ops.cc").write_text(OPERATIONS_SOURCE)
     return folder
 
 
@@ -186,6 +210,17 @@ def test_process_sets_get_the_interface_and_the_build_a_mark(tmp_path: Path) -> 
     assert "global_context.gloo_iface_" not in first
     assert "gloo_iface_ = global_context.gloo_iface_;\n  device_attr.iface = gloo_iface_;" in second
     assert f"'0.28.1+{horovod_patch.MARK}'" in (source / "horovod/__init__.py").read_text()
+
+
+def test_sources_that_newer_tensorflows_break_are_left_out_or_completed_for_these_alone(tmp_path: Path) -> None:
+    source = horovod_source(tmp_path)
+    horovod_patch.apply(source)
+    kept, optional = (source / "horovod/tensorflow/CMakeLists.txt").read_text().split('VERSION_LESS "2.19"')
+    assert "xla_mpi_ops.cc" not in kept
+    assert "xla_mpi_ops.cc" in optional
+    declared = (source / "horovod/tensorflow/mpi_ops.cc").read_text()
+    assert declared.index("stream.h") < declared.index("TENSORFLOW_VERSION >= 2021000000")
+    assert declared.index("inline GpuStreamHandle AsGpuStreamValue") < declared.index("#endif // HAVE_GPU")
 
 
 def test_another_source_than_the_known_one_is_refused(tmp_path: Path) -> None:

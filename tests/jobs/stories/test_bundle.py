@@ -25,7 +25,11 @@ ROOT = Path(__file__).resolve().parents[3]
 JOBS = ROOT / "jobs"
 BUNDLE = JOBS / "databricks"
 # What the command line fills in by itself.
-GIVEN = {"workspace.current_user.userName": "me@company.com", "workspace.file_path": "/Workspace/files"}
+GIVEN = {
+    "workspace.artifact_path": "/Users/me@company.com/artifacts",
+    "workspace.current_user.userName": "me@company.com",
+    "workspace.file_path": "/Workspace/files",
+}
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -229,34 +233,32 @@ def test_the_search_of_the_bundle_is_complete_with_what_its_job_sets() -> None:
     assert config.checkpoint_storage.path == "/Volumes/main/lakelens/files/checkpoints"
 
 
-# In place of the node's Python: there is no Horovod, and what would be built is a note of how.
+# In place of the node's Python: there is no Horovod, and the call that brings it is noted.
 NODE = """#!/bin/sh
 case "$*" in
     *"import horovod"*) exit 1 ;;
-    *tensorflow*) echo tf2.18.0-py312 ;;
-    *"pip wheel"*)
-        while [ "$1" != --wheel-dir ]; do shift; done
-        echo "$HOROVOD_GPU_OPERATIONS" >"$2/horovod-0.28.1.whl" ;;
+    *) echo "$PYTHONPATH $*" >"$(dirname "$0")/called" ;;
 esac
 """
 
 
-def run_init_script(folder: Path, kept: Path, *programs: str) -> None:
-    """Runs the init script as on a node with these programs."""
+def run_init_script(folder: Path, *programs: str) -> str:
+    """Runs the init script as on a node with these programs; returns what it asked of Python."""
     folder.mkdir()
+    (folder / "lakelens-0.1.0-py3-none-any.whl").touch()
     for program in ("python", *programs):
         (folder / program).write_text(NODE, encoding="utf-8")
         (folder / program).chmod(0o755)
     script = (BUNDLE / "install_horovod.sh").read_text(encoding="utf-8")
     subprocess.run(
         ["bash", "-c", script.replace("/databricks/python/bin/python", str(folder / "python"))],
-        env={"PATH": f"{folder}:/usr/bin:/bin", "LAKELENS_WHEELS": str(kept)},
+        env={"PATH": f"{folder}:/usr/bin:/bin", "LAKELENS_WHEELS": "/kept", "LAKELENS_ARTIFACTS": str(folder)},
         check=True,
     )
+    return (folder / "called").read_text().replace(str(folder), "").strip()
 
 
-def test_the_init_script_builds_with_nccl_on_gpu_nodes_and_keeps_both_wheels(tmp_path: Path) -> None:
-    run_init_script(tmp_path / "cpu", tmp_path / "kept")
-    run_init_script(tmp_path / "gpu", tmp_path / "kept", "nvidia-smi")
-    built = {path.parent.name: path.read_text().strip() for path in (tmp_path / "kept").rglob("*.whl")}
-    assert built == {"tf2.18.0-py312-cpu": "", "tf2.18.0-py312-nccl": "NCCL"}
+def test_the_init_script_keeps_the_wheel_in_the_volume_and_builds_with_nccl_on_gpu_nodes(tmp_path: Path) -> None:
+    command = "/lakelens-0.1.0-py3-none-any.whl -m lakelens.horovod_build --wheel-dir /kept"
+    assert run_init_script(tmp_path / "cpu") == command
+    assert run_init_script(tmp_path / "gpu", "nvidia-smi") == f"{command} --gpu"

@@ -5,7 +5,10 @@ from __future__ import annotations
 import warnings
 
 from ....errors import MissingDependencyError
+from . import petastorm_names
 
+petastorm_names.install()
+petastorm_names.check_loaded()
 try:
     with warnings.catch_warnings():
         # Petastorm 0.13 imports pyarrow's legacy file systems, each of which warns.
