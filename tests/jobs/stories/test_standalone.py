@@ -165,15 +165,6 @@ def test_the_jobs_of_a_pipeline_hand_their_results_on_through_files(cluster: Clu
     predictions = str(folder / "predictions")
     scored = cluster.result("score.py", model, str(table), predictions, "--tracking-uri", store, options=sent)
     assert (scored["scored"], scored["errors"]) == (24, 0)
-    evaluated = cluster.result(
-        "evaluate.py",
-        *(model, f"{table}@0", "--all-splits", "--predictions", predictions),
-        *("--output", str(folder / "report"), "--tracking-uri", store),
-        options=sent,
-    )
-    assert evaluated["rows"] == 24
-    promoted = cluster.result("models.py", "promote", model, "colours", "--tracking-uri", store, options=sent)
-    assert (promoted["promoted"], promoted["version"]) == (True, 1)
 
 
 def test_delta_comes_from_jars_on_a_disk_and_lakelens_from_an_installed_wheel(cluster: Cluster, wheel: Path) -> None:

@@ -227,22 +227,21 @@ def test_what_is_no_search_or_has_no_journal_or_is_resumed_elsewhere_is_not_resu
 
 @pytest.mark.tensorflow
 @pytest.mark.long
-def test_trials_that_raise_die_or_diverge_leave_the_others_alone(keys):
+def test_trials_that_raise_or_die_leave_the_others_alone(keys):
     keys["hyperparameters"] = {
-        "learning_rate": {"type": "categorical", "vals": [0.01, 1e30]},
+        "learning_rate": 0.01,
         "act": {"type": "categorical", "vals": ["train", "raise", "die"]},
         "global_batch_size": 32,
     }
     keys["searcher"] = {"name": "grid", "metric": "val_loss", "max_length": {"epochs": 1}}
     keys["max_restarts"] = 1
     result = run(keys)
-    frame = result.trials().set_index(["hyperparameters.act", "hyperparameters.learning_rate"])
-    assert (result.states, result.hyperparameters["act"]) == ({"completed": 1, "failed": 5}, "train")
-    assert "NotFiniteError: loss is nan" in frame["error"]["train", 1e30]
+    frame = result.trials().set_index("hyperparameters.act")
+    assert (result.states, result.hyperparameters["act"]) == ({"completed": 1, "failed": 2}, "train")
     for act, words in (("raise", "this trial cannot be built"), ("die", "SIGKILL")):
-        assert words in frame["error"][act, 0.01]
-        assert frame["restarts"][act, 0.01] == 1
-    failed = open_client(result.tracking_uri).get_run(frame["run_id"]["raise", 0.01])
+        assert words in frame["error"][act]
+        assert frame["restarts"][act] == 1
+    failed = open_client(result.tracking_uri).get_run(frame["run_id"]["raise"])
     assert failed.info.status == "FAILED"
 
 
