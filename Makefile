@@ -31,14 +31,14 @@ demo: setup ## images to a scored Delta table, on a real two-executor Spark; set
 test: setup ## the tests: a real two-executor Spark, real Horovod ranks; about a quarter of an hour on 2 cores
 	@"$(VENV)/bin/python" -m pytest -m "not long and not airflow" $(PROCESSES) $(ARGS)
 
-test-long: setup ## the tests that take many seconds each: loops of kills, servers that stop answering
+test-long: setup ## the tests that take many seconds each: whole pipelines, other clusters, kills
 	@"$(VENV)/bin/python" -m pytest -m "long and not airflow" $(PROCESSES) $(ARGS)
 
 test-all: setup # both in one call: what waits and what computes run at the same time
 	@"$(VENV)/bin/python" -m pytest -m "not airflow" $(PROCESSES) $(ARGS)
 
 test-unit: packages ## the tests of pure logic: seconds, and no compiler
-	@"$(VENV)/bin/python" -m pytest -m unit $(PROCESSES) $(ARGS)
+	@"$(VENV)/bin/python" -m pytest -m "unit and not long" $(PROCESSES) $(ARGS)
 
 airflow: setup # the environments of test-airflow
 	@.ci/airflow "$(AIRFLOW)-venv" "$(VENV)/bin/python" 2.11.2

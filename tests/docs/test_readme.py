@@ -65,6 +65,7 @@ def command_lines() -> list[str]:
     return [line for line in lines if line.startswith("lakelens ") and line != "lakelens doctor"]
 
 
+@pytest.mark.long
 @pytest.mark.horovod
 @pytest.mark.spark
 @pytest.mark.timeout(650)

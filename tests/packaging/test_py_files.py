@@ -20,7 +20,7 @@ from lakelens.spark.session import _is_worked_in, delta_package
 if TYPE_CHECKING:
     from borrowed import Borrower
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 
 # Asks an executor what it imports, in a session that lakelens has started, or any other.
@@ -86,7 +86,6 @@ def test_executors_import_the_wheel_that_spark_submit_ships(
     assert all(f"{wheel.stem}.zip{os.sep}lakelens" in file for file in submit(wheel, "lakelens"))
 
 
-@pytest.mark.long
 def test_executors_import_a_wheel_called_zip_in_any_session(
     submit: Callable[[Path, str], list[str]], wheel: Path, tmp_path: Path
 ) -> None:

@@ -18,7 +18,7 @@ from lakelens.etl.images.codec import FORMATS
 from lakelens.etl.images.recipe import Limits
 from lakelens.etl.quarantine.table import REASONS
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(700)]
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(700)]
 
 # What Pillow alone shows, in a process of its own: these files have made decoders crash before.
 PLAIN_PILLOW = """

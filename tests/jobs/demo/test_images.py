@@ -22,7 +22,7 @@ def files_of(folder: Path) -> set[Path]:
     return {f.relative_to(folder) for f in folder.rglob("*") if f.is_file()}
 
 
-def test_digits_are_jpeg_files_of_which_two_are_broken_and_those_of_a_held_back_class_arrive_later(tmp_path: Path) -> None:
+def test_digits_are_jpeg_files_two_of_them_broken_and_those_of_a_held_back_class_arrive_later(tmp_path: Path) -> None:
     images = write_digits(tmp_path)
     assert images.files + images.late_files == 1797 + 2
     early, late = files_of(images.source), files_of(images.arrivals)

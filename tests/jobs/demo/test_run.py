@@ -27,6 +27,7 @@ def demo(*flags: str) -> tuple[subprocess.CompletedProcess[str], dict]:
     return done, json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.long
 def test_the_demo_shows_that_the_data_version_made_the_difference(tmp_path: Path) -> None:
     out = tmp_path / "demo"
     done, summary = demo("--out", str(out))

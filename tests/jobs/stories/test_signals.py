@@ -123,6 +123,7 @@ def assert_ended_by(ended: Ended, number: signal.Signals) -> None:
     assert ended.result["error"] in ("KeyboardInterrupt", "Terminated", "TrainingPaused")
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 def test_a_signal_ends_an_ingest_whatever_it_does_and_the_next_completes_it(tmp_path: Path) -> None:

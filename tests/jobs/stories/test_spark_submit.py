@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(400)]
 
 JOBS = Path(__file__).resolve().parents[3] / "jobs"
 

@@ -13,9 +13,10 @@ from PIL import Image
 
 from lakelens.errors import InvalidArgumentError
 from lakelens.jobs.cli import main
+from lakelens.search.report.best import best_experiment
 from lakelens.search.report.history import SearchHistory, read_history, value_at
 from lakelens.search.report.importance import importance_of
-from lakelens.search.report.plots import draw_plots
+from lakelens.search.report.page import render_page
 from lakelens.search.report.write import write_report
 from lakelens.training.configuration.experiment import ExperimentConfig
 from lakelens.training.configuration.space import constants
@@ -63,9 +64,10 @@ def test_the_best_experiment_reads_back_with_the_values_of_the_best_trial(tmp_pa
         "clip": math.inf,
     }
     write_journal(tmp_path, 3, space=space)
-    write_report(tmp_path, tmp_path / "report")
-    read = ExperimentConfig.read(tmp_path / "report" / "best.yaml")
-    best = read_history(tmp_path).best
+    history = read_history(tmp_path)
+    (tmp_path / "best.yaml").write_text(str(best_experiment(history)))
+    read = ExperimentConfig.read(tmp_path / "best.yaml")
+    best = history.best
     assert best is not None
     assert constants(read.hyperparameters) == best[0].hyperparameters
     assert best[0].hyperparameters["clip"] == math.inf
@@ -102,7 +104,7 @@ def test_a_search_whose_driver_was_killed_has_a_report_of_what_there_is(tmp_path
     history = read_history(tmp_path)
     assert not history.finished
     assert all(span.end <= history.end for trial in history.trials for span in trial.spans)
-    assert "not finished" in write_report(tmp_path, tmp_path / "out").read_text(encoding="utf-8")
+    assert "not finished" in render_page(history, {}, importance_of(history), best_experiment(history))
 
 
 def test_a_kill_leaves_a_gap_on_the_slots(tmp_path: Path) -> None:
@@ -158,16 +160,9 @@ def test_importance_is_not_told_from_too_few_trials(tmp_path: Path) -> None:
     assert importance_of(read_history(tmp_path)).note == "3 trials were validated; 10 are needed to tell."
 
 
-def test_texts_of_a_search_are_escaped(tmp_path: Path) -> None:
-    space = {"<b>/$\\frac{": {"type": "categorical", "vals": ["<script>alert(1)</script>", "$x_1$"]}, **SPACE}
-    write_journal(tmp_path, 4, space=space)
-    assert "<script>" not in write_report(tmp_path, tmp_path / "out").read_text(encoding="utf-8")
-
-
 def test_values_by_dotted_path(history: SearchHistory) -> None:
     trial = history.trials[0]
     assert value_at(trial.hyperparameters, "optimizer.name") == trial.hyperparameters["optimizer"]["name"]
-    assert set(draw_plots(history, {})) >= {"learning_curves", "metric_by_optimizer.name"}
 
 
 def test_a_folder_without_a_journal_is_refused(tmp_path: Path) -> None:
@@ -175,10 +170,13 @@ def test_a_folder_without_a_journal_is_refused(tmp_path: Path) -> None:
         write_report(tmp_path, tmp_path / "out")
 
 
-def test_a_validation_before_the_first_step_and_values_of_any_kind_are_drawn(tmp_path: Path) -> None:
+def test_a_validation_before_the_first_step_and_values_of_any_kind_are_drawn_and_their_texts_escaped(
+    tmp_path: Path,
+) -> None:
     space = {
         "kind": {"type": "categorical", "vals": [None, math.nan, [1, 2], {"name": "x"}]},
         "one": {"type": "int", "minval": 3, "maxval": 3},
+        "<b>/$\\frac{": {"type": "categorical", "vals": ["<script>alert(1)</script>", "$x_1$"]},
         **SPACE,
     }
     write_journal(tmp_path, 24, space=space)
@@ -191,7 +189,7 @@ def test_a_validation_before_the_first_step_and_values_of_any_kind_are_drawn(tmp
         for trial in [json.loads(line)["trial"]]
     ]
     path.write_text("\n".join([started, *rest[:-1], *first, rest[-1]]) + "\n", encoding="utf-8")
-    history = read_history(tmp_path)
-    assert 0 in history.trials[0].curve
-    importance = importance_of(history)
-    assert set(draw_plots(history, importance.shares)) >= {"metric_by_kind", "metric_by_one", "parallel_coordinates"}
+    assert 0 in read_history(tmp_path).trials[0].curve
+    assert "<script>" not in write_report(tmp_path, tmp_path / "out").read_text(encoding="utf-8")
+    drawn = {file.stem for file in (tmp_path / "out").glob("*.png")}
+    assert drawn >= {"metric_by_kind", "metric_by_one", "metric_by__b_frac_", "parallel_coordinates"}

@@ -19,7 +19,7 @@ import psutil
 import pytest
 from leftovers import Watch, leaves_nothing
 
-pytestmark = [pytest.mark.spark, pytest.mark.horovod, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.horovod, pytest.mark.long, pytest.mark.timeout(900)]
 
 NETWORK = f"lakelens{os.getpid()}"
 NET = f"10.{200 + os.getpid() // 256 % 50}.{os.getpid() % 256}"  # of this process, not of another run's

@@ -13,7 +13,7 @@ import pyspark
 import pytest
 from leftovers import leaves_nothing
 
-pytestmark = [pytest.mark.spark, pytest.mark.horovod, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.horovod, pytest.mark.long, pytest.mark.timeout(900)]
 
 DRIVER = """
 import json, os, sys, threading, time
