@@ -82,17 +82,6 @@ def test_the_guide_for_developers_imports_from_modules_that_exist() -> None:
 
 
 @pytest.mark.unit
-def test_no_text_says_that_a_runtime_after_15_4_has_horovod() -> None:
-    texts = [*DOCS.rglob("*.md"), ROOT / "README.md", ROOT / "setup.py"]
-    lines = [line for text in texts for line in text.read_text(encoding="utf-8").splitlines()]
-    named = [line for line in lines if "16.4" in line and "Horovod" in line]
-    assert named
-    assert [
-        line for line in named if "15.4 LTS ML is the last with Horovod" not in line and "no Horovod" not in line
-    ] == []
-
-
-@pytest.mark.unit
 def test_every_decision_is_in_the_list_of_decisions() -> None:
     listed = set(re.findall(r"\]\(([\w-]+\.md)\)", (DOCS / "decisions" / "README.md").read_text(encoding="utf-8")))
     assert {page.name for page in (DOCS / "decisions").glob("*.md")} - {"README.md"} == listed

@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from mlflow_stores import put_store
 
 from lakelens.errors import InvalidArgumentError, TrackingError
 from lakelens.liveness import Process
@@ -45,7 +46,7 @@ pytestmark = pytest.mark.system
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory) -> str:
-    return f"sqlite:///{tmp_path_factory.mktemp('store')}/mlflow.db"
+    return put_store(tmp_path_factory.mktemp("store"))
 
 
 def test_the_argument_wins_over_the_environment(monkeypatch):
