@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import os
 import tempfile
+from importlib.metadata import version
 from pathlib import Path
 
 
@@ -15,8 +17,14 @@ def put_store(folder: Path) -> str:
 
 @functools.cache
 def _empty_store() -> bytes:
-    from lakelens.tracking.runs import open_client
+    """The database of a new store, which the first process that needs one of this MLflow keeps in the user's cache."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lakelens" / "stores"
+    kept = cache / f"mlflow-{version('mlflow')}.db"
+    if not kept.exists():
+        from lakelens.tracking.runs import open_client
 
-    with tempfile.TemporaryDirectory() as folder:
-        open_client(f"sqlite:///{folder}/mlflow.db")
-        return Path(folder, "mlflow.db").read_bytes()
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache) as folder:
+            open_client(f"sqlite:///{folder}/mlflow.db")
+            Path(folder, "mlflow.db").rename(kept)
+    return kept.read_bytes()

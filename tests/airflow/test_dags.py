@@ -24,6 +24,7 @@ from typing import Any
 
 import psutil
 import pytest
+from mlflow_stores import put_store
 
 pytestmark = [pytest.mark.airflow, pytest.mark.long, pytest.mark.timeout(1500)]
 
@@ -55,7 +56,7 @@ class Pipeline:
                         self.late_folder = file.parent
                     else:
                         file.unlink()
-        self.store = f"sqlite:///{folder / 'mlflow.db'}"
+        self.store = put_store(folder)
         self.parameters = {
             "source": str(self.images.source),
             **{name: str(folder / name) for name in ("table", "predictions", "candidates", "checkpoints", "reports")},

@@ -16,6 +16,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "training"))
 
 from coloured_tables import coloured_table
+from mlflow_stores import put_store
 
 from lakelens.tracking.run_listing import list_runs
 
@@ -90,6 +91,7 @@ def test_an_interrupt_of_a_notebook_pauses_its_training(tmp_path: Path, monkeypa
     from jupyter_client.manager import KernelManager
 
     coloured_table(tmp_path / "squares")
+    put_store(tmp_path)
     (tmp_path / "tiny.py").write_text(textwrap.dedent(TRIALS))
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[2]))
     manager = KernelManager(transport="ipc", ip=str(tmp_path / "kernel"))

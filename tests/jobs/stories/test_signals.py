@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "training"))
 from coloured_tables import coloured_table
 from etl_pictures import write_image
 from leftovers import Watch
+from mlflow_stores import put_store
 from snapshots import open_snapshot
 
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
@@ -145,6 +146,7 @@ def test_a_signal_ends_an_ingest_whatever_it_does_and_the_next_completes_it(tmp_
 @pytest.mark.timeout(900)
 def test_a_signal_ends_a_training_whatever_it_does_and_a_paused_one_is_resumed(tmp_path: Path) -> None:
     coloured_table(tmp_path / "squares")
+    put_store(tmp_path)
     store = ["--tracking-uri", "sqlite:///mlflow.db"]
     train = ["train", "squares", "--epochs", "2", "--batch-size", "16", *store]
     begun = run_until(tmp_path, train, after(1), signal.SIGTERM, to_group=False)
@@ -162,6 +164,7 @@ def test_a_signal_ends_a_training_whatever_it_does_and_a_paused_one_is_resumed(t
 @pytest.mark.timeout(1200)
 def test_commands_that_work_on_a_table_end_by_a_signal_and_the_next_call_completes_them(tmp_path: Path) -> None:
     photographs(tmp_path)
+    put_store(tmp_path)
     usual = ["--master", "local[2]", "--conf=spark.ui.enabled=false", "--conf=spark.driver.memory=1g"]
     store = ["--tracking-uri", "sqlite:///mlflow.db"]
     assert run_until(tmp_path, ingest()).code == 0

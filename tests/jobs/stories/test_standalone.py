@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from borrowed import clean_environment, make_borrower
+from mlflow_stores import put_store
 from PIL import Image
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(900)]
@@ -139,7 +140,7 @@ def test_the_jobs_of_a_pipeline_hand_their_results_on_through_files(cluster: Clu
     archive = shutil.copy(wheel, wheel.with_suffix(".zip"))  # which executors of Spark 3.5 import from
     sent = ("--packages", delta_package(), "--py-files", str(archive))
     folder = cluster.folder
-    source, table, store = images(folder / "photos"), folder / "table", f"sqlite:///{folder / 'mlflow.db'}"
+    source, table, store = images(folder / "photos"), folder / "table", put_store(folder)
     file = folder / "results" / "etl.json"
     flags = ("--size", "16", "--result-file", str(file))
     first = cluster.result("etl.py", str(source), str(table), *flags, options=sent)

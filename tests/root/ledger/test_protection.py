@@ -13,6 +13,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
+from mlflow_stores import put_store
 from s3_server import BUCKET, MISSING, S3Server, s3_server
 from tracked_runs import track, tracked
 from version_tables import three_versions
@@ -103,7 +104,7 @@ def test_uses_know_their_runs_and_are_removed_by_run_or_age_unless_they_are_at_w
 
 
 def test_a_run_that_mlflow_has_deleted_protects_nothing(table, tmp_path, caplog):
-    store, runs = f"sqlite:///{tmp_path}/mlflow.db", []
+    store, runs = put_store(tmp_path), []
     for _ in range(2):
         with tracked_run(store, "pins") as run, using(table, 0, run.run_id, tracking_uri=store):
             assert run.run_id in tracked(table.path)[0]
@@ -154,7 +155,7 @@ with using(Table.of(sys.argv[1]), 0, sys.argv[2], tracking_uri=sys.argv[3] or No
 def test_a_run_that_can_be_resumed_protects_its_version_until_it_is_deleted(
     table, tmp_path, ends, is_resumable, is_protected
 ):
-    store = f"sqlite:///{tmp_path}/mlflow.db"
+    store = put_store(tmp_path)
     with tracked_run(store, "pins") as run:
         pass
     if ends == "is killed":

@@ -179,7 +179,7 @@ def test_the_run_that_the_caller_has_active_is_the_parent_in_its_own_store_only(
     with tracked_run(store, "children") as run:
         pass
     assert "mlflow.parentRunId" not in open_client(store).get_run(run.run_id).data.tags
-    elsewhere = f"sqlite:///{tmp_path}/elsewhere.db"
+    elsewhere = put_store(tmp_path)
     with mlflow.start_run(), tracked_run(elsewhere, "children") as run:
         pass
     assert "mlflow.parentRunId" not in open_client(elsewhere).get_run(run.run_id).data.tags

@@ -222,7 +222,7 @@ class Watched(Run):
             assert counted == {"single": 1, "grid": 9}.get(config["name"], config.get("max_trials"))
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(st.data(), SEARCHERS, st.integers(0, 3))
 def test_any_order_of_events_keeps_the_limits_and_every_snapshot_goes_on_exactly(data, config, seed):
     run = Watched(config, seed)
@@ -246,7 +246,7 @@ def test_any_order_of_events_keeps_the_limits_and_every_snapshot_goes_on_exactly
         assert max(plan) == max(lengths_asked | {30}) == 30
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(st.data(), st.integers(2, 4), st.integers(2, 4), st.integers(1, 30), st.integers(1, 8), st.booleans())
 def test_rungs_have_the_right_sizes(data, rungs, divisor, trials, concurrent, stop_once):
     keys = {"divisor": divisor, "max_concurrent_trials": concurrent, "stop_once": stop_once}

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import pytest
 from coloured_tables import coloured_table
+from mlflow_stores import put_store
 
 from lakelens.errors import InvalidArgumentError, RankFailedError
 from lakelens.jobs.cli import main
@@ -238,6 +239,7 @@ def assert_equal_to_the_bit(one: Checkpoint, other: Checkpoint) -> None:
 def place(tmp_path_factory) -> Place:
     folder = tmp_path_factory.mktemp("interruptions")
     coloured_table(folder / "squares")
+    put_store(folder)
     (folder / "noisy.py").write_text(textwrap.dedent(TRIAL))
     return Place(folder)
 
@@ -396,7 +398,7 @@ def test_a_request_is_read_back_and_what_is_none_is_passed_over():
 
 @pytest.mark.unit
 def test_a_run_of_a_search_is_not_asked_by_itself(tmp_path):
-    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    uri = put_store(tmp_path)
     with (
         tracked_run(uri, "lakelens", tags={"lakelens.search": "grid"}) as run,
         pytest.raises(InvalidArgumentError, match=rf"run {run.run_id} belongs to a search"),

@@ -127,7 +127,7 @@ def test_a_run_that_cannot_be_reproduced_to_the_bit_says_where_it_differs(tmp_pa
 
 @pytest.mark.unit
 def test_only_a_finished_run_is_reproduced(tmp_path):
-    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    uri = put_store(tmp_path)
     with pytest.raises(RuntimeError, match="mine"), tracked_run(uri, "lakelens") as run:
         raise RuntimeError("mine")
     with pytest.raises(InvalidArgumentError, match=rf"run {run.run_id} is FAILED; only a finished run"):

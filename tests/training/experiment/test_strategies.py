@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from coloured_tables import coloured_table
+from mlflow_stores import put_store
 
 from lakelens.errors import ConfigurationError
 from lakelens.tracking.runs import open_client
@@ -111,7 +112,7 @@ def experiment(tmp_path_factory) -> dict[str, Any]:
         "data": {"table": str(coloured_table(folder / "squares"))},
         "searcher": {"max_length": {"epochs": EPOCHS}},
         "checkpoint_storage": {"path": str(folder / "checkpoints")},
-        "tracking": {"uri": f"sqlite:///{folder}/mlflow.db"},
+        "tracking": {"uri": put_store(folder)},
         "reproducibility": {"experiment_seed": SEED},
     }
 

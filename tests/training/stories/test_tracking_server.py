@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from coloured_tables import coloured_table
+from mlflow_stores import put_store
 
 from lakelens.errors import TrackingError
 from lakelens.tracking.run_records import RECORDS_FILE, read_records
@@ -68,7 +69,7 @@ def server(tmp_path_factory) -> Iterator[tuple[int, str]]:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
-    stores = ("--backend-store-uri", f"sqlite:///{folder}/mlflow.db", "--artifacts-destination", str(folder / "files"))
+    stores = ("--backend-store-uri", put_store(folder), "--artifacts-destination", str(folder / "files"))
     command = [sys.executable, "-m", "mlflow", "server", *stores, "--port", str(port), "--workers", "1"]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
