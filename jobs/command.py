@@ -302,12 +302,12 @@ def check_schemes(args: argparse.Namespace, *locations: str) -> None:
         InvalidArgumentError: If a scheme is not known.
     """
     from lakelens.locations import has_scheme, scheme_of
-    from lakelens.stores.data_files import PROTOCOLS, unknown_store
+    from lakelens.stores.clients import SCHEMES, unknown_store
 
     if args.conf or any(os.environ.get(name) for name in _CONFIGURES_SPARK):
         return
     for location in locations:
-        if has_scheme(location) and scheme_of(location) not in {*PROTOCOLS, *_HADOOP_SCHEMES}:
+        if has_scheme(location) and scheme_of(location) not in {*SCHEMES, *_HADOOP_SCHEMES}:
             raise unknown_store(location)
 
 

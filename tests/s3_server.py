@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import re
@@ -20,7 +21,7 @@ from typing import Any
 ACCESS_KEY, SECRET_KEY = "AKIDEXAMPLE", "a-very-secret-key"
 BUCKET = "images"
 # Packages that the server and its client need and this environment lacks.
-MISSING = [name for name in ("s3fs", "moto", "flask_cors") if importlib.util.find_spec(name) is None]
+MISSING = [name for name in ("obstore", "boto3", "moto", "flask_cors") if importlib.util.find_spec(name) is None]
 
 
 @dataclass
@@ -40,23 +41,28 @@ class S3Server:
             "aws_allow_http": "true",
         }
 
-    @property
-    def files(self) -> Any:
-        """A client for putting objects there and taking them away."""
-        import s3fs
+    @functools.cached_property
+    def bucket(self) -> Any:
+        """boto3's view of the bucket, which is not the client that lakelens reads with."""
+        import boto3
 
-        return s3fs.S3FileSystem(
-            key=ACCESS_KEY,
-            secret=SECRET_KEY,
-            endpoint_url=self.endpoint,
-            skip_instance_cache=True,
-            use_listings_cache=False,
-        )
+        access = {"aws_access_key_id": ACCESS_KEY, "aws_secret_access_key": SECRET_KEY, "region_name": "us-east-1"}
+        return boto3.resource("s3", endpoint_url=self.endpoint, **access).Bucket(BUCKET)
+
+    def put(self, key: str, data: bytes) -> None:
+        self.bucket.put_object(Key=key, Body=data)
+
+    def get(self, key: str) -> bytes:
+        return self.bucket.Object(key).get()["Body"].read()
+
+    def remove(self, prefix: str) -> None:
+        """Removes the objects whose keys start with a prefix."""
+        self.bucket.objects.filter(Prefix=prefix).delete()
 
     def upload(self, folder: Path, name: str) -> str:
         """Puts a table into the bucket; gives its URI."""
         for file in (path for path in folder.rglob("*") if path.is_file()):
-            self.files.pipe_file(f"{BUCKET}/{name}/{file.relative_to(folder)}", file.read_bytes())
+            self.put(f"{name}/{file.relative_to(folder)}", file.read_bytes())
         return f"s3://{BUCKET}/{name}"
 
     @contextmanager
@@ -77,7 +83,7 @@ def s3_server() -> Iterator[S3Server]:
         process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "AWS_ACCESS_KEY_ID": "x"})
         try:
             server = S3Server(process, f"http://127.0.0.1:{_port(process, Path(log.name))}")
-            server.files.mkdir(BUCKET)
+            server.bucket.create()
             yield server
         finally:
             process.kill()

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from ...errors import InvalidArgumentError, NotADeltaTableError, StoreError
 from ...locations import absolute_path, has_scheme
 from ...log.opening import open_table, uri_for_delta_rs
-from ...stores.data_files import local_form, require_known_store
+from ...stores.clients import require_known_store
+from ...stores.data_files import local_form
 from ...stores.delta_uris import unwritable_part
 from ...table import Table
 from ..spark.catalog import path_of, place_of_new, place_to_spark

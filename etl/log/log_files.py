@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...locations import absolute, has_scheme
-from ...stores.data_files import reaching
+from ...stores.clients import reaching
 from ...stores.options import delta_options
 
 _COMMIT = re.compile(r"^(\d{20})\.json$")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from ...errors import AnnotationFileError, SessionError, SourceNotFoundError, StoreError
 from ...locations import absolute_path, folder_of, has_scheme
 from ...spark.port import jvm, parallelism
-from ...stores.data_files import lacks_bucket, no_bucket
+from ...stores.clients import lacks_bucket, no_bucket
 from ..annotations.coco import read_coco
 from ..annotations.manifest import annotation_of_row, find_columns, manifest_format, read_csv, read_json, read_rows
 from ..annotations.record import (

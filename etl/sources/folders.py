@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ...errors import SessionError, SourceNotFoundError, StoreError
 from ...spark.port import java_broadcast, java_session, jvm, parallelism
-from ...stores.data_files import lacks_bucket, no_bucket
+from ...stores.clients import lacks_bucket, no_bucket
 from ..files.class_folders import TopLevel, Wanted, list_below, list_top
 from ..files.walk import HIDDEN, HIDDEN_BY_SPARK, NO_CLASS_FOLDER, NOT_AN_IMAGE_NAME, has_suffix, is_hidden, local_uri
 from ..model import schema

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeAlias, TypeVar
 from urllib.parse import quote
 
 from ...errors import ConstraintError, LakelensError, NoSpaceError, NotADeltaTableError, VersionFilesMissingError
-from ...stores.data_files import lacks_bucket, no_bucket
+from ...stores.clients import lacks_bucket, no_bucket
 from ...table import Table
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from ...errors import (
     VersionUnreadableError,
 )
 from ...ledger.vacuum_lease import vacuuming
-from ...log.data_files import exists, remove_files
+from ...log.data_files import remove_files
 from ...log.opening import open_table
 from ...log.snapshot import Snapshot
 from ...results import ReadableResult

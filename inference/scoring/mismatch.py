@@ -6,7 +6,8 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from ...errors import ModelMismatchError
-from ...stores.data_files import PROTOCOLS, local_form
+from ...stores.clients import SCHEMES
+from ...stores.data_files import local_form
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +94,7 @@ def is_same_table(trained_on: str | None, table: str) -> bool:
 
 def _one_form(location: str) -> str:
     scheme, separator, rest = (local_form(location) or location).rstrip("/").partition("://")
-    return f"{PROTOCOLS[scheme.lower()][0]}://{rest}" if scheme.lower() in PROTOCOLS else scheme + separator + rest
+    return f"{SCHEMES[scheme.lower()]}://{rest}" if scheme.lower() in SCHEMES else scheme + separator + rest
 
 
 def _class_differences(class_names: Sequence[str], labels: Mapping[str, int], *, is_own: bool) -> list[str]:

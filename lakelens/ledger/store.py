@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidArgumentError, LedgerError, NoSpaceError, StoreError, TableConflictError
 from ..liveness import Process
-from ..stores.data_files import has_conditional_writes, local_form, names_in, require_known_store, store_error
+from ..stores.clients import require_known_store, store_error
+from ..stores.data_files import has_conditional_writes, local_form, names_in
 from ..stores.delta_uris import delta_uri, misread_part, unwritable_part
 from ..stores.options import delta_options
 from .conversion import convert, forget

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..errors import VersionFilesMissingError
-from ..stores.data_files import by_folder, file_system, local_form, names_in, reaching, remove_file
+from ..stores.data_files import by_folder, local_form, names_in, remove_file
 from ..stores.parquet import open_parquet_file
 from .opening import open_table, ranges_of
 from .snapshot import PHYSICAL_NAME, Snapshot
@@ -213,17 +213,6 @@ def _whole_versions(table: Table) -> list[int]:
         if all(listed[folder].issuperset(names) for folder, names in folders.items()):
             whole.append(version)
     return sorted(whole)
-
-
-def exists(location: str, storage_options: Mapping[str, str] | None = None) -> bool:
-    """Whether a file is there, by its absolute path or URI."""
-    local = local_form(location)
-    if local is not None:
-        return Path(local).is_file()
-    system, path = file_system(location, storage_options)
-    system.invalidate_cache(path.rpartition("/")[0])  # what others have taken since it was listed
-    with reaching(location):
-        return bool(system.exists(path))
 
 
 def remove_files(

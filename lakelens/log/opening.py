@@ -17,7 +17,8 @@ from ..errors import (
 )
 from ..ledger.pins import pinned_version, pins
 from ..locations import has_scheme
-from ..stores.data_files import names_in, store_error, unknown_store
+from ..stores.clients import store_error, unknown_store
+from ..stores.data_files import names_in
 from ..stores.delta_uris import delta_uri, misread_part
 from ..stores.options import delta_options
 

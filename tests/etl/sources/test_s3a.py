@@ -89,7 +89,7 @@ def found(tmp_path_factory):
     with s3_server() as server, log.open("w") as stderr:
 
         def put(name: str, data: bytes) -> None:
-            server.files.pipe_file(f"{BUCKET}/{name}", data)
+            server.put(name, data)
 
         for number in range(2):
             put(f"photos/cat/{number} é%.jpg", encoded(picture(number)))
@@ -121,8 +121,8 @@ def found(tmp_path_factory):
             if any(line == "ready\n" for line in driver.stdout):  # what Ivy says comes before
                 put("photos/cow/0.jpg", encoded(picture(500)))
                 put("photos/cat/0 é%.jpg", encoded(picture(501)))
-                server.files.rm(f"{BUCKET}/photos/cat/1 é%.jpg")
-                server.files.rm(f"{BUCKET}/emptied", recursive=True)
+                server.remove("photos/cat/1 é%.jpg")
+                server.remove("emptied/")
             output, _ = driver.communicate("\n", timeout=400)
         finally:
             driver.kill()

@@ -1,4 +1,4 @@
-"""A table in S3: a real server, delta-rs for the log, s3fs and Petastorm for the rows, and what goes wrong there."""
+"""A table in S3: a real server, delta-rs for the log, obstore and Petastorm for the rows, and what goes wrong there."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from lakelens.errors import (
     StoreError,
     VersionFilesMissingError,
 )
+from lakelens.stores.data_files import read_bytes
 from lakelens.table import Table
 from lakelens.training.feed.plan_builder import check, open_version
 
@@ -111,12 +112,12 @@ def test_the_environment_alone_is_enough(server, table):
 
 def test_a_commands_result_goes_into_a_bucket_too(server, table):
     given = {key.upper(): value for key, value in server.storage_options.items()}
-    place = f"{BUCKET}/results/counts.json"
+    place = f"s3://{BUCKET}/results/counts.json"
     code = "import sys, lakelens.jobs.cli as cli; sys.exit(cli.main(sys.argv[1:]))"
-    command = [sys.executable, "-c", code, "table", "pins", table, "--result-file", f"s3://{place}"]
+    command = [sys.executable, "-c", code, "table", "pins", table, "--result-file", place]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **given})
     assert done.returncode == 0, done.stderr
-    assert json.loads(server.files.cat_file(place)) == json.loads(done.stdout.splitlines()[-1])
+    assert json.loads(server.get("results/counts.json")) == json.loads(done.stdout.splitlines()[-1])
 
 
 def test_a_place_without_a_table_is_refused_by_its_uri(server, table):
@@ -131,27 +132,57 @@ def test_a_bucket_that_is_not_there_is_an_error_of_the_store(server):
 
 
 def test_a_store_that_goes_away_while_rows_are_read_is_an_error_that_names_the_file(server, table, monkeypatch):
-    import s3fs
-
-    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-    monkeypatch.setattr(s3fs.S3FileSystem, "retries", 1)
     monkeypatch.setenv("LAKE_ENDPOINT", server.endpoint)
-    feed = DeltaFeed(table, storage_options={**server.storage_options, "aws_endpoint_url": "env:LAKE_ENDPOINT"})
+    moving = {"aws_endpoint_url": "env:LAKE_ENDPOINT", "max_retries": "1"}
+    feed = DeltaFeed(table, storage_options={**server.storage_options, **moving})
     monkeypatch.setenv("LAKE_ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(StoreError, match=r"\.parquet cannot be reached in its store: .*storage_options"):
         labels(feed)
 
 
-def test_options_for_fsspec_alone_count_for_the_log_too(server, local, table):
-    options = {**server.storage_options, "aws_role_arn": "arn:x", "fsspec.anon": "false"}
-    assert open_snapshot(table, 1, options).timestamp == open_snapshot(local, 1).timestamp
+def test_an_option_of_delta_rs_alone_does_not_keep_data_files_from_being_read(server, table):
+    feed = DeltaFeed(table, storage_options={**server.storage_options, "aws_s3_allow_unsafe_rename": "true"})
+    assert sorted(labels(feed)) == list(range(40))
+
+
+def test_credentials_may_be_those_of_an_aws_profile(server, table, tmp_path, monkeypatch):
+    keys = f"aws_access_key_id = {ACCESS_KEY}\naws_secret_access_key = {SECRET_KEY}\n"
+    (tmp_path / "credentials").write_text(f"[lake]\n{keys}")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    options = {key: value for key, value in server.storage_options.items() if "key" not in key}
+    options["aws_force_credential_load"] = "true"  # delta-rs looks for profiles only at Amazon's own endpoints
+    assert sorted(labels(DeltaFeed(table, storage_options={**options, "aws_profile": "lake"}))) == list(range(40))
+    monkeypatch.setenv("AWS_PROFILE", "lake")
+    assert sorted(labels(DeltaFeed(table, storage_options=options))) == list(range(40))
+    with pytest.raises(InvalidArgumentError, match=r"aws_profile is 'gone': .*could not be found"):
+        read_bytes(f"{table}/a", {**options, "aws_profile": "gone"})
+
+
+def test_a_forked_process_is_told_at_once_that_it_cannot_read_from_a_store(server, table):
+    feed = DeltaFeed(table, storage_options=server.storage_options)
+    code = (
+        "import os, pickle, sys; feed = pickle.load(sys.stdin.buffer)\n"
+        "def read(): return sum(w.sum() for _, w in feed.as_column_numpy(9, columns=['label']))\n"
+        "print(read(), flush=True)\n"
+        "if os.fork(): os.wait(); sys.exit()\n"
+        "try: read()\n"
+        "except Exception as error: print(type(error).__name__, error, flush=True)\n"
+        "os._exit(0)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=pickle.dumps(feed), capture_output=True, timeout=60, check=True
+    )
+    rows, error = done.stdout.decode().splitlines()
+    assert float(rows) == 40
+    assert "this process is the fork of one that has used the client" in error
+    assert "forkserver" in error
 
 
 def test_objects_that_are_gone_are_an_error_before_the_first_step_that_names_them(server, local):
     location = server.upload(local, "gone")
     feed = DeltaFeed(location, storage_options=server.storage_options)
     gone = feed.plan.file_location(1)
-    server.files.rm_file(gone.removeprefix("s3://"))
+    server.remove(gone.removeprefix(f"s3://{BUCKET}/"))
     with pytest.raises(VersionFilesMissingError, match=rf"gone@2: 1 data file\(s\).*first is {gone}"):
         DeltaFeed(location, 2, storage_options=server.storage_options)
     with pytest.raises(VersionFilesMissingError, match=rf"gone@2: .*{gone}"):
@@ -161,8 +192,8 @@ def test_objects_that_are_gone_are_an_error_before_the_first_step_that_names_the
 def test_an_object_that_was_cut_short_is_named(server, local):
     location = server.upload(local, "cut")
     feed = DeltaFeed(location, storage_options=server.storage_options)
-    cut = feed.plan.file_location(0).removeprefix("s3://")
-    server.files.pipe_file(cut, server.files.cat_file(cut)[:-50])
+    cut = feed.plan.file_location(0).removeprefix(f"s3://{BUCKET}/")
+    server.put(cut, server.get(cut)[:-50])
     for act in (lambda: labels(feed), lambda: DeltaFeed(location, storage_options=server.storage_options)):
         with pytest.raises((DataFileError, FeedError), match=f"{cut} cannot be read"):
             act()

@@ -1,0 +1,171 @@
+"""Clients of object stores: obstore, which is the Rust library of delta-rs and takes the same options."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from ..errors import InvalidArgumentError, LakelensError, StoreError
+from ..extras import require
+from ..locations import scheme_of
+from .options import ClientOptions, client_options, delta_options, store_environment
+
+# Hadoop's names of a store -> obstore's.
+SCHEMES = {
+    **dict.fromkeys(("s3", "s3a", "s3n"), "s3"),
+    **dict.fromkeys(("gs", "gcs"), "gs"),
+    **dict.fromkeys(("abfs", "abfss", "az"), "abfss"),
+}
+# What clients quote of a store's answer: colours, arrows and XML; and a shared access signature, which is a secret.
+_MARKUP = re.compile(r"\x1b\[[0-9;]*m|↳|<[^<>]*>")
+_SIGNATURE = re.compile(r"(\bsig(?:nature)?=)[^&\s'\"]+", re.I)
+_SAID = 500
+# What S3, Google Cloud Storage, Azure and Hadoop's clients of them say of a bucket or container that is not there.
+_NO_BUCKET = re.compile(r"NoSuchBucket|UnknownStoreException|ContainerNotFound|(?i:bucket does not exist)")
+_UNKNOWN_OPTION = re.compile(r"Configuration key: '([^']+)'")
+# Clients that are kept open, each with its connections.
+_MOST_CLIENTS = 32
+# The process that has used a client.
+_users: set[int] = set()
+
+
+def client_of(location: str, storage_options: Mapping[str, str] | None) -> tuple[Any, str]:
+    """Returns the client for a location in an object store, and the location's key in its bucket or container.
+
+    Raises:
+        InvalidArgumentError: If the scheme is of no store that lakelens reads, or the client refuses the options.
+        MissingDependencyError: If obstore, or for S3 without a key boto3, is not installed.
+        StoreError: If this process was forked from one that has used a client.
+    """
+    require_known_store(location)
+    require(f"{location}: reading an object store", "obstore")
+    require_no_fork(location)
+    authority, _, key = location.partition("://")[2].partition("/")
+    options = tuple(sorted(delta_options(storage_options).items()))
+    bucket = f"{SCHEMES[scheme_of(location)]}://{authority}"
+    return _open(bucket, options, tuple(sorted(store_environment().items()))), key.strip("/")
+
+
+def require_known_store(location: str) -> None:
+    """Checks the scheme of a location in an object store.
+
+    Raises:
+        InvalidArgumentError: If it is of no store that lakelens reads.
+    """
+    if scheme_of(location) not in SCHEMES:
+        raise unknown_store(location)
+
+
+def require_no_fork(location: str) -> None:
+    """Checks that this process was not forked from one that has used a client.
+
+    The threads that do a client's work do not exist in the child, so that it would wait for them forever.
+
+    Raises:
+        StoreError: If it was.
+    """
+    _users.add(os.getpid())
+    if len(_users) > 1:
+        raise StoreError(
+            f"{location}: this process is the fork of one that has used the client of object stores, whose threads a "
+            "fork does not copy. Start it with 'forkserver' or 'spawn': multiprocessing.get_context('forkserver'), or "
+            "DataLoader(..., multiprocessing_context='forkserver') in PyTorch"
+        )
+
+
+@functools.lru_cache(maxsize=_MOST_CLIENTS)
+def _open(bucket: str, given: tuple[tuple[str, str], ...], environment: tuple[tuple[str, str], ...]) -> Any:
+    from obstore.exceptions import UnknownConfigurationKeyError
+    from obstore.store import from_url
+
+    options = client_options(dict(given), dict(environment))
+    config, settings = dict(options.store), dict[str, Any](client_options=options.http)
+    if "@" in bucket:  # as for delta-rs, the account in the location counts
+        config = {key: value for key, value in config.items() if not key.endswith("account_name")}
+    if options.retries is not None:
+        settings["retry_config"] = {"max_retries": options.retries}
+    if bucket.startswith("s3:") and not options.has_credentials:
+        settings["credential_provider"] = _aws_credentials(bucket, options)
+    while True:
+        try:
+            return from_url(bucket, config=config, **settings)
+        except UnknownConfigurationKeyError as error:
+            found = _UNKNOWN_OPTION.search(str(error))
+            if found is None or config.pop(found[1], None) is None:  # else it is an option of delta-rs alone
+                raise
+        except Exception as error:  # of a value: obstore has no class for that
+            raise InvalidArgumentError(f"storage_options: {bucket} cannot be read with them: {_told(error)}") from error
+
+
+def _aws_credentials(bucket: str, options: ClientOptions) -> Any:
+    """Finds what boto3 finds: a profile, a role of the machine; None leaves the search to obstore."""
+    require(f"{bucket}: reading S3 without a key in storage_options or the environment", "boto3")
+    import boto3
+    from botocore.exceptions import BotoCoreError
+    from obstore.auth.boto3 import Boto3CredentialProvider
+
+    try:
+        session = boto3.Session(profile_name=options.profile)
+    except BotoCoreError as error:
+        raise InvalidArgumentError(f"storage_options: aws_profile is {options.profile!r}: {error}") from error
+    return None if session.get_credentials() is None else Boto3CredentialProvider(session)
+
+
+def unknown_store(location: str) -> InvalidArgumentError:
+    """Makes the error about a location whose scheme is of no store that lakelens reads."""
+    scheme = scheme_of(location)
+    known = ", ".join(sorted(SCHEMES))
+    instead = "; write abfss://container@account.dfs.core.windows.net/... for the same files"
+    return InvalidArgumentError(
+        f"{location}: no store of scheme {scheme!r} is known; lakelens reads {known} and disks"
+        f"{instead if scheme in ('wasb', 'wasbs') else ''}"
+    )
+
+
+@contextmanager
+def reaching(location: str) -> Iterator[None]:
+    """Turns what the client of an object store raises into an error of ours; that a file is not there stays as it is.
+
+    Raises:
+        StoreError: In place of any other error, which is its cause.
+    """
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError, ImportError, LakelensError):
+        raise
+    except Exception as error:  # each store's client has exceptions of its own
+        raise store_error(location, error) from error
+
+
+def store_error(location: str, error: Exception) -> StoreError:
+    """Makes the error about a store that cannot be reached or refuses, from what its client says."""
+    if lacks_bucket(str(error)):
+        return no_bucket(location)
+    return StoreError(
+        f"{location} cannot be reached in its store: {_told(error)}. Check the location, the network, and the access in "
+        "storage_options or the environment"
+    )
+
+
+def _told(error: Exception) -> str:
+    text = _MARKUP.sub(" ", _SIGNATURE.sub(r"\1...", f"{type(error).__name__}: {error}"))
+    text = " ".join(text.partition("Debug source:")[0].split()).removeprefix("OSError: ")
+    text = text.partition(" RequestId:")[0].rstrip(".")  # behind the request's id, Azure repeats everything
+    return text if len(text) <= _SAID else f"{text[:_SAID]}..."
+
+
+def lacks_bucket(said: str) -> bool:
+    """Returns whether a client says that a bucket or container is not there."""
+    return _NO_BUCKET.search(said) is not None
+
+
+def no_bucket(location: str) -> StoreError:
+    """Makes the error about a bucket or container that is not there."""
+    return StoreError(
+        f"{location}: there is no such bucket or container. Create it, or check its name, and the endpoint and account "
+        "in storage_options or the environment"
+    )
