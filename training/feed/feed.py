@@ -72,7 +72,7 @@ class DeltaFeed:
             partition columns cost nothing; others read their column once, where the feed is built.
         lanes: Number of row groups that rows are mixed from; by default the power of two that `memory_bytes` holds.
         memory_bytes: Limit for the row groups that one process holds, in rows of average size; it is two rows at least.
-        storage_options: Access to an object store, under delta-rs' names; with the prefix `fsspec.` under fsspec's.
+        storage_options: Access to an object store, under delta-rs' names.
         check_files: Whether to look for the data files now, so that a vacuumed version fails here.
         stall_timeout_s: Seconds without an answer of the store after which that is an error, here.
 

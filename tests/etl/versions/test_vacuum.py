@@ -329,7 +329,7 @@ def test_a_damaged_ledger_stops_vacuum(table: Path) -> None:
 def test_what_options_leave_to_the_environment_is_put_in_before_delta_rs_gets_them(
     table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = {"aws_secret_access_key": "env:LAKE_SECRET", "fsspec.anon": "false"}
+    given = {"aws_secret_access_key": "env:LAKE_SECRET"}
     monkeypatch.setenv("LAKE_SECRET", "s3cr3t")
     seen: list[dict[str, str] | None] = []
 
