@@ -12,7 +12,7 @@ from typing import Any
 from ..errors import InvalidArgumentError, LakelensError, StoreError
 from ..extras import require
 from ..locations import scheme_of
-from .options import ClientOptions, client_options, delta_options, store_environment
+from .options import client_options, delta_options, store_environment
 
 # Hadoop's names of a store -> obstore's.
 SCHEMES = {
@@ -90,7 +90,7 @@ def _open(bucket: str, given: tuple[tuple[str, str], ...], environment: tuple[tu
     if options.retries is not None:
         settings["retry_config"] = {"max_retries": options.retries}
     if bucket.startswith("s3:") and not options.has_credentials:
-        settings["credential_provider"] = _aws_credentials(bucket, options)
+        settings["credential_provider"] = _aws_credentials(bucket)
     while True:
         try:
             return from_url(bucket, config=config, **settings)
@@ -102,17 +102,17 @@ def _open(bucket: str, given: tuple[tuple[str, str], ...], environment: tuple[tu
             raise InvalidArgumentError(f"storage_options: {bucket} cannot be read with them: {_told(error)}") from error
 
 
-def _aws_credentials(bucket: str, options: ClientOptions) -> Any:
-    """Finds what boto3 finds: a profile, a role of the machine; None leaves the search to obstore."""
+def _aws_credentials(bucket: str) -> Any:
+    """Finds the credentials of a profile or of the machine, as delta-rs does; None leaves the search to obstore."""
     require(f"{bucket}: reading S3 without a key in storage_options or the environment", "boto3")
     import boto3
     from botocore.exceptions import BotoCoreError
     from obstore.auth.boto3 import Boto3CredentialProvider
 
     try:
-        session = boto3.Session(profile_name=options.profile)
+        session = boto3.Session()
     except BotoCoreError as error:
-        raise InvalidArgumentError(f"storage_options: aws_profile is {options.profile!r}: {error}") from error
+        raise InvalidArgumentError(f"{bucket}: AWS_PROFILE cannot be used: {error}") from error
     return None if session.get_credentials() is None else Boto3CredentialProvider(session)
 
 

@@ -22,7 +22,8 @@ _HTTP = frozenset(
         *("timeout", "user_agent"),
     }
 )
-_ROLES = ("iam_role_arn", "s3_assume_role_arn")
+# What decides about access, but not in both clients.
+_NOT_IN_BOTH = ("iam_role_arn", "s3_assume_role_arn", "profile")
 # Without any of these, the credentials for S3 are those of an AWS profile or of the machine.
 _S3_CREDENTIALS = (
     *("access_key_id", "skip_signature", "web_identity_token_file"),
@@ -37,14 +38,12 @@ class ClientOptions(NamedTuple):
         store: Options of the store, which may include some that only delta-rs knows.
         http: Options of HTTP.
         retries: Most retries of a request; None leaves that to the client.
-        profile: AWS profile.
         has_credentials: Whether credentials for S3 are among the options.
     """
 
     store: dict[str, str]
     http: dict[str, str]
     retries: int | None
-    profile: str | None
     has_credentials: bool
 
 
@@ -70,27 +69,25 @@ def client_options(delta: Mapping[str, str], environment: Mapping[str, str]) -> 
         environment: As `store_environment` gives it: obstore reads a store's options there, but none of HTTP.
 
     Raises:
-        InvalidArgumentError: If an option is for delta-rs alone and decides about access, or is not a number.
+        InvalidArgumentError: If an option decides about access and is not for both, or is not a number.
     """
     given = {key.lower(): value for key, value in delta.items()}
     named = {_PREFIX.sub("", key): value for key, value in given.items()}
-    role = next((name for name in _ROLES if name in named), None)
-    if role is not None:
+    refused = next((name for name in _NOT_IN_BOTH if name in named), None)
+    if refused is not None:
         raise InvalidArgumentError(
-            f"storage_options: only delta-rs has the option {role}, and data files are read without it; give an AWS "
-            "profile that assumes the role (aws_profile)"
+            f"storage_options: the log and the data files cannot both be read with {refused!r}; name an AWS profile, "
+            "which may assume a role, in the environment variable AWS_PROFILE"
         )
     retries = named.get("max_retries")
     if retries is not None and not retries.isdecimal():
         raise InvalidArgumentError(f"storage_options: max_retries is {retries!r}; it must be a whole number")
     everything = {_PREFIX.sub("", key.lower()): value for key, value in environment.items()} | named
-    profile = named.get("profile")
     return ClientOptions(
-        store={key: value for key, value in given.items() if _PREFIX.sub("", key) not in (*_HTTP, "profile")},
+        store={key: value for key, value in given.items() if _PREFIX.sub("", key) not in _HTTP},
         http={name: value for name, value in everything.items() if name in _HTTP},
         retries=None if retries is None else int(retries),
-        profile=profile,
-        has_credentials=profile is None and not everything.keys().isdisjoint(_S3_CREDENTIALS),
+        has_credentials=not everything.keys().isdisjoint(_S3_CREDENTIALS),
     )
 
 

@@ -62,7 +62,8 @@ def test_a_client_is_kept_until_an_option_or_the_environment_changes(monkeypatch
 @pytest.mark.parametrize(
     ("location", "options", "words"),
     [
-        ("s3://b/t", {"aws_iam_role_arn": "R"}, r"only delta-rs has the option iam_role_arn.*aws_profile"),
+        ("s3://b/t", {"aws_iam_role_arn": "R"}, r"with 'iam_role_arn'; name an AWS profile.*AWS_PROFILE"),
+        ("s3://b/t", {"aws_profile": "P"}, r"with 'profile'; name .* environment variable AWS_PROFILE"),
         ("s3://b/t", {"max_retries": "many"}, r"max_retries is 'many'; it must be a whole number"),
         ("s3://b/t", {"aws_skip_signature": "maybe"}, r"s3://b cannot be read with them: .*\"maybe\" as boolean"),
         ("gs://b/t", {"google_service_account": "/no/key.json"}, r"gs://b cannot .*/no/key\.json"),
