@@ -1,7 +1,7 @@
 """Makes the checkout's environment: packages at exact versions, Java where the machine has none, Horovod compiled.
 
-Called by `.ci/setup`. Done twice it does nothing; interrupted, the next call repairs what was left. Only the standard
-library is used, and lakelens' own modules that need nothing else.
+`.ci/setup` calls it. A second call does nothing; after an interrupt, the next call repairs the unfinished environment.
+It uses only the standard library and those modules of lakelens that need nothing else.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def _make_folder(environment: Environment) -> None:
     if folder.exists():
         if not (folder / "pyvenv.cfg").is_file() and any(folder.iterdir()):
             raise MissingDependencyError(
-                f"{folder} exists and is no environment; remove it or choose another: make VENV=..."
+                f"{folder} exists and is not an environment; remove it or choose another: make VENV=..."
             )
         interrupted = environment.installing.exists() or not (folder / "bin" / "pip").exists()
         if not interrupted and _version_of(environment) == sys.version_info[:2] and _runs(environment.python):
@@ -278,7 +278,7 @@ def main() -> int:
         say(f"error: {error}")
         return 2 if isinstance(error, UsageError) else 1
     except KeyboardInterrupt:
-        say("\ninterrupted; the next call goes on")
+        say("\ninterrupted; the next call continues")
         return 130
     return 0
 

@@ -146,7 +146,7 @@ def main(argv: list[str] | None = None) -> int:
     flags.add_argument("--side", type=positive, default=96, help="side of the images")
     flags.add_argument("--epochs", type=positive, default=6, help="epochs of each training")
     flags.add_argument("--kill-every-s", type=above_zero, default=60.0, help="seconds between kills")
-    flags.add_argument("--kills", type=positive, default=50, help="kills at the most")
+    flags.add_argument("--kills", type=positive, default=50, help="largest number of kills")
     arguments = flags.parse_args(argv)
     run(arguments).show(arguments.json)
     return 0

@@ -1,4 +1,4 @@
-"""A contender: a class that works in its own process and is asked, call by call, to do its work once.
+"""A contender: a class in its own process, which the benchmark calls once for each measurement.
 
 Each contender has its own interpreter, JVM and TensorFlow, so that start-up stays out of what is measured, one
 contender's settings cannot reach another, and a peer may come from its own environment. Parent and child speak

@@ -84,7 +84,7 @@ class SparkContender:
         self.spark = session(Path(folder), f"local[{WORKERS}]")
 
     def ingest(self, source: str, table: str) -> dict[str, Any]:
-        """Ingests a folder into a new table, and says what the table then holds."""
+        """Ingests a folder into a new table, and returns what the table then holds."""
         from .sparks import stored_files, tasks_so_far
 
         before = tasks_so_far(self.spark)

@@ -13,7 +13,7 @@ writes the table from all results in there.
 
 Out of memory is the kernel's own kill where a memory control group can be made (as root, or in a delegated group): the
 driver and all that it starts are in one with a limit, and rank 1 takes memory until it is passed. Elsewhere the rank
-sends itself the signal that the kernel would have sent, and the cell says so.
+sends itself the signal that the kernel would have sent, and the table's cell notes it.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ class Trial:
         deadline = time.monotonic() + _START_S
         while group.kills() == 0:
             if time.monotonic() > deadline:
-                raise TrialError(f"{self.launcher}: the kernel has killed nobody in the control group")
+                raise TrialError(f"{self.launcher}: the kernel has killed no process in the control group")
             time.sleep(0.01)
         return time.time()
 
@@ -297,7 +297,7 @@ def run(arguments: Any) -> list[Result]:
             for launcher in arguments.launchers:
                 python = torch if launcher == "TorchDistributor" else sys.executable
                 if python is None:
-                    tell("TorchDistributor is left out: it needs --folder, where its environment is kept")
+                    tell("TorchDistributor is left out: it needs --folder for its environment")
                     continue
                 place = temporary / f"{launcher}-{fault}".replace(" ", "-")
                 trial = Trial(launcher, fault, python, place, arguments.bound_s)

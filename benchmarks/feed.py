@@ -5,9 +5,9 @@
 The rows are photographs at 299 pixels, stored as JPEG and as raw pixels. One measurement is one pass of three epochs in
 batches of 64, timed from the first batch on; a pixel of each batch is looked at. Each contender gives shuffled uint8
 images unless its name says float32, and all decode JPEG to the same pixels. The limit for JPEG is TensorFlow's decoder
-on bytes that are already in memory; beside it stands simplejpeg, which lakelens decodes with, decoding into one piece
-of memory again and again. For raw pixels the limit is copying each image once into its batch. Images per processor
-second is what to look at when the machine is shared with others.
+on bytes that are already in memory, and simplejpeg, which lakelens uses, decoding into the same memory again and
+again. For raw pixels the limit is copying each image once into its batch. Images per processor
+second is the number to compare when the machine is shared with others.
 
 The accelerator is emulated, as MLPerf Storage does it: a step is a sleep of batch / rate seconds, and the accelerator
 is busy for the share of the time after the first batch that it sleeps.
@@ -39,7 +39,7 @@ _BUSY_ROUNDS = 5
 
 
 class Source:
-    """A contender that gives batches of images in a process of its own."""
+    """A contender that gives batches of images in its own process."""
 
     def __init__(self, table: str, store: str, folder: str, epochs: int) -> None:
         self.table, self.store, self.folder, self.epochs = table, store, Path(folder), epochs
@@ -55,7 +55,7 @@ class Source:
             yield images
 
     def take(self, rate: float | None = None) -> dict[str, Any]:
-        """Takes all batches, with an emulated accelerator of so many images a second, or none."""
+        """Takes all batches, with an emulated accelerator of `rate` images a second, or without one."""
         return take(self.batches(), BATCH, rate)
 
     def close(self) -> None:
@@ -145,9 +145,9 @@ class Petastorm(Source):
         return None
 
     def batches(self) -> Iterator[Any]:
-        """Reads the cache in the way that was found to cost least processor time for each stored form.
+        """Reads the cache in the way that takes the least processor time for each stored form.
 
-        Pixels are decoded a batch at a time, and `make_tf_dataset` is kept from batching and flattening once more.
+        Pixels are decoded a batch at a time, and `make_tf_dataset` does not batch and flatten them again.
         """
         import tensorflow as tf
 

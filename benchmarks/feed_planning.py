@@ -4,9 +4,9 @@
 
 A Delta log names that many files of 64 rows, written commit by commit as Delta writes it, with a checkpoint; there are
 no data files. Measured is `DeltaFeed(...)` in a process that has planned a small table before, so that imports are no
-part of it: seconds, processor seconds, growth of its peak memory, and what a rank receives. Beside it are Spark's own
-list of the version's files, and, as the limit, pyarrow reading the checkpoint's file actions once. The look for the
-files is measured apart, on a folder of that many empty files.
+part of it: seconds, processor seconds, growth of its peak memory, and what a rank receives. It is
+compared with Spark's own list of the version's files and, as the limit, with pyarrow reading the checkpoint's file
+actions once. The listing of the files is measured separately, on a folder of that many empty files.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _SCHEMA = {
 
 
 def write_log(table: Path, files: int) -> None:
-    """Writes a Delta log that adds so many files, a commit for every 10,000, and a checkpoint at its end."""
+    """Writes a Delta log that adds `files` files, a commit for every 10,000, and a checkpoint at its end."""
     from deltalake import DeltaTable
 
     log = table / "_delta_log"

@@ -4,8 +4,8 @@
 
 The tables hold photographs at 299 pixels as JPEG, in files of 1,000 rows; the larger ones hold them again and again.
 Measured is everything from the table's name to the first batch of 64 decoded images, in a process that has imported
-TensorFlow (and, for Petastorm's converter, has its Spark session) and has done it once before. Beside it stands the
-limit: one row group read whole, and one batch of it decoded.
+TensorFlow (and, for Petastorm's converter, has its Spark session) and has done it once before. It is compared
+with the limit: one row group read whole, and one batch of it decoded.
 
 Images that are stored uncompressed on a disk are read where they lie in their files, so lakelens's first batch costs
 its own rows and those of the next, and the footers of the files that they are in. From an object store, or of
@@ -127,7 +127,7 @@ CONTENDERS: dict[str, type[Source]] = {"lakelens": Lakelens, "petastorm": Petast
 
 
 def write_table(location: Path, images: Sequence[bytes], rows: int) -> None:
-    """Writes version 0 of a table of so many rows, the images again and again, in files of one row group."""
+    """Writes version 0 of a table of `rows` rows, which repeat the images, in files of one row group."""
     import pyarrow as pa
     from deltalake import ColumnProperties, WriterProperties, write_deltalake
 

@@ -79,7 +79,7 @@ class Aim:
 
 
 def rounded(value: float, digits: int = 4) -> float:
-    """Rounds to so many significant digits: more would claim what a stopwatch cannot know."""
+    """Rounds to `digits` significant digits: more would claim a precision that a stopwatch does not have."""
     return float(f"{value:.{digits}g}")
 
 
@@ -160,7 +160,7 @@ class Report:
 
     Attributes:
         name: The benchmark's name.
-        settings: What was asked for.
+        settings: The benchmark's arguments.
         series: Measured values by contender, as in `lakelens images/s`.
         ratios: Paired ratios by name.
         aims: What was to be reached.
@@ -183,7 +183,7 @@ class Report:
         self.series[name] = Series(unit, tuple(values))
 
     def compare(self, over: str, under: str, at_least: float | None = None, at_most: float | None = None) -> float:
-        """Adds the paired ratio of two series, and its aim when a bound is given."""
+        """Adds the paired ratio of two series, and its aim if there is a bound."""
         name = f"{over} / {under}"
         value = paired_ratio(self.series[over].values, self.series[under].values)
         self.ratios[name] = value
@@ -244,7 +244,7 @@ def parser(description: str, repeats: int | None = 5, *, folder: bool = True) ->
     Args:
         description: One line for `--help`.
         repeats: The default of `--repeats`; None for a benchmark that measures once.
-        folder: Whether anything is kept between runs.
+        folder: Whether the benchmark keeps files between runs.
     """
     result = argparse.ArgumentParser(
         description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter, allow_abbrev=False

@@ -77,7 +77,7 @@ def run(arguments: Any) -> Report:
     if "TorchDistributor" in arguments.contenders and arguments.folder is not None:
         torch = make_peer("torch", arguments.folder)
     if "TorchDistributor" in arguments.contenders and torch is None:
-        report.notes.append("TorchDistributor was left out: it needs --folder, where its environment is kept")
+        report.notes.append("TorchDistributor was left out: it needs --folder for its environment")
     with scratch(arguments.folder) as (_, temporary):
         measures: dict[str, Callable[[int], dict[str, float]]] = {}
         for name in arguments.contenders:

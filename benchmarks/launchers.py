@@ -39,7 +39,7 @@ class Launcher:
 
 
 class Lakelens(Launcher):
-    """`HorovodRunner` on the cluster, or on the driver when there is no session."""
+    """`HorovodRunner` on the cluster, or on the driver without a session."""
 
     def run(self, function: Callable[..., Any], ranks: int, **arguments: Any) -> Any:
         """Runs in one barrier stage, or as processes of this machine."""

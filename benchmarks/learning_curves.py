@@ -2,7 +2,7 @@
 
 Both have the same losses in the end. In `alike` all trials learn at one speed, so that early losses rank them as late
 ones do, up to noise. In `crossing` a higher learning rate learns faster, so that early losses mislead: after one epoch
-the best learning rate is several times the one that is best in the end. `digits` are the curves of `digit_curves`.
+the best learning rate is several times the final best one. `digits` are the curves of `digit_curves`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A control group in which the kernel kills whoever makes it pass a limit of memory."""
+"""A control group with a memory limit: the kernel kills the process that exceeds it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _REMOVE_S = 30.0
 
 
 class MemoryGroupError(Exception):
-    """Raised when no memory control group can be made here; says what was tried."""
+    """Raised when no memory control group can be made here; lists what was tried."""
 
 
 class MemoryGroup:

@@ -10,7 +10,7 @@ from typing import Any
 
 
 def note(event: str, **values: float) -> None:
-    """Adds a line to the notes, if a folder for them is given."""
+    """Adds a line to the notes, if `BENCHMARK_FOLDER` is set."""
     folder = os.environ.get("BENCHMARK_FOLDER")
     if folder:
         with Path(folder, "notes.jsonl").open("a", encoding="utf-8") as file:

@@ -2,8 +2,8 @@
 
     python -m benchmarks.peers torch --folder KEPT
 
-PyTorch: for TorchDistributor, and for the feed's PyTorch users. Where PyTorch's own index can be reached, its build for
-processors alone is taken (0.2 GB); the wheel on PyPI brings CUDA's libraries along (2.8 GB to fetch, 6 GB on the disk).
+PyTorch: for TorchDistributor, and for the feed's PyTorch users. Where PyTorch's own index can be reached, pip takes
+its CPU build (0.2 GB); the wheel on PyPI includes CUDA's libraries (2.8 GB to download, 6 GB on the disk).
 MosaicML Streaming brings the clients of all clouds. optuna brings SQLAlchemy, unused by searches; next to it
 is what the searchers and the digits need.
 horovod.spark.run and Petastorm's converter run in lakelens's own environment.
@@ -54,7 +54,7 @@ def make_peer(name: str, folder: Path) -> Path:
         venv.create(home, with_pip=True, clear=True)
     install = [python, "-m", "pip", "install", "--quiet", "--no-cache-dir"]
     if _TORCH in PACKAGES[name]:
-        # Not every network reaches that index; what PyPI has is taken below then.
+        # Not every network reaches that index; the install below then takes PyPI's build.
         index = ["--index-url", _TORCH_FOR_PROCESSORS, "--retries", "0", "--timeout", "15"]
         subprocess.run([*install, *index, _TORCH], check=False, stderr=subprocess.DEVNULL)
         install += ["--constraint", str(_CHECKOUT / _LOCK)]
@@ -64,7 +64,7 @@ def make_peer(name: str, folder: Path) -> Path:
 
 
 def _wanted(name: str) -> str:
-    """Says what an environment is made of: when it changes, pip brings the environment up to date."""
+    """Describes what an environment is made of: when it changes, pip updates the environment."""
     files = ("setup.py", _LOCK) if _TORCH in PACKAGES[name] else ()
     digests = (hashlib.sha256((_CHECKOUT / file).read_bytes()).hexdigest() for file in files)
     return "\n".join([*PACKAGES[name], *digests])

@@ -11,7 +11,7 @@ it decodes with the same decoder.
 
 One measurement is one pass in batches of 64, from opening the rows to the last batch: a reader whose first item holds a
 whole row group has done most of the work before its first batch. The time to the first batch is that of opening the
-version and taking one batch; of the converter and of Streaming also with the conversion before it. Memory is watched in
+version and taking one batch; for the converter and Streaming it includes the conversion. Memory is watched in
 its own pass.
 
 Petastorm's reader at times ends before it has given all rows, without an error: its pool looks at "nothing is waiting"
@@ -66,7 +66,7 @@ class Source:
         """Does, before anything is measured, what a pass needs; imports above all."""
 
     def convert(self) -> None:
-        """Makes the copy that the contender reads, if it reads one of its own."""
+        """Makes the copy that the contender reads, if it needs one."""
 
     def batches(self, epochs: int) -> Iterator[Any]:
         """Opens the rows and gives the images of each batch."""

@@ -44,8 +44,8 @@ def photographs(folder: Path, count: int, *, classes: int = 8, seed: int = 0) ->
     """Makes photographs, or finds them where an earlier call has made them.
 
     Each is a crop of 340 to 460 by 280 to 380 pixels, mirrored or not, brighter or darker, saved as JPEG of a quality
-    between 80 and 95: what phones and the web give. Half of the classes come from each source image; a class is told
-    by its tint. The same arguments give the same bytes with the same Pillow.
+    between 80 and 95: what phones and the web give. Half of the classes come from each source image; its tint
+    identifies a class. The same arguments give the same bytes with the same Pillow.
 
     Args:
         folder: Where to keep them, in its own subfolder.

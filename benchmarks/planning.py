@@ -30,7 +30,7 @@ _DISTINCT = 200
 
 
 def copies(originals: Sequence[Path], folder: Path, first: int, last: int) -> None:
-    """Makes files `first` to `last`, each with blocks of its own on the disk."""
+    """Makes files `first` to `last`, each with its own blocks on the disk."""
     for number in range(_CLASSES):
         (folder / f"class-{number}").mkdir(parents=True, exist_ok=True)
     for index in range(first, last):
@@ -46,7 +46,7 @@ class Ingest:
         self.spark = session(Path(folder))
 
     def ingest(self, source: str, table: str) -> dict[str, Any]:
-        """Ingests; small images, so that the table does not take the photographs' room a second time."""
+        """Ingests small images, so that the table does not need as much disk space as the photographs."""
         from lakelens import ImageTable
 
         started = time.perf_counter()

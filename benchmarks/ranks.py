@@ -72,9 +72,9 @@ def first_allreduce(library: str) -> dict[str, float]:
 def meet_fault(library: str, fault: str, folder: str, seconds: float) -> int:
     """Sums ones over the ranks again and again, and does what `fault` asks of it once `go` lies in the folder.
 
-    Each rank writes its process id to `rank-<n>.pid` after it has joined. Rank 1 is the one that fails by itself; when
-    it does, it writes the time to `fault-at`. The file `go` holds how many bytes it takes when it runs out of memory;
-    if it lives to have them all, it sends itself what the kernel would have sent.
+    Each rank writes its process id to `rank-<n>.pid` after it has joined. Rank 1 is the rank that fails; when it
+    does, it writes the time to `fault-at`. The file `go` holds the number of bytes to allocate for the out-of-memory
+    fault; if all are allocated, the rank sends itself the signal that the kernel would have sent.
 
     Returns:
         The number of ranks, after `seconds` or more without a fault.

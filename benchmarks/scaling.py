@@ -1,4 +1,4 @@
-"""Steps/s of two ranks over one, and what an allreduce costs per MB beside copying that MB.
+"""Steps/s of two ranks over one, and what an allreduce costs per MB compared with copying that MB.
 
     python -m benchmarks.scaling [--repeats 5] [--json]
 
@@ -11,7 +11,7 @@ steps/s of each of two ranks over steps/s of one, with gradients that become rea
 - backward pass: layer by layer, the last layer's first, as training makes them. What is ready can travel meanwhile.
 - gradients at the end: all at once when the last sleep is over. Nothing can overlap: the worst case.
 
-Both also with gradients that travel as half-precision numbers (fp16).
+Both are also measured with gradients sent as half-precision numbers (fp16).
 
 Allreduce: two ranks sum float32 vectors of `--sizes-mb` in a loop; next to it the same bytes are copied once in memory,
 the least that any exchange through this machine's memory costs. Launch and imports are outside of what is timed.

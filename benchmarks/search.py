@@ -20,7 +20,7 @@ mean over the brackets.
 A decision is one validation and what the searcher answers, in a search of that many trials with one bracket; its time
 is that of the processor.
 
-With `--real-trials` a real search runs instead: so many trainings of so many seconds each on real slots. What counts is
+`--real-trials` runs a real search instead: that many trainings of `--real-seconds` each on real slots. The result is
 the share of the slots' time, from the search's first event to the end of its last trial, that passes between
 `build_model` and the last step (`search_slots`).
 """
@@ -53,7 +53,7 @@ _METHODS: dict[str, dict[str, Any]] = {
 _DECISIONS_AT_LEAST = 10_000
 _SLOT_USE_AT_LEAST = 0.85
 
-# What a free slot does next: epochs to train, and what happens then, which says whether the target has been reached.
+# What a free slot does next: epochs to train, and a function to call then, which returns whether the target is reached.
 Work = tuple[int, Callable[[], bool]]
 
 
@@ -190,7 +190,7 @@ def limit(**keys: Any) -> float:
 
 
 def decisions_per_second(trials: int, stop_once: bool, slots: int) -> dict[str, float]:
-    """Runs a whole search of so many trials without training; the time of losses is not counted."""
+    """Runs a whole search of `trials` trials without training; the time to compute losses is not counted."""
     from lakelens.search import Stop, create_searcher
 
     keys = {"mode": "aggressive", "stop_once": stop_once}
@@ -276,7 +276,7 @@ def main(argv: list[str] | None = None) -> int:
     flags.add_argument("--slots", type=positive, default=1, help="how many trials run at the same time")
     flags.add_argument("--trials", type=positive, default=10_000, help="trials of the search whose decisions are timed")
     flags.add_argument("--networks", type=int, default=200, help="networks trained on the digits; 0 leaves them out")
-    flags.add_argument("--real-trials", type=positive, help="run a real search of so many trials instead")
+    flags.add_argument("--real-trials", type=positive, help="run a real search with this number of trials instead")
     flags.add_argument("--real-slots", type=positive, default=2, help="slots of the real search")
     flags.add_argument("--real-seconds", type=above_zero, default=20.0, help="seconds of each of its trials")
     arguments = flags.parse_args(argv)

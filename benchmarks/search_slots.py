@@ -1,8 +1,8 @@
 """Slot use of a real search: the share of the slots' time that passes between `build_model` and a segment's last step.
 
-The trials train a small network on scanned digits and wait in each step, so that a trial takes the seconds that were
-asked for on any machine. They note when they build and when a step has ended; the journal tells how long the search had
-its slots, from its first event to the end of its last trial.
+The trials train a small network on scanned digits and wait in each step, so that a trial takes the requested
+seconds on any machine. They note when they build and when a step has ended; the journal gives the time during which the
+search had its slots, from its first event to the end of its last trial.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def evaluation_lines(result: EvaluationResult) -> list[str]:
     lines += ["", *_table_of(rows)]
     changed = result.comparison
     if changed is not None:
-        lines += ["", f"{changed.mended} answers mended, {changed.broken} broken; p = {changed.p_value:.2g} (McNemar)"]
+        lines += ["", f"{changed.mended} answers fixed, {changed.broken} broken; p = {changed.p_value:.2g} (McNemar)"]
         lines += [f"the class that gained most: {changed.mended_class}"] if changed.mended_class else []
     return lines + [
         f"{name}: {place}"

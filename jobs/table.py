@@ -211,7 +211,7 @@ def _pins(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _table(args: argparse.Namespace) -> Table:
-    """Names a table that is there."""
+    """Gives the table of the arguments, and checks that it exists."""
     from lakelens.log.opening import require_entries
     from lakelens.table import Table
 

@@ -238,7 +238,7 @@ def resume_run(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _require_no_flags_beside(args: argparse.Namespace, what: str, allowed: frozenset[str], way_out: str) -> None:
-    """Checks that no flag is given whose value is part of the experiment."""
+    """Refuses flags whose values are part of the experiment."""
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     usual = vars(parser.parse_args([]))

@@ -122,6 +122,6 @@ show_png(folder / "evaluation" / "comparison.png")
 # COMMAND ----------
 
 comparison = report.comparison
-print(f"the class that the new data mended: {comparison.mended_class}")
-print(f"{comparison.mended} answers mended, {comparison.broken} broken, p = {comparison.p_value:.1e} (McNemar)")
+print(f"the class that gained most from the new data: {comparison.mended_class}")
+print(f"{comparison.mended} answers fixed, {comparison.broken} broken, p = {comparison.p_value:.1e} (McNemar)")
 assert comparison.mended_class == "eight"

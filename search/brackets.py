@@ -1,6 +1,6 @@
 """How an adaptive search divides its trials among brackets, in whole numbers.
 
-Determined computes these with logarithms in floating point; docs/decisions/search-brackets.md says where that differs.
+Determined computes these with logarithms in floating point; docs/decisions/search-brackets.md shows where that differs.
 A divisor is a `Fraction`: 3.3 is 33/10.
 """
 
@@ -19,9 +19,9 @@ class Bracket:
 
     Attributes:
         lengths: Length of each rung, cumulative, in the searcher's unit; the last one is that of a whole trial.
-        trials: Trials that it counts.
-        concurrent: Trials that it asks for at the same time.
-        divisor: One in so many trials gets on to the next rung.
+        trials: Number of trials that count.
+        concurrent: Number of concurrent trials.
+        divisor: One in `divisor` trials is promoted to the next rung.
     """
 
     lengths: tuple[int, ...]
@@ -30,13 +30,13 @@ class Bracket:
     divisor: Fraction
 
     def kept(self, trials: int) -> int:
-        """The whole number of trials among so many in a rung that get on: `floor(trials / divisor)`."""
+        """Returns how many of a rung's `trials` are promoted: `floor(trials / divisor)`."""
         return trials * self.divisor.denominator // self.divisor.numerator
 
 
 def plan_brackets(settings: SearcherSettings) -> list[Bracket]:
     """Plans the brackets of an adaptive search, the one with the most rungs first."""
-    divisor = Fraction(str(settings.divisor))  # 3.3 as 33/10, not as the binary number next to it
+    divisor = Fraction(str(settings.divisor))  # 3.3 is exactly 33/10, not the nearest binary number
     longest = settings.max_length.amount
     rungs = settings.bracket_rungs or rungs_of_mode(
         settings.mode, most_rungs(settings.max_rungs, divisor, longest, settings.max_trials)
@@ -72,8 +72,8 @@ def rung_lengths(rungs: int, divisor: Fraction, max_length: int) -> tuple[int, .
 def divide_trials(max_trials: int, divisor: Fraction, rungs: Sequence[int]) -> list[int]:
     """Divides trials among brackets so that each trains for about the same time in all.
 
-    A bracket of r rungs has the weight `divisor^(r-1) / r`, and gets at least one trial. Trials that rounding leaves go
-    to the first bracket; where the least of one would make too many, the largest brackets get fewer.
+    A bracket of r rungs has the weight `divisor^(r-1) / r`, and gets at least one trial. The first bracket gets the
+    trials left over by rounding; if the minimum of one makes too many, the largest brackets get fewer.
     """
     weights = [divisor ** (count - 1) / count for count in rungs]
     whole = sum(weights)
@@ -85,9 +85,9 @@ def divide_trials(max_trials: int, divisor: Fraction, rungs: Sequence[int]) -> l
 
 
 def divide_concurrency(max_concurrent: int, divisor: Fraction, trials: Sequence[int]) -> list[int]:
-    """Divides the trials at one time among brackets, each of which gets one at least.
+    """Divides the concurrent trials among brackets, at least one each.
 
-    With 0 every bracket gets as many as the last one has trials, and at least `divisor`.
+    With 0 every bracket gets the number of trials of the last bracket, and at least `divisor`.
     """
     if max_concurrent == 0:
         return [max(trials[-1], int(divisor))] * len(trials)

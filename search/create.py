@@ -40,10 +40,10 @@ def create_searcher(searcher_config: Any, hyperparameters: Any, seed: int = 0) -
 
 
 def restore_searcher(state: Mapping[str, Any]) -> SearchMethod:
-    """Makes the searcher that a snapshot was taken of; it continues exactly as that one would have.
+    """Restores a searcher from a snapshot; it continues exactly as the original would have.
 
     Args:
-        state: What `SearchMethod.snapshot` returned, as it was or through JSON.
+        state: What `SearchMethod.snapshot` returned, before or after JSON.
 
     Raises:
         InvalidArgumentError: If it is not a snapshot, or one of another format.

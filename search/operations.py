@@ -1,4 +1,4 @@
-"""What a searcher asks of whoever runs the trials."""
+"""The operations that a searcher asks its caller to carry out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Create:
     Attributes:
         trial: Its number, from 0 in the order of creation.
         hyperparameters: Values by name, nested as in the configuration.
-        length: To be reached, in the searcher's unit.
+        length: Length to reach, in the searcher's unit.
     """
 
     trial: int
@@ -27,7 +27,7 @@ class Continue:
 
     Attributes:
         trial: Its number. It may have been paused since its last validation.
-        length: To be reached, counted from the trial's beginning, in the searcher's unit.
+        length: Length to reach, counted from the trial's beginning, in the searcher's unit.
     """
 
     trial: int
@@ -36,7 +36,7 @@ class Continue:
 
 @dataclass(frozen=True)
 class Stop:
-    """Give a trial up for good: it will never be continued. Needs no answer.
+    """Stop a trial permanently: it will never be continued. Needs no answer.
 
     Attributes:
         trial: Its number.

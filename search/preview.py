@@ -16,7 +16,7 @@ def preview(searcher_config: Any, hyperparameters: Any = None) -> dict[int, int]
     """Computes how many trials end at which length, if none fails.
 
     For `adaptive_asha` these are the numbers of a synchronous search; an asynchronous one promotes a few more trials
-    when good ones come late.
+    when good ones report late.
 
     Args:
         searcher_config: The `searcher` section.

@@ -25,7 +25,7 @@ class SearcherSettings(SearcherConfig):
 
     @property
     def minimized(self) -> bool:
-        """Whether a smaller value of the metric is better; as in Determined where nothing tells the direction."""
+        """Whether a smaller value of the metric is better; as in Determined if the metric's direction is unknown."""
         if self.smaller_is_better is not None:
             return self.smaller_is_better
         try:
@@ -50,7 +50,7 @@ def searcher_section(config: ExperimentConfig) -> dict[str, Any]:
 
 
 def read_sections(searcher_config: Any, hyperparameters: Any) -> Sections:
-    """Reads both sections; hyperparameters that are None are none.
+    """Reads both sections; None stands for no hyperparameters.
 
     Raises:
         ConfigurationError: If a key is unknown, missing or breaks its rule.

@@ -303,7 +303,7 @@ class Demo:
             if found.comparison is not None and found.other is not None:
                 print(class_table(found.comparison.classes, held_back))
                 print(f"accuracy on all held-out images: {found.other.accuracy:.3f} -> {found.evaluation.accuracy:.3f}")
-                print(f"the class that the new data mended: {found.comparison.mended_class}")
+                print(f"the class that gained most from the new data: {found.comparison.mended_class}")
             print(f"page: {found.page}")
         return found
 

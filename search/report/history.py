@@ -1,4 +1,4 @@
-"""A search as its journal tells it: what its trials were given, how long and where they trained, what they reached."""
+"""A search as recorded in its journal: hyperparameters, times, slots and metrics of its trials."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class TrialHistory:
 
     Attributes:
         number: From 0, in the order of creation.
-        hyperparameters: Nested, as it was given them.
+        hyperparameters: Its values, nested.
         state: `waiting`, `running`, `paused`, `stopped`, `completed`, `failed` or `invalid`.
         curve: Lengths with the metric there, in the order of length; NaN and infinities as they were.
         spans: When it held slots.
@@ -82,7 +82,7 @@ class SearchHistory:
         trials: In the order of creation.
         start: Of the first event, in seconds since the epoch.
         end: Of the last one.
-        finished: Whether it has ended by itself.
+        finished: Whether it has ended normally.
     """
 
     config: ExperimentConfig
@@ -166,7 +166,7 @@ def read_history(folder: Path) -> SearchHistory:
         folder: The search's folder, in which the journal is `journal/events.jsonl`.
 
     Raises:
-        InvalidArgumentError: If there is no journal, or it has no beginning.
+        InvalidArgumentError: If the journal does not exist or lacks its beginning.
     """
     events = read_events(folder / JOURNAL_FOLDER)
     if not events or events[0]["event"] != "started":

@@ -1,4 +1,4 @@
-"""Which hyperparameters decide: permutation importance in a model of the metric. Needs scikit-learn."""
+"""Importance of hyperparameters: permutation importance in a model of the metric. Needs scikit-learn."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _LEAST_EXPLAINED = 0.05
 
 @dataclass(frozen=True)
 class Importance:
-    """Which hyperparameters decide.
+    """Importance of hyperparameters.
 
     Attributes:
-        shares: By hyperparameter, most important first; they sum to 1. Empty where nothing can be said.
+        shares: By hyperparameter, most important first; they sum to 1. Empty if it cannot be estimated.
         explained: How much smaller the model's squared error is than with all hyperparameters permuted, on trials that
             it has not seen: 1 is all of it, 0 none.
-        note: Why nothing can be said, else empty.
+        note: Why it cannot be estimated, else empty.
     """
 
     shares: dict[str, float] = field(default_factory=dict)
@@ -36,16 +36,15 @@ class Importance:
 def importance_of(history: SearchHistory) -> Importance:
     """Fits a random forest to the metrics' ranks and permutes one hyperparameter after the other.
 
-    A row is a trial at one rung, and the rung's length an input beside the hyperparameters: trials that trained longer
-    are better for that alone. Everything is measured on trials that were held out of the fit. Metrics that are no
-    number rank last.
+    A row is a trial at one rung. The rung's length is an input next to the hyperparameters, because trials that trained
+    longer are better for that reason alone. Everything is measured on trials held out of the fit. NaN ranks last.
 
     Raises:
         MissingDependencyError: If scikit-learn is not installed.
     """
     axes, trials = history.axes, [trial for trial in history.trials if trial.curve]
     if not axes or len(trials) < FEWEST_TRIALS or history.best is None:
-        return Importance(note=f"{len(trials)} trials were validated; {FEWEST_TRIALS} are needed to tell.")
+        return Importance(note=f"{len(trials)} trials were validated; {FEWEST_TRIALS} are needed to estimate it.")
     try:
         from sklearn.ensemble import RandomForestRegressor
         from sklearn.model_selection import GroupKFold
@@ -77,7 +76,7 @@ def importance_of(history: SearchHistory) -> Importance:
             lost += [(errors([column]) - unshuffled) / _REPEATS for column in every]
     explained, shares = 1 - unexplained / lost_by_all if lost_by_all else 0.0, np.maximum(lost, 0.0)
     if explained < _LEAST_EXPLAINED or not shares.sum():
-        return Importance(note=f"No hyperparameter tells better trials from worse ones among these {len(trials)}.")
+        return Importance(note=f"No hyperparameter separates better from worse trials among these {len(trials)}.")
     named = zip(axes, shares / shares.sum(), strict=True)
     return Importance({name: float(share) for name, share in sorted(named, key=lambda each: -each[1])}, explained)
 

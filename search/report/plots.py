@@ -1,6 +1,6 @@
-"""The plots of a search, as PNG bytes; pure. Needs matplotlib, which is asked for only here.
+"""The plots of a search, as PNG bytes; pure. Only this module of the report needs matplotlib.
 
-Plots are small, with letters that stay readable where a phone shows one to a row and a screen two.
+Plots are small, with text that stays readable at one plot per row on a phone and two on a screen.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _DPI = 160
 _WIDTH, _HEIGHT, _WIDE = 6.2, 3.9, 10.0
 _FONT = "DejaVu Sans"
 METRIC_BY = "metric_by_"  # begins the names of plots
-MOST_AXES = 8  # of the parallel coordinates; the most important hyperparameters come first
+MOST_AXES = 8  # of the parallel coordinates; the most important hyperparameters are drawn first
 _MOST_SLOTS_NAMED = 24
-_SPREADS_SHOWN = 15  # a loss that has diverged leaves the others readable
+_SPREADS_SHOWN = 15  # so that a diverged loss does not compress the others
 
 
 def draw_plots(history: SearchHistory, importance: dict[str, float]) -> dict[str, bytes]:
@@ -53,7 +53,7 @@ def draw_plots(history: SearchHistory, importance: dict[str, float]) -> dict[str
         raise MissingDependencyError("the plots of a search need matplotlib: pip install 'lakelens[search]'") from error
     order = [*importance, *(name for name in history.axes if name not in importance)]
     plots: dict[str, bytes] = {}
-    # Names of hyperparameters and their values are text, also where they have the signs of formulas.
+    # Names and values of hyperparameters are plain text, even if they contain characters of formulas.
     with mpl.rc_context({"font.family": _FONT, "text.parse_math": False}):
         if history.best is not None:
             plots["learning_curves"] = _png(_learning_curves(history))
@@ -252,7 +252,7 @@ class _Scale:
         self.names = [str(value) for value in self.leaf.vals] if isinstance(self.leaf, Categorical) else []
 
     def position(self, value: Any, trial: int) -> float:
-        """The coordinate of a value; values of a category lie beside each other."""
+        """The coordinate of a value; values of a category are adjacent."""
         if not self.names:
             return float(value)
         return self.names.index(str(value)) + 0.5 * ((trial * 0.618034) % 1 - 0.5)
@@ -285,7 +285,7 @@ def _bounds(leaf: Leaf) -> tuple[float, float]:
 
 
 def _metric_axis(axis: Axes, history: SearchHistory, values: Sequence[float]) -> float:
-    """Labels the metric's axis and limits it to where trials are told apart; returns where the worst end is."""
+    """Labels the metric's axis and limits it to the range where trials differ; returns its worst end."""
     low, high = _limits(history, values)
     margin = 0.04 * (high - low)
     hidden = sum(math.isfinite(value) and not low <= value <= high for value in values)
@@ -302,7 +302,7 @@ def _metric_axis(axis: Axes, history: SearchHistory, values: Sequence[float]) ->
 
 
 def _limits(history: SearchHistory, values: Sequence[float]) -> tuple[float, float]:
-    """From the best value to the worst, or so far beyond the median that others are still told apart."""
+    """From the best value to the worst, or so far beyond the median that the others can still be distinguished."""
     finite = np.array([value for value in values if math.isfinite(value)])
     sign = 1.0 if history.minimized else -1.0
     ranked = np.sort(sign * finite)

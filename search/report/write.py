@@ -18,7 +18,7 @@ _NOT_IN_NAMES = re.compile(r"[^\w.-]+")
 
 
 def write_report(folder: str | Path, out: str | Path) -> Path:
-    """Writes `report.html`, which needs nothing else, the PNG files in it, and `best.yaml`.
+    """Writes the self-contained `report.html`, its PNG files, and `best.yaml`.
 
     Args:
         folder: The search's folder, with its journal `journal/events.jsonl`. The search may still run.
@@ -28,7 +28,7 @@ def write_report(folder: str | Path, out: str | Path) -> Path:
         The page.
 
     Raises:
-        InvalidArgumentError: If there is no journal, or `out` cannot be written.
+        InvalidArgumentError: If the journal does not exist, or `out` cannot be written.
         MissingDependencyError: If matplotlib or scikit-learn is not installed.
     """
     out = Path(out)

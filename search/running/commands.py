@@ -1,4 +1,4 @@
-"""What another terminal tells a running search, through a file beside its journal."""
+"""Commands from another terminal to a running search, through a file next to its journal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def send(folder: Path, command: Command) -> None:
 
     Args:
         folder: Its journal's folder.
-        command: What it is to do.
+        command: The command.
 
     Raises:
         InvalidArgumentError: If no process runs it.
@@ -27,7 +27,7 @@ def send(folder: Path, command: Command) -> None:
     if not is_held(folder):
         raise InvalidArgumentError(
             f"no process runs the search {folder.parent.name}, so there is nothing to {command}; "
-            f"lakelens search --resume {folder.parent.name} goes on with one that has not finished"
+            f"lakelens search --resume {folder.parent.name} resumes one that has not finished"
         )
     write_bytes(str(folder / COMMAND_FILE), json.dumps({"command": command}).encode(), None)
 
@@ -36,7 +36,7 @@ class CommandInbox:
     """The commands that a search has been sent.
 
     Args:
-        folder: Its journal's folder; what was sent to the process before is removed.
+        folder: Its journal's folder; commands sent to an earlier process are removed.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -47,7 +47,7 @@ class CommandInbox:
         """Takes the last command; None if there is none."""
         taken = self._path.with_suffix(".taken")
         try:
-            self._path.replace(taken)  # what is sent from now on is the next command
+            self._path.replace(taken)  # a file written from now on is the next command
         except FileNotFoundError:
             return None
         text = taken.read_text(encoding="utf-8")

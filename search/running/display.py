@@ -1,4 +1,4 @@
-"""What a person sees while a search runs: a line for each running trial and a summary; in a log plain lines."""
+"""Shows a running search: a line for each running trial and a summary; in a log plain lines."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class Display(Protocol):
     """Shows a search."""
 
     def say(self, text: str, *, detail: bool = False) -> None:
-        """Shows a line; details are what ranks say of themselves."""
+        """Shows a line; details come from ranks."""
 
     def show(self, lines: list[str], *, last: bool = False) -> None:
         """Shows the state: a line for each running trial, and the summary last.
 
         Args:
             lines: One for each running trial, then the summary.
-            last: Shows them now, for they stay.
+            last: Shows them at once, as the final state.
         """
 
 
@@ -56,7 +56,7 @@ class LogDisplay:
 
 
 class TerminalDisplay:
-    """Lines at the bottom of a terminal that are drawn again and again."""
+    """Lines at the bottom of a terminal that are redrawn in place."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -69,7 +69,7 @@ class TerminalDisplay:
             self._draw([text], then=self._drawn)
 
     def show(self, lines: list[str], *, last: bool = False) -> None:
-        """Draws the lines again, as many as the terminal has space for."""
+        """Redraws the lines, up to the height of the terminal."""
         if last or time.monotonic() >= self._due:
             self._due = time.monotonic() + _DRAW_EVERY_S
             self._draw([], then=_fitting(lines, *shutil.get_terminal_size()))
@@ -84,18 +84,18 @@ class TerminalDisplay:
 
 
 def _fitting(lines: list[str], columns: int, rows: int) -> list[str]:
-    """Makes lines that a terminal shows as they are: the cursor finds its way back over those it still has alone."""
+    """Cuts lines to the size of the terminal, because the cursor can move back only over lines still on the screen."""
     width = max(2, columns - 1)
     summary = textwrap.wrap(lines[-1], width)
     trials = [line if len(line) <= width else f"{line[: width - 1]}…" for line in lines[:-1]]
-    room = max(1, rows - 1 - len(summary))
-    if len(trials) > room:
-        trials = [*trials[: room - 1], f"... and {len(trials) - room + 1} more"]
+    most = max(1, rows - 1 - len(summary))
+    if len(trials) > most:
+        trials = [*trials[: most - 1], f"... and {len(trials) - most + 1} more"]
     return [*trials, *summary]
 
 
 class NotebookDisplay:
-    """One output of a notebook's cell that is written again and again."""
+    """One output of a notebook's cell, updated in place."""
 
     def __init__(self) -> None:
         display = importlib.import_module("IPython.display").display
@@ -129,7 +129,7 @@ def display_for(stream: TextIO | None = None) -> Display:
     """Chooses how a search is shown: in a notebook, a terminal or a log.
 
     Args:
-        stream: Where to; stderr by default.
+        stream: Where to write; stderr by default.
     """
     stream = stream or sys.stderr
     if in_notebook():
@@ -187,7 +187,7 @@ def length_text(length: float, unit: str) -> str:
 
 
 def described(hyperparameters: Mapping[str, Any], searcher: SearchMethod) -> str:
-    """Writes the hyperparameters that are searched as a line; those that all trials share are left out."""
+    """Writes the hyperparameters that are searched as a line; omits those that all trials share."""
     leaves = searcher.definition.space.leaves()
     searched = tuple(".".join(path) + "." for path, leaf in leaves if leaf.type != "const")
     return " ".join(

@@ -1,7 +1,7 @@
 """The journal of a search: one JSON object per line and event, on disk before the event takes effect.
 
-A search that was killed goes on from it: the searcher's answers follow from the events alone. Where the file system
-takes no appends, as Databricks' volumes, the file is written anew for each event and a file beside it is the lock.
+A killed search resumes from it, because the searcher's answers depend on the events alone. On file systems without
+appends, such as Databricks' volumes, each event rewrites the file and a separate file is the lock.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ...stores.data_files import write_bytes
 JOURNAL_FOLDER = "journal"
 EVENTS_FILE = "events.jsonl"
 LOCK_FILE = "events.lock"
-# What file systems answer that have no appends or no locks; others are faults. Databricks' volumes: no seek to the end.
+# Errors of file systems without appends or locks; others are faults. Databricks' volumes cannot seek to the end.
 _HAS_NONE = {errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL, errno.ENOLCK, errno.ESPIPE}
 
 
@@ -52,7 +52,7 @@ class Journal:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / EVENTS_FILE
-        self._file: IO[bytes] | None = None  # None: written anew for each event
+        self._file: IO[bytes] | None = None  # None: each event rewrites the file
         self._lock: Path | None = None
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -64,7 +64,7 @@ class Journal:
         except OSError as error:
             self.close()
             raise CheckpointError(
-                f"{folder} cannot be written ({error}); checkpoint_storage.path must be a folder that can"
+                f"{folder} cannot be written ({error}); checkpoint_storage.path must be a writable folder"
             ) from error
 
     def append(self, events: Iterable[Mapping[str, Any]]) -> None:
@@ -97,7 +97,7 @@ class Journal:
             self._lock.unlink(missing_ok=True)
 
     def _hold(self) -> None:
-        """Takes the kernel's lock; makes a lock file where there is none, or where each event makes another file."""
+        """Takes the kernel's lock; makes a lock file if there are no locks, or if each event makes another file."""
         try:
             if self._file is not None:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -124,7 +124,7 @@ class Journal:
         self._lock = lock
 
     def _whole_lines(self) -> bytes:
-        """Removes the beginning of a line whose writer was killed: it has not taken effect."""
+        """Removes an incomplete last line, whose writer was killed: it has not taken effect."""
         content = self.path.read_bytes() if self.path.exists() else b""
         whole = content.rfind(b"\n") + 1
         if self._file is not None and whole < len(content):
@@ -133,10 +133,10 @@ class Journal:
 
 
 def read_events(folder: Path) -> list[dict[str, Any]]:
-    """Reads the events of a journal; a last line that is not complete is passed over.
+    """Reads the events of a journal; skips an incomplete last line.
 
     Raises:
-        InvalidArgumentError: If there is none, or a line is no event.
+        InvalidArgumentError: If the journal does not exist, or a line is not an event.
     """
     path = folder / EVENTS_FILE
     try:
@@ -149,13 +149,13 @@ def read_events(folder: Path) -> list[dict[str, Any]]:
             event = json.loads(line)
             event["event"], event["time"]
         except (ValueError, KeyError, TypeError):
-            raise InvalidArgumentError(f"{path}, line {number} is no event: {line[:80]!r}") from None
+            raise InvalidArgumentError(f"{path}, line {number} is not an event: {line[:80]!r}") from None
         events.append(event)
     return events
 
 
 def is_held(folder: Path) -> bool:
-    """Tells whether a process runs the search of a journal."""
+    """Returns whether a process runs the search of a journal."""
     if _holder_of(folder / LOCK_FILE) is not None:
         return True
     try:
@@ -169,7 +169,7 @@ def is_held(folder: Path) -> bool:
 
 
 def _takes_appends(folder: Path) -> bool:
-    """Tries it, twice: some file systems refuse the second append, to a file that is there."""
+    """Tries to append twice: some file systems refuse the second append, to an existing file."""
     probe = folder / f".{EVENTS_FILE}.{uuid.uuid4().hex}"
     try:
         for _ in range(2):
@@ -198,7 +198,7 @@ def _holder_of(lock: Path) -> str | None:
 
 
 def _plain(event: Mapping[str, Any]) -> dict[str, Any]:
-    """Writes metrics that JSON lacks as text. Hyperparameters stay as they are, for text would be another value."""
+    """Writes NaN and infinite metrics as text. Hyperparameters stay unchanged, because text would be another value."""
     changed = dict(event)
     if "metric" in event:
         changed["metric"] = _number(event["metric"])

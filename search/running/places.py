@@ -23,7 +23,7 @@ class Place:
 
     Attributes:
         name: Equal for searches that share slots.
-        described: For people.
+        described: Its description in messages.
         capacity: Counts its slots.
         environment: Gives the variables of the ranks on given slots.
         spark: The session; None on this machine.
@@ -58,7 +58,7 @@ def _driver(plan: SearchPlan) -> Place:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     slots = len(gpus) or max(cores, plan.slots_per_trial)
     used = min(slots, resources.max_slots or slots)
-    # TensorFlow would take all cores in each process; the same number at every start gives the same sums.
+    # By default TensorFlow uses all cores in each process; a constant number gives the same sums at every start.
     threads = str(max(1, cores // max(1, used)))
 
     def environment(taken: tuple[int, ...]) -> dict[str, str]:

@@ -60,19 +60,19 @@ class SearchPlan:
 
         Args:
             config: The experiment.
-            entrypoint: In place of the config's, for a class that no file can name.
-            np: Ranks of a trial, where a search that goes on has recorded them.
-            spark: The session that knows the catalog, and has executors.
+            entrypoint: Replaces the config's, for a class that a file cannot name.
+            np: Ranks of a trial, if a resumed search has recorded them.
+            spark: The session, for catalog names and executors.
 
         Raises:
             ConfigurationError: If a key contradicts another.
-            UsageError: If there is no such table, version, split or entry point.
+            UsageError: If table, version, split or entry point does not exist.
         """
         if config.continue_from is not None:
             raise ConfigurationError("continue_from trains one run further; a search begins its trials: remove the key")
         entry = entrypoint or EntryPoint.parse(config.entrypoint)
         root = checkpoint_root(config.checkpoint_storage.path)
-        _searcher_of(config)  # a space that cannot be searched is found before the session opens and a run begins
+        _searcher_of(config)  # finds an unusable space before the session opens and a run begins
         data = TrialData.open(config.data, config.reproducibility.experiment_seed, spark=spark)
         for warning in data.warnings(largest_batch_size(config.hyperparameters)):
             logger.warning(warning)
@@ -99,7 +99,7 @@ class SearchPlan:
             hyperparameters: Those that were drawn for it.
 
         Raises:
-            LakelensError: If they make no training, such as a period that is longer than it.
+            LakelensError: If they do not make a valid training, such as a period longer than the training.
         """
         config = _of_one_trial(self.config, hyperparameters)
         steps_per_epoch = self.data.training.steps_per_epoch(config.global_batch_size)
@@ -161,7 +161,7 @@ def _whole(value: float) -> float:
 
 
 def _strategy_of(config: ExperimentConfig, np: int | None, spark: Any) -> Strategy:
-    """Decides where trials run: with a session that has executors, there, also with one slot each."""
+    """Decides where trials run: on executors if the session has some, even with one slot each."""
     resources = config.resources
     on_executors = spark is not None and not master_of(spark).startswith("local[")
     if np is None and resources.strategy == "auto" and on_executors:

@@ -1,4 +1,4 @@
-"""Runs a search, or goes on with one: the doors."""
+"""Entry points: run, resume and control a search."""
 
 from __future__ import annotations
 
@@ -63,16 +63,16 @@ def run(
     *,
     entrypoint: type[Trial] | None = None,
 ) -> SearchResult:
-    """Searches for the best hyperparameters: trains trials on the free slots, and goes on with the good ones.
+    """Searches for the best hyperparameters: trains trials on free slots and continues the good ones.
 
     Args:
         config: The experiment: a YAML file, its keys as a dict, or a config.
-        spark: The session, or a function that opens it once all else is checked; one with executors runs the trials on
-            them, each as a barrier job of its own.
-        entrypoint: In place of the config's, for a class that no file can name.
+        spark: The session, or a function that opens it after all other checks. If it has executors, each trial runs on
+            them as a separate barrier job.
+        entrypoint: Replaces the config's, for a class that a file cannot name.
 
     Raises:
-        UsageError: If the input or a key must change first.
+        UsageError: If the input or a key is invalid.
         SearchPaused: If the search was interrupted (Ctrl-C, SIGTERM): its trials have paused with checkpoints. A second
             interrupt ends it at once.
         SearchFailedError: If no trial gave a metric.
@@ -95,10 +95,10 @@ def resume(
     spark: SessionSource | None = None,
     entrypoint: type[Trial] | None = None,
 ) -> SearchResult:
-    """Goes on with a search that was interrupted, failed or was killed.
+    """Resumes a search that was interrupted, failed or was killed.
 
-    Its trials, their hyperparameters and promotions are those of a search that was never killed; trials that were in
-    flight go on from their checkpoints. One whose trials have all ended trains nothing: its run gets what it lacks.
+    Its trials, their hyperparameters and promotions are those of an uninterrupted search. Running trials resume from
+    their checkpoints. If all trials have ended, nothing is trained; only the missing parts of its run are written.
 
     Args:
         run_id: Its MLflow run.
@@ -117,31 +117,31 @@ def resume(
     config, np = read_config(uri, run_id)
     _, tags = check_resumable(uri, run_id)
     if SEARCH_TAG not in tags:
-        raise InvalidArgumentError(f"run {run_id} is no search; give the run of a search, not of one of its trials")
+        raise InvalidArgumentError(f"run {run_id} is not a search; give the run of a search, not of one of its trials")
     folder = journal_folder(checkpoint_root(config.checkpoint_storage.path), run_id)
     if not (folder / EVENTS_FILE).exists() or not read_events(folder):
         raise InvalidArgumentError(
             f"the journal {folder / EVENTS_FILE} of search {run_id} has no event. A search that ended before its first "
-            "trial is begun anew; if it has trials, checkpoint_storage.path does not hold what they wrote"
+            "trial has to be started again; if it has trials, checkpoint_storage.path is not the folder they wrote to"
         )
     config = config.model_copy(update={"tracking": config.tracking.model_copy(update={"uri": uri})})
     entry = None if entrypoint is None else EntryPoint.parse(entrypoint)
     plan = SearchPlan.of(config, entrypoint=entry, np=np, spark=spark)
-    # The journal's lock comes first: a second process changes nothing in the run that the first one works on.
+    # Take the journal's lock first: a second process must not change the run of the first one.
     with _journal_of(plan, run_id) as journal, resumed_run(uri, run_id) as parent:
         return _run(plan, parent, journal, started, opened(spark), resumes=True)
 
 
 def tell(run_id: str, command: Command, *, tracking_uri: str | None = None) -> None:
-    """Tells a search that another process runs to pause, to go on, or to end with what it has found.
+    """Tells a search in another process to pause, to continue, or to end with its best trial so far.
 
     Args:
         run_id: Its MLflow run.
-        command: What it is to do.
+        command: The command.
         tracking_uri: As for `train`.
 
     Raises:
-        InvalidArgumentError: If no process runs it, or it is no search.
+        InvalidArgumentError: If no process runs it, or it is not a search.
     """
     config, _ = read_config(resolve_tracking_uri(tracking_uri), run_id)
     send(journal_folder(checkpoint_root(config.checkpoint_storage.path), run_id), command)
@@ -229,12 +229,12 @@ def _run_trials(
         try:
             search.run()
         except LakelensError:
-            display.say(f"lakelens search --resume {parent.run_id} goes on once that is mended")
+            display.say(f"lakelens search --resume {parent.run_id} resumes it once that is fixed")
             raise
     if search.ending == "paused":
         raise SearchPaused(
             f"search {parent.run_id} was interrupted and has paused its trials; "
-            f"lakelens search --resume {parent.run_id} goes on",
+            f"lakelens search --resume {parent.run_id} resumes it",
             signal_number=search.signal_number,
         )
     if search.ending == "given up":
@@ -282,7 +282,7 @@ def _finish(
 
 
 def _log_report(root: Path, parent: RunReference) -> None:
-    """Writes the report beside the journal and logs it to the search's run; a search succeeds without one."""
+    """Writes the report next to the journal and logs it to the search's run; a search succeeds without one."""
     try:
         page = write_report(root / parent.run_id, root / parent.run_id / REPORT_FOLDER)
         open_client(parent.tracking_uri).log_artifacts(parent.run_id, str(page.parent), REPORT_FOLDER)
@@ -293,14 +293,14 @@ def _log_report(root: Path, parent: RunReference) -> None:
 def _best_of(
     config: ExperimentConfig, state: SearchState, folders: Mapping[int, Path]
 ) -> tuple[TrialState | None, Checkpoint | None]:
-    """Finds the best trial whose checkpoint is there; where none is, the best trial and its last one, if any."""
+    """Finds the best trial with an existing checkpoint; without one, the best trial and its last checkpoint, if any."""
     lost: list[int] = []
     while (trial := state.best(besides=lost)) is not None:
         checkpoint = _checkpoint_of(config, trial, folders[trial.number])
         if checkpoint is not None:
             if lost:
                 logger.warning(
-                    "trial %d is the best one whose checkpoint of its best validation is there; trials %s were better, "
+                    "trial %d is the best one whose checkpoint of its best validation exists; trials %s were better, "
                     "and theirs were not written or are gone",
                     trial.number,
                     lost,

@@ -1,4 +1,4 @@
-"""Runs the trials of a search on the slots that are free, until it is finished, paused or given up."""
+"""Runs the trials of a search on free slots, until it is finished, paused or given up."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _POLL_S = 0.25
-# Draws that make no model are replaced; a space of nothing else would be drawn from forever.
+# Invalid draws are replaced; without a limit a space without valid draws would never end.
 _MOST_INVALID = 100
 _MOST_SHORTAGES = 3
 _END_S = 30.0
@@ -36,15 +36,15 @@ class SearchRun:
         state: Its state.
         runs: Its trials' runs.
         share: Its slots.
-        inbox: What another terminal tells it.
-        display: What a person sees.
+        inbox: Commands from another terminal.
+        display: Shows its state.
         environment: Variables of the ranks on given slots.
         spark: The session for ranks on executors.
 
     Attributes:
-        error: What has ended it.
-        signal_number: The signal that has interrupted it.
-        ending: Why it ends before it is finished: an interrupt has paused it, or it was given up; None while neither.
+        error: The error that ended it.
+        signal_number: The signal that interrupted it.
+        ending: Why it ends before it is finished: an interrupt has paused it, or it was given up; else None.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class SearchRun:
                 process.controls.tell({"pause": True})
 
     def _start_processes(self) -> None:
-        """Starts a process for each trial that waits, as far as slots are free."""
+        """Starts a process for each waiting trial while slots are free."""
         while True:
             with self.state.changed:
                 idle = sum(not process.busy for process in self._processes)
@@ -176,10 +176,10 @@ class SearchRun:
         command = self._inbox.take()
         if command == "pause" and not self._held_up:
             self._held_up = True
-            self._display.say("the search pauses; --continue lets it go on")
+            self._display.say("the search pauses; --continue resumes it")
         elif command == "continue" and self._held_up:
             self._held_up = False
-            self._display.say("the search goes on")
+            self._display.say("the search continues")
         elif command == "stop":
             self._display.say("the search ends")
             self.ending = "given up"
@@ -196,7 +196,7 @@ class SearchRun:
     # --- called by the processes' threads -------------------------------------------------------------------------
 
     def assign(self, process: SlotProcess) -> TrialState | None:
-        """Chooses the next trial of a process; None if none waits, or another search is to get the slots."""
+        """Chooses the next trial of a process; None if none waits, or another search gets the slots."""
         with self.state.changed:
             process.busy = False
             if self._ends(process) or (process.trained and not self._share.may_keep()):
@@ -208,12 +208,12 @@ class SearchRun:
             return trial
 
     def launched(self, trial: TrialState) -> None:
-        """Takes that a trial that was assigned has begun, or failed to."""
+        """Notes that an assigned trial has begun or failed to begin."""
         with self.state.changed:
             self._assigned.discard(trial.number)
 
     def joined(self) -> None:
-        """Takes that the cluster had space for a process."""
+        """Notes that the cluster had slots for a process."""
         with self.state.changed:
             self._shortages = 0
 
@@ -235,9 +235,9 @@ class SearchRun:
             self.state.changed.notify_all()
 
     def short_of_slots(self, error: NotEnoughSlotsError) -> None:
-        """Takes that the cluster had no space for a process; several times in a row it will not have any.
+        """Notes that the cluster had no slots for a process; several times in a row end the search.
 
-        A search that trains on fewer slots than it could have continues.
+        A search that already trains on some slots continues.
         """
         with self.state.changed:
             trains = any(process.current is not None for process in self._processes)

@@ -1,7 +1,7 @@
 """The driver's side of one process, or group of ranks, that trains segments on the slots of one trial.
 
-It keeps its process for the next segment: TensorFlow's import takes seconds. A process in which a trial has failed
-ends, and another one takes its slots.
+The process is reused for the next segment, because importing TensorFlow takes seconds. If a trial fails, its process
+ends, and another process takes the slots.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LINGER_S = 10.0
 
 
 class Host(Protocol):
-    """What a process asks of the search."""
+    """The search as seen by a process."""
 
     plan: SearchPlan
     state: SearchState
@@ -49,19 +49,19 @@ class Host(Protocol):
         """Chooses the next trial of a process; None if none waits."""
 
     def launched(self, trial: TrialState) -> None:
-        """Takes that a trial that was assigned has begun, or failed to."""
+        """Notes that an assigned trial has begun or failed to begin."""
 
     def joined(self) -> None:
-        """Takes that the cluster had room for a process."""
+        """Notes that the cluster had slots for a process."""
 
     def may_go_on(self, process: SlotProcess) -> bool:
-        """Tells whether a process keeps its slots."""
+        """Returns whether a process keeps its slots."""
 
     def say(self, text: str, *, detail: bool = False) -> None:
-        """Shows a line; details are what ranks say of themselves."""
+        """Shows a line; details come from ranks."""
 
     def short_of_slots(self, error: NotEnoughSlotsError) -> None:
-        """Takes that the cluster had no room for a process."""
+        """Notes that the cluster had no slots for a process."""
 
     def left(self, process: SlotProcess) -> None:
         """Takes the slots of a process that has ended."""
@@ -100,7 +100,7 @@ class SlotProcess(threading.Thread):
         self._first: OpenSegment | None = None
 
     def run(self) -> None:
-        """Trains until no trial is left for these slots."""
+        """Trains until there is no trial for these slots."""
         try:
             self._first = self._take()
             if self._first is not None:
@@ -115,13 +115,13 @@ class SlotProcess(threading.Thread):
         finally:
             for segment in (self.current, self._first):
                 if segment is not None:
-                    segment.held.close()  # the journal has it in flight, as after a kill
+                    segment.held.close()  # for the journal it is still running, as after a kill
             self._host.left(self)
 
     def _launch(self, first: OpenSegment) -> None:
         resources, strategy = self._host.plan.config.resources, self._host.plan.strategy
         if self._spark is not None:
-            # Of its own: with spark.scheduler.mode=FAIR no other job of the application goes before it.
+            # A separate pool: with spark.scheduler.mode=FAIR no other job of the application delays it.
             set_pool(self._spark, self.name)
         name = f"search, slot {self.slots[0]}"
         runner = strategy.runner(resources, name, self._spark, environment=self._environment)
@@ -159,7 +159,7 @@ class SlotProcess(threading.Thread):
             ),
             reached=step >= segment.planned.steps(segment.trial.asked),
         )
-        # A trial that stops itself has nothing to gain by what the search decides.
+        # A trial that stops itself ignores the searcher's decision.
         return answer if answer["action"] == "stop" else {**answer, "action": verdict}
 
     def _next(self, outcome: dict[str, Any] | None) -> dict[str, Any]:

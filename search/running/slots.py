@@ -1,6 +1,6 @@
 """The slots of a place (the driver, or a Spark application), shared by the searches that run there.
 
-A trial gets all its slots at once or none, so that no two trials hold half of theirs each and wait.
+A trial gets all its slots at once or none, so that two trials cannot block each other with half of their slots.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Share:
             self.wants = wants
 
     def take(self) -> tuple[int, ...] | None:
-        """Takes the slots of one trial; None while they are not free, or another search is to get them first."""
+        """Takes the slots of one trial; None while they are not free, or another search has priority."""
         return self.pool.take(self)
 
     def give_back(self, slots: tuple[int, ...]) -> None:
@@ -54,7 +54,7 @@ class Share:
         return self.pool.may_keep(self)
 
     def has_room(self, held: int) -> bool:
-        """Returns whether its limit lets a trial more run beside the slots that are held."""
+        """Returns whether its limit allows one more trial in addition to the held slots."""
         return self.most is None or held + self.size <= self.most
 
 
@@ -94,11 +94,11 @@ class SlotPool:
             return kept and len(self._taken) <= capacities[share]
 
     def _capacities(self) -> dict[Share, int]:
-        # Outside the lock: where slots are executors', a JVM counts them.
+        # Outside the lock: on executors this asks the JVM.
         return {share: share.capacity() for share in list(self.shares)}
 
     def _first(self, share: Share, held: int, capacities: Mapping[Share, int]) -> Share:
-        """Finds whose turn it is: `share`, were it to hold `held` slots, or another one that wants some and fits in."""
+        """Finds which share is next: `share`, if it held `held` slots, or another that waits for slots and fits."""
 
         def place(each: Share) -> tuple[int, int, int]:
             return each.priority, held if each is share else each.held, self.shares.index(each)

@@ -31,12 +31,12 @@ from .trial_state import (
 
 Verdict = Literal["continue", "pause", "stop"]
 Event = dict[str, Any]
-# As the searcher names what it is told of a trial that has ended.
+# The searcher's names for the ends of trials.
 _EXITS = {FAILED: "error", INVALID: "invalid_hyperparameters"}
 
 
 class Writer(Protocol):
-    """What takes the events: a journal."""
+    """Where events are written: a journal."""
 
     def append(self, events: Iterable[Mapping[str, Any]]) -> None:
         """Adds events; once this returns they are on disk."""
@@ -53,8 +53,7 @@ class SearchState:
     Attributes:
         changed: Lock of the state; notified whenever a trial's state changes.
         trials: By number.
-        invalid_in_a_row: Trials with invalid hyperparameters, in whose place others were drawn, since the last one that
-            was validated.
+        invalid_in_a_row: Trials with invalid hyperparameters, replaced by others, since the last validated trial.
     """
 
     def __init__(self, searcher: SearchMethod, goal: Goal, journal: Writer) -> None:
@@ -72,16 +71,16 @@ class SearchState:
         """Begins the search.
 
         Args:
-            about: What the journal says of it: config, seed, unit.
+            about: Its description in the journal: config, seed, unit.
         """
         with self.changed:
             self._write([{"event": "started", **about}, *self._events_of(self.searcher.start())])
 
     def replay(self, events: Sequence[Event]) -> None:
-        """Takes the events of a journal, and writes those that follow from them and were not written any more.
+        """Replays the events of a journal, and writes those that should have followed and were not written.
 
         Raises:
-            InvalidArgumentError: If they are not those of this search.
+            InvalidArgumentError: If the events belong to another search.
         """
         with self.changed:
             if not events or events[0]["event"] != "started":
@@ -95,7 +94,7 @@ class SearchState:
                     trial.hyperparameters, sort_keys=True
                 ):
                     raise InvalidArgumentError(
-                        f"trial {trial.number} has hyperparameters {trial.hyperparameters} and the journal says "
+                        f"trial {trial.number} has hyperparameters {trial.hyperparameters} and the journal has "
                         f"{event['hyperparameters']}; the journal is one of another experiment or version"
                     )
             self._complete(events)
@@ -115,7 +114,7 @@ class SearchState:
             self._apply(event)
 
     def _complete(self, events: Sequence[Event]) -> None:
-        """Writes what a kill has cut off behind the event that it follows from; no trial runs now."""
+        """Writes the events that a kill has cut off after the events they follow from; no trial runs now."""
         created = sum(event["event"] == "created" for event in events)
         continued = {(event["trial"], event["length"]) for event in events if event["event"] == "continued"}
         missing: list[Event] = [_created(trial) for trial in self.trials[created:]]
@@ -148,7 +147,7 @@ class SearchState:
             waiting = [trial.number for trial in self.trials if trial.state == WAITING and trial.number not in besides]
             states = self.searcher.states
             for number in waiting:
-                # A completed trial that waits lacks the checkpoint of its end; the searcher asks no more of it.
+                # A completed trial that waits lacks its final checkpoint; the searcher needs nothing more from it.
                 if self.trials[number].was_in_flight or states[number] == COMPLETED:
                     return self.trials[number]
             return self.trials[self.searcher.next_trial(waiting)] if waiting else None
@@ -165,7 +164,7 @@ class SearchState:
         Args:
             trial: The trial.
             measured: The validation.
-            reached: Whether the trial has come to the length that it was asked for.
+            reached: Whether the trial has reached the requested length.
         """
         event = {
             "event": "validated",
@@ -178,7 +177,7 @@ class SearchState:
             "decides": False,
         }
         with self.changed:
-            # A trial that continued from an earlier checkpoint comes past lengths again that have been decided on.
+            # A trial resumed from an earlier checkpoint reaches lengths again that were already decided.
             decides = reached and self.searcher.states[trial.number] == RUNNING
             if not decides:
                 if measured.length not in trial.validated_at:
@@ -196,8 +195,8 @@ class SearchState:
 
         Args:
             trial: The trial.
-            length: How far it has come. A completed trial that has not come to its end again continues.
-            by_itself: Whether the trial has stopped itself, so that it counts as having reached what it was asked for.
+            length: The length it has reached. A completed trial that has not reached its end again continues.
+            by_itself: Whether the trial has stopped itself; then it counts as having reached the requested length.
         """
         with self.changed:
             if by_itself and trial.last is not None and self.searcher.states[trial.number] == RUNNING:
@@ -217,8 +216,8 @@ class SearchState:
         with self.changed:
             state = self.searcher.states[trial.number]
             if state != RUNNING:
-                # It had reached its length: that decision stands, and it can continue from an earlier checkpoint.
-                # Of one that has ended and diverged the searcher asks no more.
+                # It had reached its length: that decision stays, and it can continue from an earlier checkpoint.
+                # A trial that ended and diverged gets no more events from the searcher.
                 ended = FAILED if is_divergence(error) and state != PAUSED else state
                 self._write([{"event": ended, "trial": trial.number, "length": trial.length, "error": error}])
                 return
@@ -250,16 +249,16 @@ class SearchState:
         """Ends the search.
 
         Args:
-            best: The trial that it is remembered by.
+            best: The trial that represents its result.
         """
         with self.changed:
             self._write([{"event": "finished", **({} if best is None else {"best_trial": best.number})}])
 
-    # --- what is known --------------------------------------------------------------------------------------------
+    # --- queries --------------------------------------------------------------------------------------------------
 
     @property
     def finished(self) -> bool:
-        """Whether no trial runs or waits, and none will be asked for."""
+        """Whether no trial runs or waits, and the searcher will create none."""
         with self.changed:
             return (self._given_up or self.searcher.finished) and not self.count(RUNNING, WAITING)
 
@@ -279,7 +278,7 @@ class SearchState:
         Invalid trials and those whose loss or output was not finite are left out.
 
         Args:
-            besides: Trials that are left out too.
+            besides: Trials to leave out too.
         """
         with self.changed:
             best: TrialState | None = None
@@ -294,7 +293,7 @@ class SearchState:
     # --- events ---------------------------------------------------------------------------------------------------
 
     def _events_of(self, operations: Iterable[Operation], besides: TrialState | None = None) -> list[Event]:
-        """Gives the events that follow from operations; what becomes of the trial `besides` its segment's end says."""
+        """Gives the events that follow from operations; for the trial `besides`, the end of its segment decides."""
         self._take_created(operations := list(operations))
         events: list[Event] = []
         for operation in operations:

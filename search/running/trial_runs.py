@@ -1,4 +1,4 @@
-"""The trials' runs and folders, on the driver: made ready for a segment, and brought up to date after it."""
+"""The trials' runs and folders, on the driver: prepared for a segment and updated after it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from .trial_state import COMPLETED, FAILED, INVALID, PAUSED, RUNNING, STOPPED, W
 logger = logging.getLogger(__name__)
 
 STATE_TAG, RUNG_TAG, LENGTH_TAG = "lakelens.trial.state", "lakelens.trial.rung", "lakelens.trial.length"
-# Calls to the store, which wait more than they work.
+# Threads for calls to the store, which mostly wait.
 _THREADS = 4
 _STATUS = {
     WAITING: "SCHEDULED",
@@ -53,11 +53,11 @@ class OpenSegment:
         trial: The trial.
         planned: What it trains.
         run: Its MLflow run.
-        job: What every rank is told.
-        start: Where it continues; None is its start.
-        from_length: The length there.
-        decisions: What it decides at its own validations: its best, its patience, its checkpoints.
-        held: Closes its folder and the writing into its run.
+        job: The training job of every rank.
+        start: The checkpoint to continue from; None is its start.
+        from_length: The length at that checkpoint.
+        decisions: What a trial decides at its validations: its best, its patience, its checkpoints.
+        held: Closes its folder and its run's writer.
         writer: Writes into its run.
     """
 
@@ -73,12 +73,12 @@ class OpenSegment:
 
 
 class TrialRuns:
-    """Opens and closes segments. Use as a context manager: leaving it waits for what is under way.
+    """Opens and closes segments. Use as a context manager: leaving it waits for background work.
 
     Args:
         plan: The search.
         children: The trials' MLflow runs.
-        known: Those that there are, of a search that continues.
+        known: The existing runs of a resumed search.
         rungs: The lengths of each bracket's rungs.
     """
 
@@ -104,7 +104,7 @@ class TrialRuns:
         return {trial: self._plan.root / run.run_id for trial, run in list(self._runs.items())}
 
     def prepare(self, trial: TrialState) -> None:
-        """Makes the run of a trial that waits, in the background: a slot that comes free then need not wait for it."""
+        """Makes the run of a waiting trial in the background, so that a free slot need not wait for it."""
         if trial.number not in self._runs and trial.number not in self._before:
             self._later(trial.number, lambda: self._run_of(trial, self._plan.trial(trial.hyperparameters)))
 
@@ -112,11 +112,11 @@ class TrialRuns:
         """Makes a trial ready for a segment.
 
         Raises:
-            LakelensError: If its hyperparameters make no training, its folder cannot be written or the store refuses.
+            LakelensError: If its hyperparameters are invalid, its folder cannot be written or the store refuses.
         """
         before = self._before.get(trial.number)
         if before is not None:
-            before.exception()  # waits; what has failed there is tried again here
+            before.exception()  # waits; a failed call is tried again here
         planned = self._plan.trial(trial.hyperparameters)
         run = self._run_of(trial, planned)
         goal = planned.plan.config.goal
@@ -137,7 +137,7 @@ class TrialRuns:
             )
 
     def close(self, segment: OpenSegment) -> None:
-        """Brings run and folder of a trial up to date after a segment, in the background."""
+        """Updates run and folder of a trial after a segment, in the background."""
         trial = segment.trial
         state, best, failure = trial.state, trial.best, _failure(trial)
 
@@ -154,7 +154,7 @@ class TrialRuns:
         self._later(trial.number, finish)
 
     def mark(self, trial: TrialState) -> None:
-        """Lets the run of a trial that does not run say its state, in the background."""
+        """Writes the state of a trial that does not run into its run, in the background."""
         state = trial.state
 
         def work() -> None:
@@ -165,7 +165,7 @@ class TrialRuns:
         self._later(trial.number, work)
 
     def recover(self, trial: TrialState) -> None:
-        """Writes what a kill has left to write into a trial's run, and tidies its folder, in the background."""
+        """Writes what a killed search has not written into a trial's run, and cleans its folder, in the background."""
         run = self._runs[trial.number]
 
         def work() -> None:
@@ -224,7 +224,7 @@ class TrialRuns:
             except TrackingError as error:
                 logger.warning("trial %d: %s", trial, error)
             except LakelensError as error:
-                logger.debug("trial %d: %s", trial, error)  # comes again where the trial is opened
+                logger.debug("trial %d: %s", trial, error)  # raised again when the trial is opened
 
         self._before[trial] = self._threads.submit(run)
 

@@ -1,4 +1,4 @@
-"""What is known of each trial of a running search."""
+"""The state of each trial of a running search."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class TrialState:
     Attributes:
         number: Its number, from 0 in the order of creation.
         hyperparameters: Drawn for it.
-        asked: The length that it was asked to reach last.
+        asked: The length that it was last asked to reach.
         state: `waiting` for slots, `running`, `paused`, or how it has ended: `stopped`, `completed`, `failed`,
             `invalid`.
         length: How far it has come, at its last validation.
@@ -55,7 +55,7 @@ class TrialState:
         restarts: How often it was started again after a failure.
         error: Why it failed.
         validated_at: Lengths at which it was validated.
-        was_in_flight: Whether it held slots when the search was killed; then it gets slots first.
+        was_in_flight: Whether it held slots when the search was killed; then it gets slots before others.
         diverged: Whether its loss or output was not finite, so that it is never the best.
     """
 

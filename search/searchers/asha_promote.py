@@ -13,7 +13,7 @@ from .trial_book import TrialBook
 
 
 class PromotionHalving(Halving[PromotionRung]):
-    """Promotes trials that are among the best of their rung, also late; of equals the first one is the better."""
+    """Promotes trials that are among the best of their rung, even late; of equals the first ranks higher."""
 
     def __init__(self, index: int, bracket: Bracket, book: TrialBook) -> None:
         rungs = [PromotionRung(length) for length in bracket.lengths]
@@ -33,7 +33,7 @@ class PromotionHalving(Halving[PromotionRung]):
         self._close()
 
     def fill(self) -> None:
-        """Promotes trials while fewer run than may; creates trials when none is to be promoted."""
+        """Promotes trials up to the number of concurrent trials; creates trials if none can be promoted."""
         while len(self._rung_of) < self.limit and self._promote():
             pass
         super().fill()
@@ -47,7 +47,7 @@ class PromotionHalving(Halving[PromotionRung]):
                 self._stop(trial)
 
     def _promote(self) -> bool:
-        """Promotes one trial, from the highest rung that has one to promote."""
+        """Promotes one trial, from the highest rung with a candidate."""
         for index in range(len(self.rungs) - 2, -1, -1):
             trial = self._promotable(index)
             if trial is not None:
@@ -57,7 +57,7 @@ class PromotionHalving(Halving[PromotionRung]):
         return False
 
     def _promotable(self, index: int) -> int | None:
-        """The best trial of a rung that waits, if it is among those that get on."""
+        """The best waiting trial of a rung, if it is among those to promote."""
         rung = self.rungs[index]
         trial = rung.best_waiting()
         if trial is None or rung.place(trial) >= self.bracket.kept(len(rung)):
@@ -65,7 +65,7 @@ class PromotionHalving(Halving[PromotionRung]):
         return trial
 
     def _advance(self, trial: int, index: int) -> None:
-        """Trains a promoted trial on, or ranks it at once if it has failed or has already reached the next rung."""
+        """Continues a promoted trial, or ranks it at once if it has failed or has already reached the next rung."""
         found = self.book.trials[trial]
         if found.failed or found.reached >= self.rungs[index + 1].length:
             self._rank(trial, index + 1, self.rungs[index].loss(trial))
@@ -73,7 +73,7 @@ class PromotionHalving(Halving[PromotionRung]):
             self._continue(trial, index + 1)
 
     def _close(self) -> None:
-        """Stops what waits in rungs that nothing can reach any more."""
+        """Stops waiting trials of rungs that no other trial can reach any more."""
         if self._counted < self.bracket.trials:
             return
         for index in range(len(self.rungs) - 1):

@@ -12,7 +12,7 @@ from .trial_book import TrialBook
 
 
 class StoppingHalving(Halving[Rung]):
-    """Stops a trial that is not among the best of its rung when it arrives; of equals the last one is the better."""
+    """Stops a trial that is not among the best of its rung when it arrives; of equals the last ranks higher."""
 
     def __init__(self, index: int, bracket: Bracket, book: TrialBook) -> None:
         rungs = [Rung(length, newest_first=True) for length in bracket.lengths]

@@ -25,11 +25,11 @@ class Definition:
     """What a search is made from.
 
     Attributes:
-        settings: The `searcher` section, read.
-        space: The `hyperparameters` section, read.
+        settings: The parsed `searcher` section.
+        space: The parsed `hyperparameters` section.
         seed: Of the draws.
-        searcher_config: The `searcher` section as it was given.
-        hyperparameters: The `hyperparameters` section as it was given, as JSON text; NaN and infinities stay such.
+        searcher_config: The original `searcher` section.
+        hyperparameters: The original `hyperparameters` section as JSON text, with NaN and infinities.
     """
 
     settings: SearcherSettings
@@ -62,8 +62,7 @@ class SearchMethod(ABC):
     trial whose validation brings no operation for it is paused.
 
     Attributes:
-        replaces_invalid: Whether others are drawn in the place of trials with invalid hyperparameters, which are then
-            not counted.
+        replaces_invalid: Whether trials with invalid hyperparameters are replaced by new draws and not counted.
     """
 
     replaces_invalid = True
@@ -88,16 +87,16 @@ class SearchMethod(ABC):
         return self._trials.take()
 
     def validated(self, trial: int, length: int, metric: float) -> list[Operation]:
-        """Takes the metric of a trial that has reached the length that it was asked for.
+        """Takes the metric of a trial that has reached its requested length.
 
         Args:
             trial: Its number.
-            length: What it has reached, counted from its beginning, in the searcher's unit; may be more than was asked.
-            metric: Its validation metric. NaN and infinities rank behind every finite one, in order of arrival.
+            length: What it has reached, counted from its beginning, in the searcher's unit; may exceed the request.
+            metric: Its validation metric. NaN and infinities rank after every finite one, in order of arrival.
 
         Raises:
-            SearcherEventError: If the trial does not run, or has reached less than was asked.
-            InvalidArgumentError: If the metric is not a number or the length no whole number.
+            SearcherEventError: If the trial does not run, or has reached less than requested.
+            InvalidArgumentError: If the metric is not a number, or the length not a whole number.
         """
         trial, length = _whole("trial", trial), _whole("length", length)
         loss = self._sign * _number("metric", metric)
@@ -111,7 +110,7 @@ class SearchMethod(ABC):
         return self._trials.take()
 
     def exited(self, trial: int, reason: str) -> list[Operation]:
-        """Takes the end of a trial that has not reached the length that it was asked for.
+        """Takes the end of a trial that has not reached its requested length.
 
         Args:
             trial: Its number.
@@ -119,7 +118,7 @@ class SearchMethod(ABC):
 
         Raises:
             SearcherEventError: If the trial does not run.
-            InvalidArgumentError: If the reason is another.
+            InvalidArgumentError: If the reason is unknown.
         """
         if reason not in (ERROR, INVALID):
             raise InvalidArgumentError(f"reason={shown(reason)} of trial {trial}: it must be {ERROR} or {INVALID}")
@@ -139,8 +138,8 @@ class SearchMethod(ABC):
     def next_trial(self, waiting: Collection[int]) -> int:
         """Chooses the trial that gets the next free slot: the oldest of the bracket that has trained least.
 
-        Brackets are meant to train for the same time each. Where fewer slots are free than operations wait, the oldest
-        operation first would give most of it to brackets with long rungs.
+        Each bracket should train for the same time. If fewer slots are free than operations wait, serving the oldest
+        operation first would give most of the time to brackets with long rungs.
 
         Args:
             waiting: Trials whose operations are pending and have not been begun.
@@ -171,7 +170,7 @@ class SearchMethod(ABC):
     @property
     @abstractmethod
     def finished(self) -> bool:
-        """Whether no trial runs and none will be asked for."""
+        """Whether no trial runs and none will be created."""
 
     def snapshot(self) -> dict[str, Any]:
         """The whole state as one JSON object, for `restore_searcher`."""
@@ -210,7 +209,7 @@ class SearchMethod(ABC):
 
 
 def _whole(name: str, value: Any) -> int:
-    """Returns a whole number as Python's own, also one of NumPy's."""
+    """Converts a whole number, NumPy's too, to a Python int."""
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise InvalidArgumentError(f"{name}={shown(value)}: it must be a whole number")
     return int(value)

@@ -8,7 +8,7 @@ from .base import Definition, SearchMethod
 
 
 class FixedLengthSearcher(SearchMethod):
-    """Creates a number of trials, so many at a time, and trains each to the end.
+    """Creates trials, a limited number at a time, and trains each to the end.
 
     Attributes:
         total: Trials that are counted.

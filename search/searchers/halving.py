@@ -11,7 +11,7 @@ from ..brackets import Bracket
 from .rung import Rung
 from .trial_book import TrialBook
 
-WORST = math.nan  # ranks behind every finite loss
+WORST = math.nan  # ranks after every finite loss
 _EXPECTED_OVERHEAD = 1.2  # trials of the first rung are not the whole work
 
 R = TypeVar("R", bound=Rung)
@@ -48,7 +48,7 @@ class Halving(ABC, Generic[R]):
 
     @property
     def finished(self) -> bool:
-        """Whether no trial runs and none will be asked for."""
+        """Whether no trial runs and none will be created."""
         return self._counted == self.bracket.trials and not self._rung_of
 
     @abstractmethod
@@ -70,7 +70,7 @@ class Halving(ABC, Generic[R]):
         self.fill()
 
     def fill(self) -> None:
-        """Asks for trials while fewer run than may."""
+        """Creates trials while fewer run than the limit."""
         while len(self._rung_of) < self.limit and self._counted < self.bracket.trials:
             self._create()
 

@@ -13,12 +13,12 @@ _Key = tuple[bool, float, int, int]  # not finite, loss, place among equals, tri
 class Rung:
     """Ranks trials by loss; a smaller one is better.
 
-    NaN and infinities come after all finite losses, in order of arrival: compared as a number, NaN would break the
-    order of all others.
+    NaN and infinities rank after all finite losses, in order of arrival: compared as a number, NaN would break the
+    order of the others.
 
     Args:
         length: In the searcher's unit.
-        newest_first: Whether of equal losses the one that came last is the better.
+        newest_first: Whether the last of equal losses ranks first.
     """
 
     def __init__(self, length: int, *, newest_first: bool = False) -> None:
@@ -50,11 +50,11 @@ class Rung:
         return bisect_left(self._keys, self._key_of[trial])
 
     def loss(self, trial: int) -> float:
-        """The loss that a trial came with."""
+        """The loss of a trial."""
         return self._losses[trial]
 
     def remove(self, trial: int) -> None:
-        """Forgets a trial, if it is here."""
+        """Removes a trial, if present."""
         key = self._key_of.pop(trial, None)
         if key is not None:
             del self._losses[trial]
@@ -88,11 +88,11 @@ class PromotionRung(Rung):
         return self._waiting[0][-1] if self._waiting else None
 
     def promote_best(self) -> None:
-        """Lets the best trial that waits wait no longer."""
+        """Removes the best waiting trial from those that wait."""
         del self._waiting[0]
 
     def take_waiting(self) -> list[int]:
-        """Returns the trials that wait, best first; they can be promoted no more."""
+        """Returns the trials that wait, best first; they can no longer be promoted."""
         taken, self._waiting = self._waiting, []
         return [key[-1] for key in taken]
 

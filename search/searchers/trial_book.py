@@ -24,9 +24,9 @@ class TrialRecord:
 
     Attributes:
         bracket: Which bracket of the search it belongs to.
-        state: `running` while an operation waits for its answer, else what became of it.
+        state: `running` while an operation waits for its answer, else how it ended.
         reached: Length at its last validation.
-        asked: Length that it was asked to reach last.
+        asked: Length that it was last asked to reach.
     """
 
     bracket: int
@@ -41,7 +41,7 @@ class TrialRecord:
 
 
 class TrialBook:
-    """Numbers trials in the order of their creation and keeps which of them run.
+    """Numbers trials in the order of their creation and records which of them run.
 
     Args:
         hyperparameters: Gives a trial's values by its number.
@@ -75,14 +75,14 @@ class TrialBook:
         self._ask(trial)
 
     def stop(self, trial: int) -> None:
-        """Gives a trial up."""
+        """Stops a trial."""
         found = self.trials[trial]
         if found.state == PAUSED:
             found.state = COMPLETED if found.reached >= self._max_length else STOPPED
         self._issued.append(Stop(trial))
 
     def running(self, trial: int) -> TrialRecord:
-        """Finds a trial that an answer is expected from.
+        """Finds a trial whose operation waits for an answer.
 
         Raises:
             SearcherEventError: If there is none.

@@ -111,7 +111,7 @@ def test_a_folder_that_is_no_environment_is_never_removed(setup_module_of: Modul
     folder = tmp_path / "photographs"
     folder.mkdir()
     (folder / "one.jpg").touch()
-    with pytest.raises(MissingDependencyError, match=r"photographs exists and is no environment.*make VENV="):
+    with pytest.raises(MissingDependencyError, match=r"photographs exists and is not an environment.*make VENV="):
         setup_module_of._make_folder(setup_module_of.Environment(folder, setup_module_of.CHECKOUT / LOCK))
     assert (folder / "one.jpg").exists()
 

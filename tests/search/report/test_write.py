@@ -157,7 +157,7 @@ def test_importance_finds_what_decides(tmp_path: Path) -> None:
 
 def test_importance_is_not_told_from_too_few_trials(tmp_path: Path) -> None:
     write_journal(tmp_path, 3)
-    assert importance_of(read_history(tmp_path)).note == "3 trials were validated; 10 are needed to tell."
+    assert importance_of(read_history(tmp_path)).note == "3 trials were validated; 10 are needed to estimate it."
 
 
 def test_values_by_dotted_path(history: SearchHistory) -> None:

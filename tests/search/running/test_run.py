@@ -211,9 +211,9 @@ def test_what_is_no_search_or_has_no_journal_or_is_resumed_elsewhere_is_not_resu
         open_client(uri).set_terminated(run.run_id, "KILLED")
         return run.run_id
 
-    with pytest.raises(InvalidArgumentError, match="is no search"):
+    with pytest.raises(InvalidArgumentError, match="is not a search"):
         resume(killed({}), tracking_uri=uri)
-    with pytest.raises(InvalidArgumentError, match="A search that ended before its first trial is begun anew"):
+    with pytest.raises(InvalidArgumentError, match="ended before its first trial has to be started again"):
         resume(killed({SEARCH_TAG: "random"}), tracking_uri=uri)
     # Another process has just begun to resume it, and has not set its status yet.
     run_id = killed({SEARCH_TAG: "random", REQUEST_TAG: "{}"})

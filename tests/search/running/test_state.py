@@ -322,7 +322,7 @@ def test_a_journal_of_other_hyperparameters_is_refused():
     lines = Lines()
     SearchState(create_searcher(SEARCHER, SPACE, seed=3), GOAL, lines).start({})
     other = SearchState(create_searcher(SEARCHER, SPACE, seed=4), GOAL, Lines())
-    with pytest.raises(InvalidArgumentError, match=r"trial 0 has hyperparameters .* and the journal says"):
+    with pytest.raises(InvalidArgumentError, match=r"trial 0 has hyperparameters .* and the journal has"):
         other.replay(lines.events)
 
 
@@ -359,7 +359,7 @@ def test_a_journal_keeps_whole_lines_and_numbers_that_json_lacks_and_is_held_by_
     again.close()
     assert [event["event"] for event in read_events(folder)] == ["validated", "finished"]
     journal.path.write_text("nonsense\n")
-    with pytest.raises(InvalidArgumentError, match="line 1 is no event"):
+    with pytest.raises(InvalidArgumentError, match="line 1 is not an event"):
         read_events(folder)
 
 

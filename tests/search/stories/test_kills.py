@@ -135,7 +135,7 @@ def test_the_first_interrupt_pauses_all_trials_and_says_how_to_resume(one_slot, 
     os.kill(process.pid, signal.SIGINT)
     _, said = process.communicate(timeout=_WAIT_S)
     run_id = journal_in(one_slot).parent.name
-    assert f"lakelens search --resume {run_id} goes on" in said
+    assert f"lakelens search --resume {run_id} resumes it" in said
     events = read_events(journal_in(one_slot))
     assert events[-1]["event"] == "paused"
     assert run_id in tracked(one_slot["data"]["table"])[0]  # a later resume reads this version
