@@ -24,15 +24,15 @@ from .evaluation.metrics import SCORES
 from .evaluation.result import EvaluationResult
 from .model.registry import PROMOTION_TAG_PREFIX, list_versions, register, registrable, set_alias, version_behind
 
-# Metrics of an evaluation of which less is better.
+# Metrics of an evaluation for which smaller is better.
 _LESS_IS_BETTER = frozenset({"ece"})
-# A model fails on a few damaged images, not on more: a training that diverged fails on all.
+# A good model fails on a few damaged images; a diverged model fails on all.
 DEFAULT_MAX_ERRORS = 0.01
 
 
 @dataclass(frozen=True, repr=False)
 class Promotion(ReadableResult):
-    """What was decided about an alias.
+    """The decision about an alias.
 
     Attributes:
         name: The registered model.
@@ -41,7 +41,7 @@ class Promotion(ReadableResult):
         promoted: Whether this call moved the alias to the candidate.
         reason: Why, in a sentence.
         previous: The version that the alias pointed to before; None without one.
-        metric: What the models were compared by; None if they were not.
+        metric: The metric of the comparison; None without one.
         score: The candidate's value of it; None if the candidate scored no row.
         previous_score: The previous version's value of it.
         table: `table@version` that both were evaluated on.
@@ -84,16 +84,15 @@ def promote(
     key: str = "content_hash",
     tracking_uri: str | None = None,
 ) -> Promotion:
-    """Registers a model and moves an alias to it, on a condition: that it is better than the alias's model.
+    """Registers a model and moves an alias to it if it is better than the alias's current model.
 
-    The model is registered once it has been evaluated, whether it is better or not.
-    Both scores are written into the candidate's version, as its tag `lakelens.promotion.<alias>`, whatever is decided.
-    With `if_better`, a candidate with too many errors is never promoted, even if the alias has no model yet.
-    A second call finds that the alias points to the model already, and changes nothing.
+    The model is registered after its evaluation, whether it is better or not. The tag `lakelens.promotion.<alias>` of
+    its version records both scores in any case. With `if_better`, a candidate with too many errors is never promoted,
+    even if the alias has no model yet. If the alias already points to the model, the call changes nothing.
 
     Args:
         candidate: Any reference to a model of a run.
-        name: Registered model; created if there is none.
+        name: Registered model; created if it does not exist.
         alias: The alias.
         spark: The session, or a function that opens one; only needed with `if_better`.
         if_better: Metric of an evaluation by which the candidate must be better, such as `accuracy` or `ece`; None
@@ -111,7 +110,7 @@ def promote(
         tracking_uri: As for `train`.
 
     Raises:
-        InvalidArgumentError: If `if_better` and `on` do not go together, there is no such metric, or `by` or
+        InvalidArgumentError: If only one of `if_better` and `on` is given, the metric is unknown, or `by` or
             `max_errors` is out of its range.
         ModelNotFoundError, CheckpointError: As `registry.register`.
         LakelensError: As `evaluate`.
@@ -127,7 +126,7 @@ def promote(
     if spark is not None and on is not None:
         result = evaluate(
             spark,
-            f"runs:/{run_id}",  # the model that was found, even if the reference points to another one meanwhile
+            f"runs:/{run_id}",  # the resolved model, even if the reference points to another one meanwhile
             on,
             split=split,
             compare=None if previous is None else previous.uri,
@@ -141,7 +140,7 @@ def promote(
     version = register(f"runs:/{run_id}", name, tracking_uri=uri)
     decided = Promotion(name, alias, version.version, True, "no version had the alias")
     if previous is not None:
-        decided = replace(decided, previous=previous.version, reason="no comparison was asked for")
+        decided = replace(decided, previous=previous.version, reason="no comparison was requested")
     if result is not None and if_better is not None:
         decided = _decided(decided, result, if_better, by, max_errors)
     client = open_client(uri)
@@ -242,23 +241,23 @@ def training_due(
     storage_options: Mapping[str, str] | None = None,
     spark: SessionSource | None = None,
 ) -> Due:
-    """Tells whether a table has changed enough since the newest version of a registered model was trained on it.
+    """Decides whether a table has changed enough since the newest version of a registered model was trained on it.
 
-    It is due without such a model, with enough new rows, or when a class's share of the rows has moved. Only a table
-    of the catalog needs Spark.
+    Training is due if there is no such model, if there are enough new rows, or if a class's share of the rows has
+    moved. Only a catalog table needs Spark.
 
     Args:
         name: Registered model; need not exist yet.
         table: The table: path, URI or catalog name; `table@version` names the version that would be trained on.
-        min_new_rows: Rows, added or changed, from which it is due.
-        max_drift: Change of a class's share of all rows above which it is due, 0..1.
+        min_new_rows: Training is due from this number of added or changed rows.
+        max_drift: Training is due if a class's share of all rows changes by more than this, 0..1.
         tracking_uri: As for `train`.
         storage_options: Access to an object store.
         spark: The session, which only a catalog name needs.
 
     Raises:
         InvalidArgumentError: If `min_new_rows` or `max_drift` is out of its range.
-        NotADeltaTableError, VersionNotFoundError, NotAnImageTableError: If the table is not there or not fit.
+        NotADeltaTableError, VersionNotFoundError, NotAnImageTableError: If the table does not exist or is not suitable.
     """
     whole_number("min_new_rows (--min-new-rows)", min_new_rows, least=0)
     _check_share("max_drift (--max-drift)", max_drift)
@@ -275,7 +274,7 @@ def training_due(
     found = diff(now.table, trained_on, now.version)
     new_rows = sum(found.added.values()) + sum(found.changed.values())
     then = named.at(trained_on).snapshot()
-    # A class that was renamed since is the same class.
+    # A renamed class is the same class.
     names = {number: name for name, number in labels_at(now).items()}
     renamed = {name: names.get(number, name) for name, number in labels_at(then).items()}
     before = {renamed.get(name, name): rows for name, rows in class_counts(then).items()}
@@ -289,7 +288,7 @@ def training_due(
 
 
 def _newest_training(name: str, location: str, tracking_uri: str | None) -> int | None:
-    """Finds the table version that the newest version of a model was trained on; None where there is none."""
+    """Finds the table version that the newest version of a model was trained on; None if there is none."""
     try:
         versions = list_versions(name, tracking_uri)
     except (ModelNotFoundError, InvalidArgumentError):  # no such model, or no store yet

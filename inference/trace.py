@@ -1,4 +1,4 @@
-"""From a prediction back to the model, its run, code and data, and from a run forward to what its model has scored."""
+"""Traces a prediction back to its model, run, code and data, and a run forward to the predictions of its model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 _PREDICTED = tuple(name for name in COLUMNS if name != "probabilities")
-# What an image table says of where an image came from.
+# Columns of an image table that describe where an image came from.
 _SOURCE = ("path", "content_hash", "source_length", "source_modified", "batch_id", "label", "label_name", "split")
 _COUNTED = ("checkpoint_digest", "table", "version", "scored_at")
 
@@ -35,9 +35,9 @@ class PredictionTrace:
 
     Attributes:
         prediction: Its row in the predictions table, without the probabilities.
-        source: The image's row in the version of the table that was scored, without the image; empty if `missing` says
-            why.
-        run: The run that trained the model; None if `missing` says why.
+        source: The image's row in the version of the table that was scored, without the image; empty if it is in
+            `missing`.
+        run: The run that trained the model; None if it is in `missing`.
         code: Entry point, git commit, whether the tree was dirty, and where the files lie.
         trained_on: Table and version that the model was trained on.
         registered: Registered versions of the model, as `models:/<name>/<version>`.
@@ -55,11 +55,11 @@ class PredictionTrace:
 
 @dataclass(frozen=True)
 class RunTrace:
-    """What the model of a run has scored.
+    """The predictions of a run's model.
 
     Attributes:
         run: The run.
-        recorded: Scorings that the run knows of: those by runs:/, models:/ or experiment: of this store.
+        recorded: Scorings that the run has recorded: those by runs:/, models:/ or experiment: of this store.
         found: Scorings in the predictions tables that were searched, as rows by table, version and time.
     """
 
@@ -86,8 +86,8 @@ def trace_prediction(
         storage_options: Access to an object store, under delta-rs' names.
 
     Raises:
-        InvalidArgumentError: If no prediction has that path, or there is no such store.
-        NotADeltaTableError, VersionNotFoundError, PredictionsSchemaError: If there is no such predictions table.
+        InvalidArgumentError: If no prediction has that path, or the store does not exist.
+        NotADeltaTableError, VersionNotFoundError, PredictionsSchemaError: If the predictions table does not exist.
         TrackingError: If the store does not answer.
     """
     snapshot = _predictions(Table.of(predictions, version, storage_options))
@@ -110,19 +110,19 @@ def trace_run(
     tracking_uri: str | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> RunTrace:
-    """Traces what the model of a run has scored.
+    """Traces the predictions of a run's model.
 
     Args:
         run_id: The run.
-        search: Predictions tables to look for its predictions in: the run does not know of scorings by a checkpoint's
-            path, nor of those that a store did not take.
+        search: Predictions tables to search: the run has no record of scorings by a checkpoint's path, nor of those
+            that a store did not accept.
         tracking_uri: As for `train`.
         storage_options: Access to an object store, under delta-rs' names.
 
     Raises:
-        ModelNotFoundError: If there is no such run.
-        NotADeltaTableError, PredictionsSchemaError: If a table is none of predictions.
-        InvalidArgumentError, TrackingError: If there is no such store, or it does not answer.
+        ModelNotFoundError: If the run does not exist.
+        NotADeltaTableError, PredictionsSchemaError: If a table is not a predictions table.
+        InvalidArgumentError, TrackingError: If the store does not exist or does not answer.
     """
     details = show_run(run_id, tracking_uri)
     found: list[dict[str, Any]] = []
@@ -140,7 +140,7 @@ def trace_run(
 
 
 def rows_with(snapshot: Snapshot, column: str, value: str, wanted: Collection[str]) -> Iterator[dict[str, Any]]:
-    """Reads those rows of a version that have a value, without Spark; only row groups that may have it are read."""
+    """Reads those rows of a version that have a value, without Spark; reads only row groups that may have it."""
     import pyarrow.compute as pc
 
     for file in range(len(snapshot.files)):
@@ -173,7 +173,7 @@ def _predictions(table: Table) -> Snapshot:
     missing = [name for name in COLUMNS if name not in snapshot.schema]
     if missing:
         raise PredictionsSchemaError(
-            f"{snapshot.location} has no column {missing[0]!r}, so it is no predictions table; give the table that "
+            f"{snapshot.location} has no column {missing[0]!r}, so it is not a predictions table; give the table that "
             "lakelens.score has written"
         )
     return snapshot
@@ -185,8 +185,8 @@ def _traced(client: MlflowClient, row: Mapping[str, Any], storage_options: Mappi
     run = run_of_digest(client, row["checkpoint_digest"])
     if run is None:
         missing.append(
-            f"run: the store has none whose checkpoint has digest {row['checkpoint_digest']}; give the store that "
-            "it was trained with (--tracking-uri)"
+            f"run: the store has no run whose checkpoint has digest {row['checkpoint_digest']}; give the store "
+            "of the training (--tracking-uri)"
         )
         return PredictionTrace(row, source, None, {}, None, (), missing)
     details = details_of(run, client.get_experiment(run.info.experiment_id).name)
@@ -208,7 +208,7 @@ def _traced(client: MlflowClient, row: Mapping[str, Any], storage_options: Mappi
 
 
 def _source_of(row: Mapping[str, Any], storage_options: Mapping[str, str] | None, missing: list[str]) -> dict[str, Any]:
-    """Finds the row of the image in the version that was scored."""
+    """Finds the row of the image in the scored version."""
     name = f"{row['table']}@{row['version']}"
     try:
         snapshot = Table(row["table"], dict(storage_options or {}), row["version"]).snapshot()

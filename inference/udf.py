@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql._typing import UserDefinedFunctionLike
 
 _ARGUMENTS = ("image", "format", "height", "width")
-# A shorter text of bytes is a bad image rather than the pixels of one.
+# Fewer bytes are a bad image, not the pixels of one.
 _FEWEST_PIXELS = 64
 
 
@@ -39,16 +39,16 @@ def predict_udf(
     """Makes a UDF that predicts the class of stored images.
 
     `df.select(udf("image"))` reads encoded images; `udf("image", "format", "height", "width")` reads `raw_rgb` too, and
-    with one column a `raw_rgb` table is an error.
-    It gives struct<prediction int, predicted_name string, probability float, probabilities array<float>, error string>;
+    with one column a `raw_rgb` table is an error. It returns
+    struct<prediction int, predicted_name string, probability float, probabilities array<float>, error string>;
     a row that cannot be scored has an `error` and null elsewhere. For SQL: `spark.udf.register("predict", udf)`.
 
-    The checkpoint is found here, on the driver, and sent to every executor through `SparkContext.addFile` (see
+    The checkpoint is resolved on the driver and sent to every executor through `SparkContext.addFile` (see
     `shipping.ship`); each Python worker compares its digest and loads it once, however many tasks it runs.
 
     Memory: the model runs on at most `batch_bytes` of float32 input at once. Before that, Spark hands over
     `spark.sql.execution.arrow.maxRecordsPerBatch` rows (10,000 by default) in one piece; for images, set it to about
-    `batch_bytes` / bytes per stored image, as `score` does by itself.
+    `batch_bytes` / bytes per stored image, as `score` does automatically.
 
     Args:
         spark: The session that will run it.
@@ -59,7 +59,7 @@ def predict_udf(
             has.
 
     Raises:
-        ModelNotFoundError: If `model` leads to no checkpoint.
+        ModelNotFoundError: If `model` has no checkpoint.
         CheckpointError: If the checkpoint is damaged, changed, or of a kind that is refused.
         ModelMismatchError: If the model needs a class that neither Keras, its run's code nor `custom_objects` has.
         SessionError: If the session is one of Spark Connect.
@@ -74,7 +74,7 @@ def predict_udf(
 
 
 def udf_of(shipped: ShippedModel) -> UserDefinedFunctionLike:
-    """Makes the UDF of a model that is on the executors already."""
+    """Makes the UDF of a model that is already on the executors."""
     import pandas as pd
     from pyspark.sql.functions import pandas_udf
 
@@ -100,15 +100,15 @@ def _checked(batches: Iterator[pd.Series | tuple[pd.Series, ...]]) -> Iterator[A
 
 
 def _require_encoded(images: Sequence[bytes]) -> None:
-    """Refuses a batch of bare pixels, whose format only other columns tell.
+    """Refuses a batch of raw pixels, whose size only other columns give.
 
-    A bad image alone or among good ones is an error of its row. Two images or more of which none is encoded, each of 64
-    whole pixels or more, are a wrong call.
+    A bad image, alone or among good ones, is an error of its row. If a batch has two images or more, none is encoded,
+    and each has 64 whole pixels or more, the call is wrong.
 
     Raises:
         InvalidArgumentError: If the images are such a batch.
     """
-    # One good image, which most batches begin with, ends the search.
+    # One good image, usually the first, ends the search.
     if len(images) < 2 or not all(_may_be_pixels(data) for data in images):
         return
     raise InvalidArgumentError(

@@ -1,1 +1,1 @@
-"""How good a model is on a table version, and what another one has changed. Start: `evaluate.evaluate`."""
+"""Evaluates a model on a table version, alone or against another model. Start: `evaluate.evaluate`."""

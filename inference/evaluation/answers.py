@@ -1,4 +1,4 @@
-"""What models answer on the rows of one table version, as a DataFrame, and the groups that metrics are made of."""
+"""The answers of models on the rows of one table version, as a DataFrame, and the counts behind the metrics."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def scored_before(
     rows = rows.where(of_scoring(source, model.digest) & (functions.col("version") == source.version))
     if source.split is not None:
         rows = rows.where(functions.col("split") == source.split)
-    # A table that was in the same place before may have had other images under this version's number.
+    # An earlier table at this location may have had other images under this version's number.
     rows = rows.alias("rows").join(source.keys().alias("keys"), same_row("rows", "keys"), "left_semi")
     if slices:
         values = source.images(more=_slice_columns(source, slices))
@@ -113,7 +113,7 @@ def names_in(counts: pd.DataFrame, number: str, name: str) -> dict[int, str]:
 
 
 def counts_by_value(rows: DataFrame, place: int) -> dict[str, pd.DataFrame]:
-    """Counts labelled answers by the values of a slice column; those of the most rows first, 50 at most."""
+    """Counts labelled answers by the values of a slice column; those with the most rows first, at most 50."""
     column = SLICE.format(place)
     counts = answer_counts(rows, [column]).dropna(subset=["label"])
     counts = counts.assign(**{column: counts[column].fillna("(null)")})
@@ -141,7 +141,7 @@ def pair_counts(pairs: DataFrame) -> pd.DataFrame:
 
 
 def worst_mistakes(rows: DataFrame, count: int) -> list[Shown]:
-    """Finds the wrong answers that the model is surest of."""
+    """Finds the wrong answers with the highest probability."""
     from pyspark.sql import functions
 
     wrong = rows.where("label is not null and prediction != label")
@@ -157,7 +157,7 @@ def worst_mistakes(rows: DataFrame, count: int) -> list[Shown]:
 
 
 def changed_answers(pairs: DataFrame, condition: str, count: int) -> list[Shown]:
-    """Finds pairs of answers that meet a condition, those first of which the second model is surest."""
+    """Finds pairs of answers that meet a condition, in descending order of the second model's probability."""
     from pyspark.sql import functions
 
     surest = functions.desc(functions.coalesce("probability_after", functions.lit(0.0)))
@@ -222,7 +222,7 @@ def _named(name: str | None, number: int | None) -> str:
 
 
 def check_slices(table: str, columns: Collection[str], slices: Sequence[str]) -> None:
-    """Checks that a table has the columns whose values metrics are asked for.
+    """Checks that a table has the slice columns.
 
     Raises:
         InvalidArgumentError: If it lacks one.
@@ -245,13 +245,13 @@ def _slice_columns(source: ScoredTable, slices: Sequence[str]) -> list[Column]:
 
 
 def _ranked(rows: DataFrame, slices: int) -> DataFrame:
-    """Replaces the list of probabilities by what is needed of it: the rank of the true class, and the bin."""
+    """Replaces the list of probabilities by the rank of the true class and the calibration bin."""
     from pyspark.sql import functions
 
     rank = functions.expr("size(filter(probabilities, p -> p > get(probabilities, label)))")
-    # Of a class that the model does not know there is no probability.
+    # A class that the model does not know has no probability.
     knows = functions.expr("label is not null and error is null and label < size(probabilities)")
-    # `least` passes over null, and would count rows with an error as answers in the last bin.
+    # `least` ignores null, and would count rows with an error as answers in the last bin.
     probability, last = functions.col("probability"), functions.lit(CALIBRATION_BINS - 1)
     bins = functions.least(functions.floor(probability * CALIBRATION_BINS), last)
     return rows.select(

@@ -1,4 +1,4 @@
-"""Two models on the same rows: which answers changed, for better or worse, and by which class."""
+"""Compares two models on the same rows: which answers changed, for better or worse, and in which classes."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class ClassChange:
         name: The class.
         label: Its number.
         support: Rows whose true class it is.
-        recall_before: Share of them that the first model finds, 0..1; None without rows.
-        recall_after: The same of the second model.
-        mended: Rows that only the second model has right.
-        broken: Rows that only the first model has right.
-        trained_before: Training rows of the class in the first model's table version; None where not known.
-        trained_after: The same of the second model's.
+        recall_before: Recall of the first model, 0..1; None without rows.
+        recall_after: Recall of the second model.
+        mended: Rows that only the second model answers correctly.
+        broken: Rows that only the first model answers correctly.
+        trained_before: Training rows of the class in the first model's table version; None if unknown.
+        trained_after: Training rows of the class in the second model's table version; None if unknown.
         f1_before: F1 of the first model, 0..1; None without rows.
-        f1_after: The same of the second model.
+        f1_after: F1 of the second model.
     """
 
     name: str
@@ -52,15 +52,15 @@ class ModelComparison(ReadableResult):
     """How a second model's answers differ from a first one's.
 
     Attributes:
-        rows: Labelled rows that both models were asked.
+        rows: Labelled rows that both models answered.
         changed: Rows whose answer differs.
-        mended: Rows that only the second model has right.
-        broken: Rows that only the first model has right.
-        still_wrong: Rows that both models have wrong, with another answer.
-        p_value: Of McNemar's exact test: how probable so uneven a split of mended and broken rows is if both models
-            are equally good.
+        mended: Rows that only the second model answers correctly.
+        broken: Rows that only the first model answers correctly.
+        still_wrong: Rows that both models answer incorrectly, with different answers.
+        p_value: Of McNemar's exact test: the probability of a split of mended and broken rows at least this uneven if
+            both models are equally good.
         classes: By label number.
-        mended_class: The class with the most rows mended over those broken; None if no class has gained.
+        mended_class: The class with the largest difference of mended and broken rows; None if no class has gained.
     """
 
     rows: int
@@ -81,10 +81,10 @@ def compare(
     """Derives a comparison from counts of labelled rows.
 
     Args:
-        pairs: A row for all rows of a table with the same `label` and the same two answers, `before` and `after` (null
-            for an error); `rows` counts them.
+        pairs: One row per combination of `label` and the two answers, `before` and `after` (null for an error); `rows`
+            counts the table's rows with it.
         names: Class names by number.
-        trained: Training rows by class number, of the first and of the second model; None where not known.
+        trained: Training rows by class number, of the first and of the second model; None if unknown.
 
     Raises:
         MissingDependencyError: If SciPy is not installed.
@@ -144,7 +144,7 @@ def _class_change(
 
 
 def mcnemar(mended: int, broken: int) -> float:
-    """Gives the p-value of McNemar's exact test: a binomial test of the rows that only one model has right."""
+    """Gives the p-value of McNemar's exact test: a binomial test of the rows that only one model answers correctly."""
     if mended + broken == 0:
         return 1.0
     try:

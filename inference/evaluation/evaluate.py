@@ -65,20 +65,21 @@ def evaluate(
 ) -> EvaluationResult:
     """Compares a model's answers with the labels of one table version.
 
-    Metrics: accuracy, precision, recall and F1 per class, confusion matrix, top-k, calibration. With `compare` also
-    which answers changed between the two models, and which class gained. All of it is one HTML page with its PNG files,
-    in `output` and in the run that trained the model; beside it `changes.parquet` lists all rows whose answer changed.
+    Metrics: accuracy, precision, recall and F1 per class, confusion matrix, top-k, calibration. `compare` adds
+    the answers that changed between the two models, and the class that gained most. The result is an HTML page with PNG
+    files, in `output` and in the run that trained the model. With `compare`, `changes.parquet` next to the page lists
+    all rows whose answer changed.
 
     Args:
-        spark: A session with Delta; or a function that opens one, which is called once models and table are found.
+        spark: A session with Delta, or a function that opens one; it is called after models and table are found.
         model: `runs:/<run id>`, `models:/<name>@<alias>`, `experiment:<id>` or a checkpoint's path (`resolve_model`).
         table: The image table: path, URI or catalog name; `table@version` names the version too.
         version: Number, timestamp, pin's name, or None or "latest".
         split: Only this split; None takes all rows.
-        compare: The model that was before, in the same forms.
-        slices: Columns of the table; for each value of them the metrics are computed by themselves.
-        predictions: A predictions table that keeps the answers: rows that the models have scored before are not scored
-            again. Without it the models run now, and nothing is kept.
+        compare: The earlier model, in the same forms.
+        slices: Columns of the table; the metrics are computed separately for each value of them.
+        predictions: A predictions table for the answers: rows that the models have scored before are not scored
+            again. Without it the models run on all rows, and the answers are not stored.
         output: Folder for the page and its PNG files; None writes none.
         record: Whether page, PNG files and metrics go into the model's MLflow run, if the model was found through one.
         tracking_uri: MLflow tracking URI.
@@ -88,15 +89,15 @@ def evaluate(
         path_column: Column that names a row.
         image_column: Column with the stored image, binary.
         label_column: Column with the number of the true class.
-        key: As for `score`; the same as for the calls before with these `predictions`.
+        key: As for `score`; the same for every call with these `predictions`.
         storage_options: Access to an object store for reading Delta logs, under delta-rs' names.
 
     Raises:
-        ModelNotFoundError: If a model leads to no checkpoint.
-        NotADeltaTableError, VersionNotFoundError, NotAnImageTableError: If the table is not there or not fit.
-        InvalidArgumentError: If there is no such split or slice column, no labelled row, `output` cannot be written, or
-            `predictions` were scored by another key.
-        PredictionsSchemaError: If a model numbers its classes otherwise than the table.
+        ModelNotFoundError: If a model has no checkpoint.
+        NotADeltaTableError, VersionNotFoundError, NotAnImageTableError: If the table does not exist or is not suitable.
+        InvalidArgumentError: If the split or a slice column does not exist, no row has a label, `output` cannot be
+            written, or `predictions` were scored with another key.
+        PredictionsSchemaError: If a model numbers its classes differently from the table.
         ModelMismatchError: If a model needs a class that neither Keras, its run's code nor `custom_objects` has.
         MissingDependencyError: If matplotlib or scikit-learn is not installed.
         TrackingError: If the store does not take the result.
@@ -143,7 +144,7 @@ class _Evaluating:
 
     @contextmanager
     def answers(self, model: ModelRef, code: UserCode) -> Iterator[DataFrame]:
-        """Gives what a model answers on the rows."""
+        """Gives the answers of a model on the rows."""
         source = self.source
         if self.predictions is None:
             check_model(model, source, strict=False)
@@ -167,7 +168,7 @@ class _Evaluating:
             storage_options=source.snapshot.table.storage_options,
         )
         if scored.version is None:
-            raise InvalidArgumentError(f"{source.name}, split {source.split}: there is no row to evaluate")
+            raise InvalidArgumentError(f"{source.name}, split {source.split}: no row to evaluate")
         rows = answers.scored_before(scored.predictions, scored.version, model, source, self.slices).persist()
         try:
             yield rows
@@ -177,7 +178,7 @@ class _Evaluating:
     def report(
         self, model: tuple[ModelRef, DataFrame], before: tuple[ModelRef, DataFrame] | None
     ) -> tuple[EvaluationResult, dict[str, bytes]]:
-        """Computes everything about a model, and against one before it; gives the numbers, and page and PNG files."""
+        """Evaluates a model, also against an earlier one; returns the numbers, the page and the PNG files."""
         result, names = self.measured(*model)
         mistakes = answers.with_images(answers.worst_mistakes(model[1], _WORST_SHOWN), self.source)
         plots = draw_plots(result.evaluation, mistakes)
@@ -229,7 +230,7 @@ class _Evaluating:
         try:
             counts = answers.pair_counts(pairs)
             trained = (_training_rows(before[0], self.source), _training_rows(after[0], self.source))
-            # Of a class that was renamed the longer name shows both.
+            # The longer name of a renamed class shows both names.
             joined = {
                 number: max(names.get(number, ""), other_names.get(number, ""), key=len)
                 for number in {**other_names, **names}
@@ -276,14 +277,14 @@ class _Evaluating:
                 _CHANGED_SHOWN,
             ),
         }
-        # The class that gained most first.
+        # Sorted by gain, the largest first.
         for shown in found.values():
             shown.sort(key=lambda one: one.truth != comparison.mended_class)
         return {title: answers.with_images(shown, self.source) for title, shown in found.items()}
 
 
 def _names_of(before: ModelRef, after: ModelRef) -> tuple[str, str]:
-    """Calls two models by the versions that they were trained on, where these tell them apart."""
+    """Names two models by the versions that they were trained on, if these differ."""
     versions = [model.metadata.get("version") for model in (before, after)]
     if None not in versions and versions[0] != versions[1]:
         return f"version {versions[0]}", f"version {versions[1]}"
@@ -291,7 +292,7 @@ def _names_of(before: ModelRef, after: ModelRef) -> tuple[str, str]:
 
 
 def _training_rows(model: ModelRef, source: ScoredTable) -> dict[int, int] | None:
-    """Counts a model's training rows by class number; None where its table version cannot be read, or not by split."""
+    """Counts a model's training rows by class number; None if its table version cannot be read, or not by split."""
     table, version = model.metadata.get("table"), model.metadata.get("version")
     if table is None or not isinstance(version, int) or model.class_names is None:
         return None

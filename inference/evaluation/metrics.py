@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # Equal parts of 0..1, as in Guo et al., On Calibration of Modern Neural Networks (2017).
 CALIBRATION_BINS = 15
 TOP_K = (1, 3, 5)
-# The metrics that are one number, if the evaluation has a value of them.
+# The metrics that are a single number.
 SCORES = ("accuracy", "balanced_accuracy", "macro_f1", *(f"top_{k}_accuracy" for k in TOP_K if k > 1), "ece")
 # A row without a prediction; no class has this number.
 _NO_CLASS = -1
@@ -28,12 +28,12 @@ _NO_CLASS = -1
 
 @dataclass(frozen=True)
 class CalibrationBin:
-    """Answers of about the same probability.
+    """Answers of similar probability.
 
     Attributes:
         rows: How many.
         confidence: Mean probability, 0..1.
-        accuracy: Share that is right, 0..1.
+        accuracy: Share of correct answers, 0..1.
     """
 
     rows: int
@@ -43,13 +43,13 @@ class CalibrationBin:
 
 @dataclass(frozen=True, repr=False)
 class ModelMetrics(ReadableResult):
-    """How well a model's predictions meet the labels.
+    """How well a model's predictions match the labels.
 
     Attributes:
-        accuracy: Share of the labelled rows that are right, 0..1 (a row with an error is wrong); None without rows.
+        accuracy: Share of correct labelled rows, 0..1 (a row with an error counts as wrong); None without rows.
         rows: Labelled rows.
         errors: How many of those have an error instead of a prediction.
-        unlabelled: Rows without a label; they count in none of the other numbers.
+        unlabelled: Rows without a label; no other number counts them.
         classes: Metrics per class, by label number.
         confusion: int64 [classes, classes]; row: true class, column: predicted class, as ordered in `classes`.
         balanced_accuracy: Mean recall of the classes that have rows; None without rows.
@@ -74,7 +74,7 @@ class ModelMetrics(ReadableResult):
 
     @property
     def scores(self) -> dict[str, float]:
-        """The metrics that are one number, those without a value left out."""
+        """The metrics that are a single number and have a value."""
         named = {
             "accuracy": self.accuracy,
             "balanced_accuracy": self.balanced_accuracy,
@@ -88,7 +88,7 @@ class ModelMetrics(ReadableResult):
 def one_numbering(
     true_names: Mapping[int, str], predicted_names: Mapping[int, str], *, is_own: bool = False
 ) -> dict[int, str]:
-    """Joins the names of true and of predicted classes; a class that was renamed has both, as `lion (cat)`.
+    """Joins the names of true and of predicted classes; a renamed class has both, as `lion (cat)`.
 
     Args:
         true_names: Names by number in the image table.
@@ -117,12 +117,12 @@ def measure(counts: pd.DataFrame, names: Mapping[int, str], unlabelled: int = 0)
     """Derives the metrics from counts of labelled rows.
 
     Args:
-        counts: A row for all rows of a table with the same `label` (number of the true class), `prediction` (number of
+        counts: One row per combination of `label` (number of the true class), `prediction` (number of
             the most probable class; null for an error), `true_rank` (how many classes are more probable than the true
             one; null if the model does not know it) and `bin` (which of the `CALIBRATION_BINS` the probability of the
             answer falls into; null for an error). `rows` counts them; `confidence` sums the probabilities of the
             answers.
-        names: Class names by number; a number without a name is called by its digits.
+        names: Class names by number; a number without a name is shown as its digits.
         unlabelled: Rows without a label.
 
     Raises:

@@ -1,4 +1,4 @@
-"""An evaluation as one HTML page that needs nothing else."""
+"""An evaluation as one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def evaluation_page(
     Args:
         result: The numbers.
         plots: PNG files by name; those of slices are called `slice_<column>`.
-        mistakes: The wrong answers that the model is surest of.
+        mistakes: The wrong answers with the highest probability.
         changes: Images whose answer changed, by heading.
 
     Raises:

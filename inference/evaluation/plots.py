@@ -1,4 +1,4 @@
-"""The pictures of an evaluation, as PNG bytes from plain numbers. Needs matplotlib, which is asked for here."""
+"""The plots of an evaluation, as PNG bytes from plain numbers. Needs matplotlib."""
 
 from __future__ import annotations
 
@@ -69,9 +69,9 @@ def draw_slices(slices: Mapping[str, ModelMetrics], column: str, whole: float | 
 
 
 def draw_comparison(comparison: ModelComparison, samples: Sequence[Shown], names: tuple[str, str]) -> bytes:
-    """Draws recall per class of both models beside images whose answer changed.
+    """Draws recall per class of both models next to images whose answer changed.
 
-    With many classes only those whose recall changed most are drawn, and the title says so.
+    With many classes it draws only those whose recall changed most, and notes it in the title.
 
     Args:
         comparison: The numbers.
@@ -82,7 +82,7 @@ def draw_comparison(comparison: ModelComparison, samples: Sequence[Shown], names
 
 
 def comparison_figure(comparison: ModelComparison, samples: Sequence[Shown], names: tuple[str, str]) -> Figure:
-    """Lays out the picture of `draw_comparison`."""
+    """Lays out the plot of `draw_comparison`."""
     drawn = _most_changed(comparison)
     figure = empty_figure(11.5, max(5.2, 0.34 * len(drawn) + 1.6))
     left, right = figure.subfigures(1, 2, squeeze=False, width_ratios=[1.15, 1])[0]
@@ -131,7 +131,7 @@ def _draw_calibration(bins: Sequence[CalibrationBin], ece: float) -> bytes:
     top.plot([0, 1], [0, 1], color="#999999", linewidth=1, linestyle=(0, (4, 3)), label="perfectly calibrated")
     places = [one.confidence for one in bins]
     accuracies = [one.accuracy for one in bins]
-    # A point's area says how many answers it stands for: a few of them tell little.
+    # A point's area shows its number of answers, because a few answers are weak evidence.
     most = max(one.rows for one in bins)
     top.plot(places, accuracies, color=_AFTER, linewidth=0.8, label="model")
     top.scatter(places, accuracies, [8 + 90 * one.rows / most for one in bins], color=_AFTER, zorder=3)

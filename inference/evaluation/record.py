@@ -1,4 +1,4 @@
-"""Where an evaluation is kept: a folder, and the run of the model."""
+"""Stores an evaluation in a folder and in the run of the model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _RUN_ID = re.compile(r"\b([0-9a-f]{8})[0-9a-f]{24}\b")
 
 
 def place_of(table: str, version: int, split: str | None) -> str:
-    """Names an evaluation by what it is of, such as `images-v3-test`."""
+    """Names an evaluation by table, version and split, such as `images-v3-test`."""
     return file_name(f"{table.rstrip('/').rpartition('/')[2]}-v{version}-{split or 'all'}")
 
 
@@ -32,12 +32,12 @@ def short_name(model: ModelRef) -> str:
 
 
 def file_name(name: str, suffix: str = "") -> str:
-    """Makes a name fit for files and for MLflow."""
+    """Makes a name valid for files and for MLflow."""
     return _UNFIT.sub("_", name) + suffix
 
 
 def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Writes page and pictures into a folder, which is made if need be.
+    """Writes page and plots into a folder; creates it if needed.
 
     Raises:
         InvalidArgumentError: If the folder cannot be written.
@@ -57,11 +57,11 @@ def record_evaluation(
 ) -> str | None:
     """Writes an evaluation into the model's run: metrics as `evaluation/<table>-v<version>-<split>/<name>`, and files.
 
-    What is compared with another model has its own place, `...-vs-<other model>`: its files, and the metrics
+    A comparison with another model has a separate path, `...-vs-<other model>`, for its files and the metrics
     `p_value`, `mended` and `broken`.
 
     Returns:
-        Where the files are, as `runs:/<id>/...`; None for a model that was given by its path.
+        Where the files are, as `runs:/<id>/...`; None for a model named by its path.
 
     Raises:
         TrackingError: If the store does not take it.

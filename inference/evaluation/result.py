@@ -1,4 +1,4 @@
-"""What an evaluation has found."""
+"""The result of an evaluation."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from .metrics import ModelMetrics
 
 @dataclass(frozen=True)
 class Shown:
-    """One image with its true class and what each model says of it.
+    """One image with its true class and each model's answer.
 
     Attributes:
         path: The row's path.
         truth: Name of the true class.
         answers: For each model its answer and the probability of it; None for an error.
-        image: What the table stores of it, once it was fetched.
+        image: The stored image, once fetched.
     """
 
     path: str
@@ -44,8 +44,8 @@ class EvaluationResult(ReadableResult):
         slices: For each slice column the metrics by its values.
         compared: The model that it is compared with, as the caller named it.
         other: The metrics of that model.
-        comparison: What differs; None without another model.
-        page: Path of the HTML page; None if none was asked for.
+        comparison: The differences; None without another model.
+        page: Path of the HTML page; None without an output folder.
         changes: Path of the Parquet file of all rows whose answer changed; None without another model or folder.
         artifacts: Where the run keeps page and PNG files, as `runs:/<id>/...`; None if it does not.
     """

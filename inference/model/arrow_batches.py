@@ -27,9 +27,9 @@ def stored_rows(columns: Mapping[str, pa.Array]) -> StoredRows:
 
 
 def predict_arrow(predictor: Predictor, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Replaces the columns of the stored image by those of the prediction; the other columns pass through.
+    """Replaces the columns of the stored image by those of the prediction; the other columns stay.
 
-    Memory: one Arrow batch as it came, its stored images once more, two decoded pieces of it, and its results.
+    Memory: one Arrow batch, a second copy of its stored images, two decoded pieces of it, and its results.
     """
     import pyarrow as pa
 

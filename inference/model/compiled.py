@@ -36,15 +36,15 @@ class CompiledModel:
 def compile_model(checkpoint: Checkpoint, custom_objects: Mapping[str, Any] | None = None) -> CompiledModel:
     """Loads the model, traces it once for any number of rows and tries it on one black image.
 
-    Logits become probabilities by a softmax; what is a probability already stays as it is. One value per image, of a
-    model of two classes or of one without names, is the second class's: its logit becomes a probability by a sigmoid,
-    and the first class has the rest. The checkpoint says which of both the model gives. Of one that does not say so
-    (of an earlier lakelens, or written by other code) the layers decide, see `layers_give_logits`; where they do not
-    tell, values outside [0, 1] for a black, a white and a noisy image are logits; the images are always these, so that
-    all Python workers decide alike.
+    A softmax converts logits to probabilities; probabilities stay unchanged. If a model of two classes, or of classes
+    without names, gives one value per image, it belongs to the second class: a sigmoid converts its logit, and the
+    first class gets the rest. The checkpoint records whether the model gives logits or probabilities. If it does not
+    (written by an earlier lakelens or other code), the layers decide, see `layers_give_logits`. If they do not decide
+    either, values outside [0, 1] for a black, a white and a noisy image are logits; these images are fixed, so that all
+    Python workers decide alike.
 
     Raises:
-        CheckpointError: If the file is damaged or holds what is refused.
+        CheckpointError: If the file is damaged or has refused content.
         ModelMismatchError: If the model does not take the images that its checkpoint describes, or does not give one
             row of classes per image.
         ScoringFailedError: If the machine fails while the model is tried.
@@ -92,7 +92,7 @@ def compile_model(checkpoint: Checkpoint, custom_objects: Mapping[str, Any] | No
 
 
 def _is_binary(width: int, checkpoint: Checkpoint) -> bool:
-    """Returns whether so many values per image are those of the second of two classes alone."""
+    """Returns whether `width` values per image mean the second of two classes alone."""
     names = checkpoint.class_names
     return width == 1 and (names is None or len(names) == 2)
 
@@ -100,13 +100,13 @@ def _is_binary(width: int, checkpoint: Checkpoint) -> bool:
 def _try_out(
     run: Callable[[Pixels], npt.NDArray[np.float32]], checkpoint: Checkpoint, name: str, image: Pixels
 ) -> npt.NDArray[np.float32]:
-    """Runs the model on one image; a model that fails here fails on every row, which no row is to blame for."""
+    """Runs the model on one image; a model that fails here would fail on every row."""
     height, width, channels = checkpoint.input_shape
     try:
         output = run(image[np.newaxis])
     except ModelMismatchError:
         raise
-    # The model's layers raise what they like; the caller needs one type that says which model.
+    # Layers can raise any exception; the caller needs one type that names the model.
     except Exception as error:
         if is_of_the_machine(error):
             raise ScoringFailedError(

@@ -1,4 +1,4 @@
-"""Whose fault it is that rows are not scored: the row's own, the machine's, or that of a task's error inside Spark."""
+"""Why rows are not scored: the row itself, the machine, or an error of a Spark task."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from ...error_reports import error_in
 from ...errors import LakelensError, ScoringFailedError
 from ...etl.spark.failures import failure_of
 
-# Errors of rows that may have had their cause in the machine or the model at that moment: the next scoring tries such
-# rows again. Read by Python and by Java.
+# Errors of rows that the machine or the model may have caused: the next scoring tries such rows again. Read by Python
+# and by Java.
 TRANSIENT = r"^(model_raised|out_of_memory):|MemoryError|\[Errno \d+\]"
-# What TensorFlow calls faults that no input of a fixed size is to blame for.
+# TensorFlow's names of faults that an input of a fixed size cannot cause.
 _OF_THE_MACHINE = frozenset(
     {
         "AbortedError",
@@ -27,7 +27,7 @@ _OF_THE_MACHINE = frozenset(
 
 _TASK_FAILED = re.compile(r"Job aborted due to stage failure: (?P<report>.+)")
 _PYTHON_ERROR = re.compile(r"^(?P<error>(?:\w+\.)*\w+(?:Error|Exception|Exit|Interrupt)\b.*)$", re.MULTILINE)
-# What TensorFlow writes before the cause.
+# TensorFlow writes these before the cause.
 _AROUND = ("Graph execution error", "Detected at node", "File ", "Traceback ")
 _LONGEST = 500
 
@@ -38,12 +38,12 @@ def is_of_the_machine(error: Exception) -> bool:
 
 
 def is_transient(error: str) -> bool:
-    """Returns whether a row with this error is worth another try."""
+    """Returns whether a row with this error should be tried again."""
     return re.search(TRANSIENT, error) is not None
 
 
 def first_line(error: Exception) -> str:
-    """Writes an error in one line, without what TensorFlow says around it."""
+    """Writes an error in one line, without the text that TensorFlow adds around it."""
     text = str(error)
     raised = _PYTHON_ERROR.search(text)  # in a model's Python function
     lines = [raised[0]] if raised else [line.strip() for line in text.splitlines()]
@@ -75,7 +75,7 @@ def typed_failures(table: str) -> Iterator[None]:
 
 
 def typed_failure(report: str, table: str) -> LakelensError | None:
-    """Finds the error of ours in Spark's report; None if no task has failed."""
+    """Finds lakelens' error in Spark's report; None if no task has failed."""
     raised = error_in(report)
     if raised is not None:
         return raised
@@ -88,6 +88,6 @@ def typed_failure(report: str, table: str) -> LakelensError | None:
     python = _PYTHON_ERROR.findall(report)
     cause = python[-1] if python else failed["report"] if failed is not None else ""
     return ScoringFailedError(
-        f"{table}: a task failed and no row is to blame: {cause.strip()[:_LONGEST]}. Mend the cause and score again: "
-        "what was committed before stays"
+        f"{table}: a task failed and no row is to blame: {cause.strip()[:_LONGEST]}. Fix the cause and score again: "
+        "committed predictions stay"
     )

@@ -25,14 +25,14 @@ from .user_code import UserCode
 Probabilities: TypeAlias = npt.NDArray[np.float32]
 
 DEFAULT_BATCH_BYTES = 32 << 20
-# Beyond this a batch is no faster and a model's activations, many times its input, only take memory.
+# Larger batches are not faster, and a model's activations, many times its input, only take memory.
 MOST_BATCH_ROWS = 256
 _INPUT_BYTES = 4  # float32, as the model computes
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """What a model says of some rows; one entry per row in each attribute.
+    """A model's predictions for some rows; one entry per row in each attribute.
 
     Attributes:
         probabilities: float32 [rows, classes]; a row with an error holds NaN.
@@ -54,12 +54,12 @@ class Predictions:
 
     @property
     def labels(self) -> npt.NDArray[np.int32]:
-        """int32 [rows], the most probable class, the smallest number of equals; 0 where there is no prediction."""
+        """int32 [rows], the most probable class, of equals the smallest number; 0 for rows without a prediction."""
         return np.where(self.valid, np.nan_to_num(self.probabilities, nan=-np.inf).argmax(axis=1), 0).astype(np.int32)
 
     @property
     def names(self) -> list[str | None]:
-        """The name of the most probable class; None where there is no prediction or the class has no name."""
+        """The name of the most probable class; None without a prediction or a name."""
         known = self.class_names or ()
         return [
             known[label] if valid and label < len(known) else None
@@ -70,16 +70,16 @@ class Predictions:
 class Predictor:
     """Runs one model over stored images.
 
-    An error is a row's own only if a black image of the model's size is decoded and taken by the model at the same
-    time. If not, or if the model runs out of memory on a single image, the machine or the model is at fault, and
-    predicting fails.
+    An error belongs to a row only if a black image of the model's size can be decoded and predicted at the same time.
+    If not, or if the model runs out of memory on a single image, the machine or the model is at fault, and predicting
+    fails.
 
     Args:
         function: uint8 [rows, height, width, channels] to float32 [rows, classes].
         input_shape: Height, width and channels of the model's images.
         classes: Number of classes.
         class_names: Class names by label number, or None.
-        batch_bytes: Most bytes of one batch of float32 input; at least one row is taken.
+        batch_bytes: Most bytes of one batch of float32 input; a batch has at least one row.
         decode_threads: Threads that decode the next batch while the model runs.
     """
 
@@ -111,10 +111,10 @@ class Predictor:
         """Predicts for stored images; see `StoredRows` for the arguments.
 
         Returns:
-            One entry per image; a row that cannot be scored has an error, no exception is raised for it.
+            One entry per image; a row that cannot be scored has an error and raises no exception.
 
         Raises:
-            ScoringFailedError: If no row is to blame.
+            ScoringFailedError: If the machine or the model fails.
         """
         parts = list(self.stream([StoredRows(images, formats, heights, widths)]))
         probabilities = [part.probabilities for part in parts] or [np.empty((0, self.classes), np.float32)]
@@ -123,12 +123,12 @@ class Predictor:
         )
 
     def stream(self, batches: Iterable[StoredRows]) -> Iterator[Predictions]:
-        """Predicts for rows in order, in pieces of at most `batch_rows`; the next piece is decoded meanwhile.
+        """Predicts for rows in order, in pieces of at most `batch_rows`, decoding the next piece meanwhile.
 
         A piece never spans two of the given batches, so that they can be told apart by counting rows.
 
         Raises:
-            ScoringFailedError: If no row is to blame.
+            ScoringFailedError: If the machine or the model fails.
         """
         with ThreadPoolExecutor(self._decode_threads, "lakelens-decode") as pool:
             decoding: deque[_Decoding] = deque()
@@ -167,7 +167,7 @@ class Predictor:
         return Predictions(probabilities, errors, self.class_names)
 
     def _decode_again(self, row: StoredRows, pixels: Pixels) -> str | None:
-        """Decodes a row whose error may have been the machine's, with nothing else being decoded by this task."""
+        """Decodes a row again whose error the machine may have caused, while this task decodes nothing else."""
         (error,) = decode_rows(row, pixels)
         if error is not None and is_transient(error):
             fault = self._fault_of_decoding()
@@ -185,7 +185,7 @@ class Predictor:
         return fault
 
     def _run(self, pixels: Pixels) -> tuple[Probabilities, list[str | None]]:
-        """Runs the model; when it raises, halves the batch until only the rows that make it raise are left out."""
+        """Runs the model; if it raises, halves the batch until only the failing rows are left out."""
         try:
             return self._function(pixels), [None] * len(pixels)
         except Exception as error:  # noqa: BLE001  a model raises whatever its layers raise
@@ -197,7 +197,7 @@ class Predictor:
         return np.concatenate([first, second]), first_errors + second_errors
 
     def _run_again(self, pixels: Pixels, raised: Exception) -> tuple[Probabilities, list[str | None]]:
-        """Tells the fault of the one row on which the model has raised from that of the model or the machine."""
+        """Decides whether one row, or the model or machine, caused an error of the model."""
         if is_of_the_machine(raised):
             raise ScoringFailedError(f"the model failed on a single image, {first_line(raised)}") from raised
         try:
@@ -225,7 +225,7 @@ class _Decoding:
 
 
 class PredictorCache:
-    """The models that this process keeps loaded, the latest used ones; safe to call from several threads.
+    """A thread-safe cache of the models last used in this process.
 
     Attributes:
         loads: How many models were loaded so far.
@@ -239,7 +239,7 @@ class PredictorCache:
         self._kept: OrderedDict[Hashable, Predictor] = OrderedDict()
 
     def get(self, key: Hashable, load: Callable[[], Predictor]) -> Predictor:
-        """Gives the predictor under `key`; calls `load` when there is none, once for all threads that ask."""
+        """Gives the predictor under `key`; if there is none, calls `load`, once for all waiting threads."""
         with self._lock:
             key_lock = self._key_locks.setdefault(key, threading.Lock())
         with key_lock:
@@ -264,7 +264,7 @@ def build_predictor(checkpoint: Checkpoint, batch_bytes: int, decode_threads: in
     """Loads an open checkpoint.
 
     Raises:
-        CheckpointError: If its model holds what is refused, or code that cannot be imported.
+        CheckpointError: If its model has refused content, or code that cannot be imported.
         ModelMismatchError: If the model takes no images, or does not give one row of classes per image.
     """
     with code.loaded() as objects:
@@ -280,9 +280,9 @@ def build_predictor(checkpoint: Checkpoint, batch_bytes: int, decode_threads: in
 
 
 def cache_key(digest: str, batch_bytes: int, decode_threads: int, code_digest: str) -> tuple[Hashable, ...]:
-    """Makes the key by which two predictors are the same.
+    """Makes the cache key of a predictor.
 
-    The names of the user's own classes would not do: a corrected class keeps its name.
+    Names of user classes are not enough: a corrected class keeps its name.
     """
     return digest, batch_bytes, decode_threads, code_digest
 

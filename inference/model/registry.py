@@ -1,4 +1,4 @@
-"""Registered models: their versions and aliases, and the checkpoint that each of them is."""
+"""Registered models: their versions, aliases and checkpoints."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class RegisteredVersion:
     Attributes:
         name: The registered model.
         version: Its number.
-        aliases: The aliases that lead to it.
-        digest: Digest of its checkpoint, as it was registered; None for one that lakelens did not register.
+        aliases: The aliases that point to it.
+        digest: Digest of its checkpoint at registration; None if lakelens did not register it.
         run_id: The run that trained it; None if not known.
         trained_on: `table@version`; None if not known.
         created_ms: When it was registered, in milliseconds since 1970.
-        promotions: For each alias that it was proposed for what was decided, as JSON.
+        promotions: The decision for each alias that it was proposed for, as JSON.
     """
 
     name: str
@@ -59,7 +59,7 @@ class RegisteredVersion:
 
 @dataclass(frozen=True)
 class ModelDifference:
-    """How two models differ in what their runs say.
+    """The differences of two models' runs.
 
     Attributes:
         first: The first model's run.
@@ -78,8 +78,8 @@ def list_versions(name: str | None = None, tracking_uri: str | None = None) -> l
     """Lists registered models, or the versions of one; the newest version of each first.
 
     Raises:
-        ModelNotFoundError: If there is no such model.
-        InvalidArgumentError: If there is no such store.
+        ModelNotFoundError: If the model does not exist.
+        InvalidArgumentError: If the store does not exist.
         TrackingError: If the store does not answer.
     """
     uri, client = open_existing_store(tracking_uri)
@@ -93,17 +93,17 @@ def list_versions(name: str | None = None, tracking_uri: str | None = None) -> l
 
 
 def register(reference: str, name: str, alias: str | None = None, tracking_uri: str | None = None) -> RegisteredVersion:
-    """Registers the model that a reference leads to; one that the name has already is not registered twice.
+    """Registers the model that a reference points to; a model is not registered twice under one name.
 
     Args:
-        reference: Any form that `resolve_model` takes and that leads to a run.
-        name: Registered model; made when it is not there.
-        alias: Alias that then leads to the version.
+        reference: Any form of `resolve_model` that points to a run.
+        name: Registered model; created if it does not exist.
+        alias: Alias to point to the version.
         tracking_uri: As for `train`.
 
     Raises:
-        ModelNotFoundError: If the reference leads to no model, or to one whose run is not known.
-        InvalidArgumentError: If there is no such store.
+        ModelNotFoundError: If the reference points to no model, or to one whose run is unknown.
+        InvalidArgumentError: If the store does not exist.
         CheckpointError: If the checkpoint is damaged, or is not that of its run.
         TrackingError: If the store refuses.
     """
@@ -127,10 +127,10 @@ def registrable(reference: str, tracking_uri: str | None = None) -> tuple[ModelR
 
 
 def set_alias(name: str, version: int, alias: str, tracking_uri: str | None = None) -> RegisteredVersion:
-    """Lets an alias lead to a version, once its files were compared with the digest in its run.
+    """Points an alias to a version, after comparing its files with the digest in its run.
 
     Raises:
-        ModelNotFoundError: If there is no such version, or its run is not known.
+        ModelNotFoundError: If the version does not exist, or its run is unknown.
         CheckpointError: If the version's checkpoint is not that of its run.
         TrackingError: If the store refuses.
     """
@@ -147,7 +147,7 @@ def version_of(name: str, version: int, tracking_uri: str | None = None) -> Regi
     """Describes one version.
 
     Raises:
-        ModelNotFoundError: If there is no such version.
+        ModelNotFoundError: If the version does not exist.
     """
     uri, client = open_existing_store(tracking_uri)
     with as_tracking_errors(uri, f"read version {version} of model {name!r}"):
@@ -158,7 +158,7 @@ def version_of(name: str, version: int, tracking_uri: str | None = None) -> Regi
 
 
 def version_behind(name: str, alias: str, tracking_uri: str | None = None) -> RegisteredVersion | None:
-    """Finds the version that an alias leads to; None where there is no such alias, model or store yet."""
+    """Finds the version that an alias points to; None if alias, model or store does not exist yet."""
     uri = resolve_tracking_uri(tracking_uri)
     path = local_store_path(uri)
     if path is not None and not path.exists():
@@ -174,16 +174,16 @@ def version_behind(name: str, alias: str, tracking_uri: str | None = None) -> Re
 
 
 def compare_runs(first: str, second: str, tracking_uri: str | None = None) -> ModelDifference:
-    """Compares what the runs of two models say.
+    """Compares the parameters and metrics of two models' runs.
 
     Raises:
-        ModelNotFoundError: If a reference leads to no model, or to one whose run is not known.
+        ModelNotFoundError: If a reference points to no model, or to one whose run is unknown.
     """
     details = []
     for reference in (first, second):
         model = resolve_model(reference, tracking_uri)
         if model.run_id is None:
-            raise ModelNotFoundError(f"{reference!r}: its run is not known, so that there is nothing to compare")
+            raise ModelNotFoundError(f"{reference!r}: its run is unknown, so there is nothing to compare")
         details.append(show_run(model.run_id, tracking_uri))
     one, other = details
     params = _both(one.params, other.params)
@@ -204,7 +204,7 @@ def parse_version(reference: str) -> tuple[str, int]:
     name, slash, number = reference.removeprefix("models:").lstrip("/").rpartition("/")
     if not slash or not name or not number.isdecimal():
         raise InvalidArgumentError(
-            f"{reference!r} names no version of a registered model; give models:/<name>/<version>"
+            f"{reference!r} is not a version of a registered model; give models:/<name>/<version>"
         )
     return name, int(number)
 
@@ -213,15 +213,15 @@ def _require_run(tracking_uri: str | None, model: ModelRef) -> str:
     """Gives the id of the run that trained a model, whose digest must be that of the checkpoint.
 
     Raises:
-        ModelNotFoundError: If the run is not known.
-        InvalidArgumentError: If there is no such store; nothing is created then.
+        ModelNotFoundError: If the run is unknown.
+        InvalidArgumentError: If the store does not exist; nothing is created.
         CheckpointError: If the digests differ.
     """
     from mlflow.exceptions import MlflowException
 
     if model.run_id is None:
         raise ModelNotFoundError(
-            f"{model.uri!r}: the run that trained it is not known; only models of runs are registered"
+            f"{model.uri!r}: the run that trained it is unknown; only models of runs are registered"
         )
     _, client = open_existing_store(tracking_uri)
     try:
@@ -240,10 +240,10 @@ def _require_run(tracking_uri: str | None, model: ModelRef) -> str:
 
 
 def _aliases(client: MlflowClient, name: str) -> Mapping[str, Any]:
-    """Gives the version that each alias of a model leads to.
+    """Gives the version that each alias of a model points to.
 
     Raises:
-        ModelNotFoundError: If there is no such model.
+        ModelNotFoundError: If the model does not exist.
     """
     from mlflow.exceptions import MlflowException
 

@@ -1,4 +1,4 @@
-"""Carries a checkpoint from the driver to the Python workers of every executor, and loads it there once per process."""
+"""Sends a checkpoint from the driver to the Python workers of every executor, and loads it once per process."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
     from pyspark.sql import SparkSession
 
-# Equal checkpoints make equal archives, so that shipping one twice is the same file.
+# Equal checkpoints make equal archives, so that sending one twice gives the same file.
 _TIMESTAMP = (1980, 1, 1, 0, 0, 0)
-# What prediction tasks need on the executors.
+# Packages that prediction tasks need on the executors.
 _IMPORTED = ("numpy", "pyarrow", "pandas", "PIL", "pydantic", "tensorflow", "keras")
 
 
@@ -41,10 +41,10 @@ class ShippedModel:
 
     Attributes:
         archive: Name of the archive among the session's files.
-        digest: The checkpoint's digest, with which a worker compares what it got.
+        digest: The checkpoint's digest, which a worker compares with its copy.
         batch_bytes: Most bytes of one batch of float32 input.
         code: What the model needs besides Keras.
-        code_digest: Digest of it as the driver sent it; in each task it is another object.
+        code_digest: Digest of `code` on the driver; each task has another object.
         is_quiet: Whether what TensorFlow writes to stderr while it starts is dropped.
     """
 
@@ -56,10 +56,10 @@ class ShippedModel:
     is_quiet: bool = False
 
     def predictor(self) -> Predictor:
-        """Loads the model, or gives the one that this process has loaded before. Call it in a task.
+        """Loads the model, or returns it if this process has loaded it before. Call it in a task.
 
         Raises:
-            CheckpointError: If what arrived is not the checkpoint that was shipped.
+            CheckpointError: If the received checkpoint differs from the sent one.
             ModelMismatchError: If the model cannot score images.
         """
         threads = _task_cores()
@@ -85,10 +85,10 @@ class ShippedModel:
 def ship(spark: SparkSession, model: ModelRef, *, batch_bytes: int, code: UserCode) -> ShippedModel:
     """Makes a checkpoint available on every executor, even those that join later.
 
-    The checkpoint travels as an archive through `SparkContext.addFile`: each executor fetches it once onto its disk and
-    its Python workers read it from there. A broadcast would put a copy of the bytes into the memory of every Python
-    worker on top of the loaded model; a path would have to be readable from every machine. The price: Spark keeps added
-    files on the executors' disks until the application ends.
+    The checkpoint is sent as an archive through `SparkContext.addFile`: each executor fetches it once onto its disk and
+    its Python workers read it from there. A broadcast would keep a second copy of the bytes in the memory of every
+    Python worker; a path would have to be readable from every machine. The cost: Spark keeps added files on the
+    executors' disks until the application ends.
 
     Raises:
         ClusterConfigurationError: If the session's Python workers cannot run lakelens and TensorFlow.
@@ -98,12 +98,12 @@ def ship(spark: SparkSession, model: ModelRef, *, batch_bytes: int, code: UserCo
 
     check_workers(spark, f"scoring with {model.uri}", _IMPORTED)
     name = f"lakelens-model-{model.digest}.zip"
-    # The folder of the driver's own copies: Spark serves the file from there and removes it with the application.
+    # The folder of the driver's copies: Spark serves the file from there and removes it with the application.
     archive = Path(SparkFiles.getRootDirectory()) / name
     if not archive.exists():
         _pack(model.path, archive)
     ship_file(spark, archive)
-    # An executor elsewhere has a log of its own, where a start that fails has to be told.
+    # An executor on another machine has its own log, which must show a failed start.
     is_quiet = is_local(spark) and not is_verbose()
     return ShippedModel(name, model.digest, batch_bytes, code, code.digest(), is_quiet)
 
@@ -115,7 +115,7 @@ def prediction_task(
 
     Args:
         shipped: The model.
-        count_file: Where it counts images, as `lakelens.progress` reads it.
+        count_file: The file in which it counts images for `lakelens.progress`.
         done: Counts images as well; Spark tells the driver when a task ends.
     """
 
@@ -165,7 +165,7 @@ def _task_cores() -> int:
 
 @contextlib.contextmanager
 def _quiet_stderr() -> Iterator[None]:
-    """Drops what TensorFlow writes while it starts, as it looks for GPUs; no level of its log rules all of that."""
+    """Drops TensorFlow's start-up messages about GPUs; no log level covers all of them."""
     kept, silent = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(silent, 2)
     try:
@@ -198,4 +198,4 @@ def _start_tensorflow(threads: int) -> None:
         for gpu in tf.config.list_physical_devices("GPU"):
             tf.config.experimental.set_memory_growth(gpu, True)
     except RuntimeError:
-        return  # something else in this worker has started TensorFlow before us, with its own settings
+        return  # other code in this worker has started TensorFlow before, with its own settings

@@ -1,4 +1,4 @@
-"""The user's classes that a model needs: the caller's, of the code recorded with its run, or of its packages."""
+"""The user classes that a model needs: from the caller, from the code recorded with its run, or from packages."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class UserCode:
     def _import(self, one: UserObject) -> Any:
         try:
             return getattr(importlib.import_module(one.module), one.name)
-        # The user's module raises what it likes; the caller needs one type that names the run.
+        # The user's module can raise any exception; the caller needs one type that names the run.
         except Exception as error:
             raise CheckpointError(
                 f"the model needs {one.name!r} of module {one.module!r}, and the code recorded with run {self.run_id} "
@@ -90,7 +90,7 @@ class UserCode:
 def user_code(model: ModelRef, custom_objects: Mapping[str, Any] | None = None) -> UserCode:
     """Finds what a model needs besides Keras, without importing any of it.
 
-    Metrics, losses and the optimizer are not needed to predict. Code is taken only from the run that trained the model.
+    Predicting needs no metrics, losses or optimizer. Code comes only from the run that trained the model.
 
     Args:
         model: The model.
@@ -99,7 +99,7 @@ def user_code(model: ModelRef, custom_objects: Mapping[str, Any] | None = None) 
     Raises:
         CheckpointError: If the model's file is damaged, or holds a layer that runs code from the file.
         ModelMismatchError: If the model needs a class that is neither in `custom_objects` nor in its run's code, nor in
-            a package that is installed here and was when the run was recorded.
+            a package installed both here and when the run was recorded.
     """
     given = dict(sorted((custom_objects or {}).items()))
     wanted = user_objects(model.checkpoint.model_path, compile=False)
@@ -125,7 +125,7 @@ def user_code(model: ModelRef, custom_objects: Mapping[str, Any] | None = None) 
 
 
 def _recorded_packages(model: ModelRef) -> frozenset[str]:
-    """Lists what can be imported here from packages that the model's run was trained with, whatever their versions."""
+    """Lists the modules importable here from packages that the model's run used, in any version."""
     if model.tracking_uri is None or model.run_id is None:
         return frozenset()
     names = {_plain(re.split("==| @ ", line)[0]) for line in read_packages(model.tracking_uri, model.run_id)}
@@ -144,7 +144,7 @@ class _RecordedModules(MetaPathFinder, Loader):
         files: Text by relative path.
 
     Attributes:
-        paths: Path by the name of the module; the file of an entry point has a second name, as while it was trained.
+        paths: Path by the name of the module; the file of an entry point has a second name, as in training.
     """
 
     def __init__(self, files: Mapping[str, bytes]) -> None:
@@ -169,14 +169,14 @@ class _RecordedModules(MetaPathFinder, Loader):
         elif fullname in self._folders:
             spec = ModuleSpec(fullname, None, is_package=True)
         if spec is not None and spec.submodule_search_locations is not None:
-            # What the record lacks, such as compiled modules, comes from the installed package of that name.
+            # Modules missing from the record, such as compiled ones, come from the installed package of that name.
             installed = PathFinder.find_spec(fullname, path)
             if installed is not None:
                 spec.submodule_search_locations.extend(installed.submodule_search_locations or ())
         return spec
 
     def exec_module(self, module: ModuleType) -> None:
-        """Runs a module's text."""
+        """Runs a module's source."""
         path = self.paths[module.__name__]
         module.__file__ = path
         exec(compile(self._files[path], path, "exec"), module.__dict__)  # noqa: S102  what the run itself trained with

@@ -1,1 +1,1 @@
-"""One version of a table into a predictions table: only what is new, each row once. Start: `score`."""
+"""Scores a table version into a predictions table: only new rows, each once. Start: `score`."""

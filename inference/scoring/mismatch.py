@@ -1,4 +1,4 @@
-"""How the table that is to be scored differs from what a model was trained on."""
+"""Compares the table to score with the table that a model was trained on."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ def check_fit(
     table_size: tuple[int, int] | None,
     strict: bool,
 ) -> None:
-    """Compares a model with the table that it is to score, and reports once what differs.
+    """Compares a model with the table to score, and reports all differences at once.
 
     A class that only the model has is not a difference: older versions of a table have fewer classes. Neither is a
-    class of the model's own table that was renamed, nor another size of its images, which its training resized too.
-    Production scores other tables than the training's; that is reported only if something else differs, or no class
-    name shows that the two belong together.
+    renamed class of the model's own table, nor another size of its images, which training resized too. Another table
+    than the training's, normal in production, is reported only if something else differs or the two have no class name
+    in common.
 
     Args:
         model: The model as the caller named it.
         class_names: Its class names by number, or None.
         model_size: Height and width that it takes.
-        trained_on: Location of the table that it was trained on, if its checkpoint says so.
+        trained_on: Location of the table that it was trained on, if its checkpoint records it.
         table: Location of the table to be scored.
         labels: Class numbers by name of that table; empty if it does not know them.
-        table_size: Height and width of its images, if all have one size and the log says it.
+        table_size: Height and width of its images, if all have one size and the log has it.
         strict: Raise instead of warning.
 
     Raises:
@@ -61,15 +61,15 @@ def check_fit(
         raise ModelMismatchError(
             f"{warning}. Score with a model that was trained for this table, or without strict=True (--strict)"
         )
-    logger.warning("%s. It is scored all the same; strict=True (--strict) refuses", warning)
+    logger.warning("%s. It is scored anyway; strict=True (--strict) refuses", warning)
 
 
 def other_names(in_table: Mapping[int, str], to_model: Mapping[int, str], *, is_own: bool) -> list[int]:
-    """Lists the numbers that are different classes in a table and to a model.
+    """Lists the numbers that stand for different classes in a table and in a model.
 
-    Names decide, with one exception: to a model of this very table a number stays the same class, because class numbers
-    are never reused; another name then means that the class was renamed. A name that has moved to another number
-    shows that the table was made again.
+    Names decide, with one exception: for a model of this table a number stays the same class, because class numbers are
+    never reused; another name then means that the class was renamed. A name that has moved to another number shows
+    that the table was created again.
 
     Args:
         in_table: Class names by number.
@@ -85,7 +85,7 @@ def other_names(in_table: Mapping[int, str], to_model: Mapping[int, str], *, is_
 
 
 def is_same_table(trained_on: str | None, table: str) -> bool:
-    """Returns whether a model was trained on the table at this location, by whichever of its names.
+    """Returns whether a model was trained on the table at this location, under any of its names.
 
     `s3` and `s3a` are names of one store, as `dbfs:/x` and `/dbfs/x` are of one folder.
     """
@@ -101,7 +101,7 @@ def _class_differences(class_names: Sequence[str], labels: Mapping[str, int], *,
     by_number = dict(enumerate(class_names))
     in_table = {number: name for name, number in labels.items()}
     other = [
-        f"{number} is {by_number[number]!r} to the model and {in_table[number]!r} in the table"
+        f"{number} is {by_number[number]!r} in the model and {in_table[number]!r} in the table"
         for number in other_names(in_table, by_number, is_own=is_own)
     ]
     unknown = [f"{name!r} ({number})" for name, number in labels.items() if number not in by_number]

@@ -1,4 +1,4 @@
-"""How a scoring is cut into parts of bounded work, each of which is one commit: whole data files."""
+"""Divides a scoring into parts of bounded work: whole data files, one commit per part."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import random
 from collections import deque
 from collections.abc import Mapping
 
-# A killed job repeats one part; each part costs about a second besides its work.
+# A killed job repeats one part; each part costs about a second on top of its work.
 TARGET_S = 30.0
-# The first part of a job, before anything was measured: 8 tasks' worth for each slot.
+# Size of a job's first part, before anything was measured: 8 tasks for each slot.
 _FIRST_PIXELS_PER_SLOT = 32 << 20
 _MOST_FIRST_ROWS_PER_SLOT = 50_000
 _GROWTH = 4.0
@@ -27,14 +27,14 @@ def next_rows(rows: int, seconds: float) -> int:
 
 
 def shuffled(rows_by_file: Mapping[str, int], order: random.Random) -> deque[str]:
-    """Orders files that have rows, in an order of this job's own: two jobs at once rarely work on the same file."""
+    """Orders the files in an order specific to this job, so that concurrent jobs rarely work on the same file."""
     files = sorted(file for file, rows in rows_by_file.items() if rows > 0)
     order.shuffle(files)
     return deque(files)
 
 
 def take(files: deque[str], rows_by_file: Mapping[str, int], most_rows: int) -> list[str]:
-    """Takes the first files off: at least one, and of the following those that keep within `most_rows` rows."""
+    """Takes the first files: at least one, and more up to `most_rows` rows."""
     taken = [files.popleft()]
     rows = rows_by_file[taken[0]]
     while files and rows + rows_by_file[files[0]] <= most_rows:

@@ -1,4 +1,4 @@
-"""The predictions table: its columns, and appends that happen once however often and by whomever they are tried.
+"""The predictions table: its columns, and appends that happen exactly once, even if repeated or concurrent.
 
 Every append carries the next number under an application id that belongs to one model and one image table. Delta
 refuses a number that was written before, and of two writers that read the same number one fails. So of two scoring jobs
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
     from pyspark.sql import Column, DataFrame, SparkSession
 
-# What passes from the image table to the predictions, where the image table has it.
+# Columns copied from the image table to the predictions, if the image table has them.
 PASSED_DDL = "path STRING, content_hash STRING, label INT, label_name STRING, split STRING"
 PASSED = tuple(column.split()[0] for column in PASSED_DDL.split(", "))
 PREDICTED = tuple(column.split()[0] for column in PREDICTION_DDL.split(", "))
@@ -53,17 +53,17 @@ _TYPES = {
 COLUMNS = {name: _TYPES[kind] for name, kind in (column.split() for column in DDL.split(", "))}
 # A `batch_id` starts with the mark of its model, table and version. Delta's statistics hold 32 characters of a text.
 _MARK, _BATCH = 20, 32
-# Statistics of what reads filter on; of a list of floats they are of no use.
+# Statistics of the columns that reads filter on; for a list of floats they are useless.
 _PROPERTIES = {"delta.dataSkippingStatsColumns": "path,label,split,prediction,checkpoint_digest,table,version,batch_id"}
 
 
 @dataclass(frozen=True)
 class PredictionsState:
-    """How far the appends to a predictions table have come, as far as one model and image table are concerned.
+    """The state of a predictions table with regard to one model and image table.
 
     Attributes:
         version: The table's version; None when the table does not exist.
-        transaction: Number of the last append for this model and image table; None when there was none.
+        transaction: Number of the last append for this model and image table; None before the first.
     """
 
     version: int | None
@@ -71,11 +71,11 @@ class PredictionsState:
 
 
 def predictions_location(predictions: str | Path | None, table: Table) -> str:
-    """Gives the place of a predictions table, and checks what is there as far as that needs no Spark.
+    """Gives the location of a predictions table, and checks it as far as possible without Spark.
 
     Raises:
-        InvalidArgumentError: If there is none, or it is the image table.
-        NotADeltaTableError: If something else than a Delta table is there.
+        InvalidArgumentError: If no location is given, or it is the image table.
+        NotADeltaTableError: If the location has something other than a Delta table.
         PredictionsSchemaError: If a column is missing or has another type.
     """
     if not isinstance(predictions, (str, Path)):
@@ -84,7 +84,7 @@ def predictions_location(predictions: str | Path | None, table: Table) -> str:
         )
     target = Table.unversioned(predictions, "predictions").location
     if target.rstrip("/") == table.location.rstrip("/"):
-        raise InvalidArgumentError(f"predictions and table are both {target}; predictions go into a table of their own")
+        raise InvalidArgumentError(f"predictions and table are both {target}; predictions need a separate table")
     if is_table_name(target):
         return target
     with suppress(UnsupportedTableFeatureError):
@@ -125,7 +125,7 @@ class PredictionsTable:
         """Reads the table's version and the number of the last append.
 
         Raises:
-            NotADeltaTableError: If something else than a Delta table is there.
+            NotADeltaTableError: If the location has something other than a Delta table.
             PredictionsSchemaError: If a column is missing or has another type.
         """
         if not is_delta_table(self._spark, self.location):
@@ -139,8 +139,7 @@ class PredictionsTable:
     def state_after(self, before: PredictionsState, note: str) -> tuple[PredictionsState, bool]:
         """Reads the state, and whether a commit after `before` has the note.
 
-        An append that was tried from `before` may have added nothing without a word, because another with its number
-        was faster.
+        An append tried from `before` may silently have added nothing, because another with its number was faster.
         """
         if before.version is None and not is_delta_table(self._spark, self.location):
             return before, False
@@ -157,11 +156,11 @@ class PredictionsTable:
     def append(self, rows: DataFrame, state: PredictionsState, note: str) -> None:
         """Adds rows in one commit, unless another append for this model and image table came after `state`.
 
-        In that case Delta either raises its conflict or adds nothing without a word; `state_after` tells.
+        In that case Delta either raises its conflict or silently adds nothing; `state_after` shows which.
 
         Args:
             rows: Rows of `COLUMNS`.
-            state: What the rows were chosen by.
+            state: The state from which the rows were chosen.
             note: Names this append in the table's history.
         """
         if state.version is None and is_table_name(self.location):
@@ -204,10 +203,10 @@ def _require_vacant(location: str) -> None:
     if has_scheme(location) or is_table_name(location):
         return
     path = Path(location)
-    # A first append that was killed leaves data files without a log; they belong to no version.
+    # A killed first append leaves data files without a log; they belong to no version.
     foreign = path.is_dir() and any(not child.name.startswith((".", "_", "part-")) for child in path.iterdir())
     if path.is_file() or foreign:
-        raise NotADeltaTableError(f"{location} exists and is no Delta table; give the predictions a path of their own")
+        raise NotADeltaTableError(f"{location} exists and is not a Delta table; give the predictions a separate path")
 
 
 def _check_schema(location: str, table: DeltaTable) -> None:
@@ -219,7 +218,7 @@ def _check_columns(location: str, found: Mapping[str, str]) -> None:
     for name, kind in COLUMNS.items():
         if name not in found:
             raise PredictionsSchemaError(
-                f"{location} has no column {name!r}, so it is no predictions table of this lakelens; its columns: "
+                f"{location} has no column {name!r}, so it is not a predictions table of this lakelens; its columns: "
                 f"{', '.join(found)}. Add it (ALTER TABLE {sql_name(location)} ADD COLUMN {name} ...), or score into "
                 "another table"
             )

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Each is lost to an append of another scoring job of the same model and table.
+# Attempts can fail because another scoring job of the same model and table appends first.
 _ATTEMPTS = 20
 
 
@@ -59,11 +59,11 @@ class Tally:
 class ScoringRun:
     """One call of `score`, with everything resolved.
 
-    Other jobs may score the same version with the same model at the same time. Each takes the parts in an order of its
-    own, looks again at what is left whenever another has added rows, and drops from a part what was added meanwhile.
+    Other jobs may score the same version with the same model at the same time. Each takes the parts in its own
+    order, reads the remaining rows again after another job has added rows, and drops rows added meanwhile from a part.
 
     Attributes:
-        rows_per_commit: Rows up to which a part takes data files; None lets a part be about half a minute of work.
+        rows_per_commit: Most rows of a part, in whole data files; None makes parts of about half a minute of work.
         alive: Called after each part.
     """
 
@@ -96,14 +96,14 @@ class ScoringRun:
                 if not retry and self._add_all(work, state):
                     return self.tally
             if retry:
-                # Once a call, or two jobs would try each other's rows again for ever. Another job that is faster at it
-                # has these rows in hand.
+                # Once per call, or two jobs would try each other's rows again forever. If another job is faster, it
+                # has taken these rows.
                 with suppress(TableConflictError), conflicts_named(self.results.location):
                     self.results.remove(retried(self.source, self.model.digest))
                 retry = False
 
     def _add_all(self, work: Work, state: PredictionsState) -> bool:
-        """Adds what is to be done, part by part; False as soon as another job has added rows, too."""
+        """Adds the remaining rows part by part; returns False as soon as another job has added rows, too."""
         before, errors = self.tally.scored, self.tally.errors
 
         def counted() -> tuple[int, int]:
@@ -123,16 +123,16 @@ class ScoringRun:
                 state = added.state
                 self.alive()
                 if added.is_overtaken:
-                    logger.info("another job scores %s with the same model; looking for what is left", self.source.name)
+                    logger.info("another job scores %s with the same model; reading the rest again", self.source.name)
                     return False
         return True
 
     def _parts(self, work: Work) -> Iterator[tuple[list[str], int]]:
-        """Cuts the rows to do into parts of whole files, whose size follows from the time that the last one took."""
+        """Divides the remaining rows into parts of whole files; a part's size follows from the time of the last one."""
         if ALL_FILES in work.todo_by_file:
             logger.warning(
-                "%s has deletion vectors or column mapping, so its data files are not read one by one: all is one "
-                "commit, and a scoring that is killed begins again",
+                "%s has deletion vectors or column mapping, so its data files are not read one by one: there is one "
+                "commit, and a killed scoring starts again",
                 self.source.name,
             )
         most = self.rows_per_commit or first_rows(self.model.input_shape, parallelism(self.spark))
@@ -154,15 +154,15 @@ class ScoringRun:
                 counts = _counts(predicted)
             if counts[0] == 0:  # the loop would never end
                 raise ScoringFailedError(
-                    f"{self.source.name}: {rows} rows are left in {len(files)} files, and reading these gives none; "
-                    "was the table's folder changed by hand?"
+                    f"{self.source.name}: {rows} rows remain in {len(files)} files, and reading these gives none; "
+                    "was the table's folder changed manually?"
                 )
             return self._append(predicted, counts, state)
         finally:
             predicted.unpersist()
 
     def _append(self, rows: DataFrame, counts: tuple[int, int], state: PredictionsState) -> _Added:
-        """Adds rows; where another job has added some of them since `state`, those that are left.
+        """Adds rows; without those that another job has added since `state`.
 
         Raises:
             TableConflictError: If other jobs kept being faster.
@@ -187,7 +187,7 @@ class ScoringRun:
                 counts = _counts(left)
         raise TableConflictError(
             f"{self.results.location}: other jobs that score {self.source.name} with model {self.model.digest[:12]} "
-            f"were faster {_ATTEMPTS} times; call score again when they have ended, it does what is left"
+            f"were faster {_ATTEMPTS} times; call score again when they have ended; it scores the remaining rows"
         )
 
     def _marked_as_ours(self, rows: DataFrame) -> DataFrame:
@@ -231,7 +231,7 @@ class _Added:
         state: The state of the predictions table after it.
         rows: Rows.
         errors: How many of them have an error.
-        is_overtaken: Whether another job has added rows since the work was looked at.
+        is_overtaken: Whether another job has added rows since the work was read.
     """
 
     state: PredictionsState

@@ -1,4 +1,4 @@
-"""Scores one version of an image table into a predictions table: only what is new, and each row once."""
+"""Scores one version of an image table into a predictions table: only new rows, each once."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, repr=False)
 class ScoreResult(ReadableResult):
-    """What a scoring run did. The rows of the version (and split) are `scored` + `skipped`.
+    """The result of a scoring run. The rows of the version (and split) are `scored` + `skipped`.
 
     Attributes:
         version: A version of the predictions table that holds the rows; None when nothing was ever written.
-        scored: Rows that the model was run on, and that this run has added.
-        skipped: Rows that it was not run on, because it has scored them before.
+        scored: Rows that this run has predicted and added.
+        skipped: Rows that were not predicted, because the model has scored them before.
         errors: How many of `scored` have an error instead of a prediction.
-        carried: How many of `skipped` were copied from another version of the table that has the same image.
+        carried: How many of `skipped` were copied from another version of the table with the same image.
         table: Location of the image table.
         table_version: The version that was scored.
         predictions: Location of the predictions table.
@@ -87,32 +87,31 @@ def score(
 ) -> ScoreResult:
     """Predicts the class of every image of one version of a table, and appends the predictions part by part.
 
-    A part is some data files, about half a minute of work, and one commit. A job that is killed at any moment leaves
-    the parts that it has committed; call it again, and it does the rest. Two calls for the same model and table that
-    run at once never add a row twice, and share the parts between them. A table with deletion vectors or column mapping
-    is one part.
+    A part is some data files, about half a minute of work, and one commit. A killed job keeps the parts that it has
+    committed; the next call scores the rest. Concurrent calls for the same model and table share the parts and never
+    add a row twice. A table with deletion vectors or column mapping is one part.
 
-    A second call does only what is new. A row is skipped if this model (by its checkpoint's digest) has scored it in
-    this version of the table already; if it has scored the same image (path and content) in another version, its
-    prediction is copied, with the time at which it was made. So each version's predictions are complete, and the model
-    runs once per image.
+    A second call scores only new rows. A row is skipped if this model (by its checkpoint's digest) has already scored
+    it in this version of the table. If it has scored the same image (path and content) in another version, the
+    prediction is copied together with its time. So each version's predictions are complete, and the model runs once per
+    image.
 
-    A row that cannot be scored gets an `error`. It is not tried again in the same version, unless the error may have
-    had its cause in the machine or the model (`model_raised`, `out_of_memory`): then the next call replaces it. What no
-    row is to blame for fails the call.
+    A row that cannot be scored gets an `error`. It is not tried again in the same version, unless the machine or
+    the model may have caused the error (`model_raised`, `out_of_memory`): then the next call replaces it. Failures that
+    no row has caused fail the call.
 
     Args:
-        spark: A session with Delta; or a function that opens one, which is called once model and table are found.
+        spark: A session with Delta, or a function that opens one; it is called after model and table are found.
         model: `runs:/<run id>`, `models:/<name>@<alias>`, `experiment:<id>` or a checkpoint's path (`resolve_model`).
         table: The image table: path, URI or catalog name, also as `table@version`. Any Delta table with a path
-            and an image will do; the columns `format`, `height`, `width`, `label`, `label_name`, `split` and
-            `content_hash` are used if they are there.
-        predictions: The predictions table: path, URI or catalog name; made when it is missing.
+            and an image works; the columns `format`, `height`, `width`, `label`, `label_name`, `split` and
+            `content_hash` are used if they exist.
+        predictions: The predictions table: path, URI or catalog name; created if it does not exist.
         version: Number, timestamp, pin's name, or None or "latest".
         split: Score only this split; None scores all rows.
         strict: Refuse a model whose class names, image size or table differ from this table's, instead of warning.
-        rows_per_commit: Rows up to which a part takes data files, at least one; None lets their number follow from the
-            time that parts take.
+        rows_per_commit: Most rows of a part, in whole data files, at least one; None adapts it to the time that parts
+            take.
         tracking_uri: MLflow tracking URI.
         batch_bytes: Most bytes of one batch of float32 input, and about as much stored images per Arrow batch.
         custom_objects: Classes and functions by name that the model needs and neither Keras nor its run's recorded code
@@ -121,20 +120,20 @@ def score(
         image_column: Column with the stored image, binary.
         label_column: Column with the number of the true class, or with names that the table's property
             `lakelens.labels` numbers, if there is one.
-        key: Column that differs where the image does, such as a digest or a time of change, for tables without
-            `content_hash`: without one, another version is scored whole again. Every call for a predictions table has
-            to give the same.
+        key: Column that changes when the image changes, such as a digest or modification time, for tables without
+            `content_hash`; without it, each version is scored in full. Use the same key in every call for a
+            predictions table.
         storage_options: Access to an object store for reading Delta logs, under delta-rs' names.
 
     Raises:
-        ModelNotFoundError: If `model` leads to no checkpoint.
+        ModelNotFoundError: If `model` has no checkpoint.
         CheckpointError: If the checkpoint is damaged, changed, or of a kind that is refused.
-        ModelMismatchError: If the model cannot be run on images of its own input size, or needs a class that neither
-            Keras, its run's code nor `custom_objects` has; if `strict` and it does not fit the table.
-        NotADeltaTableError, VersionNotFoundError, NotAnImageTableError: If the table is not there or not fit.
+        ModelMismatchError: If the model cannot be run on images of its input size, or needs a class that neither Keras,
+            its run's code nor `custom_objects` has; if `strict`, also if it does not fit the table.
+        NotADeltaTableError, VersionNotFoundError, NotAnImageTableError: If the table does not exist or is not suitable.
         PredictionsSchemaError: If the predictions table has other columns.
-        TableConflictError: If other scoring jobs of the same model and table kept being faster.
-        ScoringFailedError: If the machine or the model fails, so that no row is to blame.
+        TableConflictError: If other scoring jobs of the same model and table were faster several times.
+        ScoringFailedError: If the machine or the model fails, not a row.
     """
     started = time.perf_counter()
     require("lakelens.score", "pyspark")
@@ -153,8 +152,8 @@ def score(
     check_model(reference, source, strict)
     if not source.has_key:
         logger.warning(
-            "%s has no column %r: nothing tells which images another version shares with it, so each version is scored "
-            "whole. For scoring what is new alone, name a column that differs where the image does: key=... (--key)",
+            "%s has no column %r, so images shared with other versions cannot be found, and each version is scored in "
+            "full. To score new images only, name a column that changes when the image changes: key=... (--key)",
             source.name,
             key,
         )
@@ -188,16 +187,16 @@ def score(
 
 
 def check_model(model: ModelRef, source: ScoredTable, strict: bool) -> None:
-    """Compares a model with the table that it is to score; see `check_fit`.
+    """Compares a model with the table to score; see `check_fit`.
 
     Raises:
         ModelMismatchError: If they do not fit and `strict`.
     """
     labels: dict[str, int] = {}
-    with suppress(NotAnImageTableError):  # a table whose property is damaged has names that nobody can compare
+    with suppress(NotAnImageTableError):  # a damaged property of the table has no names to compare
         labels = source.labels()
     trained_on = model.metadata.get("table")
-    # Its own table's images are what its training has resized, so that their size need not be known.
+    # Training resized the images of the model's own table, so their size does not matter.
     is_own = trained_on == source.location
     check_fit(
         model=model.uri,

@@ -1,4 +1,4 @@
-"""The side of a scoring run that is read: one version of an image table, or one split of it."""
+"""The input of a scoring run: one version of an image table, or one split of it."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 FILE = "_file"
-# Stands for all data files of a version whose rows Spark alone can read.
+# Stands for all data files of a version whose rows only Spark can read.
 ALL_FILES = ""
 
-# What the predictor reads of a row; all but the image may be missing.
+# Columns that the predictor reads; all but the image may be missing.
 _STORED_TYPES = {schema.IMAGE: "binary", schema.FORMAT: "string", schema.HEIGHT: "int", schema.WIDTH: "int"}
 _PASSED_TYPES = {name: kind.lower() for name, kind in (column.split() for column in PASSED_DDL.split(", "))}
 
 
 @dataclass(frozen=True)
 class SourceColumns:
-    """Names of the columns of an image table that need not be called as lakelens calls them.
+    """Names of an image table's columns, if they differ from lakelens' own.
 
     Attributes:
         path: Names a row.
         image: The stored image.
         label: Number of the true class, or its name if the table numbers names.
-        key: Differs where the image does, as a digest or a time of change; tells images that were scored before.
+        key: Changes when the image changes, such as a digest or modification time; identifies images scored before.
     """
 
     path: str = schema.PATH
@@ -61,7 +61,7 @@ class SourceColumns:
             types: Delta's types of its columns.
 
         Raises:
-            NotAnImageTableError: If it lacks the path, the image or a column that was named, or the image is no binary.
+            NotAnImageTableError: If it lacks the path, the image or a named column, or the image is not binary.
         """
         label = [] if self.label == schema.LABEL else [self.label]
         key = [] if self.key == schema.CONTENT_HASH else [self.key]
@@ -83,7 +83,7 @@ class ScoredTable:
         spark: The session that reads it.
         snapshot: The version, with the data files of the split only.
         split: The split, or None for all rows.
-        columns: Names of the columns where they are not lakelens's own.
+        columns: Names of the columns, if they differ from lakelens' own.
     """
 
     spark: SparkSession
@@ -108,7 +108,7 @@ class ScoredTable:
 
     @property
     def has_key(self) -> bool:
-        """Whether a column tells that an image is the one that another version has under its path."""
+        """Whether a column shows that an image is the same as in another version."""
         return self.columns.key in self.snapshot.schema
 
     @property
@@ -118,7 +118,7 @@ class ScoredTable:
         return float(self.snapshot.files.sizes.sum() / rows) if rows else None
 
     def labels(self) -> dict[str, int]:
-        """Gives the class numbers by name that the table's ledger or properties state; empty if they state none.
+        """Gives the class numbers by name from the table's ledger or properties; empty if they have none.
 
         Raises:
             NotAnImageTableError: If the property is damaged.
@@ -126,11 +126,11 @@ class ScoredTable:
         return stated_labels(self.snapshot.table, self.version, self.snapshot.configuration)
 
     def row_count(self) -> int:
-        """Counts the rows; by the log, where it has their number."""
+        """Counts the rows, from the log if it has their number."""
         return self.keys().count() if self.snapshot.rows is None else self.snapshot.rows
 
     def row_groups(self, files: Sequence[str]) -> int | None:
-        """About how many parts Spark can read at the same time, when row groups are of lakelens's size.
+        """Estimates how many parts Spark can read in parallel, for row groups of lakelens' size.
 
         Args:
             files: Data files, as `keys` names them; None for `ALL_FILES`.
@@ -152,10 +152,10 @@ class ScoredTable:
         return int(height.pop()), int(width.pop())
 
     def keys(self) -> DataFrame:
-        """Reads what identifies and describes each row: the columns that pass into the predictions.
+        """Reads what identifies and describes each row: the columns copied to the predictions.
 
-        The column `FILE` names the row's data file. It is `ALL_FILES` where the file alone does not show its rows,
-        because of deletion vectors or column mapping.
+        The column `FILE` names the row's data file. It is `ALL_FILES` if deletion vectors or column mapping
+        prevent reading files one by one.
         """
         from pyspark.sql import functions
 
@@ -172,12 +172,12 @@ class ScoredTable:
         """Reads the columns of `keys` without the file, and the stored image.
 
         Args:
-            more: Further columns of the table.
+            more: More columns of the table.
         """
         return self._images(read_table(self.spark, self.location, self.version), more)
 
     def images_of(self, files: Collection[str]) -> DataFrame:
-        """Reads the rows of some data files as `images` does. Only these files are opened, which Delta cannot do.
+        """Reads the rows of some data files as `images` does. Opens only these files, which Delta cannot do.
 
         Args:
             files: Data files, as `keys` names them; or `ALL_FILES`.
@@ -211,13 +211,13 @@ class ScoredTable:
 
     @contextlib.contextmanager
     def protected(self, digest: str) -> Iterator[Callable[[], None]]:
-        """Keeps `ImageTable.vacuum` off this version from now on; no longer if the body raises or the process ends.
+        """Protects this version from `ImageTable.vacuum`; no longer if the body raises or the process ends.
 
-        While it runs, each call is tracked under a name of its own, which the failure of another at the same time does
-        not take away. Those that succeed leave one name for all.
+        Each running call is tracked under a separate name, so that a failing concurrent call does not remove it. Calls
+        that succeed leave one name for all.
 
         Yields:
-            A function to be called now and then, as long as it runs.
+            A function to call from time to time while the run continues.
         """
         scored = f"score-{digest[:12]}-{self.version}"
         running = f"{scored}-{uuid.uuid4().hex[:12]}"
@@ -264,7 +264,7 @@ class ScoredTable:
         return columns
 
     def _number_of(self, name: Column) -> Column:
-        """Gives the number of a class by its name; else the number that the text is, or null."""
+        """Gives the number of a class by its name; else the text as a number, or null."""
         from pyspark.sql import functions
 
         number = functions.when(name.rlike("^[0-9]{1,9}$"), name.cast("int"))
@@ -276,15 +276,15 @@ class ScoredTable:
 
 
 def check_by_log(table: Table, split: str | None, columns: SourceColumns) -> Snapshot | None:
-    """Checks table, version, columns and split by the log, before there is a session.
+    """Checks table, version, columns and split from the log, before a session exists.
 
     Returns:
-        The version; None for a name of the catalog, which only Spark resolves, so that nothing was checked.
+        The version; None for a catalog name, which only Spark can resolve, so that nothing was checked.
 
     Raises:
-        TableError: Its subclasses, if there is no such table or version, or it cannot be read.
+        TableError: Its subclasses, if table or version does not exist or cannot be read.
         NotAnImageTableError: If it lacks a column that scoring needs.
-        InvalidArgumentError: If it has no such split.
+        InvalidArgumentError: If the split does not exist.
     """
     if table.is_name:
         return None
@@ -306,7 +306,7 @@ def open_scored_table(
     columns: SourceColumns | None = None,
     snapshot: Snapshot | None = None,
 ) -> ScoredTable:
-    """Resolves a table and a version for scoring; `snapshot` is that version where `check_by_log` has read it already.
+    """Resolves a table and a version for scoring; `snapshot` is that version if `check_by_log` has read it already.
 
     Raises:
         LakelensError: As `check_by_log`.
@@ -327,11 +327,11 @@ def open_scored_table(
 
 
 def files_of_split(snapshot: Snapshot, split: str | None) -> DataFiles:
-    """Gives the data files of a version that hold a split; without their row counts where other splits are in them."""
+    """Gives the data files of a version with a split; without row counts for files that also hold other splits."""
     if split is None:
         return snapshot.files
     if schema.SPLIT not in snapshot.partition_columns:
-        # Which of a file's rows are of the split is not in the log.
+        # The log does not show which of a file's rows belong to the split.
         return replace(snapshot.files, rows=np.full(len(snapshot.files), ROWS_UNKNOWN, dtype=np.int64))
     partition = snapshot.files.partitions[schema.SPLIT]
     wanted = [file for file in range(len(snapshot.files)) if partition.at(file) == split]

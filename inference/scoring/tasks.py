@@ -1,4 +1,4 @@
-"""How a scoring run is cut into Spark tasks and Arrow batches."""
+"""Divides a scoring run into Spark tasks and Arrow batches."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# A Python worker imports TensorFlow (about 3 CPU seconds) before its first row. From about here on a task is worth
+# A Python worker imports TensorFlow (about 3 CPU seconds) before its first row. From about this size on a task is worth
 # that: a network of 2 to 60 thousand operations per pixel takes 0.5 to 10 s for it on one core.
 _PIXELS_PER_TASK = 4 << 20
 
 _ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _MOST_ARROW_ROWS = 10_000  # Spark's own default
-# Where the log does not say how large rows are: 32 MB of images of 500 kB each.
+# If the log does not have the size of rows: 32 MB of images of 500 kB each.
 _UNKNOWN_ARROW_ROWS = 64
 
 
 def tasks_for(rows: int, input_shape: tuple[int, int, int], slots: int) -> int:
-    """Chooses a number of tasks between 1 and the slots: each has enough to do to be worth a worker's start."""
+    """Chooses a number of tasks between 1 and the slots, each with enough work to be worth a worker's start."""
     pixels = rows * input_shape[0] * input_shape[1]
     return max(1, min(slots, -(-pixels // _PIXELS_PER_TASK)))
 
@@ -29,10 +29,10 @@ def tasks_for(rows: int, input_shape: tuple[int, int, int], slots: int) -> int:
 def spread(
     rows: DataFrame, *, row_count: int, input_shape: tuple[int, int, int], slots: int, row_groups: int | None
 ) -> DataFrame:
-    """Cuts a DataFrame of images into as many tasks as its work is worth.
+    """Divides a DataFrame of images into tasks according to its work.
 
-    Little work is put into few tasks. Much work in too few row groups (a large model on one small file) is shuffled
-    onto more tasks; otherwise Spark's own partitions stay, and no image is moved.
+    Little work makes few tasks. Much work in too few row groups (a large model on one small file) is shuffled
+    onto more tasks; otherwise Spark's own partitions stay, without a shuffle.
     """
     wanted = tasks_for(row_count, input_shape, slots)
     if row_groups is not None and row_groups * 2 <= wanted:
@@ -48,7 +48,7 @@ def arrow_rows(batch_bytes: int, mean_row_bytes: float | None) -> int:
 
 
 class _Bounds:
-    """The bounds in force per session; the session's own setting returns when the last one is lifted."""
+    """The active limits per session; the session's own setting is restored when the last one ends."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -86,8 +86,8 @@ _bounds = _Bounds()
 def bounded_arrow_batches(spark: SparkSession, rows: int) -> Iterator[None]:
     """Limits Arrow batches to `rows` rows for queries that start in the body.
 
-    Spark has this as a setting of the session only; several threads may be in such a body at once, and then the
-    smallest limit holds for all.
+    Spark has only a session-wide setting for this. If several threads are in such a body at once, the smallest limit
+    holds for all.
     """
     _bounds.add(spark, rows)
     try:

@@ -1,4 +1,4 @@
-"""The rows of a version that a scoring has left, found by one join of their keys with the predictions."""
+"""The rows of a version that remain to be scored, found by one join of their keys with the predictions."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 _STATUS = "_status"
 _EARLIER = "_earlier"
 _TODO, _CARRIED, _DONE, _RETRIED = "todo", "carried", "done", "retried"
-# What a carried row keeps of the row that it is copied from; the rest names the run that has written it.
+# Columns that a copied row keeps; the others name the run that has written it.
 _PREDICTED = (*PREDICTED, "model_uri", "scored_at")
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a scoring run has to do.
+    """The work of a scoring run.
 
     Attributes:
         source: What is scored.
         marked: Each row's key with its status.
         rows: Rows by status.
-        todo_by_file: Rows to run the model on by data file; all under `ALL_FILES` if Spark alone can read the files.
-        others: Files that hold rows of another status too.
+        todo_by_file: Rows to predict by data file; all under `ALL_FILES` if only Spark can read the files.
+        others: Files that also hold rows of another status.
     """
 
     source: ScoredTable
@@ -43,17 +43,17 @@ class Work:
 
     @property
     def todo_rows(self) -> int:
-        """Rows to run the model on."""
+        """Rows to predict."""
         return self.rows.get(_TODO, 0)
 
     @property
     def carried_rows(self) -> int:
-        """Finished rows that are copied from predictions of the same images in other versions."""
+        """Rows to copy from predictions of the same images in other versions."""
         return self.rows.get(_CARRIED, 0)
 
     @property
     def retried_rows(self) -> int:
-        """Rows with an error that may have passed."""
+        """Rows with an error that may be temporary."""
         return self.rows.get(_RETRIED, 0)
 
     @property
@@ -62,7 +62,7 @@ class Work:
         return sum(self.rows.values())
 
     def images(self, files: Collection[str]) -> DataFrame:
-        """Reads the rows of some files that the model is to be run on, with their stored images."""
+        """Reads the rows to predict of some files, with their stored images."""
         from pyspark.sql import functions as f
 
         images = self.source.images_of(files)
@@ -75,7 +75,7 @@ class Work:
         return images.alias("images").join(keys.alias("chosen"), same_row("images", "chosen"), "left_semi")
 
     def carried(self) -> DataFrame:
-        """Gives the rows to be copied, with what was predicted for them and when."""
+        """Gives the rows to copy, with their predictions and times."""
         from pyspark.sql import functions as f
 
         carried = self.marked.where(f.col(_STATUS) == _CARRIED)
@@ -91,15 +91,15 @@ def split_work(
     Args:
         source: What is scored.
         results: The predictions.
-        state: Up to where they are looked at.
+        state: The state up to which they are read.
         digest: Digest of the checkpoint.
-        retry: Whether rows with an error that may have passed are work; else they are done.
+        retry: Whether to try rows with a possibly temporary error again.
 
     Yields:
-        The work; its DataFrames are good inside the `with` only.
+        The work; its DataFrames are valid only inside the `with`.
 
     Raises:
-        InvalidArgumentError: If the predictions of this version were scored by another key.
+        InvalidArgumentError: If the predictions of this version were scored with another key.
     """
     predictions = None if state.version is None else results.read(state.version).where(of_scoring(source, digest))
     marked = _mark(source.keys(), predictions, source.version, retry).persist()
@@ -117,7 +117,7 @@ def _counted(source: ScoredTable, marked: DataFrame) -> Work:
     todo: Counter[str] = Counter()
     others = set()
     counted = marked.groupBy(_STATUS, FILE).count().collect()
-    # Where Spark's names of files are not those of the log, the files cannot be read one by one.
+    # If Spark's names of files differ from the log's, the files cannot be read one by one.
     are_known = all(source.knows(row[FILE]) for row in counted)
     for row in counted:
         file = row[FILE] if are_known else ALL_FILES
@@ -138,7 +138,7 @@ def done_rows(source: ScoredTable, results: PredictionsTable, state: Predictions
 
 
 def retried(source: ScoredTable, digest: str) -> Column:
-    """The condition of the rows of a predictions table that are to be tried again."""
+    """The condition for the rows of a predictions table to try again."""
     from pyspark.sql import functions as f
 
     ours = of_scoring(source, digest) & (f.col("version") == source.version)
@@ -147,10 +147,10 @@ def retried(source: ScoredTable, digest: str) -> Column:
 
 
 def of_scoring(source: ScoredTable, digest: str) -> Column:
-    """The condition of the rows of a predictions table that one checkpoint has predicted for a table.
+    """The condition for the rows of a predictions table that one checkpoint has predicted for a table.
 
-    Of rows without a content hash only those of this version: nothing else tells them from the rows of a table that was
-    in the same place before.
+    Rows without a content hash count only in this version: nothing else separates them from the rows of an earlier
+    table at the same location.
     """
     from pyspark.sql import functions as f
 
@@ -160,23 +160,23 @@ def of_scoring(source: ScoredTable, digest: str) -> Column:
 
 
 def _require_same_key(source: ScoredTable, predictions: DataFrame, location: str, digest: str) -> None:
-    """Checks that rows which have none of the predictions' keys are not those of an earlier call with another key."""
+    """Checks that rows without a match in the predictions are not from an earlier call with another key."""
     from pyspark.sql import functions as f
 
     ours = f.col("batch_id").startswith(mark_of(digest, source.location, source.snapshot.table_id, source.version))
     ours = ours if source.split is None else ours & (f.col("split") == source.split)
     if not predictions.where(ours).isEmpty():
         raise InvalidArgumentError(
-            f"{location} holds rows of {source.name} by this model, and none has the value of key="
+            f"{location} has rows of {source.name} by this model, and none has the value of key="
             f"{source.columns.key!r}: they were scored with another key, or path column. Give that (key=..., "
             "--key), or another predictions table"
         )
 
 
 def _mark(keys: DataFrame, predictions: DataFrame | None, version: int, retry: bool) -> DataFrame:
-    """Gives each row its status, and a row that can be carried the earlier prediction.
+    """Gives each row its status, and each row to copy the earlier prediction.
 
-    Null paths and null hashes equal each other, so that no row is scored again for having none.
+    Null paths and null hashes are equal, so that rows without them are not scored again.
     """
     from pyspark.sql import functions as f
 
@@ -202,7 +202,7 @@ def _mark(keys: DataFrame, predictions: DataFrame | None, version: int, retry: b
 
 
 def same_row(left: str, right: str) -> Column:
-    """The condition that two aliased DataFrames mean the same row; null equals null."""
+    """The condition that rows of two aliased DataFrames are the same; null equals null."""
     from pyspark.sql import functions as f
 
     same_path = f.col(f"{left}.path").eqNullSafe(f.col(f"{right}.path"))

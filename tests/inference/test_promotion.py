@@ -212,7 +212,7 @@ def test_an_alias_is_refused_to_a_model_that_is_not_that_of_its_run(store):
     with pytest.raises(ModelNotFoundError):
         set_alias("wrens", 7, "champion", store.uri)
     assert parse_version("models:/wrens/1") == parse_version("wrens/1") == ("wrens", 1)
-    with pytest.raises(InvalidArgumentError, match="names no version of a registered model"):
+    with pytest.raises(InvalidArgumentError, match="is not a version of a registered model"):
         parse_version("wrens@champion")
 
 

@@ -282,7 +282,7 @@ def test_a_hyperparameter_is_a_yaml_value(text: str, value: object) -> None:
 
 @pytest.mark.parametrize("text", ["[16", "{a", "!!python/object:os.system x", "\x07", "2026-13-45"])
 def test_a_hyperparameter_that_is_no_yaml_value_is_named(text: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=r"--hparam x=.* is no YAML value"):
+    with pytest.raises(InvalidArgumentError, match=r"--hparam x=.* is not a YAML value"):
         named_values([f"x={text}"], "--hparam")
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints: written whole or not at all, fixed by a digest, free of pickles; and which are kept.
+"""Checkpoints: written atomically, identified by a digest, without pickles; and the rules for keeping them.
 
 Start: `save_checkpoint`, `open_checkpoint`.
 """

@@ -1,7 +1,7 @@
 """A checkpoint: a folder with a Keras model, the training state and a manifest that fixes every byte of both.
 
-A checkpoint appears under its name only when it is complete and on disk, its name is never written twice, and nothing
-in it is pickled. The manifest's digest identifies it wherever it is copied to.
+A checkpoint gets its final name only when it is complete and on disk, no name is written twice, and nothing in it is
+pickled. The manifest's digest identifies every copy of it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Checkpoint:
     Attributes:
         path: Its folder.
         digest: SHA-256 over the files' digests and the metadata, as 64 hexadecimal digits; equal for every copy.
-        metadata: What the checkpoint says of itself: input, labels, table, version, entrypoint, hyperparameters, epoch,
+        metadata: Its description: input, labels, table, version, entrypoint, hyperparameters, epoch,
             step, run_id, metrics.
     """
 
@@ -90,7 +90,7 @@ class Checkpoint:
         return value
 
     def arrays(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Reads the arrays of the training state by name; none for most checkpoints at the end of an epoch."""
+        """Reads the arrays of the training state by name; most checkpoints at the end of an epoch have none."""
         import numpy as np
 
         path = self.path / ARRAYS_FILE
@@ -107,7 +107,7 @@ class Checkpoint:
             custom_objects: The user's own layers by name; without it only Keras's own classes are built.
 
         Raises:
-            CheckpointError: If the file is no `.keras` archive, or holds what safe mode refuses (a Lambda layer).
+            CheckpointError: If the file is not a `.keras` archive, or safe mode refuses its content (a Lambda layer).
         """
         from .keras_files import load_keras_file
 
@@ -127,15 +127,15 @@ def save_checkpoint(
 
     Args:
         model: A built Keras model; its optimizer's state is written when it is compiled.
-        folder: Where checkpoints are kept; made when missing.
+        folder: Folder of the checkpoints; created if it does not exist.
         metadata: JSON values; `input` with height, width and channels is required.
         state: JSON values that continue the training: epoch, feed position, seed.
-        arrays: Arrays that belong to them.
+        arrays: Arrays that belong to the state.
         name: Beginning of the checkpoint's name; its digest's first 12 digits follow.
 
     Raises:
-        CheckpointError: If a value is not JSON, the model cannot be saved or could not be loaded again, or the disk
-            refuses.
+        CheckpointError: If a value is not JSON, the model cannot be saved or could not be loaded again, or writing
+            fails.
     """
     from .keras_files import save_keras_file
 
@@ -153,17 +153,17 @@ def write_checkpoint(
 ) -> Checkpoint:
     """Writes files and their manifest under a temporary name, syncs them to disk, then renames.
 
-    Whoever dies in between leaves a `.partial` folder that no reader takes for a checkpoint (see `sweep`).
+    A writer that dies leaves a `.partial` folder, which readers ignore (see `sweep`).
 
     Args:
-        folder: Where checkpoints are kept; made when missing.
-        files: For each file name a function that writes the file at the path it is given.
+        folder: Folder of the checkpoints; created if it does not exist.
+        files: For each file name a function that writes the file to a path.
         metadata: JSON values; `input` is required.
         name: Beginning of the checkpoint's name.
 
     Raises:
-        CheckpointError: If the metadata is not JSON, or a disk refuses, that of the folder or that of temporary files;
-            then nothing of the checkpoint is left.
+        CheckpointError: If the metadata is not JSON, or writing to the folder or to the temporary files fails; then
+            nothing of the checkpoint remains.
     """
     if not NAME.match(name):
         raise InvalidArgumentError(
@@ -185,12 +185,12 @@ def write_checkpoint(
         _sync(partial / MANIFEST_FILE)
         _sync(partial)
         final = root / f"{name}-{digest[:12]}"
-        if not final.exists():  # the same bytes are there already: nothing to replace
+        if not final.exists():  # the same bytes exist already: nothing to replace
             partial.rename(final)
             _sync(root)
     except OSError as error:
         raise CheckpointError(
-            f"checkpoint {name} cannot be written to {root} ({error}); whole checkpoints there stay. Free space, or "
+            f"checkpoint {name} cannot be written to {root} ({error}); complete checkpoints there stay. Free space, or "
             "give another folder"
         ) from error
     finally:
@@ -202,7 +202,7 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
     """Opens the checkpoint in folder `path` and compares every file with its digest.
 
     Raises:
-        CheckpointNotFoundError: If there is no checkpoint at `path`.
+        CheckpointNotFoundError: If `path` has no checkpoint.
         CheckpointError: If a file is missing, changed or half-written, or `path` is a kind of model that is refused.
     """
     folder = Path(path).expanduser()
@@ -230,7 +230,7 @@ def list_checkpoints(folder: str | Path) -> list[Checkpoint]:
         try:
             found.append(open_checkpoint(child))
         except CheckpointError as error:
-            logger.warning("%s is passed over: %s", child, error)
+            logger.warning("skipping %s: %s", child, error)
     return sorted(found, key=_place)
 
 
@@ -246,7 +246,7 @@ def _place(checkpoint: Checkpoint) -> tuple[int, int, str]:
 
 
 def sweep(folder: str | Path) -> list[Path]:
-    """Removes what writers that died left in `folder`; call it only when none is at work there.
+    """Removes the remains of dead writers from `folder`; call it only when no writer works there.
 
     Returns:
         The folders that were removed.
@@ -261,10 +261,10 @@ def sweep(folder: str | Path) -> list[Path]:
 
 
 def copy_checkpoint(checkpoint: Checkpoint, folder: str | Path) -> Checkpoint:
-    """Copies a checkpoint into another folder, where it appears when it is complete and on disk.
+    """Copies a checkpoint into another folder, where it gets its final name once complete and on disk.
 
     Raises:
-        CheckpointError: If the disk refuses; then nothing of the copy is left.
+        CheckpointError: If writing fails; then nothing of the copy remains.
     """
     root = Path(folder)
     final = root / checkpoint.name
@@ -289,14 +289,14 @@ def copy_checkpoint(checkpoint: Checkpoint, folder: str | Path) -> Checkpoint:
 
 
 def remove_checkpoint(checkpoint: Checkpoint) -> None:
-    """Removes a checkpoint: it stops being one at once, whatever happens during the removal."""
+    """Removes a checkpoint: readers no longer see it, even if the removal is interrupted."""
     doomed = checkpoint.path.with_name(f".{checkpoint.name}.{secrets.token_hex(8)}.partial")
     checkpoint.path.rename(doomed)
     shutil.rmtree(doomed, ignore_errors=True)
 
 
 def _write_sequentially(path: Path, write: Callable[[Path], None]) -> None:
-    """Writes a file with the temporary files and copies it: mounted object stores take bytes from start to end only."""
+    """Writes a temporary file and copies it, because mounted object stores accept only sequential writes."""
     with contextlib.ExitStack() as stack:
         try:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="lakelens-checkpoint-"))
@@ -304,7 +304,7 @@ def _write_sequentially(path: Path, write: Callable[[Path], None]) -> None:
         except OSError as error:
             raise CheckpointError(
                 f"checkpoint file {path.name} cannot be written to the folder for temporary files, {tempfile.tempdir} "
-                f"({error}), from which it is copied; whole checkpoints stay. Free space there, or set TMPDIR"
+                f"({error}), from which it is copied; complete checkpoints stay. Free space there, or set TMPDIR"
             ) from error
         shutil.copyfile(Path(folder) / path.name, path)
 
@@ -321,7 +321,7 @@ def _write_arrays(path: Path, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Non
 
 
 def _sync(path: Path) -> None:
-    """Forces a file or a folder's entries to disk: a rename that survives a crash must not point at absent bytes."""
+    """Forces a file or a folder's entries to disk, so that after a crash a rename never points to missing data."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""Saves and loads `.keras` files so that loading one builds layers and never runs code of the file's choosing."""
+"""Saves and loads `.keras` files so that loading one builds layers and never runs code from the file."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ if TYPE_CHECKING:
 _CONFIG = "config.json"
 # The largest architectures of keras.applications have configs near 1 MB.
 _CONFIG_LIMIT_BYTES = 64 << 20
-# Keras safe mode stops the first two when they are built. They are also refused here, before Keras sees the file: safe
-# mode was by-passed several times (CVE-2024-3660, -2025-1550, -8747, -9905, -9906), through these or a foreign module.
+# Keras safe mode refuses the first two when it builds them. They are also refused here, before Keras reads the file:
+# safe mode was bypassed several times (CVE-2024-3660, -2025-1550, -8747, -9905, -9906), through these or a foreign
+# module.
 _REFUSED_CLASSES = frozenset({"Lambda", "__lambda__", "TFSMLayer", "TorchModuleWrapper", "FlaxLayer", "JaxLayer"})
 # `builtins` marks a Keras function such as an activation, which is looked up in Keras only.
 _OWN_PACKAGES = frozenset({"keras", "builtins"})
-# Layers of lakelens itself: class and registered name. Of a function Keras would look at its module instead.
+# Layers of lakelens itself: class and registered name. For a function Keras would use its module instead.
 _OWN_LAYERS = frozenset({("SyncBatchNormalization", "lakelens>SyncBatchNormalization")})
 
 
@@ -45,7 +46,7 @@ def save_keras_file(model: keras.Model, path: Path) -> None:
     """Saves `model` at `path` (`*.keras`) and checks that it could be loaded again in safe mode.
 
     Raises:
-        CheckpointError: If the model cannot be saved, or holds a layer that is refused at loading.
+        CheckpointError: If the model cannot be saved, or has a layer that loading refuses.
     """
     try:
         model.save(path)
@@ -58,7 +59,7 @@ def load_keras_file(path: Path, *, compile: bool, custom_objects: Mapping[str, A
     """Loads the `.keras` file at `path` in safe mode.
 
     Raises:
-        CheckpointError: If it is no such file, is damaged, or holds what is refused.
+        CheckpointError: If the file is damaged, is not a `.keras` file, or has refused content.
     """
     check_keras_file(path, compile=compile, custom_objects=custom_objects)
     import keras
@@ -67,7 +68,7 @@ def load_keras_file(path: Path, *, compile: bool, custom_objects: Mapping[str, A
 
     try:
         return keras.saving.load_model(path, custom_objects=dict(custom_objects or {}), compile=compile, safe_mode=True)
-    # Keras raises whatever its layers raise; the caller needs one type that says which file.
+    # Layers can raise any exception; the caller needs one type that names the file.
     except Exception as error:
         raise CheckpointError(f"{path} cannot be loaded as a Keras model: {type(error).__name__}: {error}") from error
 
@@ -76,7 +77,7 @@ def load_weights(model: keras.Model, path: Path) -> None:
     """Puts the weights and the optimizer's state of a `.keras` file into a built model of the same layers.
 
     Raises:
-        CheckpointError: If it is no such file, or of another model.
+        CheckpointError: If it is not a `.keras` file, or is of another model.
     """
     check_keras_file(path, registered_custom_objects=True)
     try:
@@ -95,16 +96,16 @@ def check_keras_file(
     custom_objects: Mapping[str, Any] | None = None,
     registered_custom_objects: bool = False,
 ) -> None:
-    """Reads the architecture in `path` without building anything of it.
+    """Reads the architecture in `path` without building it.
 
     Args:
         path: A `.keras` file.
-        compile: Whether the compiled model is wanted; without it, its metrics, loss and optimizer are not checked.
-        custom_objects: Names that the caller vouches for.
-        registered_custom_objects: Accept classes registered with Keras; for models that this very process has made.
+        compile: Whether to check metrics, loss and optimizer too.
+        custom_objects: Names that the caller trusts.
+        registered_custom_objects: Accept classes registered with Keras; for models made by this process.
 
     Raises:
-        CheckpointError: If the file is no `.keras` archive, or names a class outside Keras or one that runs code.
+        CheckpointError: If the file is not a `.keras` archive, or names a class outside Keras or one that runs code.
     """
     for one in user_objects(path, compile=compile):
         if registered_custom_objects or (custom_objects and {one.name, one.registered_name} & custom_objects.keys()):
@@ -123,7 +124,7 @@ def user_objects(path: Path, *, compile: bool) -> tuple[UserObject, ...]:
         compile: Whether to list those of metrics, loss and optimizer too.
 
     Raises:
-        CheckpointError: If the file is no `.keras` archive, or holds a layer that runs code from the file.
+        CheckpointError: If the file is not a `.keras` archive, or has a layer that runs code from the file.
     """
     config = _read_config(path)
     if not compile and isinstance(config, dict):
@@ -156,9 +157,9 @@ def _read_config(path: Path) -> Any:
             f"{path} is not a .keras archive ({error}); pickles and HDF5 files under this name are not loaded either"
         ) from error
     except KeyError as error:
-        raise CheckpointError(f"{path} is an archive without {_CONFIG}, so it is no Keras model") from error
+        raise CheckpointError(f"{path} is an archive without {_CONFIG}, so it is not a Keras model") from error
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: {_CONFIG} is not JSON that can be read: {error}") from error
+        raise CheckpointError(f"{path}: {_CONFIG} is not valid JSON: {error}") from error
 
 
 def _objects(config: Any) -> Iterator[Mapping[str, Any]]:

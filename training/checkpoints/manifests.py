@@ -1,4 +1,4 @@
-"""What a checkpoint says of itself: its manifest, read and written, checked against the files that it fixes."""
+"""The manifest of a checkpoint: read, written, and compared with its files."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from ...errors import CheckpointError, CheckpointNotFoundError
 
 MODEL_FILE = "model.keras"
 STATE_FILE = "state.json"
-# Of a checkpoint within an epoch, or with callbacks that keep weights.
+# For a checkpoint within an epoch, or with callbacks that keep weights.
 ARRAYS_FILE = "state.npz"
 MANIFEST_FILE = "manifest.json"
-# Of a checkpoint, and of a file in one.
+# Keys of a checkpoint, and of a file in one.
 NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,100}$")
 
 _FORMAT = "lakelens-checkpoint"
 _FORMAT_VERSION = 1
 _PARTIAL = re.compile(r"^\..+\.[0-9a-f]{16}\.partial$")
-# A manifest is a few kilobytes; more is not one of ours, and is not read into memory.
+# A manifest has a few kilobytes; a larger file is not one, and is not read into memory.
 _MANIFEST_LIMIT_BYTES = 16 << 20
-# What other tools call a model. All of these can run code when they are loaded, or escape Keras safe mode.
+# Model files of other tools. Loading any of these can run code or bypass Keras safe mode.
 _REFUSED_SUFFIXES = frozenset(
     {".h5", ".hdf5", ".pkl", ".pickle", ".joblib", ".dill", ".cloudpickle", ".pt", ".pth", ".npy", ".bin", ".pb"}
 )
 
 
 def is_partial(path: Path) -> bool:
-    """Whether this is what a writer leaves that has died."""
+    """Whether this is the incomplete folder of a dead writer."""
     return _PARTIAL.match(path.name) is not None and path.is_dir()
 
 
@@ -40,11 +40,11 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """Reads the manifest of the checkpoint in a folder: its `files`, `metadata` and `digest`.
 
     Raises:
-        CheckpointNotFoundError: If there is no checkpoint.
+        CheckpointNotFoundError: If the folder has no checkpoint.
         CheckpointError: If it is damaged, half-written, or a kind of model that is refused.
     """
     if not folder.exists():
-        raise CheckpointNotFoundError(f"{folder}: there is no such checkpoint folder")
+        raise CheckpointNotFoundError(f"{folder}: the checkpoint folder does not exist")
     if folder.is_file():
         raise _refusal_of_file(folder)
     path = folder / MANIFEST_FILE
@@ -106,14 +106,14 @@ def _refusal_of_folder(folder: Path) -> CheckpointError:
             f"{folder} holds {refused[0]} and no {MANIFEST_FILE}: pickles, HDF5 and SavedModel files are not loaded, "
             "because loading one can run code. Write the model with lakelens.training.checkpoints.save_checkpoint."
         )
-    return CheckpointNotFoundError(f"{folder} holds no {MANIFEST_FILE}, so it is no checkpoint")
+    return CheckpointNotFoundError(f"{folder} has no {MANIFEST_FILE}, so it is not a checkpoint")
 
 
 def checked_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Returns metadata as plain JSON values.
 
     Raises:
-        CheckpointError: If they are none, or `input` or `labels` is not as it has to be.
+        CheckpointError: If they are not JSON values, or `input` or `labels` is invalid.
     """
     described: dict[str, Any] = json.loads(canonical_json("metadata", metadata))
     shape = described.get("input")
@@ -182,10 +182,10 @@ def digest_of(entries: Mapping[str, Any], metadata: Mapping[str, Any]) -> str:
 
 
 def canonical_json(what: str, value: Mapping[str, Any]) -> str:
-    """Writes JSON values in one way only, so that equal values have equal bytes.
+    """Writes JSON values in a canonical form, so that equal values have equal bytes.
 
     Raises:
-        CheckpointError: If one is not a JSON value; `what` names them.
+        CheckpointError: If one is not a JSON value; `what` names the values.
     """
     try:
         return json.dumps(_plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)

@@ -22,7 +22,7 @@ def load_model(
 ) -> Any:
     """Loads a model that was saved with `model.save`, and makes its optimizer combine gradients over all ranks.
 
-    Keras's safe mode stays on: a model that holds code (a Lambda layer) is not loaded.
+    Keras' safe mode stays on: a model that contains code (a Lambda layer) is not loaded.
 
     Args:
         filepath: A `.keras` file.
@@ -32,10 +32,10 @@ def load_model(
         legacy_opts: Horovod's option; only its default is supported.
 
     Returns:
-        The model; an optimizer that it was saved with keeps its state.
+        The model; a saved optimizer keeps its state.
 
     Raises:
-        CheckpointError: If it is no such file, is damaged, or holds what is refused.
+        CheckpointError: If the file is damaged, is not a `.keras` file, or has refused content.
         NotSupportedError: If `legacy_opts` is set.
     """
     refuse(legacy_opts=legacy_opts)

@@ -1,4 +1,4 @@
-"""From a run, an alias, an experiment or a path to the checkpoint that it means."""
+"""Resolves a run, an alias, an experiment or a path to a checkpoint."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ _RUN = re.compile(r"^runs:/+(?P<run>[^/]+)(?:/(?P<artifact>.+?))?/?$")
 _EXPERIMENT_PREFIX = "experiment:"
 _SEARCH_PREFIX = "search:"
 
-# What chose the best epoch, for runs that do not say it.
+# The metric that chose the best epoch, for runs that do not record it.
 _DEFAULT_GOAL = "val_loss:min"
 _RUNS_PER_PAGE = 1000
 
 
 @dataclass(frozen=True)
 class ModelRef:
-    """A model that was found, its files compared with their digests.
+    """A resolved model whose files match their digests.
 
     Attributes:
         uri: The model as the caller named it.
@@ -57,7 +57,7 @@ class ModelRef:
         digest: The checkpoint's digest.
         run_id: The MLflow run that trained it, if known.
         metadata: The checkpoint's metadata.
-        tracking_uri: The store that led to the checkpoint; None for one that was given by its path.
+        tracking_uri: The store in which the checkpoint was found; None for a checkpoint named by its path.
     """
 
     uri: str
@@ -85,19 +85,19 @@ class ModelRef:
 
 
 def resolve_model(uri: str | Path, tracking_uri: str | None = None) -> ModelRef:
-    """Finds the checkpoint that `uri` means.
+    """Resolves `uri` to a checkpoint.
 
     Args:
         uri: `runs:/<run id>` or `runs:/<run id>/model` (its artifact folder `checkpoint`),
             `runs:/<run id>/<artifact folder>`, `models:/<name>@<alias>`, `models:/<name>/<version or latest>`,
-            `experiment:<id or name>` (of its finished runs the one with the best value of the metric that chose its
+            `experiment:<id or name>` (its finished run with the best value of the metric that chose its
             checkpoint), `search:<run id>` (the best trial of a finished search), or a checkpoint folder's path.
         tracking_uri: MLflow tracking URI; None takes MLflow's own (MLFLOW_TRACKING_URI).
 
     Raises:
-        ModelNotFoundError: If there is no such run, model, alias, experiment or artifact, or the form is unknown.
-        InvalidArgumentError: If there is no such tracking store on this machine.
-        CheckpointError: If the checkpoint is damaged or changed, or a pickle, HDF5 or SavedModel is offered.
+        ModelNotFoundError: If the run, model, alias, experiment or artifact does not exist, or the form is unknown.
+        InvalidArgumentError: If the tracking store does not exist on this machine.
+        CheckpointError: If the checkpoint is damaged or changed, or the file is a pickle, HDF5 or SavedModel.
         TrackingError: If the store does not answer.
     """
     text = str(uri).strip()
@@ -124,7 +124,7 @@ def _of_run(uri: str, tracking_uri: str | None) -> ModelRef:
     if match is None:
         raise ModelNotFoundError(f"{uri!r} names no run; give runs:/<run id> or runs:/<run id>/<artifact folder>")
     run = _get_run(_client(tracking_uri), match["run"])
-    # The model that MLflow loads is made of the checkpoint, which alone has the digest.
+    # The model that MLflow loads is made from the checkpoint; only the checkpoint has the digest.
     artifact = match["artifact"] if match["artifact"] not in (None, MODEL_NAME) else CHECKPOINT_ARTIFACT
     return _download_run(uri, run, artifact, tracking_uri)
 
@@ -160,14 +160,14 @@ def _of_registered(uri: str, tracking_uri: str | None) -> ModelRef:
 def version_numbers(client: MlflowClient, name: str) -> list[int]:
     """Lists the versions of a registered model, the newest first.
 
-    Numbers only: what a search finds in Unity Catalog has neither tags nor aliases; `get_model_version` gives them.
+    Numbers only: results of a search in Unity Catalog lack tags and aliases; `get_model_version` gives them.
     """
     found = all_pages(client.search_model_versions, filter_string=f"name = '{name}'")
     return sorted((int(one.version) for one in found), reverse=True)
 
 
 def all_pages(search: Callable[..., Any], **options: Any) -> list[Any]:
-    """Calls a search of MLflow until its last page."""
+    """Reads all pages of an MLflow search."""
     found: list[Any] = []
     token = None
     while True:
@@ -179,7 +179,7 @@ def all_pages(search: Callable[..., Any], **options: Any) -> list[Any]:
 
 
 def _run_of_logged(client: MlflowClient, facts: Mapping[str, Any]) -> Run | None:
-    """Finds the run whose checkpoint an MLflow model was made of, by what the model says; None for any other model."""
+    """Finds the run whose checkpoint an MLflow model was made from, by the model's metadata; None for other models."""
     if DIGEST_TAG not in facts or CHECKPOINT_RUN_KEY not in facts:
         return None
     run = _get_run(client, facts[CHECKPOINT_RUN_KEY])
@@ -210,7 +210,7 @@ def _of_search(uri: str, tracking_uri: str | None) -> ModelRef:
     """Finds the best trial of a search, whose checkpoint the search's own run holds."""
     run = _get_run(_client(tracking_uri), uri[len(_SEARCH_PREFIX) :].strip())
     if SEARCH_TAG not in run.data.tags:
-        raise ModelNotFoundError(f"{uri!r}: this run is no search; name it as runs:/{run.info.run_id}")
+        raise ModelNotFoundError(f"{uri!r}: this run is not a search; name it as runs:/{run.info.run_id}")
     if DIGEST_TAG not in run.data.tags:
         raise ModelNotFoundError(
             f"{uri!r}: the search is {run.info.status} and has no best trial yet; wait for it, or name a trial's run"
@@ -229,7 +229,7 @@ def best_run(runs: list[Run]) -> Run | None:
 
 
 def _loss(run: Run) -> float | None:
-    """The run's value of its metric, turned so that smaller is better; None if it has none or NaN."""
+    """The run's value of its metric, with the sign that makes smaller better; None if it has none or NaN."""
     metric, _, mode = run.data.tags.get(METRIC_TAG, _DEFAULT_GOAL).partition(":")
     value = run.data.metrics.get(f"best_{metric}")
     if value is None or math.isnan(value):
@@ -257,7 +257,7 @@ def _download(uri: str, source: str, run_id: str | None, tracking_uri: str | Non
     try:
         fetch = partial(download_artifacts, artifact_uri=source, dst_path=keeper.name, tracking_uri=tracking_uri)
         path = Path(large_artifact(fetch, "download_artifacts", without_password(source)))
-    # Artifact stores raise their own SDKs' errors; whichever it is, the artifact cannot be had.
+    # Artifact stores raise their own SDKs' errors; any of them means that the artifact cannot be fetched.
     except (MlflowException, OSError, ImportError, RuntimeError, ValueError) as error:
         keeper.cleanup()
         raise ModelNotFoundError(f"{uri!r}: the artifact {source} cannot be fetched: {error}") from error
@@ -279,8 +279,8 @@ def _open(
         if run is not None:
             return _download_run(uri, run, CHECKPOINT_ARTIFACT, tracking_uri)
         raise ModelNotFoundError(
-            f"{uri!r}: its artifact {source} is missing or no checkpoint ({error}). Only runs of lakelens.train have "
-            "one; a run that failed or is still running has none yet"
+            f"{uri!r}: its artifact {source} is missing or not a checkpoint ({error}). Only runs of lakelens.train "
+            "have one; a run that failed or is still running has none yet"
         ) from error
     store = resolve_tracking_uri(tracking_uri)
     return _ref(uri, checkpoint, run_id or checkpoint.metadata.get("run_id"), store, keeper)

@@ -11,13 +11,13 @@ from ...errors import InvalidArgumentError
 
 @dataclass(frozen=True)
 class CheckpointRecord:
-    """What retention needs to know of one checkpoint.
+    """One checkpoint as seen by retention.
 
     Attributes:
         name: Its identity.
         trial: The trial that wrote it.
         step: Training steps completed when it was written.
-        metric: The validation metric then; None or NaN when there is none, and then it is never a best one.
+        metric: The validation metric at that step; without one (None or NaN) it is never a best checkpoint.
     """
 
     name: str
@@ -55,7 +55,7 @@ def checkpoints_to_keep(
 ) -> set[str]:
     """Names the checkpoints that at least one rule keeps.
 
-    Among equal metrics the earlier checkpoint is the better one.
+    Of checkpoints with equal metrics the earlier one ranks higher.
     """
     everything = list(records)
     ranked = sorted(

@@ -1,4 +1,4 @@
-"""Takes weights of another model: of the layers that both have, by name and shape."""
+"""Copies weights from another model, for layers with the same name and shapes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NAMED = 8
 
 @dataclass(frozen=True)
 class WarmStart:
-    """The model whose weights a training begins with.
+    """The model whose weights a training starts with.
 
     Attributes:
         uri: As the user named it.
@@ -31,12 +31,12 @@ class WarmStart:
 
 @dataclass(frozen=True)
 class TakenWeights:
-    """What a model has taken of another one.
+    """The layers that a model has copied from another one.
 
     Attributes:
         fitting: Layers that have its weights.
-        missing: Layers that it has not, with the reason.
-        unused: Layers of it that the model lacks.
+        missing: Layers without its weights, with the reason.
+        unused: Layers of the other model that the model lacks.
     """
 
     fitting: list[str]
@@ -46,24 +46,24 @@ class TakenWeights:
     def __str__(self) -> str:
         parts = [f"{len(self.fitting)} of {len(self.fitting) + len(self.missing)} layers take its weights"]
         if self.missing:
-            parts.append(f"these begin anew: {_listed(self.missing)}")
+            parts.append(f"these start from scratch: {_listed(self.missing)}")
         if self.unused:
             parts.append(f"the model lacks {_listed(self.unused)}")
         return "; ".join(parts)
 
 
 def take_weights(model: keras.Model, start: WarmStart) -> TakenWeights:
-    """Puts the weights of a checkpoint's model into the layers of the same name and shapes; no optimizer's state.
+    """Copies the weights of a checkpoint's model into layers with the same name and shapes, without optimizer state.
 
     Args:
         model: A built model.
-        start: The other model; layers of the user's own in it must be registered with Keras.
+        start: The other model; the user's layers in it must be registered with Keras.
 
     Returns:
         Which layers fit and which do not.
 
     Raises:
-        CheckpointError: If it cannot be loaded, or no layer fits.
+        CheckpointError: If the model cannot be loaded, or no layer fits.
     """
     import keras
 

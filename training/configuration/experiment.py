@@ -26,7 +26,7 @@ _INTERPRETERS = ("python", "bash", "sh", "torchrun", "horovodrun")
 
 
 class _Section(BaseModel):
-    # Infinities of hyperparameters stay such where a config is recorded.
+    # A recorded config keeps infinities of hyperparameters.
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, ser_json_inf_nan="constants")
 
 
@@ -46,14 +46,14 @@ class Data(_Section):
     table: str = Field(min_length=1, description="Path, URI or catalog.schema.table, also as table@version.")
     version: int | str = Field(
         "latest",
-        description="Version number, `latest`, a time or a pin. The number that was read is always recorded.",
+        description="Version number, `latest`, a time or a pin. The number is always recorded.",
     )
     train_split: str | None = Field("train", description="Split to train on; null is the whole table.")
     validation_split: str | None = Field("validation", description="Split to validate on; null for no validation.")
     filters: dict[str, Any] | None = Field(None, description="Values of columns that rows must have, in both splits.")
     columns: Columns = Field(default_factory=Columns, description="Column names.")
     image_size: int | list[int] | None = Field(
-        None, description="Side, or [height, width], that images are resized to; null keeps the stored size."
+        None, description="Side, or [height, width], to resize images to; null keeps the stored size."
     )
     class_names: list[str] | None = Field(None, description="Names by label number, for tables that have none.")
     storage_options: dict[str, str] = Field(
@@ -65,11 +65,11 @@ class Data(_Section):
         "or a folder.",
     )
     cache_bytes: int = Field(
-        64 << 30, ge=1, description="Most bytes of the cache; files that were used longest ago are removed."
+        64 << 30, ge=1, description="Most bytes of the cache; the least recently used files are removed."
     )
     bad_rows: Literal["error", "skip"] = Field(
         "error",
-        description="What is done with a row that cannot be decoded or has no label: `error` ends the training, `skip` "
+        description="A row that cannot be decoded or has no label: `error` ends the training, `skip` "
         "leaves it out and logs it.",
     )
     read_timeout_s: float = Field(45.0, gt=0, description="Seconds after which a read without an answer is an error.")
@@ -108,12 +108,12 @@ class Resources(_Section):
     slots_per_trial: int = Field(1, ge=1, description="Ranks of a trial: processes, GPUs or Spark slots.")
     max_slots: int | None = Field(None, ge=1, description="Slots that all trials of a search may use together.")
     priority: int | None = Field(
-        None, ge=1, le=99, description="Of a search among others in one Spark application; 1 is first."
+        None, ge=1, le=99, description="Priority among the searches of one Spark application; 1 is first."
     )
     strategy: Literal["auto", "single", "mirrored", "horovod_local", "horovod_cluster"] = Field(
         "auto",
         description="`single`: one process. `mirrored`: tf.distribute over this machine's GPUs. `horovod_local`: "
-        "processes on the driver. `horovod_cluster`: a Spark barrier stage. `auto` chooses, and says why.",
+        "processes on the driver. `horovod_cluster`: a Spark barrier stage. `auto` chooses, and shows why.",
     )
     use_gpu: bool | None = Field(None, description="One GPU per rank; null uses GPUs where there are any.")
     env: dict[str, str] = Field(default_factory=dict, description="Environment variables of the ranks.")
@@ -152,14 +152,14 @@ class CheckpointStorage(_Section):
     def _keeps_one(self) -> CheckpointStorage:
         if self.save_experiment_best + self.save_trial_best + self.save_trial_latest == 0:
             raise ValueError(
-                "save_experiment_best, save_trial_best and save_trial_latest are 0, so that no checkpoint is kept, and "
-                "a run's model is made of one; set one of them to 1"
+                "save_experiment_best, save_trial_best and save_trial_latest are 0, which keeps no checkpoint, but a "
+                "run's model needs one; set one of them to 1"
             )
         return self
 
 
 class Reproducibility(_Section):
-    """What makes a training repeatable."""
+    """Settings for repeatable trainings."""
 
     experiment_seed: int = Field(
         0, ge=0, lt=2**31, description="Seed of weights, row order, augmentation and searches."
@@ -182,7 +182,7 @@ class Optimizations(_Section):
 
     mixed_precision: Literal["float16", "bfloat16"] | None = Field(None, description="Keras' mixed precision policy.")
     aggregation_frequency: int = Field(1, ge=1, description="Batches whose gradients are added up before one update.")
-    gradient_compression: Literal["none", "fp16"] = Field("none", description="How gradients travel between ranks.")
+    gradient_compression: Literal["none", "fp16"] = Field("none", description="Compression of gradients between ranks.")
     learning_rate_scaling: Literal["none", "linear", "sqrt"] = Field(
         "none", description="Factor on the learning rate by the number of ranks: 1, n or the square root of n."
     )
@@ -195,20 +195,20 @@ class EarlyStopping(_Section):
     """When to stop before `max_length`."""
 
     patience: int = Field(ge=1, description="Validations without improvement after which training stops.")
-    min_delta: float = Field(0.0, ge=0, description="Smallest change of the metric that counts as one.")
-    restore_best_weights: bool = Field(False, description="Put the best weights back when training ends.")
+    min_delta: float = Field(0.0, ge=0, description="Smallest change of the metric that counts as an improvement.")
+    restore_best_weights: bool = Field(False, description="Restore the best weights when training ends.")
 
 
 class Tracking(_Section):
-    """Where the record goes."""
+    """MLflow store and experiment of the run."""
 
     uri: str | None = Field(None, description="MLflow store; null takes MLFLOW_TRACKING_URI, or Databricks' own.")
-    experiment: str = Field("lakelens", min_length=1, description="MLflow experiment; made when missing.")
+    experiment: str = Field("lakelens", min_length=1, description="MLflow experiment; created if it does not exist.")
     register_as: str | None = Field(None, description="Registers the best model under this name.")
 
 
 class ExperimentConfig(_Section):
-    """One experiment: what is trained on which rows, how long, where, and what is kept."""
+    """One experiment: Trial, rows, length, resources, checkpoints and tracking."""
 
     name: str | None = Field(None, description="Name of the run; the entry point's name when null.")
     description: str = Field("", description="For readers.")
@@ -219,8 +219,8 @@ class ExperimentConfig(_Section):
     data: Data = Field(description="Which rows of which table.")
     hyperparameters: Hyperparameters = Field(
         default_factory=dict,
-        description="Read by `context.get_hparam`. Plain values, or spaces for a search; `global_batch_size` is 64 "
-        "unless it is given.",
+        description="Read by `context.get_hparam`. Plain values, or spaces for a search; `global_batch_size` defaults "
+        "to 64.",
     )
     searcher: SearcherConfig = Field(
         default_factory=SearcherConfig, description="Which trials, how long, which metric decides."
@@ -228,10 +228,10 @@ class ExperimentConfig(_Section):
     resources: Resources = Field(default_factory=Resources, description="Where and on how many slots.")
     max_restarts: int = Field(0, ge=0, description="Restarts from the last checkpoint after a rank failed, per trial.")
     continue_from: str | None = Field(
-        None, description="Id of a finished run that is trained further, with its whole state, to a larger max_length."
+        None, description="Id of a finished run to continue, with its whole state, to a larger max_length."
     )
     warm_start: str | None = Field(
-        None, description="Weights to begin with: `runs:/ID`, `models:/NAME@ALIAS` or a checkpoint's folder."
+        None, description="Weights to start with: `runs:/ID`, `models:/NAME@ALIAS` or a checkpoint's folder."
     )
     checkpoint_policy: Literal["best", "all", "none"] = Field(
         "best", description="At which validations a checkpoint is written: better ones, all, or none but the last."
@@ -244,13 +244,13 @@ class ExperimentConfig(_Section):
     )
     min_checkpoint_period: Length | None = Field(
         None,
-        description="Length between checkpoints for restarts, besides those of `checkpoint_policy`; null for none.",
+        description="Length between checkpoints for restarts, added to those of `checkpoint_policy`; null for none.",
     )
     perform_initial_validation: bool = Field(False, description="Validate before the first step too.")
     reproducibility: Reproducibility = Field(default_factory=Reproducibility, description="Seed and determinism.")
     optimizations: Optimizations = Field(default_factory=Optimizations, description="Gradients and learning rate.")
     early_stopping: EarlyStopping | None = Field(None, description="When to stop early; null trains to the end.")
-    tracking: Tracking = Field(default_factory=Tracking, description="Where the record goes.")
+    tracking: Tracking = Field(default_factory=Tracking, description="MLflow store and experiment.")
 
     @field_validator("entrypoint", mode="before")
     @classmethod
@@ -321,7 +321,7 @@ class ExperimentConfig(_Section):
         self._require_the_best_to_be_kept()
         if self.continue_from is not None and self.searcher.name != SINGLE:
             raise ValueError(
-                f"continue_from trains one run further, and searcher {self.searcher.name} runs many; use warm_start, "
+                f"continue_from continues one run, and searcher {self.searcher.name} runs many; use warm_start, "
                 "or searcher single"
             )
         if self.continue_from is not None and self.warm_start is not None:
@@ -350,7 +350,7 @@ class ExperimentConfig(_Section):
         """The metric that decides, and its direction.
 
         Raises:
-            ValueError: If its name does not tell the direction and `smaller_is_better` is absent.
+            ValueError: If its name does not imply the direction and `smaller_is_better` is not set.
         """
         metric = self.searcher.metric or ("val_loss" if self.data.validation_split is not None else "loss")
         smaller = self.searcher.smaller_is_better
@@ -358,7 +358,7 @@ class ExperimentConfig(_Section):
             return Goal.of(metric, None if smaller is None else "min" if smaller else "max")
         except InvalidArgumentError:
             raise ValueError(
-                f"searcher.metric {metric} does not tell whether smaller is better; set searcher.smaller_is_better"
+                f"searcher.metric {metric} does not imply whether smaller is better; set searcher.smaller_is_better"
             ) from None
 
     @property

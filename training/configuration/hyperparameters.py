@@ -97,7 +97,7 @@ class Log(_Leaf):
                 usable = False
             if not usable:
                 raise ValueError(
-                    f"{self.base:g} to the power of {exponent:g} is no number that a double holds; the bounds of log "
+                    f"{self.base:g} to the power of {exponent:g} does not fit into a double; the bounds of log "
                     "are exponents"
                 )
         return self

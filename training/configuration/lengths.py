@@ -37,7 +37,7 @@ class Length(BaseModel):
 
     @property
     def unit(self) -> Unit:
-        """The unit that was given."""
+        """The unit."""
         return "epochs" if self.epochs is not None else "batches" if self.batches is not None else "records"
 
     @property
@@ -50,7 +50,7 @@ class Length(BaseModel):
 
         Args:
             batch_size: Images per step over all ranks.
-            steps_per_epoch: Steps of one pass over the training split.
+            steps_per_epoch: Steps of one epoch of the training split.
         """
         if self.epochs is not None:
             return self.epochs * steps_per_epoch

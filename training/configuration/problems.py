@@ -45,7 +45,7 @@ def _line(model: type[BaseModel], document: Document, found: dict[str, Any]) -> 
 
 
 def _is_key(document: Document, location: tuple[Any, ...], part: Any) -> bool:
-    """Tells keys from the names of union members, which pydantic puts into a location too."""
+    """Separates keys from the names of union members, which pydantic also puts into a location."""
     return not (isinstance(part, str) and part in ("int", "str", "list[int]") and part == location[-1])
 
 

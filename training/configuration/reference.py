@@ -1,4 +1,4 @@
-"""What docs/ says of the experiment file, generated from its models so that it cannot drift; and the JSON schema."""
+"""Generates the reference of the experiment file in docs/, and its JSON schema, from its models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Says what is wrong with a value, in words that name the rule; from pydantic's findings. Pure."""
+"""Words the rule that a value breaks, from pydantic's findings. Pure."""
 
 from __future__ import annotations
 

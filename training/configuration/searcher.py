@@ -36,11 +36,13 @@ class SearcherConfig(BaseModel):
     name: Literal["single", "random", "grid", "adaptive_asha"] = Field(
         SINGLE, description="`single` trains once; the others are run by `lakelens search`."
     )
-    metric: str | None = Field(None, min_length=1, description="What decides: `val_loss` with validation, else `loss`.")
+    metric: str | None = Field(
+        None, min_length=1, description="Metric that decides; default: `val_loss` with validation, else `loss`."
+    )
     smaller_is_better: bool | None = Field(
         None, description="Direction of the metric; null reads it from the metric's name (loss, accuracy, auc, ...)."
     )
-    max_length: Length = Field(default_factory=lambda: Length(epochs=10), description="The most that a trial trains.")
+    max_length: Length = Field(default_factory=lambda: Length(epochs=10), description="Longest training of a trial.")
     max_trials: int = Field(1, ge=1, description="Trials in all; random and adaptive_asha need it.")
     max_concurrent_trials: int = Field(
         16,
@@ -58,7 +60,7 @@ class SearcherConfig(BaseModel):
         default_factory=list, description="Rungs of each bracket; overrides `mode`."
     )
     stop_once: bool = Field(
-        False, description="true stops trials for good; false pauses and promotes them (adaptive_asha)."
+        False, description="true stops trials permanently; false pauses and promotes them (adaptive_asha)."
     )
 
     @model_validator(mode="before")
@@ -71,7 +73,7 @@ class SearcherConfig(BaseModel):
         mine = _KEYS[self.name]
         usual = SearcherConfig.model_construct()
         for key in _KEYS["adaptive_asha"]:
-            # A default that is written changes nothing, and a whole config as it is dumped has them all.
+            # A key with its default value is allowed: a dumped config contains all keys.
             if key not in mine and getattr(self, key) != getattr(usual, key):
                 raise ValueError(
                     f"{key} does not go with searcher {self.name} (which takes {', '.join(mine) or 'none of them'}); "

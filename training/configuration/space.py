@@ -1,7 +1,7 @@
 """The space of an experiment's hyperparameters: plain values and spaces to draw from, in any nesting. Pure.
 
 A draw depends on the seed, the trial's number and the hyperparameter's path alone: a new hyperparameter does not change
-the draws of the others, and no order of events changes any. The number behind a draw is
+the draws of the others, and the order of events changes none. The number behind a draw is
 
     n = the first 8 bytes, big-endian, of SHA-256 of the JSON text `[seed,trial,["optimizer","learning_rate"]]`
 
@@ -38,7 +38,7 @@ class HyperparameterError(ValueError):
 
     Attributes:
         path: Its keys, from the top of `hyperparameters`.
-        value: What was given.
+        value: Its value.
     """
 
     def __init__(self, path: tuple[str | int, ...], value: Any, rule: str) -> None:
@@ -52,7 +52,7 @@ class Space:
     """The hyperparameters of an experiment.
 
     Attributes:
-        tree: For each name its leaf, or a further tree.
+        tree: For each name its leaf, or another tree.
     """
 
     tree: Mapping[str, Any]
@@ -144,7 +144,9 @@ def _leaves(tree: Mapping[str, Any], above: KeyPath) -> Iterator[tuple[KeyPath, 
 
 def _node(path: KeyPath, value: Any) -> Leaf | dict[str, Any]:
     if not isinstance(path[-1], str) or not path[-1] or "." in path[-1]:
-        raise HyperparameterError(path, value, f"{path[-1]!r} is no name: a name is text without dots, and not empty")
+        raise HyperparameterError(
+            path, value, f"{path[-1]!r} is not a valid name: a name is text without dots, and not empty"
+        )
     if not isinstance(value, Mapping):
         _require_plain(path, value)
         return Const(type="const", val=value)
@@ -187,7 +189,7 @@ def _leaf(path: KeyPath, value: Mapping[str, Any]) -> Leaf:
 def _require_plain(path: tuple[str | int, ...], value: Any, *, searched: bool = True) -> None:
     """Checks that a value is plain: text, a number, true, false, null, a list or a mapping of these.
 
-    With `searched`, a space inside a list is refused, for it would go to the trial as it is written.
+    With `searched`, a space inside a list is refused, because the trial would get it undrawn.
     """
     if isinstance(value, list | tuple):
         for index, item in enumerate(value):
@@ -197,7 +199,7 @@ def _require_plain(path: tuple[str | int, ...], value: Any, *, searched: bool = 
             raise HyperparameterError(
                 path,
                 value,
-                "a hyperparameter inside a list is not drawn; give it a key of its own, or write the list as "
+                "a hyperparameter inside a list is not drawn; give it a separate key, or write the list as "
                 "{type: const, val: [...]}",
             )
         for key, item in value.items():
@@ -206,7 +208,7 @@ def _require_plain(path: tuple[str | int, ...], value: Any, *, searched: bool = 
         raise HyperparameterError(
             path,
             value,
-            f"a {type(value).__name__} is no plain value; give text, a number, true, false, null, a list or a mapping",
+            f"a {type(value).__name__} is not a plain value; give text, number, true, false, null, list or mapping",
         )
 
 

@@ -18,12 +18,12 @@ KeyPath = tuple[str | int, ...]
 
 @dataclass
 class Document:
-    """A mapping as it was written, with where each of its keys stands.
+    """A mapping with the location of each of its keys.
 
     Attributes:
-        name: How messages call it: the file's path, or what the values were given as.
+        name: Its name in messages: the file's path, or a description of the values.
         values: Plain Python values: dict, list, str, int, float, bool, None.
-        places: By key path, where the key stands: `line 7`, or the override that set it.
+        places: By key path, the location of the key: `line 7`, or the override that set it.
     """
 
     name: str
@@ -31,7 +31,7 @@ class Document:
     places: dict[KeyPath, str] = field(default_factory=dict)
 
     def place_of(self, path: KeyPath) -> str | None:
-        """Finds where `path` stands; an absent key stands where its nearest parent does."""
+        """Finds the location of `path`; a missing key has the location of its nearest parent."""
         for length in range(len(path), 0, -1):
             found = self.places.get(path[:length])
             if found is not None:
@@ -74,8 +74,8 @@ def parse_value(text: str, name: str) -> Any:
         return _plain(_load(text, name), (), {})
     except ConfigurationError as error:
         raise ConfigurationError(
-            f"{name}={text!r} is no YAML value ({error}); write a number, a list as in [16, 32], or a text, in "
-            "quotes of its own if it has signs"
+            f"{name}={text!r} is not a YAML value ({error}); write a number, a list as in [16, 32], or a text, in "
+            "quotes if it has special characters"
         ) from None
 
 
@@ -83,7 +83,7 @@ def with_overrides(document: Document, overrides: Iterable[str]) -> Document:
     """Applies overrides `a.b.c=VALUE`, later ones last; the value is YAML, and missing mappings are added.
 
     Raises:
-        ConfigurationError: If an override has no `=`, or leads through a value that is not a mapping.
+        ConfigurationError: If an override has no `=`, or its path goes through a value that is not a mapping.
     """
     values, places = _copy(document.values), dict(document.places)
     for override in overrides:
@@ -109,7 +109,7 @@ def with_overrides(document: Document, overrides: Iterable[str]) -> Document:
 
 
 def _load(text: str, name: str) -> Any:
-    reader = YAML(typ="rt", pure=True)  # "rt" keeps the lines; "safe" does not
+    reader = YAML(typ="rt", pure=True)  # "rt" keeps line numbers; "safe" does not
     try:
         return reader.load(text)
     except MarkedYAMLError as error:

@@ -1,7 +1,7 @@
 """Horovod's Keras names, working on Keras 3: `import lakelens.training.distributed as hvd`.
 
-In a world of one process nothing here imports Horovod, and every collective gives back what it was given. Names that
-Horovod has and lakelens has not say what to use instead.
+With one process nothing here imports Horovod, and every collective returns its input. Names of Horovod that lakelens
+lacks raise an error that names the replacement.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ _HEAVY = {
     "SyncBatchNormalization": ".sync_batch_norm",
     "load_model": "..checkpoints.model_loading",
 }
-# Questions about Horovod's build, with the answer in a world of one.
+# Questions about Horovod's build, with the answer for one process.
 _ABOUT_HOROVOD = {
     "ccl_built": False,
     "cuda_built": False,
@@ -108,7 +108,7 @@ _INSTEAD = {
     "broadcast_global_variables": "use hvd.broadcast_variables(model.variables, root_rank)",
     "broadcast_object_fn": "use hvd.broadcast_object(value, root_rank)",
     "elastic": "a job has a fixed number of ranks; HorovodRunner(max_restarts=...) starts it again, and hvd.attempt() "
-    "says which start this is",
+    "returns the number of this start",
     "grouped_reducescatter": "call hvd.reducescatter for each tensor",
     "join": "all ranks take the same number of steps; feed rows of zero weight to those that run out, as "
     "lakelens.DeltaFeed does",

@@ -1,4 +1,4 @@
-"""Keras 3 callbacks for several ranks, under Horovod's names, and the one that reports to the driver."""
+"""Keras 3 callbacks for several ranks, under Horovod's names, and a callback that reports to the driver."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = [
 
 
 class _WorldCallback(keras.callbacks.Callback):
-    """Base of the callbacks that speak to other ranks."""
+    """Base of the callbacks that communicate with other ranks."""
 
     def set_model(self, model: Any) -> None:
         """Takes the model before its training function is made."""
@@ -42,15 +42,15 @@ class _WorldCallback(keras.callbacks.Callback):
                 "pass hvd.DistributedOptimizer(keras.optimizers.LossScaleOptimizer(optimizer)) to compile()"
             )
         if model.jit_compile:
-            # Horovod's operations have no XLA kernels; on GPUs Keras compiles with XLA unless told otherwise.
+            # Horovod's operations have no XLA kernels; on GPUs Keras compiles with XLA by default.
             model.jit_compile = False
 
 
 class BroadcastGlobalVariablesCallback(_WorldCallback):
-    """Returns every rank the weights and the optimizer's state of one rank before the first step.
+    """Broadcasts the weights and the optimizer's state of one rank to all ranks before the first step.
 
     Args:
-        root_rank: The rank whose values all get.
+        root_rank: The rank whose values are broadcast.
         device: Horovod's option; only its default is supported.
         local_variables: The same.
     """
@@ -89,7 +89,7 @@ class MetricAverageCallback(_WorldCallback):
     """Averages the metrics of each epoch over all ranks, by the rows that each rank saw.
 
     Put it before callbacks that decide by metrics (EarlyStopping, ModelCheckpoint, ReduceLROnPlateau), so that all
-    ranks decide alike. A metric that only some ranks have is averaged over those, and then known to all.
+    ranks decide alike. A metric that only some ranks have is averaged over those, and all ranks get it.
 
     Args:
         device: Horovod's option; only its default is supported.
@@ -101,7 +101,7 @@ class MetricAverageCallback(_WorldCallback):
         self._training_counts: dict[str, float] = {}
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
-        """Forgets the last epoch's counts."""
+        """Resets the counts."""
         self._training_counts = {}
 
     def on_test_begin(self, logs: dict[str, float] | None = None) -> None:
@@ -123,13 +123,13 @@ class MetricAverageCallback(_WorldCallback):
             logs[name] = sum(value * count for value, count in pairs) / total if total > 0 else pairs[0][0]
 
     def _counts(self) -> dict[str, float]:
-        """How much weight each metric has seen since it was reset."""
+        """The total weight of each metric since its last reset."""
         flat = [inner for metric in self.model.metrics for inner in getattr(metric, "metrics", [metric])]
         return {metric.name: float(metric.count) for metric in flat if hasattr(metric, "count")}
 
 
 def _rows(name: str, training: dict[str, float], validation: dict[str, float]) -> float:
-    """How many rows a logged value stands for; of a metric that does not count, as many as of the loss."""
+    """The number of rows behind a logged value; a metric without a count has that of the loss."""
     counts, plain = (validation, name[len("val_") :]) if name.startswith("val_") else (training, name)
     return counts.get(plain, counts.get("loss", 1.0))
 
@@ -144,7 +144,7 @@ class LogCallback(keras.callbacks.Callback):
     """Sends the metrics of each epoch to the driver, from rank 0.
 
     Args:
-        per_batch_log: Also those of each step.
+        per_batch_log: Send the metrics of each step too.
     """
 
     def __init__(self, per_batch_log: bool = False) -> None:
@@ -152,7 +152,7 @@ class LogCallback(keras.callbacks.Callback):
         self.per_batch_log = per_batch_log
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
-        """Says that an epoch begins."""
+        """Reports that an epoch begins."""
         self._send(f"Epoch {epoch + 1} begins")
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
@@ -160,7 +160,7 @@ class LogCallback(keras.callbacks.Callback):
         self._send(f"Epoch {epoch + 1} ends: {_described(logs)}")
 
     def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
-        """Sends the step's metrics, if asked to."""
+        """Sends the step's metrics with `per_batch_log`."""
         if self.per_batch_log:
             self._send(f"Batch {batch + 1} ends: {_described(logs)}")
 
@@ -175,7 +175,7 @@ def _described(logs: dict[str, float] | None) -> str:
         try:
             described.append(f"{name}: {float(value):.4f}")
         except (TypeError, ValueError):
-            warnings.warn(f"the metric {name!r} is no number: {value!r}", stacklevel=2)
+            warnings.warn(f"the metric {name!r} is not a number: {value!r}", stacklevel=2)
     return ", ".join(described) or "no metrics"
 
 

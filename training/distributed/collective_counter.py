@@ -1,8 +1,8 @@
-"""Counts the collectives that this rank has entered and left, so that the driver sees who waits for whom.
+"""Counts the collectives that this rank has entered and left, so that the driver sees which rank waits for which.
 
-The operations themselves count, eagerly or in the traced graph; a thread of Python reports the counts. While a call
-into C holds the interpreter (a sort, unpickling, `sum(range(n))`) that thread cannot run, and what it has reported may
-no longer be true. A rank that waits therefore says so again with every sample, and is known to wait up to the last.
+The operations count, eagerly or in the traced graph; a Python thread reports the counts. While a call into C holds the
+interpreter (a sort, unpickling, `sum(range(n))`), that thread cannot run, and its last report may be out of date. A
+waiting rank therefore repeats its report with every sample, and counts as waiting only up to the last report.
 
 Horovod 0.28.1 has its own stall inspector, but on Gloo it never finds anything: its list of ranks is reserved, not
 filled (gloo_controller.cc, `global_ranks_.reserve(size_)`), so no rank is ever missing and
@@ -25,7 +25,7 @@ SAMPLE_S = 1.0
 
 
 class CollectiveCounter:
-    """Two counters on the CPU that the traced graph itself counts up, and a thread that reports them.
+    """Two counters on the CPU that the traced graph increments, and a thread that reports them.
 
     Args:
         link: Where to report.
@@ -50,7 +50,7 @@ class CollectiveCounter:
                 return collective()
             finally:
                 self._left.assign_add(1, read_value=False)
-        # A rank enters when its tensors are there: while it computes them nobody may think that it waits.
+        # A rank enters when its tensors are ready: while it computes them it must not count as waiting.
         with tf.control_dependencies(tf.nest.flatten(inputs, expand_composites=True)):
             entered = self._entered.assign_add(1, read_value=False)
         with tf.control_dependencies([entered]):
@@ -64,16 +64,16 @@ class CollectiveCounter:
             self._sample()
 
     def _sample(self) -> None:
-        # In this order a collective that begins in between shows as left, never as waited for.
+        # In this order a collective that begins in between counts as left, never as waited for.
         entered, left = int(self._entered.numpy()), int(self._left.numpy())
         if entered > left or (entered, left) != self._reported:
             self._reported = (entered, left)
             self._link.send(Kind.PROGRESS, {"entered": entered, "left": left})
 
     def close(self) -> None:
-        """Reports a last time and stops: the sample before may show a collective that this rank has left since."""
+        """Reports once more and stops: the last sample may show a collective that this rank has left since."""
         if not self._thread.is_alive():
-            return  # closed already, or in a fork, whose counts are those of the moment that made it
+            return  # closed already, or in a fork, whose counts no longer change
         self._stopped.set()
         self._thread.join(timeout=2)
         if not self._thread.is_alive():

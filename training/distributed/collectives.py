@@ -1,6 +1,6 @@
-"""Collectives that move tensors between ranks, with Horovod's names and meanings, for every type that Horovod can move.
+"""Collectives that send tensors between ranks, with Horovod's names and meanings, for every type that Horovod supports.
 
-In a world of one every operation returns what it was given, without Horovod.
+With one process every operation returns its input, without Horovod.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .reductions import allreduce
 
 
 def allgather(value: Any, name: str | None = None, ignore_name_scope: bool = False, process_set: Any = None) -> Any:
-    """Joins the ranks' tensors along the first dimension, in the order of ranks.
+    """Concatenates the ranks' tensors along the first dimension, in the order of ranks.
 
     Args:
         value: A tensor of at least one dimension; all but the first must be the same on every rank.
@@ -33,8 +33,8 @@ def allgather(value: Any, name: str | None = None, ignore_name_scope: bool = Fal
         process_set: Horovod's option; only `hvd.global_process_set` is supported.
 
     Raises:
-        InvalidArgumentError: If it is a scalar, or of a type that cannot travel.
-        NotSupportedError: If an option of Horovod's does not exist here.
+        InvalidArgumentError: If it is a scalar, or of an unsupported type.
+        NotSupportedError: If an option of Horovod is not supported here.
     """
     refuse(ignore_name_scope=ignore_name_scope, process_set=process_set)
     check_name(name)
@@ -44,7 +44,7 @@ def allgather(value: Any, name: str | None = None, ignore_name_scope: bool = Fal
 def grouped_allgather(
     values: Sequence[Any], name: str | None = None, ignore_name_scope: bool = False, process_set: Any = None
 ) -> list[Any]:
-    """Joins each of several tensors as `allgather` does; gives one tensor for each, in their order."""
+    """Gathers each of several tensors as `allgather` does; returns one tensor for each, in their order."""
     return [
         allgather(value, f"{name}.{index}" if name else None, ignore_name_scope, process_set)
         for index, value in enumerate(values)
@@ -68,10 +68,10 @@ def alltoall(
         process_set: The same.
 
     Returns:
-        The received rows, in the order of ranks; with `splits` also how many came from each rank.
+        The received rows, in the order of ranks; with `splits` also the number of rows from each rank.
 
     Raises:
-        InvalidArgumentError: If the rows do not add up or do not divide, or the type cannot travel.
+        InvalidArgumentError: If the rows do not add up or cannot be divided, or the type is unsupported.
     """
     require("hvd.alltoall", "tensorflow")
     import tensorflow as tf
@@ -107,10 +107,10 @@ def broadcast(
     ignore_name_scope: bool = False,
     process_set: Any = None,
 ) -> Any:
-    """Returns every rank the tensor of `root_rank`; shape and type must be the same on every rank.
+    """Broadcasts the tensor of `root_rank` to every rank; shape and type must be the same on every rank.
 
     Raises:
-        InvalidArgumentError: If there is no such rank, or the type cannot travel.
+        InvalidArgumentError: If the rank does not exist, or the type is unsupported.
     """
     require("hvd.broadcast", "tensorflow")
     import tensorflow as tf
@@ -124,10 +124,10 @@ def broadcast(
 def broadcast_variables(
     variables: Sequence[Any], root_rank: int = 0, process_set: Any = None, inplace: bool = False
 ) -> None:
-    """Returns every rank the values that `variables` (Keras's or TensorFlow's) have on `root_rank`.
+    """Broadcasts the values of `variables` (Keras' or TensorFlow's) on `root_rank` to every rank.
 
-    The variables must be the same, in the same order, on every rank. `inplace` saves memory in Horovod, and changes
-    nothing here.
+    The variables must be the same, in the same order, on every rank. `inplace` saves memory in Horovod, and has no
+    effect here.
     """
     refuse(process_set=process_set)
     check_root(root_rank)
@@ -151,7 +151,7 @@ def barrier(process_set: Any = None) -> None:
 
 
 def _move(tensor: Any, collective: Callable[[Any, Any], Any]) -> Any:
-    """Sends a tensor through one of Horovod's operations, in a type that it moves."""
+    """Sends a tensor through one of Horovod's operations, converted to a supported type."""
     kind = wire_type(tensor.dtype, MOVED)
     if size() == 1:
         return tensor
@@ -161,10 +161,10 @@ def _move(tensor: Any, collective: Callable[[Any, Any], Any]) -> Any:
 
 
 def check_root(root_rank: Any) -> None:
-    """Checks that there is such a rank.
+    """Checks that a rank exists.
 
     Raises:
-        InvalidArgumentError: If there is none.
+        InvalidArgumentError: If it does not.
     """
     if not isinstance(root_rank, numbers.Integral) or not 0 <= int(root_rank) < size():
         raise InvalidArgumentError(f"root_rank={root_rank}: ranks are 0 to {size() - 1} (this is rank {rank()})")

@@ -1,4 +1,4 @@
-"""How gradients of all ranks become one set: what optimizer and tape share."""
+"""Combines the gradients of all ranks; shared by optimizer and tape."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from .membership import size
 from .reduce_ops import Average, Compression, ReduceOp, Sum
 from .reductions import grouped_allreduce
 
-# Small enough that little is left to send when the backward pass ends and that a group stays in the processor's cache,
-# large enough that what each operation costs beside its bytes is small (docs/decisions/gradients-in-groups.md).
+# Small enough that little remains to send when the backward pass ends and that a group stays in the processor's cache,
+# large enough that the fixed cost of each operation is small (docs/decisions/gradients-in-groups.md).
 GROUP_BYTES = 2_000_000
 MOST_GROUPS = 32
 
@@ -26,11 +26,11 @@ class GradientSettings:
 
     Attributes:
         op: `Average` or `Sum`.
-        compression: In which type they travel.
-        sparse_as_dense: Whether sparse gradients become dense ones before they travel.
-        predivide: Splits the averaging: divides by it before the sum and by size / it after.
-        groups: In how many operations they travel; 0 gives each its own. None puts neighbours together up to
-            `GROUP_BYTES`, or up to a 32nd of all bytes where that is more.
+        compression: The type in which they are sent.
+        sparse_as_dense: Whether sparse gradients are converted to dense ones before sending.
+        predivide: Splits the averaging: gradients are divided by it before the sum, and by size / it after the sum.
+        groups: Number of operations that send them; 0 sends each separately. None groups neighbours up to
+            `GROUP_BYTES`, or up to a 32nd of all bytes if that is more.
 
     Raises:
         InvalidArgumentError: If a value breaks its rule.
@@ -65,12 +65,12 @@ class GradientSettings:
 def combine(grads: Sequence[Any], settings: GradientSettings, name: str) -> list[Any]:
     """Combines gradients over ranks; a variable without a gradient stays without one.
 
-    In a traced step each group starts as soon as its own gradients are there. Groups come last variables first, the
-    order in which a backward pass makes gradients, so that they travel while it still computes the others.
+    In a traced step each group is sent as soon as its gradients are ready. Groups start with the last variables, the
+    order in which a backward pass computes gradients, so that sending overlaps with computing the others.
 
     Args:
         grads: Tensors, tf.IndexedSlices or None, the same kinds on every rank.
-        settings: How.
+        settings: How to combine them.
         name: Names the operations, the same on every rank.
     """
     results = [tf.convert_to_tensor(g) if settings.sparse_as_dense and _is_sparse(g) else g for g in grads]
@@ -118,32 +118,32 @@ def _is_sparse(gradient: Any) -> bool:
 
 
 def _groups(grads: Sequence[Any], present: list[int], settings: GradientSettings) -> list[list[int]]:
-    """Deals the indexes of gradients to groups, neighbours together, the last gradients first."""
+    """Groups the indexes of gradients, neighbours together, the last gradients first."""
     if settings.groups is not None:
         return _split(present, settings.groups)[::-1]
     if tf.executing_eagerly():
-        # All gradients are there, and every operation is waited for before the next one starts.
+        # All gradients exist, and each operation ends before the next one starts.
         return [present]
     sizes = {index: _bytes(grads[index]) for index in reversed(present)}
     return group_by_bytes(sizes, max(GROUP_BYTES, sum(sizes.values()) // MOST_GROUPS))
 
 
 def _split(indexes: list[int], groups: int) -> list[list[int]]:
-    """Deals indexes to groups of equal size, neighbours together; 0 groups: each alone."""
+    """Divides indexes into groups of equal size, neighbours together; 0 groups: each alone."""
     count = min(groups, len(indexes)) or len(indexes)
     bounds = [len(indexes) * number // count for number in range(count + 1)]
     return [indexes[low:high] for low, high in itertools.pairwise(bounds)]
 
 
 def group_by_bytes(sizes: Mapping[int, int], full_bytes: int) -> list[list[int]]:
-    """Deals indexes to groups that are full from so many bytes on, in their order.
+    """Divides indexes into groups, in their order; a group is full at `full_bytes`.
 
-    No group has one member where there are more: Horovod puts tensors that travel alone together by when they are
-    ready, which may change the order in which three ranks or more are summed, and with it the last bits.
+    No group has a single member if there are more: Horovod fuses single tensors by the time at which they are ready,
+    which may change the order of the sum over three or more ranks, and with it the last bits.
 
     Args:
         sizes: Bytes by index.
-        full_bytes: From how many bytes on a group takes no more.
+        full_bytes: Bytes at which a group is full.
     """
     groups: list[list[int]] = [[]]
     held = 0
@@ -168,7 +168,7 @@ def _bytes(gradient: Any) -> int:
 
 
 def group_count(num_groups: int | None, groups: Any) -> int | None:
-    """Reads Horovod's two options for grouping; None if neither is given."""
+    """Reads Horovod's two options for grouping; None without both."""
     if groups is None:
         return num_groups
     if isinstance(groups, (list, tuple)):

@@ -1,4 +1,4 @@
-"""Options that Horovod's functions take and that mean nothing here, or something that does not exist here."""
+"""Options of Horovod's functions that have no effect or are not supported here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .reduce_ops import Compression
 
 
 class _AllRanks:
-    """Horovod's `global_process_set`: the one set of ranks that there is."""
+    """Horovod's `global_process_set`: the set of all ranks, the only one."""
 
     process_set_id = 0
 
@@ -38,12 +38,12 @@ class _AllRanks:
 global_process_set = _AllRanks()
 
 _BUILT_FOR = "operations run where Horovod was built for; leave it out"
-# The values that change nothing, beside None, and what to write instead of others.
+# The values without effect, besides None, and what to write instead of others.
 _KNOWN: dict[str, tuple[tuple[Any, ...], str]] = {
     "compression": ((Compression.none,), "tf.cast the value before, and the result back"),
     "device_dense": (("",), _BUILT_FOR),
     "device_sparse": (("",), _BUILT_FOR),
-    "ignore_name_scope": ((False,), "name operations outside of tf.name_scope, alike on every rank"),
+    "ignore_name_scope": ((False,), "name operations outside of tf.name_scope, with the same names on every rank"),
     "legacy_opts": ((False,), "Keras 3 has no legacy optimizers; leave it out"),
     "postscale_factor": ((1.0,), "multiply the result"),
     "prescale_factor": ((1.0,), "multiply the value"),
@@ -55,11 +55,11 @@ _KNOWN: dict[str, tuple[tuple[Any, ...], str]] = {
 
 
 def refuse(**options: Any) -> None:
-    """Refuses options of Horovod's that would change what is computed and do not exist here.
+    """Refuses options of Horovod that would change the result and are not supported here.
 
     Raises:
-        NotSupportedError: If one has a value that means something; says what to write instead.
-        InvalidArgumentError: If there is no such option in Horovod either.
+        NotSupportedError: If an option has a value with an effect; names the replacement.
+        InvalidArgumentError: If Horovod has no such option either.
     """
     for name, value in options.items():
         if name not in _KNOWN:

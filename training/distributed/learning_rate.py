@@ -16,20 +16,20 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
     """Multiplies a learning rate by a factor of the epoch.
 
     Args:
-        initial_lr: The learning rate that is multiplied.
+        initial_lr: The learning rate to multiply.
         multiplier: A function of the epoch (with a fraction unless `staircase`) that gives the factor. A number decays
             the rate exponentially, as in Horovod 0.28.1: the factor is `multiplier ** (epoch - start_epoch)`.
-        start_epoch: First epoch that it acts in.
-        end_epoch: First epoch that it no longer acts in; None for all.
+        start_epoch: First epoch with an effect.
+        end_epoch: First epoch without an effect again; None for all.
         staircase: Change once an epoch, not each step.
-        momentum_correction: For SGD and RMSprop with momentum: when the rate changes, what they have accumulated is
-            scaled by the same ratio, as if it had been accumulated at the new rate (Goyal et al. 2017, section 3,
+        momentum_correction: For SGD and RMSprop with momentum: when the rate changes, scale the accumulated updates by
+            the same ratio, as if they had been accumulated at the new rate (Goyal et al. 2017, section 3,
             arXiv:1706.02677).
         steps_per_epoch: Steps of an epoch; needed without `staircase` if Keras does not know them.
 
     Raises:
-        InvalidArgumentError: If a number breaks its rule, or, when training begins, the steps of an epoch are not known
-            or the optimizer has its own schedule.
+        InvalidArgumentError: If a number breaks its rule; when training begins, also if the steps of an epoch are
+            unknown or the optimizer has its own schedule.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         self._epoch = 0
 
     def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
-        """Learns how many steps an epoch has."""
+        """Reads the number of steps of an epoch."""
         self.steps_per_epoch = self.steps_per_epoch or (self.params or {}).get("steps")
         if not self.staircase and not self.steps_per_epoch:
             raise InvalidArgumentError(
@@ -101,12 +101,12 @@ def _innermost(optimizer: Any) -> Any:
 
 
 def _scale_velocities(optimizer: Any, ratio: float) -> None:
-    """Scales what SGD or RMSprop with momentum has accumulated: steps that hold the learning rate as a factor.
+    """Scales the accumulated updates of SGD or RMSprop with momentum, which contain the learning rate as a factor.
 
     Horovod multiplies the momentum itself for one step, which gives the same update of SGD and RMSprop; Keras 3 has
     that number compiled into the step. With Nesterov's momentum Horovod multiplies the look-ahead too, by a ratio that
-    the new steps hold already; here only what was accumulated before is scaled. Other optimizers with a momentum, such
-    as Muon, accumulate gradients, which hold no learning rate.
+    the new updates already contain; here only earlier updates are scaled. Other optimizers with a momentum, such as
+    Muon, accumulate gradients, which do not contain the learning rate.
     """
     if not isinstance(optimizer, (keras.optimizers.SGD, keras.optimizers.RMSprop)):
         return
@@ -126,7 +126,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         warmup_epochs: Epochs that the rise takes.
         momentum_correction: As in `LearningRateScheduleCallback`.
         steps_per_epoch: As in `LearningRateScheduleCallback`.
-        verbose: 1 says when warm-up is over.
+        verbose: 1 reports the end of warm-up.
 
     Raises:
         InvalidArgumentError: As in `LearningRateScheduleCallback`.
@@ -156,7 +156,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
             super()._adjust(epoch)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
-        """Says when warm-up is over."""
+        """Reports the end of warm-up."""
         super().on_epoch_end(epoch, logs)
         if self.verbose > 0 and epoch < self.warmup_epochs <= epoch + 1 and rank() == 0:
             log_to_driver(f"warm-up is over: learning rate {float(self.model.optimizer.learning_rate):g}")

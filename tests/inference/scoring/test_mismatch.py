@@ -45,9 +45,9 @@ def test_a_model_that_fits_is_told_nothing_of(change, caplog):
     [
         (
             {"class_names": ["zero", "one"], "trained_on": None},
-            ["0 is 'zero' to the model and 'cat' in the table", "1 is 'one' to"],
+            ["0 is 'zero' in the model and 'cat' in the table", "1 is 'one' in"],
         ),
-        ({"class_names": ["dog", "cat"]}, ["0 is 'dog' to the model and 'cat' in the table"]),
+        ({"class_names": ["dog", "cat"]}, ["0 is 'dog' in the model and 'cat' in the table"]),
         ({"labels": {"cat": 0, "dog": 1, "owl": 2}}, ["does not know the table's class 'owl' (2)"]),
         (
             {"table": "/tables/large", "table_size": (299, 299)},

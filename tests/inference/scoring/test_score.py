@@ -174,7 +174,7 @@ def test_a_table_of_others_is_scored_by_the_key_that_tells_its_images_apart(spar
     append(3)
     columns = {"path_column": "uri", "image_column": "picture", "label_column": "kind"}
     first = score(spark, checkpoint.path, table, predictions, 1, key="changed", **columns)
-    assert (first.scored, "nothing tells which images" in caplog.text) == (3, False)
+    assert (first.scored, "images shared with other versions" in caplog.text) == (3, False)
     found = [(one["label"], one["label_name"], one["predicted_name"]) for one in read(predictions)]
     assert found == [(number, name, name) for number, name in enumerate(NAMES)]
     second = score(spark, checkpoint.path, table, predictions, 2, key="changed", **columns)

@@ -83,7 +83,7 @@ def test_deleted_rows_and_renamed_columns_are_those_that_spark_reads(spark, chec
     delta_table(spark, str(place)).delete(f"uri = '{row(5)[0]}'")
     result = score(spark, checkpoint.path, place, tmp_path / "predictions", path_column="uri")
     assert (result.scored, result.commits) == (7, 1)
-    assert "all is one commit" in caplog.text
+    assert "there is one commit" in caplog.text
     rows = read(tmp_path / "predictions")
     assert [one["path"] for one in rows] == [row(number)[0] for number in range(8) if number != 5]
     assert [one["predicted_name"] for one in rows] == [one["label_name"] for one in rows]
@@ -169,7 +169,7 @@ def test_a_model_of_other_classes_scores_with_one_warning_and_strict_refuses_it(
     place = tmp_path / "animals"
     write_table(place, [row(0), row(1)])
     set_properties(spark, place, {"lakelens.labels": json.dumps({"cat": 0, "dog": 1})})
-    with pytest.raises(ModelMismatchError, match="0 is 'red' to the model and 'cat' in the table"):
+    with pytest.raises(ModelMismatchError, match="0 is 'red' in the model and 'cat' in the table"):
         score(spark, checkpoint.path, place, tmp_path / "predictions", strict=True)
     assert not (tmp_path / "predictions").exists()
     assert score(spark, checkpoint.path, place, tmp_path / "predictions").scored == 2

@@ -134,7 +134,7 @@ def test_a_manifest_that_is_not_ours_is_refused(tmp_path, change, words):
 
 
 def test_a_missing_folder_is_a_usage_error_that_names_it(tmp_path):
-    with pytest.raises(CheckpointNotFoundError, match="no such checkpoint") as caught:
+    with pytest.raises(CheckpointNotFoundError, match="the checkpoint folder does not exist") as caught:
         open_checkpoint(tmp_path / "absent")
     assert isinstance(caught.value, UsageError)
     assert str(tmp_path / "absent") in str(caught.value)
@@ -279,7 +279,7 @@ def test_damaged_checkpoints_are_passed_over_with_a_warning(tmp_path, caplog):
     damaged.model_path.write_bytes(b"")
     assert [checkpoint.name for checkpoint in list_checkpoints(tmp_path)] == [whole.name]
     assert last_checkpoint(tmp_path) == open_checkpoint(whole.path)
-    assert f"{damaged.path} is passed over" in caplog.text
+    assert f"skipping {damaged.path}: " in caplog.text
 
 
 def test_a_removed_checkpoint_is_gone_and_leaves_no_folder(tmp_path):

@@ -111,7 +111,7 @@ def test_what_is_unknown_is_named_with_the_way_out(store, tmp_path):
 
 def test_a_run_without_a_checkpoint_is_named(store):
     run_id = store.client.create_run(store.experiment).info.run_id
-    with pytest.raises(ModelNotFoundError, match="missing or no checkpoint"):
+    with pytest.raises(ModelNotFoundError, match="missing or not a checkpoint"):
         resolve_model(f"runs:/{run_id}", store.uri)
 
 

@@ -108,7 +108,7 @@ REJECTED: list[tuple[dict[str, Any], str]] = [
     ({"searcher": {"max_length": {}}}, "give exactly one of epochs, batches and records; none given"),
     ({"searcher": {"name": "random"}}, "searcher random needs max_trials"),
     ({"searcher": {"max_trials": 3}}, "max_trials does not go with searcher single"),
-    ({"searcher": {"metric": "wow"}}, "does not tell whether smaller is better; set searcher.smaller_is_better"),
+    ({"searcher": {"metric": "wow"}}, "does not imply whether smaller is better; set searcher.smaller_is_better"),
     ({"searcher": {"max_time": 3}}, "has no meaning here: use searcher.max_length"),
     ({"min_validation_period": {"epochs": 11}}, "min_validation_period (11 epochs) is longer than searcher.max_length"),
     ({"resources": {"strategy": "single", "slots_per_trial": 2}}, "strategy single is one process"),
@@ -141,7 +141,7 @@ REJECTED: list[tuple[dict[str, Any], str]] = [
         {"hyperparameters": {"lr": {"type": "double", "minval": 0, "maxval": 1}}},
         "hyperparameters.lr is a space, and searcher single trains once",
     ),
-    ({"hyperparameters": {"a.b": 1}}, "'a.b' is no name: a name is text without dots"),
+    ({"hyperparameters": {"a.b": 1}}, "'a.b' is not a valid name: a name is text without dots"),
     ({"continue_from": "r", "warm_start": "m"}, "give one of them"),
     ({"early_stopping": {}}, "early_stopping.patience is missing"),
     (
@@ -150,11 +150,11 @@ REJECTED: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"continue_from": "r", "searcher": {"name": "random", "max_trials": 3}},
-        "continue_from trains one run further, and searcher random runs many",
+        "continue_from continues one run, and searcher random runs many",
     ),
     (
         {"checkpoint_storage": {"save_trial_best": 0, "save_trial_latest": 0}},
-        "so that no checkpoint is kept, and a run's model is made of one",
+        "which keeps no checkpoint, but a run's model needs one",
     ),
     (
         {"early_stopping": {"patience": 1, "restore_best_weights": True}, "checkpoint_policy": "none"},

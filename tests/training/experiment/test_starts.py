@@ -147,7 +147,7 @@ def test_a_warm_start_takes_the_layers_that_fit_another_number_of_classes(keys, 
     result = train(keys | changes | {"warm_start": "models:/starts@champion"})
     said = capfd.readouterr().out
     assert "warm_start models:/starts@champion: 2 of 3 layers take its weights" in said
-    assert "; these begin anew: dense (shapes [(4, 3), (3,)] there, [(4, 2)" in said
+    assert "; these start from scratch: dense (shapes [(4, 3), (3,)] there, [(4, 2)" in said
     before, after = (open_checkpoint(each.checkpoint).load_model() for each in (finished, result))
     np.testing.assert_array_equal(before.get_layer("conv2d").kernel.numpy(), after.get_layer("conv2d").kernel.numpy())
     tags = open_client(store).get_run(result.run_id).data.tags

@@ -149,7 +149,12 @@ def test_the_set_of_all_ranks_is_there_and_says_who_is_in_it(hvd):
         ("broadcast_object", (1,), {"process_set": 1}, "start one HorovodRunner for each group of ranks"),
         ("init", (), {"comm": [0]}, "start one HorovodRunner for each group of ranks"),
         ("init", (), {"process_sets": "dynamic"}, "start one HorovodRunner for each group of ranks"),
-        ("allgather", ([1.0], "n", True), {}, "name operations outside of tf.name_scope, alike on every rank"),
+        (
+            "allgather",
+            ([1.0], "n", True),
+            {},
+            "name operations outside of tf.name_scope, with the same names on every rank",
+        ),
         ("broadcast_object", (1, 0, "my-name"), {}, "pass name=... by keyword"),
         ("reducescatter", ([1.0],), {"prescale_factor": 2.0}, "multiply the value"),
         ("DistributedOptimizer", ("sgd", None, "/gpu:0"), {}, "device_dense='/gpu:0' is not supported"),
