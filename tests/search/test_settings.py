@@ -102,7 +102,7 @@ RANGE = {"type": "double", "minval": 0, "maxval": 1}
         ({"a": {"val": 3}}, ["hyperparameters.a: has val and no type", "{type: const"]),
         ({"a": [1, dict(RANGE)]}, ["hyperparameters.a.1: a hyperparameter inside a list is not drawn"]),
         ({"a": datetime.date(2026, 1, 1)}, ["hyperparameters.a is datetime.date", "date is not a plain value"]),
-        ({"a": {3: 4}}, ["hyperparameters.a.3 is 4: 3 is no name"]),
+        ({"a": {3: 4}}, ["hyperparameters.a.3 is 4: 3 is not a valid name"]),
         ({"global_batch_size": RANGE}, ["hyperparameters.global_batch_size: a batch size is a whole number"]),
         ({"global_batch_size": {"a": 1}}, ["hyperparameters.global_batch_size: a batch size is a whole number"]),
     ],

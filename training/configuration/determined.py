@@ -10,9 +10,9 @@ _TABLE = "rows come from data.table, a Delta table that `lakelens etl` writes; o
 _SPARK = "Spark's own settings decide that (spark-submit --conf)"
 INSTEAD: Mapping[str, str] = {
     "batches_per_step": _LENGTH,
-    "bind_mounts": "lakelens starts no containers;  mount folders on the machines",
+    "bind_mounts": "lakelens starts no containers; mount folders on the machines",
     "debug": "set the level of Python's logging in your Trial",
-    "environment": "lakelens starts no containers;  environment variables go to resources.env",
+    "environment": "lakelens starts no containers; environment variables go to resources.env",
     "integrations": "tracking goes to MLflow: see tracking",
     "internal": "it was for Determined itself; remove it",
     "log_policies": "a failed rank's log is in the error; restarts are max_restarts",
@@ -54,7 +54,7 @@ INSTEAD: Mapping[str, str] = {
     "resources.devices": _SPARK,
     "resources.is_single_node": "use resources.strategy: mirrored or horovod_local",
     "resources.native_parallel": "use resources.strategy",
-    "resources.shm_size": "lakelens starts no containers;  remove it",
+    "resources.shm_size": "lakelens starts no containers; remove it",
     "resources.weight": "searches share slots fairly; use resources.priority",
     "searcher.max_steps": _LENGTH,
     "searcher.target_trial_steps": _LENGTH,

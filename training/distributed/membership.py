@@ -1,6 +1,6 @@
-"""This process's membership in the world of ranks: joining, leaving, and its place.
+"""This process's membership in the world of ranks: joining, leaving, and its rank.
 
-In a world of one process nothing here imports Horovod.
+With one process nothing here imports Horovod.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class _World:
 def init(comm: Any = None, process_sets: Any = None) -> None:
     """Joins the other ranks; returns when all have joined. A second call does nothing.
 
-    Makes the rank's own GPU, if it has one, the only one that TensorFlow uses, with memory growth.
+    If the rank has a GPU, TensorFlow uses only this one, with memory growth.
 
     Args:
         comm: Horovod's option; only its default is supported.
         process_sets: The same.
 
     Raises:
-        NotSupportedError: If a part of the ranks is to be a world or a set of its own.
+        NotSupportedError: If only some of the ranks are to form a world or a process set.
         MissingDependencyError: If the world is larger than one and Horovod is missing.
         LaunchError: If this process had already left the world with `shutdown()`.
     """
@@ -84,17 +84,17 @@ def _require_interface(interface: str) -> None:
     """Checks that all of Gloo will listen on `interface`.
 
     Raises:
-        LaunchError: If this Horovod would listen elsewhere: one that was not compiled by lakelens, on a machine whose
-            host name resolves to the address of another interface.
+        LaunchError: If this Horovod would listen elsewhere: lakelens did not compile it, and the machine's host name
+            resolves to the address of another interface.
     """
     from ...horovod_build import COMMAND, is_changed
     from ..rank.network import host_name_is_on
 
     if not is_changed() and not host_name_is_on(interface):
         raise LaunchError(
-            f"this Horovod was not compiled by lakelens: it listens where the host name {socket.gethostname()!r} "
-            f"resolves to, which is not on the interface {interface}. Compile it (3 minutes, once): {COMMAND}; or "
-            "let the host name resolve to an address of that interface"
+            f"lakelens did not compile this Horovod: it listens on the address of the host name "
+            f"{socket.gethostname()!r}, which is not on the interface {interface}. Compile it (3 minutes, once): "
+            f"{COMMAND}; or let the host name resolve to an address of that interface"
         )
 
 
@@ -171,7 +171,7 @@ def attempt() -> int:
 
 
 def _place(variable: str, launched: int, alone: int) -> int:
-    """A rank's place: from our launcher, else from another Horovod launcher's environment, else a world of one."""
+    """A rank's place: from lakelens' launcher, else from another Horovod launcher's environment, else one process."""
     if process_context.current().launched and process_context.current().size == 1:
         return launched
     value = os.environ.get(variable, "")
@@ -185,11 +185,11 @@ def joined() -> Any:
         LaunchError: If it has not.
     """
     if not _World.initialized:
-        raise LaunchError("call hvd.init() before any other hvd function that speaks to the other ranks")
+        raise LaunchError("call hvd.init() before any other hvd function that communicates with other ranks")
     return _World.horovod
 
 
 def counted(collective: Callable[[], Any], inputs: Sequence[Any]) -> Any:
-    """Calls a function that makes one collective operation of `inputs`, so that the driver sees who waits in it."""
+    """Calls a function that makes one collective operation of `inputs`, so that the driver sees who waits."""
     joined()
     return _World.counter.around(collective, inputs)

@@ -1,4 +1,4 @@
-"""Python objects between ranks: pickles that carry an HMAC of the job's secret, checked before they are opened."""
+"""Sends Python objects between ranks: pickles with an HMAC of the job's secret, checked before unpickling."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _MAC_BYTES = 32
 def broadcast_object(
     obj: Any = None, root_rank: int = 0, session: Any = None, name: str | None = None, process_set: Any = None
 ) -> Any:
-    """Returns every rank the picklable object of `root_rank`; what other ranks pass is ignored.
+    """Broadcasts the picklable object of `root_rank` to every rank; objects of other ranks are ignored.
 
     Args:
         obj: The object.
-        root_rank: The rank whose object all get.
+        root_rank: The rank whose object is broadcast.
         session: Horovod's option; only its default is supported.
         name: Names the operation.
         process_set: Horovod's option; only `hvd.global_process_set` is supported.
 
     Raises:
-        NotSupportedError: If an option of Horovod's does not exist here.
+        NotSupportedError: If an option of Horovod is not supported here.
         LaunchError: If the object was not signed by a rank of this job.
     """
     refuse(session=session, process_set=process_set)
@@ -46,7 +46,7 @@ def broadcast_object(
 
 
 def allgather_object(obj: Any, session: Any = None, name: str | None = None, process_set: Any = None) -> list[Any]:
-    """Returns every rank the list of all ranks' picklable objects, by rank; see `broadcast_object`."""
+    """Gathers the picklable objects of all ranks as a list, by rank; see `broadcast_object`."""
     refuse(session=session, process_set=process_set)
     if size() == 1:
         return [obj]
@@ -61,7 +61,7 @@ def allgather_object(obj: Any, session: Any = None, name: str | None = None, pro
 
 
 def seal(value: Any) -> bytes:
-    """Pickles an object behind the HMAC of the job's secret."""
+    """Pickles an object and prepends the HMAC of the job's secret."""
     import cloudpickle
 
     data: bytes = cloudpickle.dumps(value)

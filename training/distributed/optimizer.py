@@ -37,9 +37,9 @@ def DistributedOptimizer(
 ) -> Any:
     """Makes an optimizer combine gradients over all ranks in `apply`, before clipping, unscaling and the update.
 
-    It is the optimizer that was given, with its state, its class extended: it saves and loads as the plain one. With a
-    dtype policy of mixed_float16 it is wrapped in a LossScaleOptimizer first, so that all ranks skip the same steps:
-    the combined gradients are what is checked for infinities.
+    The result is the same optimizer with its state and an extended class: it saves and loads like the plain one. With
+    the dtype policy mixed_float16 it is wrapped in a LossScaleOptimizer first, so that all ranks skip the same steps:
+    the combined gradients are checked for infinities.
 
     Args:
         optimizer: A Keras optimizer, its name or its configuration.
@@ -47,19 +47,19 @@ def DistributedOptimizer(
         device_dense: Horovod's option; only its default is supported.
         device_sparse: The same.
         compression: `Compression.fp16` sends gradients as half-precision numbers.
-        sparse_as_dense: Turns sparse gradients (of embeddings) into dense ones before they travel.
-        gradient_predivide_factor: Splits the averaging: divides by it before the sum and by size / it after. For
-            `Average`.
+        sparse_as_dense: Convert sparse gradients (of embeddings) to dense ones before sending.
+        gradient_predivide_factor: Splits the averaging: gradients are divided by it before the sum and by size / it
+            after the sum. For `Average`.
         op: `Average` or `Sum`.
-        backward_passes_per_step: Gradients of this many steps are added up on each rank before they travel and are
+        backward_passes_per_step: Number of steps whose gradients each rank adds up before they are combined and
             applied.
-        average_aggregated_gradients: Divide what was added up by `backward_passes_per_step`.
-        num_groups: In how many operations gradients travel; 0 gives each its own. By default neighbours share one up to
-            some MB, and each starts while the backward pass still computes the gradients of earlier layers.
-        groups: The same, under Horovod's newer name.
+        average_aggregated_gradients: Divide the added gradients by `backward_passes_per_step`.
+        num_groups: Number of operations that send the gradients; 0 sends each separately. By default neighbours share
+            an operation up to some MB, and each starts while the backward pass still computes earlier layers.
+        groups: Same as `num_groups`, under Horovod's newer name.
         process_set: Horovod's option; only `hvd.global_process_set` is supported.
         scale_local_gradients: Horovod's option; only its default is supported.
-        **options: Other options of Horovod's, with their default values only.
+        ****options: Other options of Horovod, with their default values only.
 
     Returns:
         `optimizer` itself, or the LossScaleOptimizer around it.
@@ -97,8 +97,8 @@ def DistributedOptimizer(
         object.__setattr__(inner, "_all_reduce_sum_gradients", list)
     base = type(optimizer)
     passes = (backward_passes_per_step, average_aggregated_gradients)
-    # Keras records a class by module and name: with those of the plain class a saved model loads without lakelens.
-    # The settings are the class's, so that a copy made by from_config combines gradients as the original does.
+    # Keras records a class by module and name: with the plain class' names a saved model loads without lakelens.
+    # The settings belong to the class, so that a copy made by from_config combines gradients like the original.
     optimizer.__class__ = type(
         base.__name__,
         (_DistributedOptimizer, base),
@@ -129,7 +129,7 @@ class _DistributedOptimizer:
     _lakelens_loss_scaled = False
 
     def scale_loss(self, loss: Any) -> Any:
-        """Multiplies the loss by this rank's share, which its gradients then carry to the other ranks."""
+        """Multiplies the loss, and thus this rank's gradients, by its share."""
         loss = super().scale_loss(loss)  # type: ignore[misc]
         if self._lakelens_share is None:
             return loss
@@ -147,12 +147,12 @@ class _DistributedOptimizer:
             self._add_up(grads, trainable_variables)
 
     def _combined(self, grads: Sequence[Any]) -> list[Any]:
-        # Keras counts the optimizers that a process has made, and a rank may have made one more than the others.
+        # Keras counts the optimizers of a process, and a rank may have made one more than the others.
         name = self._lakelens_name or _COUNT.sub("", self.name)  # type: ignore[attr-defined]
         return combine(grads, self._lakelens, f"{name}.gradients")
 
     def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> list[Any]:
-        """Keras would sum over the devices of a strategy here; `apply` has done so, before clipping and unscaling."""
+        """Does nothing: `apply` has already summed over the strategy's devices, before clipping and unscaling."""
         return list(grads_and_vars)
 
     def _add_up(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None) -> None:
@@ -162,11 +162,11 @@ class _DistributedOptimizer:
                 "gradients are added up over several steps in processes with one device each, not over the devices of "
                 "tf.distribute; use backward_passes_per_step=1, or a process for each device"
             )
-        with tf.init_scope():  # variables can be made outside the traced step only
+        with tf.init_scope():  # variables can be created only outside the traced step
             if trainable_variables is not None and not self.built:  # type: ignore[attr-defined]
                 self.build(list(trainable_variables))  # type: ignore[attr-defined]
         count, *sums = added_up(self)
-        if trainable_variables is not None:  # a step may train some of the variables, where others are frozen
+        if trainable_variables is not None:  # a step may train only some of the variables, if others are frozen
             sums = [sums[self._get_variable_index(variable)] for variable in trainable_variables]  # type: ignore[attr-defined]
         for total, gradient in zip(sums, grads, strict=True):
             if gradient is not None:
@@ -193,7 +193,7 @@ class _DistributedOptimizer:
 @contextlib.contextmanager
 def weighted(optimizer: Any, share: tf.Tensor) -> Iterator[None]:
     """Multiplies this rank's loss by a factor inside the block, or its gradients in a step that scales no loss."""
-    # Past Keras' tracking: the tensor belongs to the step that is traced, not to the optimizer's state.
+    # Bypass Keras' tracking: the tensor belongs to the traced step, not to the optimizer's state.
     object.__setattr__(optimizer, "_lakelens_share", share)
     try:
         yield
@@ -203,7 +203,7 @@ def weighted(optimizer: Any, share: tf.Tensor) -> Iterator[None]:
 
 
 def added_up(optimizer: Any) -> list[tf.Variable]:
-    """Returns what a built optimizer has added up on this rank since its last update.
+    """Returns the gradients that a built optimizer has added up on this rank since its last update.
 
     Returns:
         A counter of steps and a sum for each trainable variable; nothing for an optimizer that updates at every step.
@@ -216,6 +216,6 @@ def added_up(optimizer: Any) -> list[tf.Variable]:
                 tf.Variable(tf.zeros(tuple(variable.shape), variable.dtype), trainable=False)
                 for variable in optimizer._trainable_variables
             ]
-            # Past Keras' tracking: they are this rank's own, and no part of a saved optimizer.
+            # Bypass Keras' tracking: they belong to this rank, and not to a saved optimizer.
             object.__setattr__(optimizer, "_lakelens_sums", [tf.Variable(0, dtype=tf.int64, trainable=False), *sums])
     return list(optimizer._lakelens_sums)

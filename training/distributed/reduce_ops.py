@@ -1,4 +1,4 @@
-"""Which tensors can be combined or moved between ranks, how, and in which type they travel."""
+"""Which tensors can be combined or sent between ranks, how, and in which type."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...extras import require
 
 
 class ReduceOp(enum.Enum):
-    """How values of several ranks become one."""
+    """How values of several ranks are combined."""
 
     AVERAGE = "Average"
     SUM = "Sum"
@@ -24,13 +24,13 @@ Average, Sum, Min, Max, Product = ReduceOp.AVERAGE, ReduceOp.SUM, ReduceOp.MIN, 
 
 
 class Compression(enum.Enum):
-    """In which type gradients travel."""
+    """The type in which gradients are sent."""
 
     none = "none"
     fp16 = "fp16"
 
 
-# What Horovod 0.28.1's operations are registered for.
+# Types for which Horovod 0.28.1's operations are registered.
 REDUCED = ("uint8", "int8", "int32", "int64", "float16", "float32", "float64")
 MOVED = (*REDUCED, "uint16", "int16", "bool")
 SCATTERED = ("int32", "int64", "float16", "float32", "float64")
@@ -40,7 +40,7 @@ def check_reducible(dtype: Any, op: ReduceOp) -> None:
     """Checks that values of a type can be combined.
 
     Raises:
-        InvalidArgumentError: If they are no numbers, or whole numbers that are to be averaged.
+        InvalidArgumentError: If they are not numbers, or are whole numbers to be averaged.
     """
     if not (dtype.is_integer or dtype.is_floating):
         raise InvalidArgumentError(
@@ -53,7 +53,7 @@ def check_reducible(dtype: Any, op: ReduceOp) -> None:
 
 
 def by_wire_type(tensors: Iterable[Any], known: Sequence[str]) -> dict[Any, list[int]]:
-    """Groups dense tensors by the type in which they travel: one operation of Horovod's takes one type."""
+    """Groups dense tensors by the type in which they are sent: one operation of Horovod takes one type."""
     import tensorflow as tf
 
     groups: dict[Any, list[int]] = {}
@@ -64,7 +64,7 @@ def by_wire_type(tensors: Iterable[Any], known: Sequence[str]) -> dict[Any, list
 
 
 def wire_type(dtype: Any, known: Sequence[str]) -> str:
-    """Finds a type that Horovod moves and that holds every value of `dtype`.
+    """Finds a type that Horovod supports and that can represent every value of `dtype`.
 
     Raises:
         InvalidArgumentError: If there is none.
@@ -79,14 +79,14 @@ def wire_type(dtype: Any, known: Sequence[str]) -> str:
 
 
 def cast(tensor: Any, dtype: Any) -> Any:
-    """Returns a tensor in another type; itself if it has that type."""
+    """Converts a tensor to another type; returns it unchanged if it has that type."""
     import tensorflow as tf
 
     return tensor if tensor.dtype == tf.as_dtype(dtype) else tf.cast(tensor, dtype)
 
 
 def with_rows(value: Any, what: str) -> Any:
-    """Makes a tensor of a value and checks that it has a first dimension.
+    """Converts a value to a tensor and checks that it has a first dimension.
 
     Raises:
         InvalidArgumentError: If it is a scalar.

@@ -1,6 +1,6 @@
 """Collectives that combine tensors over ranks, with Horovod's names and meanings.
 
-In a world of one every operation returns what it was given, without Horovod.
+With one process every operation returns its input, without Horovod.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ def allreduce(
     Args:
         value: A tensor, variable or array of numbers, of any shape, the same shape and type on every rank.
         name: Names the operation; ranks that call in different orders need names.
-        average: Horovod's older way to say `op`: True is `Average`, False is `Sum`.
-        prescale_factor: Multiplies the value before it travels.
+        average: Horovod's older form of `op`: True is `Average`, False is `Sum`.
+        prescale_factor: Multiplies the value before sending.
         postscale_factor: Multiplies the result.
         op: How to combine; `Average` by default.
-        compression: Type in which it travels.
-        **options: Other options of Horovod's (`device_dense`, `process_set`, ...), with their default values only.
+        compression: Type in which it is sent.
+        **options: Other options of Horovod (`device_dense`, `process_set`, ...), with their default values only.
 
     Returns:
         A tensor of the same shape and type. A sparse gradient (tf.IndexedSlices) stays sparse.
 
     Raises:
         InvalidArgumentError: If the type cannot be combined, or whole numbers are to be averaged.
-        NotSupportedError: If an option of Horovod's does not exist here.
+        NotSupportedError: If an option of Horovod is not supported here.
     """
     return grouped_allreduce(
         [value],
@@ -95,7 +95,7 @@ def grouped_allreduce(
     factors: tuple[Any, ...] = (prescale_factor, postscale_factor)
     for factor in factors:
         if isinstance(factor, bool) or not isinstance(factor, numbers.Real):  # NumPy's too
-            raise InvalidArgumentError(f"{factor!r} is no factor; pass op=..., compression=... and others by keyword")
+            raise InvalidArgumentError(f"{factor!r} is not a factor; pass op=..., compression=... by keyword")
     if not isinstance(compression, Compression):
         raise InvalidArgumentError(f"compression={compression!r}: use hvd.Compression.none or hvd.Compression.fp16")
     tensors = [value if isinstance(value, tf.IndexedSlices) else tf.convert_to_tensor(value) for value in values]
@@ -123,7 +123,7 @@ def grouped_allreduce(
             results[index] = cast(tensor, tensors[index].dtype)
     for index, tensor in enumerate(tensors):
         if isinstance(tensor, tf.IndexedSlices):
-            # Horovod 0.28.1's grouped form gives sparse tensors the shapes of others when dense ones are among them.
+            # Horovod 0.28.1's grouped form mixes up the shapes of sparse tensors if dense ones are among them.
             results[index] = _sparse_allreduce(horovod, tensor, op, scale, f"{name}.{index}" if name else None)
     return results
 
@@ -141,9 +141,10 @@ def _operation(op: ReduceOp | None, average: bool | None) -> ReduceOp:
 
 
 def _sparse_allreduce(horovod: Any, slices: Any, op: ReduceOp, scale: float, name: str | None) -> Any:
-    """Gathers the rows of all ranks as Horovod 0.28.1's allreduce does, which leaves these operations without a name.
+    """Gathers the rows of all ranks as Horovod 0.28.1's allreduce does, but with names for the operations.
 
-    Unnamed, they would be called after the graph's tensors and so after Keras's layers, which each process counts.
+    Without names Horovod would use the names of the graph's tensors, and so of Keras' layers, which each process
+    counts.
     """
     import tensorflow as tf
 
@@ -178,17 +179,17 @@ def reducescatter(value: Any, name: str | None = None, op: ReduceOp = Average, *
     """Combines a tensor over all ranks and gives each rank its share of the rows.
 
     Args:
-        value: A tensor of at least one dimension, the same shape and type on every rank. Where the rows do not divide
-            by the number of ranks, the first ranks get one more.
+        value: A tensor of at least one dimension, the same shape and type on every rank. If the number of rows is not
+            divisible by the number of ranks, the first ranks get one more.
         name: Names the operation.
         op: `Average` or `Sum`.
-        **options: Other options of Horovod's, with their default values only.
+        ****options: Other options of Horovod, with their default values only.
 
     Returns:
         This rank's rows, [rows of the share, ...].
 
     Raises:
-        InvalidArgumentError: If the operation, the type or the shape does not allow it.
+        InvalidArgumentError: If the operation, the type or the shape is not supported.
     """
     require("hvd.reducescatter", "tensorflow")
     import tensorflow as tf

@@ -1,4 +1,4 @@
-"""Batch normalization by the rows of all ranks, under Horovod's name."""
+"""Batch normalization over the rows of all ranks, under Horovod's name."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from .membership import rank, size
 from .reduce_ops import Sum
 from .reductions import allreduce
 
-# Left by its slash, the scope is the same wherever a layer stands: the operations are then called by the order in which
-# they are traced, not by the layers' names, which each process counts for itself.
+# With the slash at its end the scope's name is absolute: operations are then named by the order in which they are
+# traced, not by the layers' names, which each process counts separately.
 _SCOPE = "lakelens_sync_batch_norm/"
-# Whether this rank has real rows in the step that is traced; None counts all rows.
+# Whether this rank has real rows in the traced step; None counts all rows.
 _HAS_ROWS: ContextVar[tf.Tensor | None] = ContextVar("lakelens_has_rows", default=None)
 
 
 @keras.saving.register_keras_serializable(package="lakelens")
 class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[misc]
-    """Normalizes by mean and variance of the rows of all ranks together, and keeps their moving averages.
+    """Normalizes by mean and variance over the rows of all ranks, and keeps their moving averages.
 
-    It is `keras.layers.BatchNormalization` on the concatenated batch of all ranks, whatever each rank's number of rows:
-    the gradient too is that of the sum of all ranks' losses. In a world of one, and in inference, it is the plain
-    layer. Each training step costs two operations over all ranks for each such layer.
+    The result is that of `keras.layers.BatchNormalization` on the concatenated batch of all ranks, for any number of
+    rows per rank; the gradient is that of the sum of all ranks' losses. With one process, and in inference, it is the
+    plain layer. Each such layer costs two collective operations per training step.
 
     Args:
         fused: Horovod's option; False only.
         **options: Of `keras.layers.BatchNormalization`.
 
     Raises:
-        InvalidArgumentError: If `fused` is anything else.
+        InvalidArgumentError: If `fused` is not False.
     """
 
     def __init__(self, fused: bool = False, **options: Any) -> None:
@@ -58,20 +58,20 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[m
             weights *= tf.cast(tf.expand_dims(mask, -1), inputs.dtype)
         count = tf.reduce_sum(weights, self._reduction_axes)
         channels = (inputs.shape[self.axis],)
-        # A rank without rows has no mean: its zeros weigh nothing.
+        # A rank without rows has no mean: its zeros have no weight.
         local = [tf.where(count > 0, tf.reshape(value, channels), tf.zeros_like(count)) for value in (mean, variance)]
         everyone = _of_all_ranks(tf.stack([count, *local]))
         counts, means, variances = tf.unstack(everyone, axis=1)
         total = tf.reduce_sum(counts, 0)
         mean = tf.math.divide_no_nan(tf.reduce_sum(counts * means, 0), total)
-        # Chan, Golub and LeVeque 1979: a mean of squares less the square of the mean would lose the digits of both.
+        # Chan, Golub and LeVeque 1979: a mean of squares minus the square of the mean would lose precision.
         squares = tf.reduce_sum(counts * (variances + tf.square(means - mean)), 0)
         return mean, tf.math.divide_no_nan(squares, total)
 
 
 @contextmanager
 def counting_rows_if(real: tf.Tensor) -> Iterator[None]:
-    """Counts this rank's rows inside the block only if `real`, a boolean, holds: a batch of padding keeps one row."""
+    """Counts this rank's rows inside the block only if `real`, a boolean, is true: a padding batch has one row."""
     before = _HAS_ROWS.set(real)
     try:
         yield
@@ -81,7 +81,7 @@ def counting_rows_if(real: tf.Tensor) -> Iterator[None]:
 
 @tf.custom_gradient  # type: ignore[untyped-decorator]
 def _of_all_ranks(local: Any) -> tuple[Any, Callable[[Any], Any]]:
-    """Returns every rank's tensor, [ranks, ...]; the gradient of each is the sum of what all ranks make of it."""
+    """Returns every rank's tensor, [ranks, ...]; the gradient of each is the sum of all ranks' gradients of it."""
     with tf.name_scope(_SCOPE):
         gathered = allgather(tf.expand_dims(local, 0), name="statistics")
     everyone = tf.ensure_shape(gathered, (size(), *local.shape))

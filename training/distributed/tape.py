@@ -1,4 +1,4 @@
-"""A tf.GradientTape that combines gradients over all ranks, for training loops that people write themselves."""
+"""A tf.GradientTape that combines gradients over all ranks, for custom training loops."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class _DistributedTape:
     def gradient(self, target: Any, sources: Any, *arguments: Any, **options: Any) -> Any:
         """Returns the gradients of `target` by `sources`, combined over ranks, in the structure of `sources`."""
         grads = super().gradient(target, sources, *arguments, **options)  # type: ignore[misc]
-        # Without a name they would be called after Keras's layers, which each process counts for itself; a graph that
-        # holds the name already makes another of it.
+        # Without a name operations would be named after Keras' layers, which each process counts separately. TensorFlow
+        # makes the name unique in a graph.
         combined = combine(tf.nest.flatten(grads), self._lakelens, "tape.gradients")
         return tf.nest.pack_sequence_as(grads, combined)
 
@@ -40,14 +40,14 @@ def DistributedGradientTape(
     scale_local_gradients: bool = True,
     **options: Any,
 ) -> Any:
-    """Makes a tape combine gradients over all ranks; see `DistributedOptimizer` for the arguments.
+    """Makes a tape combine gradients over all ranks; arguments are those of `DistributedOptimizer`.
 
     Returns:
-        `gradtape` itself; its `gradient` combines.
+        `gradtape` itself, whose `gradient` combines.
 
     Raises:
         InvalidArgumentError: If an argument breaks its rule, or the tape is distributed already.
-        NotSupportedError: If an option of Horovod's does not exist here.
+        NotSupportedError: If an option of Horovod is not supported here.
     """
     if not isinstance(gradtape, tf.GradientTape):
         raise InvalidArgumentError(f"DistributedGradientTape takes a tf.GradientTape, got {type(gradtape).__name__}")

@@ -1,1 +1,1 @@
-"""One training as one MLflow run, on the driver: what is trained, what is decided, what is recorded. Start: `train`."""
+"""One training as one MLflow run, on the driver: its plan, decisions and record. Start: `train`."""

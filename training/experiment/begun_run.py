@@ -1,4 +1,4 @@
-"""The MLflow run of a trial or a search, as it begins: what is trained, on which rows, with which code."""
+"""Starts the MLflow run of a trial or a search, and records Trial, rows and code."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .config_record import log_config
 from .strategies import Strategy
 from .trial_data import TrialData
 
-# Where MLflow's UI shows a description.
+# The tag that MLflow's UI shows as description.
 DESCRIPTION_TAG = "mlflow.note.content"
 
 
@@ -40,7 +40,7 @@ def begun_run(
     tags: Mapping[str, str],
     params: Mapping[str, Any],
 ) -> Iterator[RunReference]:
-    """Opens an MLflow run and writes down, before anything trains, what will be trained on which rows.
+    """Opens an MLflow run and records, before training starts, what will be trained on which rows.
 
     Args:
         config: The experiment.
@@ -49,7 +49,7 @@ def begun_run(
         strategy: Where the ranks run.
         run_name: Instead of the config's name.
         tags: More tags.
-        params: What MLflow shows as parameters.
+        params: MLflow parameters.
 
     Raises:
         TrackingError: If the store cannot be reached or refuses.
@@ -76,6 +76,6 @@ def goal_tags(config: ExperimentConfig, entrypoint: EntryPoint) -> dict[str, str
 
 
 def _words_of(config: ExperimentConfig) -> dict[str, str]:
-    """Gives what the experiment says for readers, as tags: the description where MLflow shows it."""
+    """Gives the experiment's description and labels as tags, the description under MLflow's name."""
     words = {DESCRIPTION_TAG: config.description, LABELS_TAG: ", ".join(config.labels)}
     return {name: text[:TAG_LIMIT] for name, text in words.items() if text}

@@ -1,4 +1,4 @@
-"""Compares the results of two runs bit for bit: metrics and weights, one by one; and the environments they are of."""
+"""Compares two runs bit for bit: metrics, weights and environments."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 _WEIGHTS = "model.weights.h5"
-# Of what differs everywhere, the first lines say enough.
+# If everything differs, the first lines are enough.
 _MOST_LINES = 10
 
 
 def differences(tracking_uri: str, first: str, second: str) -> list[str]:
-    """Says where the results of two runs differ; nothing where they are equal bit for bit.
+    """Lists the differences of two runs' results; empty if they are equal bit for bit.
 
-    Compared are the histories of the metrics that the model measures, and weights and optimizer of the checkpoints.
+    Compares the histories of the model's metrics, and weights and optimizer of the checkpoints.
 
     Args:
         tracking_uri: Store of both.
@@ -72,12 +72,12 @@ def _in_weights(one: Mapping[str, np.ndarray[Any, Any]], other: Mapping[str, np.
             lines.append(f"weight {name}: {mine.dtype} {mine.shape} and {theirs.dtype} {theirs.shape}")
         elif mine.tobytes() != theirs.tobytes():
             largest = np.max(np.abs(mine.astype("float64") - theirs.astype("float64")))
-            lines.append(f"weight {name}: by {largest:.3g} at the most")
+            lines.append(f"weight {name}: by at most {largest:.3g}")
     return lines
 
 
 def _weights(checkpoint: Checkpoint) -> dict[str, np.ndarray[Any, Any]]:
-    """Reads weights and optimizer of a checkpoint by name; builds no model."""
+    """Reads weights and optimizer of a checkpoint by name, without building the model."""
     import h5py
 
     found: dict[str, np.ndarray[Any, Any]] = {}
@@ -96,7 +96,7 @@ def _shortened(lines: list[str]) -> list[str]:
 
 
 def changed_packages(recorded: list[str], installed: list[str]) -> list[str]:
-    """Returns which packages an environment has in another version than a record of it, or not any more.
+    """Lists the packages of a recorded environment that have another version now, or are no longer installed.
 
     Args:
         recorded: Lines of `pip freeze`, then.

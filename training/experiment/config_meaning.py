@@ -1,4 +1,4 @@
-"""What the keys of an experiment mean for one trial: lengths in steps, number of ranks, what is kept."""
+"""Converts the keys of an experiment for one trial: lengths in steps, hyperparameters, retention of checkpoints."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Lengths:
 
     Attributes:
         steps: Steps in all.
-        epochs: Epochs that are complete or begun then.
+        epochs: Epochs that are complete or begun at its end.
         validation_period: Steps between validations.
         checkpoint_period: Steps between checkpoints for restarts; None if there is none.
     """
@@ -44,7 +44,7 @@ class Lengths:
         steps = steps_of(longest)
         for name in ("min_validation_period", "min_checkpoint_period"):
             period: Length | None = getattr(config, name)
-            # The default, an epoch, is no demand.
+            # The default, an epoch, may be longer than the training.
             if period is not None and name in config.model_fields_set and steps_of(period) > steps:
                 raise ConfigurationError(
                     f"{name} ({period}) is {steps_of(period)} steps and searcher.max_length ({longest}) is {steps}; "
@@ -71,12 +71,12 @@ class Lengths:
 
 
 def hyperparameters_of(config: ExperimentConfig) -> dict[str, Any]:
-    """Returns the hyperparameters that a Trial may ask for."""
+    """Returns the hyperparameters of a Trial."""
     values = constants(config.hyperparameters)
     values.pop(GLOBAL_BATCH_SIZE, None)
     return values
 
 
 def retention_of(storage: CheckpointStorage) -> Retention:
-    """Returns the rules that say which checkpoints are kept."""
+    """Returns the retention rules of checkpoints."""
     return Retention(storage.save_experiment_best, storage.save_trial_best, storage.save_trial_latest)

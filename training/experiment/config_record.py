@@ -1,4 +1,4 @@
-"""The experiment as its run remembers it, so that the run can be resumed; it holds no secrets."""
+"""The experiment as recorded in its run, so that the run can be resumed; without secrets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SECRET = re.compile("secret|token|password|key|credential", re.IGNORECASE)
 
 
 def log_config(run: RunReference, config: ExperimentConfig, strategy: Strategy, version: int) -> None:
-    """Stores the config, with the version that was read and the strategy that was chosen, and the number of ranks.
+    """Stores the config with the resolved version and strategy, and the number of ranks.
 
     Raises:
         TrackingError: If the store refuses.
@@ -36,10 +36,10 @@ def log_config(run: RunReference, config: ExperimentConfig, strategy: Strategy, 
 
 
 def recorded_values(config: ExperimentConfig, version: int) -> dict[str, Any]:
-    """Returns the keys of a config as JSON values, with the version that was read.
+    """Returns the keys of a config as JSON values, with the resolved version.
 
     Values of storage options are hidden unless they are references (`env:NAME`), and so are variables of the ranks'
-    environment that are named like secrets.
+    environment with names like secrets.
     """
     values: dict[str, Any] = config.model_dump(mode="json", exclude_unset=True)
     values["data"]["version"] = version
@@ -54,7 +54,7 @@ def recorded_values(config: ExperimentConfig, version: int) -> dict[str, Any]:
 
 
 def _make_absolute(values: dict[str, Any], config: ExperimentConfig) -> None:
-    """Makes local paths absolute: whoever resumes or reproduces the run may be in another folder."""
+    """Makes local paths absolute: the run may be resumed or reproduced from another folder."""
     values["data"]["table"] = absolute(config.data.table)
     if isinstance(config.data.cache, str):
         values["data"]["cache"] = absolute_path(config.data.cache)
@@ -68,7 +68,7 @@ def read_recorded(tracking_uri: str, run_id: str) -> dict[str, Any]:
     """Reads what `log_config` has stored: `config`, its keys, and `np`.
 
     Raises:
-        InvalidArgumentError, ModelNotFoundError: If there is no such store or run; nothing is created then.
+        InvalidArgumentError, ModelNotFoundError: If store or run does not exist; nothing is created.
         TrackingError: If the run has no config.
     """
     uri, client = open_existing_store(tracking_uri)
@@ -82,7 +82,7 @@ def read_config(tracking_uri: str, run_id: str) -> tuple[ExperimentConfig, int]:
     """Reads the config of a run, and the number of its ranks.
 
     Raises:
-        InvalidArgumentError: If the config lacks what was hidden.
+        InvalidArgumentError: If the config needs a hidden value.
         LakelensError: As `read_recorded`.
     """
     recorded = read_recorded(tracking_uri, run_id)

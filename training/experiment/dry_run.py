@@ -1,4 +1,4 @@
-"""What an experiment would do: resolved and counted, with nothing written or started."""
+"""Resolves an experiment and counts rows and steps, without writing or starting anything."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def plan_of(config: ExperimentConfig, spark: SessionSource | None = None) -> dic
 
     Args:
         config: The experiment.
-        spark: The session that knows the catalog, for a table's name.
+        spark: The session, for a catalog name.
 
     Returns:
         JSON values.

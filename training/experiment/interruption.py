@@ -1,4 +1,4 @@
-"""What interrupts a training: Ctrl-C and SIGTERM, of which the second ends it at once, and other processes."""
+"""Interrupts a training: Ctrl-C and SIGTERM, of which the second ends it at once, and other processes."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @contextlib.contextmanager
 def pausing(pause: Callable[[int], None]) -> Iterator[None]:
-    """Calls `pause` at the first SIGINT or SIGTERM in the body; the next one does what it would do without this.
+    """Calls `pause` at the first SIGINT or SIGTERM in the body; the next signal has its usual effect.
 
-    Outside the main thread, which alone may handle signals, and for signals that are ignored, nothing changes.
+    Has no effect outside the main thread, which alone may handle signals, and for ignored signals.
 
     Args:
         pause: Called from a signal handler, with the signal's number.
@@ -43,7 +43,7 @@ def pausing(pause: Callable[[int], None]) -> Iterator[None]:
     def handle(number: int, frame: FrameType | None) -> None:
         restore()
         pause(number)
-        if sys.stderr.isatty():  # nobody interrupts again elsewhere, and the training's end has its own line
+        if sys.stderr.isatty():  # without a terminal there is no second Ctrl-C, and the training's end has its own line
             with contextlib.suppress(RuntimeError):  # the main thread may be writing there
                 sys.stderr.write("lakelens: pausing after a checkpoint; interrupt again to end at once\n")
 
@@ -60,11 +60,11 @@ def pausing(pause: Callable[[int], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def obeying_requests(run: RunReference, controls: Controls) -> Iterator[None]:
-    """Does what other processes ask of a run (`lakelens experiments pause|kill RUN`) while the body trains it.
+    """Carries out requests of other processes (`lakelens experiments pause|kill RUN`) while the body trains the run.
 
     Args:
         run: The run.
-        controls: Those of the job that the body waits for.
+        controls: The controls of the job in the body.
 
     Raises:
         TrainingKilled: If the training was killed.
@@ -72,7 +72,7 @@ def obeying_requests(run: RunReference, controls: Controls) -> Iterator[None]:
     killed_from: list[str] = []
 
     def obey(asked: Request) -> None:
-        logger.warning("%s of run %s was asked for on %s", asked.action, run.run_id, asked.host)
+        logger.warning("%s of run %s was requested on %s", asked.action, run.run_id, asked.host)
         if asked.action == "pause":
             controls.tell({"pause": True})
             return

@@ -44,14 +44,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OpenTrial:
-    """A trial whose run, folder and launcher are there.
+    """A trial with its run, folder and launcher.
 
     Attributes:
         plan: What it trains.
         run: Its MLflow run.
         folder: Where its checkpoints are.
         writer: Writes into the run.
-        job: What every rank is told.
+        job: The training job of every rank.
         runner: Where ranks run.
     """
 
@@ -63,7 +63,7 @@ class OpenTrial:
     runner: HorovodRunner
 
     def last_checkpoint(self) -> Checkpoint | None:
-        """Returns the place where the trial continues; None before its first checkpoint."""
+        """Returns the checkpoint from which the trial continues; None before its first one."""
         return last_checkpoint(self.folder)
 
     def train(
@@ -74,10 +74,10 @@ class OpenTrial:
         return run_segment(self.runner, self.job, start=start, until=until, max_restarts=restarts, controls=controls)
 
     def finish(self, outcome: SegmentOutcome) -> Checkpoint:
-        """Writes the checkpoint and the model that the trial is remembered by into its run.
+        """Writes the trial's final checkpoint and model into its run.
 
         Raises:
-            CheckpointError: If the checkpoint is not the one that rank 0 has written.
+            CheckpointError: If the checkpoint differs from the one that rank 0 has written.
             TrackingError: If the store did not take it; names the checkpoint.
         """
         checkpoint, config = checkpoint_of(outcome, self.run), self.plan.config
@@ -104,15 +104,15 @@ def open_trial(
 
     Args:
         plan: What it trains.
-        start: What it begins with.
+        start: What it starts with.
         run_name: Instead of the config's name.
-        tags: More tags of a run that begins.
-        resumes: Id of the run that continues; None begins a run.
+        tags: More tags of a new run.
+        resumes: Id of the run to resume; None starts a new run.
         driver_log_verbosity: As for `train`.
         spark: The session for ranks on executors; None takes the active one, or starts one.
 
     Raises:
-        InvalidArgumentError: If the run that continues has finished, or is running.
+        InvalidArgumentError: If the run to resume has finished, or is running.
         TrackingError: If the store cannot be reached or refuses.
         CheckpointError: If its folder cannot be written.
     """
@@ -130,7 +130,7 @@ def open_trial(
         feed = plan.data.training
         with contextlib.ExitStack() as opening:
             folder = opening.enter_context(run_folder(plan.root, run))
-            # VACUUM keeps the version while it is read, and after that until the run is deleted: a resume reads it.
+            # VACUUM keeps the version while it is read, and then until the run is deleted, because a resume reads it.
             in_use = using(
                 Table.of(feed.location, None, feed.plan.storage_options),
                 feed.version,
@@ -155,21 +155,21 @@ def checkpoint_of(outcome: SegmentOutcome, run: RunReference) -> Checkpoint:
     """Opens the best checkpoint that rank 0 has written, or the last one where the config keeps no best one.
 
     Raises:
-        CheckpointError: If something has changed it since.
+        CheckpointError: If it has changed since.
     """
     if not outcome.checkpoint:
         return open_checkpoint(outcome.last)
     found = open_checkpoint(outcome.checkpoint)
     if found.digest != outcome.digest:
         raise CheckpointError(
-            f"{found.path} has digest {found.digest}, rank 0 of run {run.run_id} wrote {outcome.digest}: something "
-            "has changed it since"
+            f"{found.path} has digest {found.digest}, rank 0 of run {run.run_id} wrote {outcome.digest}: it "
+            "has changed since"
         )
     return found
 
 
 def record_outcome(writer: RunWriter, outcome: SegmentOutcome, checkpoint: Checkpoint, entry: EntryPoint) -> None:
-    """Writes what a run is remembered by; the digest comes last, so that it marks a whole copy.
+    """Writes a run's final checkpoint and model; the digest is written last, so that it marks a complete copy.
 
     Raises:
         TrackingError: If the store did not take it; names the checkpoint.

@@ -1,4 +1,4 @@
-"""Removes the checkpoints of ended trials that no rule keeps."""
+"""Removes checkpoints of ended trials that no retention rule keeps."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def prune(
         rules: The rules.
         goal: The metric that decides, and its direction.
         running: Trials that hold slots; their checkpoints stay.
-        needed: Checkpoints that stay whatever the rules say.
+        needed: Checkpoints that always stay.
 
     Returns:
-        What was removed.
+        The removed checkpoints.
     """
     found = {f"{trial}/{path.name}": (trial, path) for trial, folder in folders.items() for path in _paths(folder)}
     records = [_record(name, trial, path, goal) for name, (trial, path) in found.items()]

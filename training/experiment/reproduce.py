@@ -29,13 +29,13 @@ _LOADER = "reproduced.py"
 
 @dataclass(frozen=True)
 class Reproduction:
-    """What training a run again has shown.
+    """The result of training a run again.
 
     Attributes:
         origin: The run that was trained again.
         result: The new training.
-        differences: Where its metrics and weights differ from the origin's; nothing where all bits are equal.
-        environment: What differs in code and packages from those of the origin.
+        differences: Differences of metrics and weights from the origin's; empty if all are equal bit for bit.
+        environment: Differences of code and packages from those of the origin.
     """
 
     origin: str
@@ -59,9 +59,9 @@ def reproduce(
 ) -> Reproduction:
     """Trains a finished run again, in a new run that names its origin, and compares the results bit for bit.
 
-    Config, table version and the code of the entry point are those of the run's record; the packages are those that are
-    installed, and what has changed in them is said. Equal results can be expected on CPU, with deterministic operations
-    and one thread for each rank, and the same number of ranks.
+    Config, table version and the code of the entry point come from the run's record; packages are the installed ones,
+    and changed ones are listed. Equal results can be expected on CPU, with deterministic operations, one thread per
+    rank and the same number of ranks.
 
     Args:
         run_id: A finished run.
@@ -81,7 +81,7 @@ def reproduce(
     if origin.info.status != "FINISHED":
         raise InvalidArgumentError(
             f"run {run_id} is {origin.info.status}; only a finished run has a result to compare with. "
-            f"lakelens train --resume {run_id} goes on with one that failed or was interrupted"
+            f"lakelens train --resume {run_id} resumes one that failed or was interrupted"
         )
     config, np = read_config(uri, run_id)
     tracking = config.tracking.model_copy(update={"uri": uri, "register_as": None})
@@ -104,7 +104,7 @@ def reproduce(
 
 @contextlib.contextmanager
 def _recorded_entrypoint(client: MlflowClient, run_id: str, name: str) -> Iterator[EntryPoint]:
-    """Puts the recorded code into a folder and gives the entry point there, under its own name."""
+    """Writes the recorded code into a folder and returns its entry point, under its own name."""
     target, _, class_name = name.rpartition(":")
     if target.split(".")[0] == _PACKAGE:
         yield EntryPoint.parse(name)
@@ -125,7 +125,7 @@ def _recorded_entrypoint(client: MlflowClient, run_id: str, name: str) -> Iterat
 
 
 def _changes(client: MlflowClient, run_id: str, entry: EntryPoint) -> list[str]:
-    """Says what differs from the record in lakelens' own code and in the packages."""
+    """Lists the differences from the record in lakelens' own code and in the packages."""
     changes: list[str] = []
     with TemporaryDirectory(prefix="lakelens-environment-") as folder:
         if entry.source is None and (code := _download(client, run_id, CODE_ARTIFACT, Path(folder))) is not None:

@@ -30,7 +30,7 @@ def checkpoint_root(checkpoint_dir: str | Path | None) -> Path:
     if has_scheme(place):
         raise InvalidArgumentError(
             f"checkpoint_dir is {place!r}; it must be a folder that the driver and rank 0 both mount (NFS, /dbfs, "
-            "/Volumes); the run's artifacts may lie in an object store"
+            "/Volumes); the run's artifacts may be in an object store"
         )
     return Path(place)
 
@@ -39,7 +39,7 @@ def checkpoint_root(checkpoint_dir: str | Path | None) -> Path:
 def resuming(root: Path, run_id: str) -> Iterator[None]:
     """Lets one process at a time resume a run: its status in MLflow is read and written in two steps.
 
-    The lock ends with the process. On file systems without locks the status alone decides.
+    The lock ends with the process. On file systems without locks only the status decides.
 
     Args:
         root: The folder of the runs' folders.
@@ -58,7 +58,7 @@ def resuming(root: Path, run_id: str) -> Iterator[None]:
             raise CheckpointError(f"checkpoint_dir {root} cannot be written ({error}); give another folder") from error
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # A process that ended just now has removed the file that was locked here.
+            # A process that has just ended removed the locked file.
             free = path.exists() and path.stat().st_ino == os.fstat(file.fileno()).st_ino
         except BlockingIOError:
             free = False
@@ -72,7 +72,7 @@ def resuming(root: Path, run_id: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def run_folder(root: Path, run: RunReference) -> Iterator[Path]:
-    """Makes the run's own checkpoint folder; a job that fails leaves whole checkpoints there, and nothing else.
+    """Makes the run's checkpoint folder; a failed job leaves only complete checkpoints there.
 
     Raises:
         CheckpointError: If it cannot be written.
@@ -86,7 +86,7 @@ def run_folder(root: Path, run: RunReference) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        # Every rank has ended by now, so whatever is half-written stays so.
+        # Every rank has ended, so half-written checkpoints stay incomplete.
         (folder / PROBE_FILE).unlink(missing_ok=True)
         sweep(folder)
         with contextlib.suppress(OSError):  # not empty: it holds checkpoints

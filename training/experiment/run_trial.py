@@ -27,19 +27,19 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, repr=False)
 class TrainResult(ReadableResult):
-    """What a training has left behind.
+    """The result of a training.
 
     Attributes:
         run_id: The MLflow run.
         experiment_id: Its experiment.
         tracking_uri: Its store.
         table: Path or URI of the table.
-        version: The version that was read, also when a time, a pin or the latest was asked for.
-        checkpoint: Folder of the best checkpoint, or of the last one where the config keeps no best one.
+        version: Number of the version that was read.
+        checkpoint: Folder of the best checkpoint, or of the last one if the config keeps no best one.
         digest: Its digest.
         metrics: Its metrics, over all ranks.
         best_epoch: Its epoch, from 1.
-        epochs: Epochs that were trained.
+        epochs: Number of trained epochs.
         ranks: Number of ranks.
         seconds: From the call to this result.
     """
@@ -70,19 +70,19 @@ def run_trial(
     spark: SessionSource | None = None,
     resumes: str | None = None,
 ) -> TrainResult:
-    """Runs the one trial of an experiment: what `train`, `lakelens train` and an experiment file lead to.
+    """Runs the single trial of an experiment, for `train` and `lakelens train`.
 
     Args:
         config: The experiment.
-        entrypoint: Instead of the config's, for a class that no file can name.
+        entrypoint: Replaces the config's, for a class that a file cannot name.
         version: Instead of the config's, for a time.
         np: Ranks as `train` counts them, instead of the config's resources.
         run_name: Instead of the config's name.
-        tags: More tags of a run that begins.
+        tags: More tags of a new run.
         driver_log_verbosity: As for `train`.
-        spark: The session for ranks on executors, or a function that opens it once all else is checked; None takes the
+        spark: The session for ranks on executors, or a function that opens it after all other checks; None takes the
             active one, or starts one.
-        resumes: Id of the run that continues, from its last checkpoint; None begins a run.
+        resumes: Id of the run to resume from its last checkpoint; None starts a new run.
 
     Raises:
         ConfigurationError: If the config asks for several trials.
@@ -106,7 +106,7 @@ def run_trial(
         run, controls, start = trial.run, Controls(), trial.last_checkpoint()
         if resumes is not None and start is None:
             logger.warning(
-                "run %s has no checkpoint in %s, so it begins anew; if it had one, mount that folder here",
+                "run %s has no checkpoint in %s, so it starts from scratch; if it had one, mount that folder here",
                 run.run_id,
                 trial.folder,
             )
@@ -115,7 +115,7 @@ def run_trial(
         if outcome.reason == "paused":
             raise TrainingPaused(
                 f"run {run.run_id} was interrupted and has paused after step {outcome.step} of {plan.lengths.steps}; "
-                f"lakelens train --resume {run.run_id} goes on from {outcome.last}",
+                f"lakelens train --resume {run.run_id} continues from {outcome.last}",
                 signal_number=controls.signal_number,
             )
         checkpoint = trial.finish(outcome)

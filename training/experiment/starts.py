@@ -1,4 +1,4 @@
-"""What a new run begins with: the whole state of a finished run (`continue_from`), or another model's weights."""
+"""The start of a new run: the whole state of a finished run (`continue_from`), or another model's weights."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ CONTINUED_TAG = "lakelens.continued_from"
 WARM_START_TAG = "lakelens.warm_start"
 WARM_START_DIGEST_TAG = "lakelens.warm_start_digest"
 _WARM_START_FOLDER = "warm-start"
-# What must stay as it was where a training continues with its whole state.
+# Keys that must stay unchanged if a training continues with its whole state.
 _KEPT = ("optimizations", "reproducibility", "global_batch_size")
 _KEPT_OF_DATA = ("train_split", "validation_split", "filters", "columns", "image_size", "class_names")
 
 
 @dataclass(frozen=True)
 class TrainingStart:
-    """What a new run begins with; neither is a model's own beginning.
+    """What a new run starts with; without both the model starts from scratch.
 
     Attributes:
-        finished: A run that it continues.
-        model: A model whose weights it takes.
+        finished: A run to continue.
+        model: A model whose weights to take.
     """
 
     finished: FinishedRun | None = None
@@ -62,13 +62,13 @@ class TrainingStart:
 
         Args:
             plan: What the new run trains.
-            resumes: Id of the run that continues; it has begun already, unless it has no checkpoint yet.
+            resumes: Id of the run to resume; it has already started, unless it has no checkpoint yet.
 
         Raises:
-            ConfigurationError: If the run has not finished, or the new one is no longer training of the same.
-            ModelNotFoundError: If there is no such run or model.
-            InvalidArgumentError: If there is no such store; nothing is created then.
-            CheckpointError: If checkpoints are gone, damaged or changed.
+            ConfigurationError: If the run has not finished, or the new one does not continue the same training.
+            ModelNotFoundError: If run or model does not exist.
+            InvalidArgumentError: If the store does not exist; nothing is created.
+            CheckpointError: If checkpoints are missing, damaged or changed.
             TrackingError: If the store does not answer.
         """
         config = plan.config
@@ -82,7 +82,7 @@ class TrainingStart:
 
     @property
     def tags(self) -> dict[str, str]:
-        """What the run says of its beginning."""
+        """Tags and parameters that record the start of the run."""
         if self.finished is not None:
             return {CONTINUED_TAG: self.finished.run_id}
         if self.model is not None:
@@ -90,9 +90,9 @@ class TrainingStart:
         return {}
 
     def pinned(self, config: ExperimentConfig) -> ExperimentConfig:
-        """Returns a config whose `warm_start` stays the same model wherever and whenever it is read.
+        """Returns a config whose `warm_start` always resolves to the same model.
 
-        An alias may move, an experiment may find a better run, and a relative path is another one elsewhere.
+        An alias may move, an experiment may find a better run, and a relative path depends on the working folder.
         """
         if self.model is None or self.model.uri.startswith("runs:"):
             return config
@@ -104,14 +104,14 @@ class TrainingStart:
 
     @contextlib.contextmanager
     def laid_into(self, folder: Path, writer: RunWriter) -> Iterator[WarmStart | None]:
-        """Copies it to where rank 0 reads it; weights stay there for the length of the block.
+        """Copies it into the run's folder for rank 0; weights stay there until the block ends.
 
         Args:
             folder: The run's own checkpoint folder, which driver and rank 0 share.
             writer: Writes into the run.
 
         Returns:
-            The model whose weights are taken; None if there is none.
+            The model whose weights to take; None if there is none.
         """
         if self.finished is not None:
             self.finished.move_into(folder, writer)
@@ -125,12 +125,12 @@ class TrainingStart:
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A run that is trained further.
+    """A finished run to continue.
 
     Attributes:
         run_id: Its id.
         tracking_uri: Its store.
-        checkpoints: What is kept of it, the last one at the end.
+        checkpoints: Its kept checkpoints, the last one at the end.
     """
 
     run_id: str
@@ -139,7 +139,7 @@ class FinishedRun:
 
     @classmethod
     def of(cls, plan: TrialPlan) -> FinishedRun:
-        """Finds the run that a plan's config names as `continue_from`; raises as `TrainingStart.of`."""
+        """Finds the run of a config's `continue_from`; raises as `TrainingStart.of`."""
         config, read = plan.config, plan.data.described()
         run_id = str(config.continue_from)
         uri, client = open_existing_store(config.tracking.uri)
@@ -149,8 +149,8 @@ class FinishedRun:
         run_id = str(run.info.run_id)
         if run.info.status != "FINISHED":
             raise ConfigurationError(
-                f"continue_from: run {run_id} is {run.info.status}; a finished run is trained further, and "
-                f"`lakelens train --resume {run_id}` goes on with one that failed or was interrupted"
+                f"continue_from: run {run_id} is {run.info.status}; only a finished run can be continued; "
+                f"`lakelens train --resume {run_id}` resumes one that failed or was interrupted"
             )
         recorded = read_recorded(uri, run_id)["config"]
         _require_the_same(run_id, _differences(run, ExperimentConfig.read(recorded), config, reads))
@@ -184,7 +184,7 @@ class FinishedRun:
 
 
 def _differences(run: Run, old: ExperimentConfig, new: ExperimentConfig, reads: Mapping[str, str]) -> Iterator[Any]:
-    """Yields key, old value and new value of what a training that continues must keep and this one changes."""
+    """Yields key, old value and new value of changed keys that a continued training must keep."""
     keys = {ENTRYPOINT_TAG: "entrypoint", TABLE_TAG: "data.table", VERSION_TAG: "data.version"}
     for tag, key in keys.items():
         yield key, run.data.tags.get(tag), reads[tag]
@@ -193,7 +193,7 @@ def _differences(run: Run, old: ExperimentConfig, new: ExperimentConfig, reads: 
     for key in _KEPT:
         yield key, getattr(old, key), getattr(new, key)
     yield "hyperparameters", hyperparameters_of(old), hyperparameters_of(new)
-    # The best value so far is carried on, and compared with those that come.
+    # The best value so far is kept and compared with later ones.
     yield "searcher.metric", *(f"{one.goal.metric} ({one.goal.mode})" for one in (old, new))
 
 
@@ -201,6 +201,6 @@ def _require_the_same(run_id: str, values: Iterator[Any]) -> None:
     for key, old, new in values:
         if old != new:
             raise ConfigurationError(
-                f"continue_from: {key} is {new} and was {old} in run {run_id}, whose training goes on with its whole "
-                f"state; leave the key as it was, or take its weights alone as warm_start: runs:/{run_id}"
+                f"continue_from: {key} is {new} and was {old} in run {run_id}, whose training continues with its whole "
+                f"state; leave the key unchanged, or take its weights alone as warm_start: runs:/{run_id}"
             )

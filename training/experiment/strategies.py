@@ -1,4 +1,4 @@
-"""Where the ranks of a trial run: the experiment's strategy, or the one that `auto` chooses, and why."""
+"""Where the ranks of a trial run: the experiment's strategy, or the choice of `auto` with its reason."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _ALONE = "one slot"
 
 @dataclass(frozen=True)
 class Strategy:
-    """How a trial is spread over slots.
+    """How a trial uses slots.
 
     Attributes:
         name: `single`, `mirrored`, `horovod_local` or `horovod_cluster`.
         np: Ranks as HorovodRunner counts them: negative as processes here, positive as Spark tasks, 0 for every slot.
         replicas: Devices of each process that share its batches.
         use_gpu: As for HorovodRunner.
-        env: Environment variables of the ranks, besides the experiment's.
+        env: Environment variables of the ranks, in addition to the experiment's.
     """
 
     name: str
@@ -44,16 +44,16 @@ class Strategy:
 
     @classmethod
     def of(cls, config: ExperimentConfig, spark: SessionSource | None = None, np: int | None = None) -> Strategy:
-        """Returns the strategy of an experiment, and says on stderr which one `auto` has chosen, and why.
+        """Returns the strategy of an experiment, and shows the choice of `auto` and its reason on stderr.
 
         Args:
             config: The experiment.
-            spark: A session that was given, or what opens it, which only `auto` does; without one the active session
-                counts.
+            spark: The caller's session, or a function that opens one, called only for `auto`; default: the active
+                session.
             np: Ranks instead of the config's `slots_per_trial`.
 
         Raises:
-            ConfigurationError: If this machine has not the GPUs, or the batch cannot be shared equally.
+            ConfigurationError: If this machine lacks the GPUs, or the batch cannot be divided equally.
         """
         strategy = cls._placed(config, spark, np)
         return replace(strategy, env={**config.reproducibility.environment, **strategy.env})
@@ -132,7 +132,7 @@ def _name_of(np: int) -> str:
 
 
 def _cluster_slots(spark: SparkSession | None, resources: Resources) -> int:
-    """Counts the slots of the session's executors; 0 without a session, for a local one and for Spark Connect's."""
+    """Counts the slots of the session's executors; 0 without a session, for a local one and for Spark Connect."""
     session = spark
     if session is None and "pyspark" in sys.modules:
         from ...spark.session import running_session
@@ -168,5 +168,5 @@ def _mirrored(config: ExperimentConfig) -> Strategy:
     else:
         logger.warning("strategy mirrored: no GPU here; %d logical CPU devices share the cores", slots)
         shown = {"CUDA_VISIBLE_DEVICES": "-1"}
-    # The launcher deals one GPU to a rank; this rank is shown all of them.
+    # The launcher assigns one GPU to a rank; this rank gets all of them.
     return Strategy("mirrored", -1, slots, use_gpu=False, env=shown)

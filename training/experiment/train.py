@@ -66,14 +66,14 @@ def train(
 ) -> TrainResult:
     """Trains a model on one version of a table and keeps the checkpoint of its best epoch.
 
-    The version is resolved once, here, and recorded with the run; a table that grows meanwhile changes nothing. The
-    ranks average gradients and metrics, so that the number of ranks changes the time and not the training: `batch_size`
+    The version is resolved once, on the driver, and recorded with the run; rows added meanwhile have no effect. The
+    ranks average gradients and metrics, so that the number of ranks changes the time and not the result: `batch_size`
     is that of all ranks together.
 
     Args:
         table: Path or URI of the table, or schema.table; `table@version` names the version too.
             Or an experiment: a YAML file, its keys as a dict, or an ExperimentConfig;
-            then only `driver_log_verbosity` and `spark` may be given beside it.
+            then `driver_log_verbosity` and `spark` are the only other arguments allowed.
         version: A number, "latest" or None, a time, or a pin's name.
         entrypoint: The Trial: `module:Class`, `path/to/file.py:Class` or the class.
         np: Ranks: negative as processes here, positive as tasks of a Spark barrier stage, 0 every slot of the cluster.
@@ -83,42 +83,42 @@ def train(
         seed: Of weights, of the order of rows, of augmentation.
         train_split: Split to train on; None is the whole table.
         validation_split: Split that decides which epoch is the best; None for no validation.
-        metric: What decides; `val_loss` by default, `loss` without validation.
-        mode: `min` or `max`; known for the usual metrics.
-        patience: Stop after so many epochs without improvement; None trains them all.
-        image_size: Side, or height and width, that images are resized to. By default they stay as they are stored, at
-            the one size that the table's columns height and width tell of every row; a table of mixed sizes needs it.
-        class_names: Names by label number, for tables that do not know them.
+        metric: Metric that decides; `val_loss` by default, `loss` without validation.
+        mode: `min` or `max`; by default that of the metric's name, for the usual metrics.
+        patience: Stop after this number of epochs without improvement; None trains all epochs.
+        image_size: Side, or height and width, to resize images to. By default images keep their stored size, which the
+            table's columns height and width must give as the same for every row; a table of mixed sizes needs it.
+        class_names: Names by label number, for tables without names.
         tracking_uri: MLflow store; see `lakelens.tracking.runs.resolve_tracking_uri`.
-        experiment_name: MLflow experiment; made when missing.
-        run_name: As the MLflow UI shows it.
+        experiment_name: MLflow experiment; created if it does not exist.
+        run_name: Name of the MLflow run.
         checkpoint_dir: A folder that the driver and rank 0 share; `lakelens-checkpoints` by default.
         max_restarts: How often training continues from its last checkpoint after a rank failed.
-        stall_timeout_s: Seconds after which a rank that is stopped, or that the others wait for, fails the job; rank 0
-            must write a checkpoint in less.
+        stall_timeout_s: Seconds after which a stopped rank, or a rank that the others wait for, fails the job; rank 0
+            must write a checkpoint in less time.
         slots_wait_s: Seconds to wait for slots that other jobs hold.
         use_gpu: True: one GPU for each rank; False: none; None: one each if there are any.
-        env: Environment variables for every rank. Those whose names tell of a secret are not recorded.
-        driver_port: The port on which the driver hears of its ranks on executors; 0 takes any.
+        env: Environment variables for every rank. Those with names like secrets are not recorded.
+        driver_port: The driver's port for ranks on executors; 0 takes a free one.
         driver_log_verbosity: `log_callback_only` prints a line per epoch, `all` every line of every rank.
-        filters: For columns by name, the value, or a list of the values, whose rows are kept in both splits.
+        filters: By column name, a value or a list of values; both splits keep only rows with these values.
         image_column: Name of the column of image bytes, for tables that lakelens did not write.
         label_column: Name of the column of class numbers.
-        split_column: Name of the column that the splits are looked up in.
-        format_column: Name of the column that tells the stored form; need not exist.
+        split_column: Name of the column of splits.
+        format_column: Name of the column of the stored form; need not exist.
         boxes_column: Name of the column of annotations; need not exist.
         bad_rows: `error` ends the training at a row that cannot be decoded or has no label; `skip` leaves it out and
             logs it.
-        read_timeout_s: Seconds after which a read of the table that has not answered is an error.
+        read_timeout_s: Seconds after which an unanswered read of the table is an error.
         storage_options: Access to an object store.
-        spark: The session for np >= 0, or a function that opens it once all else is checked; None takes the active one,
+        spark: The session for np >= 0, or a function that opens it after all other checks; None takes the active one,
             or starts one.
 
     Raises:
-        UsageError: If the input or a setting must change first: no such table, version or entry point, a misspelt
+        UsageError: If the input or a setting is invalid: a missing table, version or entry point, a misspelt
             hyperparameter, a model that does not fit, a folder out of reach, more ranks than slots.
-        TrackingError: If MLflow's store cannot be reached before the launch, or has not taken the records when the
-            training has ended; then it names the checkpoint and the file of the records.
+        TrackingError: If MLflow's store cannot be reached before the launch, or has not accepted the records at the end
+            of the training; then it names the checkpoint and the file of the records.
         RankFailedError: If a rank raised, died or stalled.
         TrainingPaused: If the training was interrupted (Ctrl-C, SIGTERM): it has written a checkpoint first. A second
             interrupt ends it at once.
@@ -177,7 +177,7 @@ def train(
             "tracking": {"uri": tracking_uri, "experiment": experiment_name},
         }
     )
-    # What no file can say, a class or a time, goes beside it.
+    # A class or a time, which a file cannot express, is passed separately.
     return run_trial(
         config,
         entrypoint=entry,
@@ -196,7 +196,7 @@ def resume(
     driver_log_verbosity: str = "log_callback_only",
     spark: SessionSource | None = None,
 ) -> TrainResult:
-    """Continues with a training that failed or was interrupted, or whose driver died, from its last checkpoint.
+    """Resumes a training that failed or was interrupted, or whose driver died, from its last checkpoint.
 
     The run, its config and its version stay the same.
 
@@ -224,7 +224,7 @@ def resume(
 
 
 def _require_nothing_beside(arguments: Mapping[str, Any]) -> None:
-    """Checks that an experiment is given alone."""
+    """Checks that no other arguments accompany an experiment."""
     for name, parameter in inspect.signature(train).parameters.items():
         if name in ("table", "driver_log_verbosity", "spark") or arguments[name] == parameter.default:
             continue

@@ -1,4 +1,4 @@
-"""Which rows a trial reads, and what it has to know of them: feeds, names of classes, size of images."""
+"""The data of a trial: feeds, names of classes, size of images."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrialData:
-    """What a trial reads.
+    """The data of a trial.
 
     Attributes:
         training: Rows to train on.
         validation: Rows to validate on, of the same version; None if there is none.
         task: What the labels are.
-        image_size: Height and width that images are resized to.
+        image_size: Height and width to resize images to.
     """
 
     training: DeltaFeed
@@ -58,11 +58,11 @@ class TrialData:
         Args:
             data: The keys of the experiment.
             seed: Seed of the order of rows.
-            version: Instead of the key, which holds no time.
-            spark: The session that knows the catalog, for a table's name.
+            version: Replaces the key, for a time.
+            spark: The session, for a catalog name.
 
         Raises:
-            UsageError: If there is no such table, version or split, or something must be told that it does not tell.
+            UsageError: If table, version or split does not exist, or a required setting cannot be read from the table.
         """
         options = _feed_options(data)
         location = location_of(data.table, spark)
@@ -85,7 +85,7 @@ class TrialData:
         return cls(training, validation, Classification(_class_names(training, data.class_names)), size)
 
     def warnings(self, batch_size: int) -> list[str]:
-        """Lists what is probably a mistake and still trains.
+        """Lists probable mistakes that do not prevent training.
 
         Args:
             batch_size: Images per step over all ranks.
@@ -105,7 +105,7 @@ class TrialData:
         return found
 
     def described(self) -> TableVersion:
-        """Gives what the run says of the rows that it reads."""
+        """Gives what the run records about the rows."""
         feeds = [self.training] if self.validation is None else [self.training, self.validation]
         rows = {feed.split or "all": feed.rows for feed in feeds}
         files = {path for feed in feeds for path in feed.plan.files.paths}
@@ -128,7 +128,7 @@ def _feed_options(data: Data) -> dict[str, Any]:
 
 
 def location_of(table: str | Path, spark: SessionSource | None) -> str:
-    """Returns the table's path; a name of the catalog is looked up by Spark.
+    """Returns the table's path; Spark resolves a catalog name.
 
     Raises:
         NotADeltaTableError: If the catalog has no such Delta table.

@@ -1,8 +1,8 @@
-"""The driver's part in a trial: it launches segments, decides at validations, pauses, and restarts after a death.
+"""The driver's part of a trial: launches segments, decides at validations, pauses, and restarts after failures.
 
 ranks --validation--> Decisions --continue | pause | stop--> ranks
 Ctrl-C --Controls--> ranks --checkpoint, paused--> driver
-a rank dies --> the last whole checkpoint --> ranks
+a rank dies --> the last complete checkpoint --> ranks
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ def run_segment(
     max_restarts: int = 0,
     controls: Controls | None = None,
 ) -> SegmentOutcome:
-    """Trains a segment on the runner's ranks, and again from the last whole checkpoint when a rank has died.
+    """Trains a segment on the runner's ranks, and restarts from the last complete checkpoint if a rank dies.
 
     The first Ctrl-C or SIGTERM pauses the segment.
 
     Args:
-        runner: Where ranks run; it restarts nothing by itself.
-        job: What every rank is told.
+        runner: Where ranks run; it does not restart them.
+        job: The training job of every rank.
         start: Where to continue; None is the training's start.
         until: The step to end with; None is the end of the training.
-        max_restarts: How often it continues after a failed rank.
-        controls: What ranks are told meanwhile: `{"pause": True}` pauses them.
+        max_restarts: Most restarts after a failed rank.
+        controls: Messages to ranks while they train: `{"pause": True}` pauses them.
 
     Raises:
-        RankFailedError: If a rank failed once more than `max_restarts`.
-        LakelensError: As what it is, if the ranks met it before the first step.
+        RankFailedError: If a rank failed more than `max_restarts` times.
+        LakelensError: With its original class, if it occurred on all ranks before the first step.
     """
     controls = controls or Controls()
     restarts = 0
@@ -71,13 +71,13 @@ def run_segment(
                 bar.ended()
                 return outcome
             except RankFailedError as error:
-                # Who cancels or pauses a job does not want it started again.
+                # A cancelled or paused job is not restarted.
                 if error.reason == "cancelled" or controls.since(0) or restarts >= max_restarts:
                     raise
                 restarts += 1
                 start = _place_to_go_on(job.folder) or start
                 place = start.name if start is not None else "the beginning"
-                logger.warning("%s Going on from %s (%d of %d restarts).", error.summary, place, restarts, max_restarts)
+                logger.warning("%s Resuming from %s (%d of %d restarts).", error.summary, place, restarts, max_restarts)
 
 
 def _answering(decisions: Decisions, job: TrainingJob, bar: ImageBar | ImageLines) -> OnQuestion:
@@ -89,7 +89,7 @@ def _answering(decisions: Decisions, job: TrainingJob, bar: ImageBar | ImageLine
 
 
 def _show(question: dict[str, Any], job: TrainingJob, bar: ImageBar | ImageLines) -> None:
-    """Moves the bar to where the ranks are."""
+    """Updates the progress bar."""
     schedule, reached = job.schedule(), question.get("progress") or question.get("validation")
     if reached is None:
         return
@@ -106,6 +106,6 @@ def _progress_at(start: Checkpoint | None) -> Progress:
 
 
 def _place_to_go_on(folder: Path) -> Checkpoint | None:
-    """Finds the last whole checkpoint; every rank has ended, so what is half-written stays so and is removed."""
+    """Finds the last complete checkpoint; every rank has ended, so half-written ones are removed."""
     sweep(folder)
     return last_checkpoint(folder)

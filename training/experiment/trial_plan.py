@@ -1,4 +1,4 @@
-"""What one trial trains, before it has a run: on which rows, for how long, on how many ranks."""
+"""The plan of one trial, before it has a run: rows, lengths and ranks."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ class TrialPlan:
 
         Args:
             config: The experiment.
-            entrypoint: Instead of the config's, for a class that no file can name.
-            version: Instead of the config's, for a time.
+            entrypoint: Replaces the config's, for a class that a file cannot name.
+            version: Replaces the config's, for a time.
             np: Ranks as `train` counts them, instead of the config's resources.
-            spark: The session that knows the catalog and has executors.
+            spark: The session, for catalog names and executors.
 
         Raises:
             ConfigurationError: If the config asks for several trials.
-            UsageError: If there is no such table, version, split or entry point.
+            UsageError: If table, version, split or entry point does not exist.
         """
         require_single(config, config.name or "experiment")
         entry = entrypoint or EntryPoint.parse(config.entrypoint)
@@ -80,7 +80,7 @@ class TrialPlan:
 
     @property
     def params(self) -> dict[str, object]:
-        """What the MLflow run shows as parameters, besides the hyperparameters."""
+        """MLflow parameters of the run, in addition to the hyperparameters."""
         rules, data = self.config.early_stopping, self.data
         return {
             "epochs": self.lengths.epochs,
@@ -95,10 +95,10 @@ class TrialPlan:
         }
 
     def job(self, run: RunReference, folder: Path) -> TrainingJob:
-        """Returns what every rank is told.
+        """Returns the training job of every rank.
 
         Args:
-            run: The run that it is recorded in.
+            run: Its run.
             folder: Where rank 0 writes checkpoints.
         """
         config, data, lengths, rules = self.config, self.data, self.lengths, self.config.early_stopping

@@ -133,7 +133,7 @@ def test_an_interrupted_training_pauses_and_is_resumed_in_the_same_run(keys, tmp
     storage = keys["checkpoint_storage"] | {"save_trial_latest": 0}
     env = {"INTERRUPT_AT": "7", "DRIVER": str(os.getpid()), "ONCE": str(tmp_path / "once")}
     config = config_of(keys, resources={"env": env}, checkpoint_storage=storage)
-    with pytest.raises(TrainingPaused, match=r"has paused after step 7 of 15; lakelens train --resume \w+ goes on"):
+    with pytest.raises(TrainingPaused, match=r"has paused after step 7 of 15; lakelens train --resume \w+ continues"):
         train(config)
     (folder,) = (tmp_path / "checkpoints").iterdir()
     client = open_client(keys["tracking"]["uri"])

@@ -173,7 +173,7 @@ def test_an_option_that_cannot_work_is_refused_with_what_to_write_instead(hvd, n
         # The order of `horovod.tensorflow`, which is another than that of `horovod.tensorflow.keras`.
         ("allreduce", (1.0, True), "name=True: the second argument names the operation"),
         ("allreduce", (1.0, None, "", ""), "average='': True or False"),
-        ("allreduce", (1.0, None, None, "", ""), "'' is no factor; pass op=..., compression=... and others by keyword"),
+        ("allreduce", (1.0, None, None, "", ""), "'' is not a factor; pass op=..., compression=... by keyword"),
         ("broadcast", (1.0, "name"), "root_rank=name: ranks are 0 to 0"),
     ],
 )
