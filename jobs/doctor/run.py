@@ -26,7 +26,9 @@ from lakelens.logged import last_lines
 from lakelens.spark.java import find_java
 from lakelens.tracking.runs import resolve_tracking_uri
 
-DESCRIPTION = "try every part: Python, packages, Java, TensorFlow, Horovod, Petastorm, Delta through Spark, the MLflow store"
+DESCRIPTION = (
+    "try every part: Python, packages, Java, TensorFlow, Horovod, Petastorm, Delta through Spark, the MLflow store"
+)
 SUPPORTED_PYTHON = ((3, 10), (3, 13))
 
 

@@ -59,7 +59,7 @@ def DistributedOptimizer(
         groups: Same as `num_groups`, under Horovod's newer name.
         process_set: Horovod's option; only `hvd.global_process_set` is supported.
         scale_local_gradients: Horovod's option; only its default is supported.
-        ****options: Other options of Horovod, with their default values only.
+        **options: Other options of Horovod, with their default values only.
 
     Returns:
         `optimizer` itself, or the LossScaleOptimizer around it.

@@ -183,7 +183,7 @@ def reducescatter(value: Any, name: str | None = None, op: ReduceOp = Average, *
             divisible by the number of ranks, the first ranks get one more.
         name: Names the operation.
         op: `Average` or `Sum`.
-        ****options: Other options of Horovod, with their default values only.
+        **options: Other options of Horovod, with their default values only.
 
     Returns:
         This rank's rows, [rows of the share, ...].
