@@ -126,7 +126,8 @@ setup(
     install_requires=[
         "cloudpickle>=2.2",
         "deltalake>=1.6,<2",  # never its pyarrow extra; 1.6 reads deletion vectors
-        "numpy>=1.26",  # the first for Python 3.12; 1 and 2 work
+        # That of Databricks 15.4. A higher floor would make pip put NumPy 2 there, under a pyarrow and pandas built for 1.
+        "numpy>=1.23.5",
         "packaging>=23",
         "pandas>=1.5.3",
         "pillow>=10.3",  # below: CVE-2024-28219
