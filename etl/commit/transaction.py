@@ -33,6 +33,8 @@ _APPLICATION, _NUMBER = "spark.databricks.delta.write.txnAppId", "spark.databric
 _SHUFFLE, _MOST_SHUFFLED = "spark.sql.shuffle.partitions", 200
 _ONE_TASK_A_SPLIT = "spark.databricks.delta.merge.repartitionBeforeWrite.enabled"
 _COPY_SOURCE = "spark.databricks.delta.merge.materializeSource"
+# Delta 4 refuses rows that Spark keeps, since they may come from several versions of a table. Ours are of one version.
+_REFUSE_KEPT_SOURCE = "spark.databricks.delta.merge.failSourceCachedAfterMaterialization"
 
 
 @dataclass(frozen=True)
@@ -201,6 +203,7 @@ class Transaction:
             _SHUFFLE: str(tasks),
             _ONE_TASK_A_SPLIT: str(tasks == usual).lower(),
             _COPY_SOURCE: "none",  # Spark keeps the rows already
+            _REFUSE_KEPT_SOURCE: "false",
         }
 
     def _version_of(self, user_metadata: str) -> int:

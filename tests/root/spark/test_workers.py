@@ -184,7 +184,9 @@ def test_a_cancelled_check_is_not_taken_for_workers_that_cannot_run(spark, monke
 
     cancelling = threading.Thread(target=cancel)
     cancelling.start()
-    with pytest.raises(SessionError, match=r"ingest photos: (\[SPARK_JOB_CANCELLED\] )?Job \d+ cancelled .*; nothing has been done"):
+    with pytest.raises(
+        SessionError, match=r"ingest photos: (\[SPARK_JOB_CANCELLED\] )?Job \d+ cancelled .*; nothing has been done"
+    ):
         workers.check_workers(spark, "ingest photos", ["no_such_module"])
     over.touch()
     cancelling.join()
