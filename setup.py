@@ -126,7 +126,7 @@ setup(
     install_requires=[
         "cloudpickle>=2.2",
         "deltalake>=1.6,<2",  # never its pyarrow extra; 1.6 reads deletion vectors
-        # That of Databricks 15.4. A higher floor would make pip put NumPy 2 there, under a pyarrow and pandas built for 1.
+        # That of Databricks 15.4: a higher floor would put NumPy 2 there, under a pyarrow and pandas built for 1.
         "numpy>=1.23.5",
         "packaging>=23",
         "pandas>=1.5.3",
