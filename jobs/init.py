@@ -6,14 +6,13 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import lakelens
 from lakelens.errors import InvalidArgumentError
 from lakelens.jobs.command import main_of
-from lakelens.locations import has_scheme, is_table_name
+from lakelens.locations import has_scheme, is_table_name, require_writable
 from lakelens.table import Table
 
 DESCRIPTION = "Write an experiment file, a Trial, Airflow DAGs, a Databricks bundle and notebooks for a table."
@@ -96,7 +95,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     if not re.fullmatch(r"[A-Za-z_][\w-]*", model):
         raise InvalidArgumentError(f"--model {model!r}: begin with a letter, then letters, digits, _ and -")
     files = project_files(folder, table, args.source, model)
-    _check_writable(folder, files)
+    for place in sorted({(folder / name).parent for name in files}):  # before the first one is written
+        require_writable("folder", place)
     kept = [name for name in files if (folder / name).exists()]
     for name, text in files.items():
         if name in kept or args.dry_run:
@@ -114,19 +114,6 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         "written": [] if args.dry_run else [name for name in files if name not in kept],
         "kept": kept,
     }
-
-
-def _check_writable(folder: Path, names: Iterable[str]) -> None:
-    """Checks every file before the first one is written, so that a refused call leaves nothing."""
-    for name in names:
-        # os.path.exists answers False below a file or an unreadable folder, where Path.exists may raise.
-        above = next(path for path in (folder / name).parents if os.path.exists(path))  # noqa: PTH110
-        if not above.is_dir():
-            raise InvalidArgumentError(f"{above} is a file, and {folder / name} cannot be written; give a folder")
-        if not os.access(above, os.W_OK | os.X_OK):
-            raise InvalidArgumentError(
-                f"{folder / name} cannot be written: {above} is read-only for you; give a folder that you may write"
-            )
 
 
 def project_files(folder: Path, table: str, source: str, model: str) -> dict[str, str]:

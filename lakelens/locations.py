@@ -117,3 +117,23 @@ def _without_host(uri: str) -> str:
 def without_password(tracking_uri: str) -> str:
     """Writes a store's URI for people and logs: *** stands for a password in it."""
     return re.sub(r"(?<=://)([^/?#@:]*):[^/?#]*@", r"\1:***@", tracking_uri)
+
+
+def require_writable(name: str, folder: Path) -> None:
+    """Checks that files can be written into a folder, which may not exist yet, before work that may take hours.
+
+    Args:
+        name: The argument that names the folder, for the error.
+        folder: The folder.
+
+    Raises:
+        InvalidArgumentError: If it is a file, or below one, or you may not write there.
+    """
+    # os.path.exists answers False below a file or an unreadable folder, where Path.exists may raise.
+    above = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.exists(path))  # noqa: PTH110
+    if not above.is_dir():
+        raise InvalidArgumentError(f"{name} = {str(folder)!r} cannot be written: {above} is a file; give a folder")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise InvalidArgumentError(
+            f"{name} = {str(folder)!r} cannot be written: {above} is read-only for you; give another folder"
+        )

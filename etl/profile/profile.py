@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -13,8 +12,10 @@ from typing import TYPE_CHECKING
 
 from ...errors import InvalidArgumentError
 from ...extras import require
+from ...locations import require_writable
 from ...log.snapshot import Snapshot
 from ...results import ReadableResult
+from ...stores.data_files import write_bytes
 from ...table import Table
 from ..images.perceptual_hash import DEFAULT_MAX_DISTANCE
 from ..images.recipe import RECIPE_PROPERTY
@@ -98,7 +99,7 @@ def profile(
     table = Table.of(location, version, storage_options)
     snapshot = table.snapshot()
     # All of these before the images are read, which may take hours.
-    _check_folder(Path(tempfile.gettempdir() if output is None else output))
+    require_writable("output", Path(tempfile.gettempdir() if output is None else output))
     require("a profile", "matplotlib", "jinja2")
     before = None if compare is None else table.at(compare).snapshot()
     found = read_numbers(snapshot, before, quarantine)
@@ -111,8 +112,8 @@ def profile(
         for name in PLOTS.keys() - plots.keys():
             (folder / f"{name}.png").unlink(missing_ok=True)
     for name, data in plots.items():
-        _write(folder / f"{name}.png", data)
-    _write(page, render_page(found, plots).encode("utf-8", "xmlcharrefreplace"))
+        write_bytes(str(folder / f"{name}.png"), data, None)
+    write_bytes(str(page), render_page(found, plots).encode("utf-8", "xmlcharrefreplace"), None)
     return ProfileResult(page, tuple(folder / f"{name}.png" for name in plots), found, tuple(findings))
 
 
@@ -244,18 +245,3 @@ def _check_number(name: str, value: int | None, most: int) -> None:
 
 def _new_folder(snapshot: Snapshot) -> Path:
     return Path(tempfile.mkdtemp(prefix=f"{Path(snapshot.location).name[:100]}-v{snapshot.version}-profile-"))
-
-
-def _check_folder(folder: Path) -> None:
-    """Refuses an output that is a file, or below one, or below a folder that cannot be written."""
-    there = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        why = "not writable" if there.is_dir() else "a file"
-        raise InvalidArgumentError(f"output = {str(folder)!r}: {there} is {why}; give another folder")
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Writes a file completely or not at all."""
-    temporary = path.with_name(f".{path.name}.part")
-    temporary.write_bytes(data)
-    os.replace(temporary, path)  # noqa: PTH105

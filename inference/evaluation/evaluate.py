@@ -13,6 +13,7 @@ from ...errors import InvalidArgumentError, LakelensError, PredictionsSchemaErro
 from ...etl.model import schema
 from ...etl.versions.classes import class_counts
 from ...extras import require
+from ...locations import require_writable
 from ...options import named_options
 from ...spark.session import SessionSource, opened, require_delta, require_driver
 from ...table import Table
@@ -114,7 +115,7 @@ def evaluate(
     if predictions is not None:
         predictions_location(predictions, named)
     if output is not None:
-        write_files(Path(output), {})
+        require_writable("output", Path(output))
     coded = [(one, user_code(one, custom_objects)) for one in asked]
     spark = opened(spark)
     require_delta(spark)

@@ -94,11 +94,11 @@ def test_a_read_only_folder_is_wrong_input_and_stays_empty(tmp_path: Path) -> No
         pytest.skip("root can write everywhere, and setpriv is not there to drop that")
     tmp_path.chmod(0o555)
     command = [*without_privileges(), sys.executable, "-m", "lakelens.jobs.cli", "init"]
-    for folder, missing in (("project", "project/experiment.yaml"), (".", "experiment.yaml")):
+    for folder, missing in (("project", "project"), (".", "")):
         done = subprocess.run([*command, folder], cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == 2, done.stderr
         message = json.loads(done.stdout.splitlines()[-1])["message"]
-        assert message.startswith(f"{tmp_path / missing} cannot be written: {tmp_path} is read-only for you")
+        assert message.startswith(f"folder = {str(tmp_path / missing)!r} cannot be written: {tmp_path} is read-only")
     assert list(tmp_path.iterdir()) == []
 
 
