@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import NotAnImageTableError, TableConflictError
 from ...locations import is_table_name
+from ...log.entries import find_note
 from ...log.opening import open_table
 from ...table import Table
 from ..model import schema
@@ -79,8 +80,7 @@ def create_image_table(spark: SparkSession, table: Table, batch: Batch) -> Table
                 raise
             writer.createOrReplace()
     made = Table.of(path_of(spark, table.location), None, table.storage_options)
-    first = open_table(made).history()[-1]
-    if first["version"] != 0 or first.get("userMetadata") != batch.user_metadata:
+    if find_note(made, [0], batch.user_metadata) is None:
         raise TableConflictError(f"another writer has made {table.location} meanwhile")
     return made
 
@@ -208,11 +208,9 @@ class Transaction:
 
     def _version_of(self, user_metadata: str) -> int:
         self._opened.update_incremental()
-        since = self._opened.version() - self.version
-        # No further back: delta-rs cannot parse each commit of others, such as that of a CLONE.
-        for commit in self._opened.history(since) if since else ():
-            if commit.get("userMetadata") == user_metadata:
-                return int(commit["version"])
+        version = find_note(self.table, range(self.version + 1, self._opened.version() + 1), user_metadata)
+        if version is not None:
+            return version
         raise TableConflictError(
             f"{self.path}: another ingest committed between version {self.version} and this one; run the ingest again"
         )

@@ -15,9 +15,9 @@ from ...errors import QuarantineConflictError, TableConflictError
 from ...table import Table
 from ..changes.plan import CHANGED, GONE, KNOWN, NEW, STATUS, STORED_CLASS, WORK
 from ..commit.known_classes import record_classes
+from ..commit.notes import INGEST, write_note
 from ..commit.transaction import Batch, create_image_table, user_name
 from ..images.recipe import RECIPE_PROPERTY
-from ..log.notes import INGEST, write_note
 from ..model import schema
 from ..quarantine.reseen_files import Stamps
 from ..quarantine.table import Quarantine

@@ -10,7 +10,7 @@ from ...errors import InvalidArgumentError
 from ...results import ReadableResult
 from ...table import Table
 from ..commit.known_classes import count_classes
-from ..log.notes import DELETE
+from ..commit.notes import DELETE
 from ..model import schema
 from ..quarantine.table import DELETED, Quarantine
 from ..spark.failures import naming_failures

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from ...errors import NotADeltaTableError, TableConflictError
 from ...table import Table
 from ..commit.known_classes import KnownClasses, count_classes, record_classes, sound_classes
+from ..commit.notes import write_note
 from ..commit.transaction import Batch, Transaction, require_columns, user_name
 from ..images.recipe import RECIPE_PROPERTY, Recipe
-from ..log.notes import write_note
 from ..model import schema
 from ..spark.catalog import is_delta_table, read_table
 from ..spark.local_frames import local_frame

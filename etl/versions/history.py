@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime
 from pathlib import Path
 
 from ...errors import InvalidArgumentError
 from ...ledger.ledger import Ledger
 from ...ledger.store import read
+from ...log.commits import Commit, commits
+from ...log.entries import time_of
 from ...results import ReadableResult
 from ...table import Table
-from ..log.log_walk import LogState, walk_log
-from ..log.notes import SAME_ROWS, note_of
+from ..commit.notes import SAME_ROWS, note_of
 from ..model.labels import in_order
 
 
@@ -63,25 +64,24 @@ def history(table: str | Path | Table, limit: int | None = None) -> list[Version
     except InvalidArgumentError:  # a place that can have none
         ledger = Ledger()
     found: list[VersionInfo] = []
-    for state in walk_log(named, limit):
-        found.append(_info(state, ledger, found[-1].class_counts if found else None))
+    for commit in commits(named, limit):
+        found.append(_info(commit, ledger, found[-1].class_counts if found else None))
     return found[::-1]
 
 
-def _info(state: LogState, ledger: Ledger, counts_before: dict[str, int] | None) -> VersionInfo:
-    note = note_of(state.commit.get("userMetadata"))
-    counts = ledger.counts_at(state.version)
-    if counts is None and state.commit.get("operation") in SAME_ROWS:
+def _info(commit: Commit, ledger: Ledger, counts_before: dict[str, int] | None) -> VersionInfo:
+    note = note_of(commit.info.get("userMetadata"))
+    counts = ledger.counts_at(commit.version)
+    if counts is None and commit.info.get("operation") in SAME_ROWS:
         counts = counts_before
     # Another table may have been put in this one's place.
-    is_counted = counts is not None and state.rows in (None, sum(counts.values()))
-    stamp = state.commit.get("inCommitTimestamp") or state.commit.get("timestamp")
+    is_counted = counts is not None and commit.rows in (None, sum(counts.values()))
     return VersionInfo(
-        version=state.version,
-        timestamp=None if stamp is None else datetime.fromtimestamp(int(stamp) / 1000, tz=timezone.utc),
-        operation=str(state.commit.get("operation", "")),
-        rows=state.rows,
-        class_counts=in_order(counts, ledger.labels_at(state.version)) if counts is not None and is_counted else None,
+        version=commit.version,
+        timestamp=time_of(commit.info),
+        operation=str(commit.info.get("operation", "")),
+        rows=commit.rows,
+        class_counts=in_order(counts, ledger.labels_at(commit.version)) if counts is not None and is_counted else None,
         batch_id=note.get("batch_id"),
         source=note.get("source"),
         user=note.get("user"),

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from ...errors import NotADeltaTableError
 from ...results import ReadableResult
+from ..commit.notes import OPTIMIZE, write_note
 from ..commit.transaction import noted, user_name
-from ..log.notes import OPTIMIZE, write_note
 from ..model import schema
 from ..spark.catalog import delta_table, is_delta_table
 from ..spark.conflicts import conflicts_named

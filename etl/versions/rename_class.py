@@ -16,7 +16,7 @@ from ...results import ReadableResult
 from ...table import Table
 from ..annotations.record import MAX_NAME_LENGTH
 from ..commit.known_classes import record_classes
-from ..log.notes import RENAME
+from ..commit.notes import RENAME
 from ..model import schema
 from ..model.labels import NO_CLASS
 from ..spark.failures import naming_failures

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from ...results import ReadableResult
 from ...table import Table
 from ..commit.known_classes import known_classes
+from ..commit.notes import REPAIR
 from ..commit.transaction import sql_literal
-from ..log.notes import REPAIR
 from ..model import schema
 from ..spark.failures import naming_failures
 from .edits import open_edit

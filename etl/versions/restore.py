@@ -18,14 +18,15 @@ from ...errors import (
 from ...ledger.store import read
 from ...ledger.uses import reading
 from ...log.data_files import require_files
-from ...log.opening import history_of, open_table
+from ...log.entries import find_note
+from ...log.opening import open_table
 from ...log.snapshot import Snapshot
 from ...results import ReadableResult
 from ...table import Table
 from ..commit.known_classes import record_classes
+from ..commit.notes import RESTORE, write_note
 from ..commit.transaction import noted, user_name
 from ..images.recipe import Recipe
-from ..log.notes import RESTORE, note_of, write_note
 from ..spark.catalog import is_delta_table, path_of, sql_name
 from ..spark.conflicts import conflicts_named
 from ..spark.failures import naming_failures
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _ATTEMPTS = 5
-_RECENT = 20
 
 
 @dataclass(frozen=True, repr=False)
@@ -123,7 +123,7 @@ class _Restore:
             require_files(target)
             if set(target.files.paths) == set(latest.files.paths):
                 return RestoreResult(latest.version, target.version, {}, {}, {}, self.user, committed=False)
-            made = self._bring_back(target)
+            made = self._bring_back(target, latest.version)
         # Of a version that was not recorded, the next ingest looks at the rows.
         record_classes(self.table, made, read(self.table).counts_at(target.version))
         found = difference(self.table, made - 1, made)
@@ -134,29 +134,28 @@ class _Restore:
         snapshot.require_plain()  # two versions of the same files may differ in their deletion vectors
         return snapshot
 
-    def _bring_back(self, target: Snapshot) -> int:
-        """Runs RESTORE; returns the number of its commit."""
+    def _bring_back(self, target: Snapshot, latest: int) -> int:
+        """Runs RESTORE; returns the number of its commit, which is above `latest`."""
         conflict: TableConflictError | None = None
         statement = f"RESTORE TABLE {sql_name(self.location)} TO VERSION AS OF {target.version}"
         for _ in range(_ATTEMPTS):
-            mark = uuid.uuid4().hex
-            note = write_note(RESTORE, restored=target.version, user=self.user, id=mark)
+            note = write_note(RESTORE, restored=target.version, user=self.user, id=uuid.uuid4().hex)
             try:
                 with noted(self.spark, note), conflicts_named(f"{self.location}@{target.version}"):
                     self.spark.sql(statement).collect()
             except TableConflictError as error:
                 conflict = error
             else:
-                return self._commit_of(mark)
+                return self._commit_of(note, latest)
         raise TableConflictError(
             f"{self.location}: gave up after {_ATTEMPTS} attempts to restore version {target.version}, because other "
             f"writers kept committing first; restore again when they are done. Last: {conflict}"
         ) from conflict
 
-    def _commit_of(self, mark: str) -> int:
-        for commit in history_of(open_table(self.table), _RECENT):
-            if note_of(commit.get("userMetadata")).get("id") == mark:
-                return int(commit["version"])
-        raise TableConflictError(
-            f"{self.location}: the commit of a restore is not among the last {_RECENT}; look at the history"
-        )
+    def _commit_of(self, note: str, latest: int) -> int:
+        version = find_note(self.table, range(latest + 1, open_table(self.table).version() + 1), note)
+        if version is None:
+            raise TableConflictError(
+                f"{self.location}: the log has no commit of this restore; look at the history, and restore again"
+            )
+        return version

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..errors import (
     InvalidArgumentError,
@@ -18,12 +17,12 @@ from ..errors import (
 from ..ledger.pins import pinned_version, pins
 from ..locations import has_scheme
 from ..stores.clients import store_error, unknown_store
-from ..stores.data_files import names_in
 from ..stores.delta_uris import delta_uri, misread_part
 from ..stores.options import delta_options
+from .entries import commit_numbers, entry_names, info_of, read_commits, time_of, versions_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from deltalake import DeltaTable
 
@@ -31,9 +30,6 @@ if TYPE_CHECKING:
 
 # delta-rs walks through all numbers up to the one that is asked for: minutes and gigabytes for a date taken as one.
 _LIKELY_NUMBER = 100_000
-_COMMIT = re.compile(r"(\d{20})\.json")
-_COMPACTED = re.compile(r"(\d{20})\.(\d{20})\.compacted\.json")
-_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\..*(parquet|json)")
 _NAMED_PINS = 20
 
 
@@ -97,12 +93,12 @@ def require_entries(table: Table, number: int | None = None) -> None:
         VersionUnreadableError: If a disk does not list the log.
     """
     try:
-        names = names_in(f"{table.path.rstrip('/')}/_delta_log", table.storage_options)
+        names = entry_names(table)
     except StoreError:
         raise
     except OSError as error:
         raise _unreadable(table.path, number, error) from error
-    named, whole = _versions_in(names)
+    named, whole = versions_in(names)
     if not named:
         raise NotADeltaTableError(
             f"{table.path} holds no Delta table (it has no _delta_log/ with a commit); give the folder that contains "
@@ -113,24 +109,6 @@ def require_entries(table: Table, number: int | None = None) -> None:
             f"{table.path}: version {number} does not exist or can no longer be rebuilt; it has versions "
             f"{ranges_of(sorted(whole)) or 'none'}"
         )
-
-
-def _versions_in(names: Iterable[str]) -> tuple[set[int], set[int]]:
-    """Finds the versions that entries of a log are named after, and those of them that its entries rebuild."""
-    commits, covered, checkpoints = set[int](), set[int](), set[int]()
-    for name in names:
-        if found := _COMMIT.fullmatch(name):
-            commits.add(int(found[1]))
-        elif found := _COMPACTED.fullmatch(name):
-            covered.update(range(int(found[1]), int(found[2]) + 1))
-        elif found := _CHECKPOINT.fullmatch(name):
-            checkpoints.add(int(found[1]))
-    named, whole, is_whole = commits | checkpoints, set[int](), False
-    for version in range(min(named, default=0), max(named, default=-1) + 1):
-        is_whole = version in checkpoints or ((is_whole or version == 0) and version in commits | covered)
-        if is_whole and version in named:
-            whole.add(version)
-    return named, whole
 
 
 def ranges_of(numbers: Sequence[int]) -> str:
@@ -146,32 +124,9 @@ def ranges_of(numbers: Sequence[int]) -> str:
 
 def committed_at(table: Table) -> datetime | None:
     """Reads when the version of a table, a number, was committed; None if the log does not tell."""
-    latest = open_table(table.at(None))
     assert isinstance(table.version, int)  # noqa: S101
-    commits = history_of(latest, latest.version() - table.version + 1)
-    return next((_time_of(commit) for commit in commits if commit["version"] == table.version), None)
-
-
-def _time_of(commit: dict[str, Any]) -> datetime | None:
-    milliseconds = commit.get("inCommitTimestamp", commit.get("timestamp"))
-    return None if milliseconds is None else datetime.fromtimestamp(int(milliseconds) / 1000, tz=timezone.utc)
-
-
-def history_of(table: DeltaTable, limit: int | None = None) -> list[dict[str, Any]]:
-    """Lists the last commits of a table that is open at its latest version, the newest first.
-
-    Returns:
-        Entries with `version`, `timestamp` in milliseconds, `operation`, `userMetadata` and more; none where delta-rs
-        cannot read them. Of a table at an earlier version delta-rs would list the same commits under wrong numbers.
-    """
-    from deltalake.exceptions import DeltaError
-
-    try:
-        commits: list[dict[str, Any]] = table.history(limit)
-    except DeltaError:
-        # The first commit of a shallow clone names -1 as the version that it read, which delta-rs takes for damage.
-        return [] if limit is not None else history_of(table, table.version())
-    return commits
+    (actions,) = read_commits(table, [table.version])
+    return time_of(info_of(actions))
 
 
 def _number_or_time(table: Table) -> int | datetime | None:
@@ -199,7 +154,7 @@ def _last_version_by(table: Table, latest: DeltaTable, moment: datetime) -> int:
     not tell what the table was then.
     """
     moment = moment.replace(tzinfo=timezone.utc) if moment.tzinfo is None else moment
-    known = _times_of_commits(table, latest)
+    known = _times_of_commits(table, latest.version())
     eligible = [version for version, time in known.items() if time <= moment]
     if not eligible:
         span = f"{min(known.values()).isoformat()} to {max(known.values()).isoformat()}" if known else "no times"
@@ -210,23 +165,19 @@ def _last_version_by(table: Table, latest: DeltaTable, moment: datetime) -> int:
     return max(eligible)
 
 
-def _times_of_commits(table: Table, latest: DeltaTable) -> dict[int, datetime]:
-    from deltalake.exceptions import DeltaError
-
-    try:
-        commits, unread = latest.history(), 0
-    except DeltaError:  # the first commit of a shallow clone: see `history_of`
-        commits, unread = latest.history(latest.version()), 1
-    # delta-rs leaves out commits that hold no account of themselves, and numbers the others as if none was missing.
-    names = names_in(f"{table.path.rstrip('/')}/_delta_log", table.storage_options)
-    numbers = [int(found[1]) for name in names if (found := _COMMIT.fullmatch(name))]
-    if len(commits) + unread != sum(number <= latest.version() for number in numbers):
+def _times_of_commits(table: Table, latest: int) -> dict[int, datetime]:
+    numbers = [number for number in commit_numbers(entry_names(table)) if number <= latest]
+    times = {
+        number: time
+        for number, actions in zip(numbers, read_commits(table, numbers), strict=True)
+        if (time := time_of(info_of(actions))) is not None
+    }
+    if len(times) < len(numbers):
         raise VersionNotFoundError(
             f"{table.path}: its log holds commits without a time, so that a time does not name a version; give the "
             "number of the version"
         )
-    times = {int(commit["version"]): _time_of(commit) for commit in commits}
-    return {version: time for version, time in times.items() if time is not None}
+    return times
 
 
 def _unreadable(place: str, number: int | None, error: Exception) -> TableError:

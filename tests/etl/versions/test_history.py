@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,8 +12,8 @@ from snapshots import open_snapshot
 from version_tables import commit, images, set_configuration, three_versions, write
 
 from lakelens.errors import InvalidArgumentError, NotADeltaTableError
-from lakelens.etl.log.log_walk import walk_log
 from lakelens.etl.versions.history import history
+from lakelens.log.commits import commits
 from lakelens.table import Table
 
 pytestmark = pytest.mark.unit
@@ -58,7 +57,7 @@ def test_the_newest_alone_are_listed_with_the_same_numbers(table: Path) -> None:
             history(table, limit)
 
 
-def test_every_version_of_a_walk_is_the_one_that_delta_rs_opens(tmp_path: Path) -> None:
+def test_rows_of_every_commit_are_those_of_the_version_that_delta_rs_opens(tmp_path: Path) -> None:
     """Also where paths are quoted, files come back, properties change and nothing says how many rows a file has."""
     place = tmp_path / "t"
     for number, split in enumerate(["train", "50% é/x", "a b", "train"]):
@@ -72,13 +71,21 @@ def test_every_version_of_a_walk_is_the_one_that_delta_rs_opens(tmp_path: Path) 
     DeltaTable(str(place)).alter.set_table_properties({"delta.appendOnly": "false"})
     DeltaTable(str(place)).create_checkpoint()
     write_deltalake(str(place), rows, mode="append", partition_by=["split"])
-    for state in walk_log(Table.of(place)):
-        snapshot = open_snapshot(place, state.version)
-        assert set(state.files) == set(snapshot.files.paths)
-        assert Counter(file.rows for file in state.files.values()) == Counter(snapshot.files.rows.tolist())
-        assert dict(state.configuration) == dict(snapshot.configuration)
-        assert history(place)[-1 - state.version].rows == snapshot.rows
-    assert state.version == 9
+    found = list(commits(Table.of(place)))
+    assert [commit.version for commit in found] == list(range(10))
+    assert [commit.rows for commit in found] == [open_snapshot(place, commit.version).rows for commit in found]
+    assert [entry.rows for entry in history(place)] == [commit.rows for commit in reversed(found)]
+    assert found[7].rows is None  # nothing says how many rows its file has
+
+
+def test_rows_that_a_deletion_vector_deletes_are_not_counted(tmp_path: Path) -> None:
+    write_deltalake(str(tmp_path / "t"), images(cat=["c1", "c2", "c3"]))
+    actions = (tmp_path / "t" / "_delta_log" / f"{0:020d}.json").read_text().splitlines()
+    (added,) = (action["add"] for action in map(json.loads, actions) if "add" in action)
+    vector = {"storageType": "u", "pathOrInlineDv": "x", "offset": 1, "sizeInBytes": 36, "cardinality": 2}
+    removed = {"path": added["path"], "dataChange": True}
+    commit(tmp_path / "t", {"remove": removed}, {"add": {**added, "deletionVector": vector}})
+    assert [entry.rows for entry in commits(Table.of(tmp_path / "t"))] == [3, 1]
 
 
 def test_versions_before_a_cleaned_log_have_no_rows_and_later_ones_are_right(tmp_path: Path) -> None:

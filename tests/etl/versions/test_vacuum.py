@@ -28,7 +28,6 @@ from lakelens.errors import (
     VersionProtectedError,
     VersionUnreadableError,
 )
-from lakelens.etl.log.log_files import LogFiles
 from lakelens.etl.versions import classes as versions
 from lakelens.etl.versions import protection
 from lakelens.etl.versions.history import history
@@ -338,17 +337,8 @@ def test_what_options_leave_to_the_environment_is_put_in_before_delta_rs_gets_th
             seen.append(storage_options)
             super().__init__(*args, storage_options=storage_options, **options)
 
-    def handler(place: str, options: dict[str, str]) -> None:
-        seen.append(options)
-        raise FileNotFoundError(place)
-
     monkeypatch.setattr(deltalake, "DeltaTable", Spy)
     vacuum(table, dry_run=True, storage_options=given)
-    opened = len(seen)
-    monkeypatch.setattr(deltalake.fs, "DeltaStorageHandler", handler)
-    with pytest.raises(FileNotFoundError):
-        LogFiles("s3://bucket/table", given)
-    assert len(seen) == opened + 1
     assert seen == [{"aws_secret_access_key": "s3cr3t"}] * len(seen)
 
 

@@ -1,0 +1,97 @@
+"""The entries of a table's log as files: which there are, which versions they rebuild, and what each commit says.
+
+delta-rs' own history leaves out commits without `commitInfo`, numbers the others as if none was missing, and fails on
+the first commit of a clone.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from ..stores.data_files import names_in, read_bytes
+
+if TYPE_CHECKING:
+    from ..table import Table
+
+_COMMIT = re.compile(r"(\d{20})\.json")
+_COMPACTED = re.compile(r"(\d{20})\.(\d{20})\.compacted\.json")
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\..*(parquet|json)")
+_READ_AT_ONCE = 16
+
+
+def entry_names(table: Table) -> set[str]:
+    """Lists the names of the log's entries; empty where there is no log.
+
+    Raises:
+        StoreError: If the object store cannot be reached or refuses.
+        OSError: If a disk does not list the log.
+    """
+    return names_in(_log_of(table), table.storage_options)
+
+
+def commit_numbers(names: Iterable[str]) -> list[int]:
+    """Returns the sorted numbers of the commits that have an entry of their own."""
+    return sorted(int(found[1]) for name in names if (found := _COMMIT.fullmatch(name)))
+
+
+def versions_in(names: Iterable[str]) -> tuple[set[int], set[int]]:
+    """Finds the versions that entries of a log are named after, and those of them that its entries rebuild."""
+    commits, covered, checkpoints = set[int](), set[int](), set[int]()
+    for name in names:
+        if found := _COMMIT.fullmatch(name):
+            commits.add(int(found[1]))
+        elif found := _COMPACTED.fullmatch(name):
+            covered.update(range(int(found[1]), int(found[2]) + 1))
+        elif found := _CHECKPOINT.fullmatch(name):
+            checkpoints.add(int(found[1]))
+    named, whole, is_whole = commits | checkpoints, set[int](), False
+    for version in range(min(named, default=0), max(named, default=-1) + 1):
+        is_whole = version in checkpoints or ((is_whole or version == 0) and version in commits | covered)
+        if is_whole and version in named:
+            whole.add(version)
+    return named, whole
+
+
+def read_commits(table: Table, numbers: Sequence[int]) -> Iterator[list[dict[str, Any]]]:
+    """Yields the actions of commits in the given order; none of a commit whose entry is gone."""
+    with ThreadPoolExecutor(_READ_AT_ONCE) as pool:
+        for start in range(0, len(numbers), _READ_AT_ONCE):
+            yield from pool.map(functools.partial(_read_commit, table), numbers[start : start + _READ_AT_ONCE])
+
+
+def _read_commit(table: Table, number: int) -> list[dict[str, Any]]:
+    try:
+        text = read_bytes(f"{_log_of(table)}/{number:020d}.json", table.storage_options).decode()
+    except FileNotFoundError:
+        return []
+    # Not splitlines(): Spark writes U+2028 and its like into its JSON as they are.
+    return [json.loads(line) for line in text.split("\n") if line.strip()]
+
+
+def info_of(actions: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns the `commitInfo` of a commit: its operation, time and note; empty where it has none."""
+    return next((dict(action["commitInfo"]) for action in actions if "commitInfo" in action), {})
+
+
+def time_of(info: Mapping[str, Any]) -> datetime | None:
+    """Returns when a commit was made, by its `commitInfo`; None where that does not say."""
+    milliseconds = info.get("inCommitTimestamp", info.get("timestamp"))
+    return None if milliseconds is None else datetime.fromtimestamp(int(milliseconds) / 1000, tz=timezone.utc)
+
+
+def find_note(table: Table, numbers: Sequence[int], text: str) -> int | None:
+    """Returns the number of the commit whose `userMetadata` is a text; None if no commit of these numbers has it."""
+    for number, actions in zip(numbers, read_commits(table, numbers), strict=True):
+        if info_of(actions).get("userMetadata") == text:
+            return number
+    return None
+
+
+def _log_of(table: Table) -> str:
+    return f"{table.path.rstrip('/')}/_delta_log"
