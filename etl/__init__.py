@@ -1,7 +1,7 @@
-"""Images into versioned Delta tables. Door: `image_table.ImageTable`.
+"""Images into versioned Delta tables. Entry point: `image_table.ImageTable`.
 
-The rooms, each of which imports only from those to its right:
+The packages, each of which imports only from those to its right:
 
-    image_table > ingest > profile > versions > changes > sources > quarantine > commit > log
+    image_table > ingest > profile > versions > changes > sources > quarantine > commit
                 > spark, annotations > files, images > model
 """

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from ..log.data_files import require_files
 from ..options import named_options
-from ..table import Table
 from .files.layouts import CLASS_FOLDERS
 from .ingest.landing import ingest_available
 from .ingest.options import IngestOptions, request_of
@@ -44,15 +43,7 @@ class ImageTable(TableVersions):
         spark: A session with Delta Lake, or None.
         location: Path or URI of the table, or, with a session, its name in the catalog.
         storage_options: Access to an object store for what is done without Spark, under delta-rs' names.
-
-    Attributes:
-        location: The table's path, absolute, or its name.
     """
-
-    @property
-    def _named(self) -> Table:
-        """The table under the name that it was given, which Spark resolves; there may be none yet."""
-        return Table(self.location, self._options)
 
     def ingest(
         self,
@@ -205,7 +196,7 @@ class ImageTable(TableVersions):
             VersionFilesMissingError: If data files of the version are gone; names them, and the whole versions.
             TableConflictError: If other writers kept committing first.
         """
-        return restore(self.spark, self.location, version, self._options)
+        return restore(self.spark, self._named, version)
 
     def optimize(self) -> OptimizeResult:
         """Rewrites small data files, as streams leave them, into larger ones, as one commit that changes no row.
@@ -214,7 +205,7 @@ class ImageTable(TableVersions):
             NotADeltaTableError: If the table does not exist.
             TableConflictError: If another writer removed files that were being rewritten; nothing was committed.
         """
-        return optimize(self.spark, self.location)
+        return optimize(self.spark, self._named)
 
     @named_options
     def delete(self, where: str) -> DeleteResult:
@@ -301,5 +292,5 @@ class ImageTable(TableVersions):
             samples_per_class=samples_per_class,
             compare=compare,
             quarantine=self._quarantine_path(path),
-            storage_options=self._options,
+            storage_options=self._named.storage_options,
         )

@@ -154,7 +154,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 def _history(args: argparse.Namespace) -> dict[str, Any]:
     from lakelens.etl.versions.history import history
 
-    found = history(args.table, args.limit)
+    found = history(Table.of(args.table), args.limit)
     for entry in found:
         rows = "rows unknown" if entry.rows is None else f"{entry.rows} rows"
         # Whole, so that --version takes it for this version and not for the one before.
@@ -179,7 +179,7 @@ def _counts(args: argparse.Namespace) -> dict[str, Any]:
 def _diff(args: argparse.Namespace) -> dict[str, Any]:
     from lakelens.etl.versions.changes import KINDS, diff
 
-    found = diff(args.table, args.first, args.second)
+    found = diff(Table.of(args.table), args.first, args.second)
     for word in KINDS:
         _print_counts(word, getattr(found, word))
     return dataclasses.asdict(found)
@@ -188,7 +188,7 @@ def _diff(args: argparse.Namespace) -> dict[str, Any]:
 def _changes(args: argparse.Namespace) -> dict[str, Any]:
     from lakelens.etl.versions.changes import changes
 
-    found = changes(args.table, args.first, args.second)
+    found = changes(Table.of(args.table), args.first, args.second)
     rows = found.slice(0, args.limit).to_pylist()
     for row in rows:
         print(f"{row['change']:<8} {row['label_name'] or '(no class)'}  {row['path']}")
@@ -255,12 +255,11 @@ def _untrack(args: argparse.Namespace) -> dict[str, Any]:
 
 def _restore(args: argparse.Namespace) -> dict[str, Any]:
     from lakelens.etl.versions.restore import restore
-    from lakelens.locations import absolute
 
     if args.version is None:
         raise InvalidArgumentError(f"{args.table}: name the version to restore, as {args.table}@0")
     spark = _session_of(args, "restore", args.version)
-    result = restore(spark, absolute(args.table), args.version)
+    result = restore(spark, Table.of(args.table), args.version)
     for word in ("added", "removed", "changed"):
         _print_counts(word, getattr(result, word))
     return dataclasses.asdict(result)
@@ -294,7 +293,7 @@ def _delete(args: argparse.Namespace) -> dict[str, Any]:
 def _rename_class(args: argparse.Namespace) -> dict[str, Any]:
     from lakelens.etl.versions.rename_class import check_names
 
-    check_names(args.table, args.old, args.new)
+    check_names(Table.of(args.table), args.old, args.new)
     return _edited(args, "rename-class", lambda table: table.rename_class(args.old, args.new))
 
 
@@ -340,7 +339,7 @@ def _vacuum(args: argparse.Namespace) -> dict[str, Any]:
     from lakelens.etl.versions.vacuum import vacuum
 
     result = vacuum(
-        args.table,
+        Table.of(args.table),
         args.set_retention,
         dry_run=args.dry_run,
         keep_protected=args.keep_protected,

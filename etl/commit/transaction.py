@@ -16,7 +16,7 @@ from ...log.entries import find_note
 from ...log.opening import open_table
 from ...table import Table
 from ..model import schema
-from ..spark.catalog import delta_table, is_delta_table, path_of, read_table, sql_name
+from ..spark.catalog import delta_table, is_delta_table, path_of, read_table, resolved, sql_name
 from ..spark.conflicts import conflicts_named
 from ..spark.path_forms import column_in_one_form
 
@@ -79,7 +79,7 @@ def create_image_table(spark: SparkSession, table: Table, batch: Batch) -> Table
             if is_table_name(table.location) or is_delta_table(spark, table.location):
                 raise
             writer.createOrReplace()
-    made = Table.of(path_of(spark, table.location), None, table.storage_options)
+    made = resolved(spark, table)
     if find_note(made, [0], batch.user_metadata) is None:
         raise TableConflictError(f"another writer has made {table.location} meanwhile")
     return made

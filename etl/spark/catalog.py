@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import InvalidArgumentError, NotADeltaTableError, SessionError
 from ...locations import is_table_name, scheme_of
 from ...spark.port import java_session, jvm
+from ...table import Table
 from .failures import failure_of
 
 if TYPE_CHECKING:
@@ -152,6 +153,11 @@ def path_of(spark: SparkSession, location: str) -> str:
     details = itertools.dropwhile(lambda row: row["col_name"] != _DETAILS, described)
     place = next((row["data_type"] for row in details if row["col_name"] == "Location"), None)
     return str(place or spark.sql(f"DESCRIBE DETAIL {location}").collect()[0]["location"])
+
+
+def resolved(spark: SparkSession, table: Table) -> Table:
+    """Returns the table by the path that holds its files; its version is not looked at."""
+    return Table.of(path_of(spark, table.location), None, table.storage_options)
 
 
 def hadoop_path(spark: SparkSession, location: str) -> tuple[Any, Any]:

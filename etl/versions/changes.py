@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -52,13 +51,13 @@ class VersionDiff(ReadableResult):
     split: dict[str, int] = field(default_factory=dict)
 
 
-def changes(table: str | Path | Table, first: Version, second: Version = None) -> pa.Table:
+def changes(table: Table, first: Version, second: Version = None) -> pa.Table:
     """Lists what differs between two versions; only data files that one of them lacks are read, without their images.
 
     Holds a few hundred bytes for each row of those files in memory.
 
     Args:
-        table: The table, or its path or URI.
+        table: The table; its own version is not looked at.
         first: Number, time or pin.
         second: The same, or None for the latest.
 
@@ -74,7 +73,7 @@ def changes(table: str | Path | Table, first: Version, second: Version = None) -
     return _compare(table, first, second)[2]
 
 
-def diff(table: str | Path | Table, first: Version, second: Version = None) -> VersionDiff:
+def diff(table: Table, first: Version, second: Version = None) -> VersionDiff:
     """Counts by class what `changes` lists; takes and raises the same."""
     import pyarrow.compute as pc
 
@@ -85,10 +84,9 @@ def diff(table: str | Path | Table, first: Version, second: Version = None) -> V
     return VersionDiff(before, after, changed=_by_class(changed), **counts)
 
 
-def _compare(table: str | Path | Table, first: Version, second: Version) -> tuple[int, int, pa.Table]:
+def _compare(table: Table, first: Version, second: Version) -> tuple[int, int, pa.Table]:
     """Returns the numbers of two versions and the rows of `changes`."""
-    named = Table.of(table)
-    versions = [named.at(version).snapshot() for version in (first, second)]
+    versions = [table.at(version).snapshot() for version in (first, second)]
     for snapshot in versions:
         _require_columns(snapshot)
     old, new = versions

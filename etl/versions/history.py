@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 
 from ...errors import InvalidArgumentError
 from ...ledger.ledger import Ledger
@@ -45,11 +44,11 @@ class VersionInfo(ReadableResult):
     restored: int | None = None
 
 
-def history(table: str | Path | Table, limit: int | None = None) -> list[VersionInfo]:
+def history(table: Table, limit: int | None = None) -> list[VersionInfo]:
     """Lists the versions that the log still knows, the newest first; reads no data file.
 
     Args:
-        table: The table, or its path or URI.
+        table: The table; its version is not looked at.
         limit: Only the newest, this many; None lists all.
 
     Raises:
@@ -58,13 +57,12 @@ def history(table: str | Path | Table, limit: int | None = None) -> list[Version
     """
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
         raise InvalidArgumentError(f"limit = {limit!r}: give a whole number of versions, 1 or more")
-    named = Table.of(table)
     try:
-        ledger = read(named)
+        ledger = read(table)
     except InvalidArgumentError:  # a place that can have none
         ledger = Ledger()
     found: list[VersionInfo] = []
-    for commit in commits(named, limit):
+    for commit in commits(table, limit):
         found.append(_info(commit, ledger, found[-1].class_counts if found else None))
     return found[::-1]
 

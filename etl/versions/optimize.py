@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ...errors import NotADeltaTableError
 from ...results import ReadableResult
+from ...table import Table
 from ..commit.notes import OPTIMIZE, write_note
 from ..commit.transaction import noted, user_name
 from ..model import schema
@@ -41,26 +42,26 @@ class OptimizeResult(ReadableResult):
 
 
 @naming_failures
-def optimize(spark: SparkSession, location: str) -> OptimizeResult:
+def optimize(spark: SparkSession, table: Table) -> OptimizeResult:
     """Rewrites the small data files of each split into files of about 128 MiB, with row groups as ingests write them.
 
     Args:
         spark: The session.
-        location: Path, URI or name of the table.
+        table: The table.
 
     Raises:
         NotADeltaTableError: If there is no table.
         TableConflictError: If another writer removed files that were being rewritten; nothing was committed.
     """
     session = writing_session(spark)
-    if not is_delta_table(session, location):
-        raise NotADeltaTableError(f"{location} holds no Delta table; give the table that is to be compacted")
+    if not is_delta_table(session, table.location):
+        raise NotADeltaTableError(f"{table} holds no Delta table; give the table that is to be compacted")
     for setting in (_LARGEST_FILE, _SMALL_FILE):
         session.conf.set(setting, str(schema.TARGET_FILE_BYTES))
-    table = delta_table(session, location)
+    opened = delta_table(session, table.location)
     note = write_note(OPTIMIZE, user=user_name(), id=uuid.uuid4().hex)
-    with noted(session, note), conflicts_named(location):
-        metrics = table.optimize().executeCompaction().select("metrics.*").collect()[0]
+    with noted(session, note), conflicts_named(str(table)):
+        metrics = opened.optimize().executeCompaction().select("metrics.*").collect()[0]
     removed, added = int(metrics["numFilesRemoved"]), int(metrics["numFilesAdded"])
-    version = int(table.history(1).collect()[0]["version"])
+    version = int(opened.history(1).collect()[0]["version"])
     return OptimizeResult(version, removed, added, committed=removed > 0)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from ...errors import InvalidArgumentError, LakelensError, TableConflictError
 from ...ledger.ledger import Ledger
 from ...ledger.store import change, read
-from ...locations import absolute, is_table_name
 from ...log.opening import open_table
 from ...options import suggestion
 from ...results import ReadableResult
@@ -102,14 +101,14 @@ def _is_uncommitted(edit: TableEdit, error: BaseException) -> bool:
         return False
 
 
-def check_names(location: str, old: str, new: str) -> None:
+def check_names(table: Table, old: str, new: str) -> None:
     """Checks two names before there is a session, as far as the table's log tells; raises as `rename_class`."""
     _check_new(new)
-    if is_table_name(absolute(location)):
+    if table.is_name:
         return
-    ledger = read(Table.of(location))
+    ledger = read(table)
     if ledger.classes:
-        _check_names(location, ledger, old, new)
+        _check_names(table.location, ledger, old, new)
 
 
 def _check_new(new: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -27,7 +26,7 @@ from ..commit.known_classes import record_classes
 from ..commit.notes import RESTORE, write_note
 from ..commit.transaction import noted, user_name
 from ..images.recipe import Recipe
-from ..spark.catalog import is_delta_table, path_of, sql_name
+from ..spark.catalog import is_delta_table, resolved, sql_name
 from ..spark.conflicts import conflicts_named
 from ..spark.failures import naming_failures
 from ..spark.writing_session import writing_session
@@ -64,21 +63,15 @@ class RestoreResult(ReadableResult):
 
 
 @naming_failures
-def restore(
-    spark: SparkSession,
-    location: str,
-    version: int | str | datetime,
-    storage_options: Mapping[str, str] | None = None,
-) -> RestoreResult:
+def restore(spark: SparkSession, table: Table, version: int | str | datetime) -> RestoreResult:
     """Makes a new version whose rows are exactly an old one's; the versions between stay in the history.
 
     The next ingest compares its source with the restored rows: it takes again what the restore has removed.
 
     Args:
         spark: The session.
-        location: Path, URI or name of the table.
+        table: The table; its own version is not looked at.
         version: Number, time or pin of the version to bring back.
-        storage_options: Access to an object store.
 
     Raises:
         NotADeltaTableError: If there is no table.
@@ -88,10 +81,9 @@ def restore(
         TableConflictError: If other writers kept committing first, or a VACUUM was at work for ten minutes.
     """
     session = writing_session(spark)
-    if not is_delta_table(session, location):
-        raise NotADeltaTableError(f"{location} holds no Delta table; give the table whose version is to be restored")
-    table = Table.of(path_of(session, location), None, storage_options)
-    return _Restore(session, location, table).to(version)
+    if not is_delta_table(session, table.location):
+        raise NotADeltaTableError(f"{table} holds no Delta table; give the table whose version is to be restored")
+    return _Restore(session, table.location, resolved(session, table)).to(version)
 
 
 def difference(table: Table, before: int, after: int) -> VersionDiff:

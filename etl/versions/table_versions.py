@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -10,7 +11,6 @@ from typing import TYPE_CHECKING
 from ...errors import InvalidArgumentError, NotADeltaTableError, SessionError
 from ...ledger.pins import pins, unpin
 from ...ledger.uses import untrack, untrack_older
-from ...locations import is_table_name
 from ...log.opening import require_entries
 from ...log.snapshot import Snapshot
 from ...options import named_options
@@ -38,9 +38,6 @@ class TableVersions:
         spark: A session with Delta Lake, or None; only needed for names of a catalog.
         location: Path or URI of the table, or, with a session, its name in the catalog.
         storage_options: Access to an object store, under delta-rs' names.
-
-    Attributes:
-        location: The table's path, absolute, or its name.
     """
 
     @named_options
@@ -54,8 +51,13 @@ class TableVersions:
         if spark is not None:
             require_delta(spark)
         self._spark = spark
-        self._options = dict(storage_options or {})
-        self.location = Table.unversioned(location, type(self).__name__).location
+        # Under the name that it was given, which Spark resolves; there may be no table yet.
+        self._named = Table.unversioned(location, type(self).__name__, storage_options)
+
+    @property
+    def location(self) -> str:
+        """The table's path, absolute, or its name."""
+        return self._named.location
 
     def __repr__(self) -> str:
         return f"ImageTable({self.location!r})"
@@ -119,7 +121,9 @@ class TableVersions:
             InvalidArgumentError: If `reason` is unknown.
         """
         place = self._quarantine_path(self._existing().location)
-        return list_quarantine_at(Table.of(place, None, self._options), batch_id=batch_id, reason=reason, limit=limit)
+        return list_quarantine_at(
+            dataclasses.replace(self._named, location=place), batch_id=batch_id, reason=reason, limit=limit
+        )
 
     @named_options
     def pin(self, name: str, version: Version = None, *, replace: bool = False) -> int:
@@ -136,7 +140,7 @@ class TableVersions:
             InvalidArgumentError: If the name is unfit, or already names another version.
             VersionFilesMissingError: If files of the version are gone.
         """
-        return pin_version(Table.of(self._path(), version, self._options), name, replace=replace)
+        return pin_version(self._table().at(version), name, replace=replace)
 
     @named_options
     def unpin(self, name: str) -> None:
@@ -227,22 +231,21 @@ class TableVersions:
             VersionUnreadableError: If such a version cannot be opened now, so that its files are not known.
         """
         return vacuum(
-            self._path(),
+            self._table(),
             retention_hours,
             dry_run=dry_run,
             keep_protected=keep_protected,
             allow_short_retention=allow_short_retention,
-            storage_options=self._options,
         )
 
     def _path(self) -> str:
-        if not is_table_name(self.location):
+        if not self._named.is_name:
             return self.location
         self._require()
         return path_of(self.spark, self.location)
 
     def _table(self) -> Table:
-        return Table.of(self._path(), None, self._options)
+        return dataclasses.replace(self._named, location=self._path())
 
     def _existing(self) -> Table:
         table = self._table()
@@ -250,7 +253,7 @@ class TableVersions:
         return table
 
     def _quarantine_path(self, path: str) -> str:
-        if is_table_name(self.location):
+        if self._named.is_name:
             name = quarantine_location(self.location)
             if is_delta_table(self.spark, name):
                 return path_of(self.spark, name)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 from ...errors import (
     InvalidArgumentError,
@@ -45,13 +44,12 @@ class VacuumResult(ReadableResult):
 
 
 def vacuum(
-    location: str | Path,
+    table: Table,
     retention_hours: int | None = None,
     *,
     dry_run: bool = False,
     keep_protected: bool = False,
     allow_short_retention: bool = False,
-    storage_options: Mapping[str, str] | None = None,
 ) -> VacuumResult:
     """Removes data files that no version younger than the retention needs, and none that a protected version needs.
 
@@ -61,12 +59,11 @@ def vacuum(
     version that was cloned.
 
     Args:
-        location: Path or URI of the table.
+        table: The table; its version is not looked at.
         retention_hours: Age in hours from which removed files go; None takes the table's own (168 by default).
         dry_run: Only tell what would go.
         keep_protected: Leave the files of protected versions and remove the others, instead of refusing.
         allow_short_retention: Accept fewer hours than 168: readers and writers that are at work now may break.
-        storage_options: Access to an object store.
 
     Raises:
         InvalidArgumentError: If `retention_hours` is negative, or short without `allow_short_retention`.
@@ -76,8 +73,7 @@ def vacuum(
         TableConflictError: If another VACUUM was at work for ten minutes, or took this one for dead.
     """
     _check_retention(retention_hours, allow_short_retention)
-    table = Table.of(location, None, storage_options)
-    latest = table.snapshot()
+    latest = table.at(None).snapshot()
     latest.require_plain()  # the files of deletion vectors are not among those that are kept
     ledger = without_lost_uses(table)
     removable = _removable_files(latest, retention_hours)
@@ -101,7 +97,7 @@ def vacuum(
         kept = {place for version in conflicting for place in files_by_version[version] or ()}
         files = {place: path for place, path in removable.items() if place not in kept}
         if require is not None:
-            remove_files(files, table.storage_options, before_each=require)
+            remove_files(table, files, before_each=require)
     unreadable = {version: protected[version] for version, places in files_by_version.items() if places is None}
     return VacuumResult(tuple(sorted(files.values())), dry_run, conflicting, unreadable)
 

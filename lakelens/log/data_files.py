@@ -215,23 +215,18 @@ def _whole_versions(table: Table) -> list[int]:
     return sorted(whole)
 
 
-def remove_files(
-    locations: Iterable[str],
-    storage_options: Mapping[str, str] | None = None,
-    *,
-    before_each: Callable[[], None],
-) -> None:
-    """Removes files by their absolute paths or URIs; those that are gone already do not matter.
+def remove_files(table: Table, locations: Iterable[str], *, before_each: Callable[[], None]) -> None:
+    """Removes files of a table by their absolute paths or URIs; those that are gone already do not matter.
 
     Args:
+        table: The table.
         locations: The files.
-        storage_options: Access to an object store.
         before_each: Called before each is removed; may raise.
     """
     for location in locations:
         before_each()
         with contextlib.suppress(FileNotFoundError):
-            remove_file(location, storage_options)
+            remove_file(location, table.storage_options)
         local = local_form(location)
         if local is not None:
             Path(local).with_name(f".{Path(local).name}.crc").unlink(missing_ok=True)  # Hadoop's checksum of it

@@ -11,12 +11,17 @@ from deltalake import DeltaTable, write_deltalake
 from snapshots import open_snapshot
 from version_tables import commit, images, set_configuration, three_versions, write
 
+from lakelens import ImageTable
 from lakelens.errors import InvalidArgumentError, NotADeltaTableError
-from lakelens.etl.versions.history import history
+from lakelens.etl.versions.history import VersionInfo
 from lakelens.log.commits import commits
 from lakelens.table import Table
 
 pytestmark = pytest.mark.unit
+
+
+def history(place: Path, limit: int | None = None) -> list[VersionInfo]:
+    return ImageTable(None, place).history(limit)
 
 
 @pytest.fixture

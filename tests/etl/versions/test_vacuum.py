@@ -30,8 +30,7 @@ from lakelens.errors import (
 )
 from lakelens.etl.versions import classes as versions
 from lakelens.etl.versions import protection
-from lakelens.etl.versions.history import history
-from lakelens.etl.versions.vacuum import VacuumResult, vacuum
+from lakelens.etl.versions.vacuum import VacuumResult
 from lakelens.ledger.pins import pins, unpin
 from lakelens.ledger.vacuum_lease import vacuuming
 from lakelens.table import Table
@@ -47,7 +46,7 @@ def table(tmp_path: Path) -> Path:
 
 
 def vacuum_now(table: Path, **options: bool) -> VacuumResult:
-    return vacuum(table, 0, allow_short_retention=True, **options)
+    return ImageTable(None, table).vacuum(0, allow_short_retention=True, **options)
 
 
 def pin_version(table: Path, name: str, version: int | None = None, **options: bool) -> int:
@@ -104,13 +103,13 @@ def test_pins_and_tracked_versions_outlive_a_vacuum(table: Path) -> None:
 @pytest.mark.parametrize(("hours", "words"), [(-1, "0 or more"), (1.5, "whole hours"), (24, "below 168.*allow_short")])
 def test_a_retention_is_long_unless_asked_for_on_purpose(table: Path, hours: int, words: str) -> None:
     with pytest.raises(InvalidArgumentError, match=words):
-        vacuum(table, hours)
+        ImageTable(None, table).vacuum(hours)
 
 
 def test_without_a_retention_the_tables_own_counts(table: Path) -> None:
-    assert vacuum(table).files == ()
+    assert ImageTable(None, table).vacuum().files == ()
     set_configuration(table, 0, delta__deletedFileRetentionDuration="interval 0 hours")
-    assert len(vacuum(table).files) == 2
+    assert len(ImageTable(None, table).vacuum().files) == 2
 
 
 def test_what_a_killed_writer_left_goes_once_it_is_old_and_what_delta_hides_stays(tmp_path: Path) -> None:
@@ -126,12 +125,12 @@ def test_what_a_killed_writer_left_goes_once_it_is_old_and_what_delta_hides_stay
             os.utime(folder / name, (time.time() - TEN_DAYS_S,) * 2)
     (folder / ".orphan é %.parquet.crc").write_bytes(b"x")
     pin_version(place, "now")
-    assert [Path(path).name for path in vacuum(place).files] == ["orphan é %.parquet"]
+    assert [Path(path).name for path in ImageTable(None, place).vacuum().files] == ["orphan é %.parquet"]
     assert sorted(path.name for path in folder.iterdir() if path.suffix != ".parquet") == []
     assert {path.name for path in folder.iterdir()} >= {".hidden.parquet", "_temporary.parquet", "young.parquet"}
     (old,) = files_of(place, 0)
     os.utime(old, (time.time() - TEN_DAYS_S,) * 2)  # written long ago, removed just now: a version within the retention
-    assert vacuum(place).files == ()
+    assert ImageTable(None, place).vacuum().files == ()
     pin_version(place, "old", 0)
     with pytest.raises(VersionProtectedError, match="pin old"):
         vacuum_now(place)
@@ -148,7 +147,7 @@ def test_files_of_the_table_that_a_shallow_clone_was_made_from_are_never_taken(t
     add = {"path": f"file://{theirs}", "partitionValues": {}, "size": theirs.stat().st_size, "modificationTime": 1}
     told = {"timestamp": 1, "operation": "CLONE", "readVersion": -1}  # as Spark writes it
     commit(clone, {"commitInfo": told}, {"add": {**add, "dataChange": True, "stats": '{"numRecords": 1}'}})
-    assert [entry.rows for entry in history(clone)] == [2, 1]
+    assert [entry.rows for entry in ImageTable(None, clone).history()] == [2, 1]
     assert versions.class_counts(open_snapshot(clone)) == {"cat": 2}
     commit(clone, {"remove": {"path": f"file://{theirs}", "deletionTimestamp": 1, "dataChange": True}})
     assert vacuum_now(clone).files == ()
@@ -159,7 +158,7 @@ def test_a_pinned_version_that_the_log_no_longer_knows_is_told(table: Path) -> N
     track(table, 0, "run-7")
     DeltaTable(_without_percent(table)).create_checkpoint()
     (_without_percent(table) / "_delta_log" / f"{0:020d}.json").unlink()
-    assert vacuum(_without_percent(table)).unreadable == {0: ("run run-7",)}
+    assert ImageTable(None, _without_percent(table)).vacuum().unreadable == {0: ("run run-7",)}
 
 
 @pytest.mark.parametrize("damage", ["cut short", "in the way"])
@@ -338,7 +337,7 @@ def test_what_options_leave_to_the_environment_is_put_in_before_delta_rs_gets_th
             super().__init__(*args, storage_options=storage_options, **options)
 
     monkeypatch.setattr(deltalake, "DeltaTable", Spy)
-    vacuum(table, dry_run=True, storage_options=given)
+    ImageTable(None, table, storage_options=given).vacuum(dry_run=True)
     assert seen == [{"aws_secret_access_key": "s3cr3t"}] * len(seen)
 
 

@@ -10,8 +10,6 @@ from delta_rows import delta_rows
 from deltalake import write_deltalake
 from snapshots import open_snapshot
 
-from lakelens.etl.versions.vacuum import vacuum
-
 
 def files_of(table: Path) -> list[Path]:
     snapshot = open_snapshot(table)
@@ -27,7 +25,7 @@ def test_a_vacuum_of_a_shallow_clone_by_spark_takes_the_clones_own_files_alone(s
     (own,) = [path for path in files_of(clone) if path.is_relative_to(clone)]
     theirs = files_of(source)
     write_deltalake(str(clone), pa.table({"id": [20]}), mode="overwrite")  # removes both from the log
-    assert vacuum(clone, 0, allow_short_retention=True).files == (own.name,)
+    assert ImageTable(None, clone).vacuum(0, allow_short_retention=True).files == (own.name,)
     assert not own.exists()
     assert all(path.exists() for path in theirs)
     assert sorted(row["id"] for row in delta_rows(source)) == list(range(10))

@@ -39,11 +39,13 @@ def counts(place: Path, version: int | None = None) -> list[tuple[str, int]]:
 
 
 def test_a_diff_counts_added_removed_and_changed_rows_by_class(table: Path) -> None:
-    assert versions.diff(table, 0, 1) == versions.VersionDiff(0, 1, {"dog": 2}, {}, {})
-    assert versions.diff(table, 1) == versions.VersionDiff(1, 2, {"cow": 1}, {"dog": 1}, {"cat": 1}, {"cat": 1})
+    assert versions.diff(Table.of(table), 0, 1) == versions.VersionDiff(0, 1, {"dog": 2}, {}, {})
+    assert versions.diff(Table.of(table), 1) == versions.VersionDiff(
+        1, 2, {"cow": 1}, {"dog": 1}, {"cat": 1}, {"cat": 1}
+    )
     back = versions.VersionDiff(2, 0, {"dog": 1}, {"cow": 1, "dog": 2}, {"cat": 1}, {"cat": 1})
-    assert versions.diff(table, 2, 0) == back
-    assert versions.diff(table, 2, 2) == versions.VersionDiff(2, 2, {}, {}, {})
+    assert versions.diff(Table.of(table), 2, 0) == back
+    assert versions.diff(Table.of(table), 2, 2) == versions.VersionDiff(2, 2, {}, {}, {})
 
 
 def test_changes_lists_one_row_per_kind_of_change_and_diff_counts_them(tmp_path: Path) -> None:
@@ -64,7 +66,7 @@ def test_changes_lists_one_row_per_kind_of_change_and_diff_counts_them(tmp_path:
         ("gone", "cat", "removed"),
         ("w1", "cow", "added"),
     ]
-    counted = versions.diff(place, 1)
+    counted = versions.diff(Table.of(place), 1)
     assert (counted.added, counted.removed, counted.content) == ({"cow": 1}, {"cat": 1}, {"dog": 1})
     assert (counted.label, counted.split, counted.changed) == (
         {NO_CLASS: 1, "dog": 1},
@@ -76,9 +78,9 @@ def test_changes_lists_one_row_per_kind_of_change_and_diff_counts_them(tmp_path:
 
 def test_versions_that_never_were_are_named(table: Path, tmp_path: Path) -> None:
     with pytest.raises(VersionNotFoundError, match=r"version 9 does not exist.*it has versions 0 to 2"):
-        versions.diff(table, 0, 9)
+        versions.diff(Table.of(table), 0, 9)
     with pytest.raises(NotADeltaTableError, match="holds no Delta table"):
-        versions.diff(tmp_path, 0)
+        versions.diff(Table.of(tmp_path), 0)
 
 
 @pytest.mark.parametrize("version", ["\u00b2", "\u0662"])
@@ -91,7 +93,7 @@ def test_rows_that_cannot_be_compared_are_refused_by_the_column_that_lacks(tmp_p
     for first in (0, 1):
         write_deltalake(str(tmp_path / "t"), pa.table({"id": [first]}), mode="append")
     with pytest.raises(NotAnImageTableError, match=r"no column 'path'.*its columns: id"):
-        versions.diff(tmp_path / "t", 0, 1)
+        versions.diff(Table.of(tmp_path / "t"), 0, 1)
 
 
 def test_classes_are_counted_by_number_with_zeros_and_then_by_name(table: Path) -> None:
@@ -128,18 +130,20 @@ def test_files_that_are_older_than_the_column_of_classes_have_none(tmp_path: Pat
 def test_a_diff_reads_classes_that_are_partitions_and_files_that_are_older_than_a_column(tmp_path: Path) -> None:
     write(tmp_path / "parts", images(cat=["c1"], dog=["d1"]), partition_by=["label_name"])
     write(tmp_path / "parts", images(cat=["c1=new"], dog=["d1", "d2"]), "overwrite", partition_by=["label_name"])
-    assert versions.diff(tmp_path / "parts", 0) == versions.VersionDiff(0, 1, {"dog": 1}, {}, {"cat": 1}, {"cat": 1})
+    assert versions.diff(Table.of(tmp_path / "parts"), 0) == versions.VersionDiff(
+        0, 1, {"dog": 1}, {}, {"cat": 1}, {"cat": 1}
+    )
     place = tmp_path / "grown"
     write(place, images(cat=["c1"]).drop_columns(["label_name"]))
     write(place, images(cat=["c2"]), schema_mode="merge")
     write(place, images(dog=["d1"]), "overwrite")
-    assert versions.diff(place, 1) == versions.VersionDiff(1, 2, {"dog": 1}, {"cat": 1, NO_CLASS: 1}, {})
+    assert versions.diff(Table.of(place), 1) == versions.VersionDiff(1, 2, {"dog": 1}, {"cat": 1, NO_CLASS: 1}, {})
 
 
 def test_a_version_whose_files_are_gone_names_them_and_the_whole_versions(table: Path) -> None:
     gone = open_snapshot(table, 0).files.paths[0]
     (table / gone).unlink()
-    for look in (lambda: counts(table, 1), lambda: versions.diff(table, 1)):
+    for look in (lambda: counts(table, 1), lambda: versions.diff(Table.of(table), 1)):
         with pytest.raises(VersionFilesMissingError, match=r"@1: 1 of its 2 data file.*all their files: 2$") as caught:
             look()
         assert gone in str(caught.value)
@@ -147,7 +151,7 @@ def test_a_version_whose_files_are_gone_names_them_and_the_whole_versions(table:
 
 
 def test_a_restore_from_what_cannot_be_read_counts_every_row_as_added(table: Path) -> None:
-    assert difference(Table.of(table), 1, 2) == versions.diff(table, 1, 2)
+    assert difference(Table.of(table), 1, 2) == versions.diff(Table.of(table), 1, 2)
     (table / open_snapshot(table, 0).files.paths[0]).unlink()
     assert difference(Table.of(table), 1, 2) == versions.VersionDiff(1, 2, {"cat": 2, "cow": 1, "dog": 2}, {}, {})
 
