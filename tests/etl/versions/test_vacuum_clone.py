@@ -10,6 +10,8 @@ from delta_rows import delta_rows
 from deltalake import write_deltalake
 from snapshots import open_snapshot
 
+from lakelens import ImageTable
+
 
 def files_of(table: Path) -> list[Path]:
     snapshot = open_snapshot(table)
