@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ...errors import EmptySourceError, InvalidArgumentError, TableConflictError
 from ...table import Table
 from ..spark.catalog import read_table
-from ..spark.conflicts import ATTEMPTS, wait_for_others
+from ..spark.conflicts import RETRIES
 from ..spark.failures import naming_failures
 from .label_changes import ClassChanges
 from .near_duplicates import find_across_splits
@@ -54,7 +54,7 @@ def ingest_available(
     done: list[IngestResult] = []
     attempts = 0
     while True:
-        wait_for_others(attempts)
+        RETRIES.wait(attempts)
         known_of_ours = sum(result.stored + result.quarantined for result in done)
         before = len(done)
         try:
@@ -73,10 +73,10 @@ def ingest_available(
             return _with_findings(spark, table, request, StreamResult.of(done, version))
         except TableConflictError as error:
             attempts = 1 if len(done) > before else attempts + 1
-            if attempts == ATTEMPTS:
+            if attempts == RETRIES.attempts:
                 raise TableConflictError(
-                    f"{table}: gave up after {ATTEMPTS} attempts and {len(done)} batches, because other writers "
-                    f"kept committing first; run the stream again when they are done. Last: {error}"
+                    f"{table}: other writers kept committing first, after {len(done)} batches; run the stream again "
+                    f"when they are done. Last of {attempts} attempts: {error}"
                 ) from error
 
 

@@ -23,7 +23,7 @@ from ..quarantine.reseen_files import Stamps
 from ..quarantine.table import Quarantine
 from ..sources.contents import failure_of_source
 from ..spark.catalog import read_table
-from ..spark.conflicts import ATTEMPTS, wait_for_others
+from ..spark.conflicts import RETRIES
 from ..spark.failures import naming_failures
 from .bad_files import BadFiles, find_bad_files
 from .class_changes import find_renamed, find_vanished
@@ -54,26 +54,19 @@ def ingest(spark: SparkSession, table: Table, request: IngestRequest) -> IngestR
         UsageError: Its other subclasses, for every input that cannot be ingested.
     """
     request.check()
-    conflict: TableConflictError | None = None
-    for attempt in range(ATTEMPTS):
-        wait_for_others(attempt)
-        try:
-            with prepare(spark, table, request) as prepared:
-                check_classes(prepared)
-                result = run_prepared(prepared)
-                changes = _class_changes(prepared, result)
-        except TableConflictError as error:
-            conflict = error
-        else:
-            result = replace(result, class_changes=changes)
-            if not (request.near_duplicates and result.committed):
-                return result
-            near = find_across_splits(spark, table.location, result.version, [result.batch_id])
-            return replace(result, near_duplicates=near)
-    raise TableConflictError(
-        f"{table}: gave up after {ATTEMPTS} attempts, because other writers kept committing first; "
-        f"run the ingest again when they are done. Last: {conflict}"
-    ) from conflict
+
+    def planned_and_run() -> IngestResult:
+        with prepare(spark, table, request) as prepared:
+            check_classes(prepared)
+            result = run_prepared(prepared)
+            return replace(result, class_changes=_class_changes(prepared, result))
+
+    gave_up = f"{table}: other writers kept committing first; run the ingest again when they are done."
+    result = RETRIES.run(planned_and_run, gave_up)
+    if not (request.near_duplicates and result.committed):
+        return result
+    near = find_across_splits(spark, table.location, result.version, [result.batch_id])
+    return replace(result, near_duplicates=near)
 
 
 @naming_failures

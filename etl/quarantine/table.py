@@ -7,12 +7,11 @@ import json
 import uuid
 from typing import TYPE_CHECKING
 
-from ...errors import TableConflictError
 from ...table import Table
 from ..commit.transaction import Batch, Transaction
 from ..model import schema
 from ..spark.catalog import create_table, is_delta_table, read_table, sql_name
-from ..spark.conflicts import ATTEMPTS, conflicts_named, wait_for_others
+from ..spark.conflicts import RETRIES, conflicts_named
 from ..spark.local_frames import local_frame
 
 if TYPE_CHECKING:
@@ -85,15 +84,7 @@ class Quarantine:
         Raises:
             TableConflictError: If other writers kept changing the quarantine.
         """
-        for attempt in range(ATTEMPTS):
-            wait_for_others(attempt)
-            try:
-                self._write(bad, leaving)
-            except TableConflictError as error:
-                conflict = error
-            else:
-                return
-        raise conflict
+        RETRIES.run(lambda: self._write(bad, leaving), f"{self.location}: other writers kept committing first.")
 
     def _write(self, bad: DataFrame | None, leaving: DataFrame | None) -> None:
         if not self.exists():

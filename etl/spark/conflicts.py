@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import random
-import time
 from collections.abc import Iterator
 
 from ...errors import TableConflictError
+from ...retries import Retries
 
 # Of writers that begin at the same version one commits, so that each of ten needs at most ten attempts.
-ATTEMPTS = 12
-_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 15.0
+RETRIES = Retries(attempts=12, first_wait_s=0.5, longest_wait_s=15.0)
 
 _CONFLICTS = (
     "ConcurrentTransactionException",
@@ -58,9 +56,3 @@ def _conflict_of(error: Exception, read: str) -> TableConflictError | None:
         return None
     first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     return TableConflictError(f"another writer was faster than the one that had read {read}: {first}")
-
-
-def wait_for_others(attempt: int) -> None:
-    """Waits before an attempt, the first of which is 0: for a random time, which may be longer after each conflict."""
-    if attempt:
-        time.sleep(random.uniform(0, min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2**attempt)))  # noqa: S311  no secret

@@ -27,7 +27,7 @@ from ..commit.notes import RESTORE, write_note
 from ..commit.transaction import noted, user_name
 from ..images.recipe import Recipe
 from ..spark.catalog import is_delta_table, resolved, sql_name
-from ..spark.conflicts import conflicts_named
+from ..spark.conflicts import RETRIES, conflicts_named
 from ..spark.failures import naming_failures
 from ..spark.writing_session import writing_session
 from .changes import VersionDiff, diff
@@ -35,8 +35,6 @@ from .classes import class_counts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-_ATTEMPTS = 5
 
 
 @dataclass(frozen=True, repr=False)
@@ -128,21 +126,16 @@ class _Restore:
 
     def _bring_back(self, target: Snapshot, latest: int) -> int:
         """Runs RESTORE; returns the number of its commit, which is above `latest`."""
-        conflict: TableConflictError | None = None
         statement = f"RESTORE TABLE {sql_name(self.location)} TO VERSION AS OF {target.version}"
-        for _ in range(_ATTEMPTS):
+
+        def restored() -> str:
             note = write_note(RESTORE, restored=target.version, user=self.user, id=uuid.uuid4().hex)
-            try:
-                with noted(self.spark, note), conflicts_named(f"{self.location}@{target.version}"):
-                    self.spark.sql(statement).collect()
-            except TableConflictError as error:
-                conflict = error
-            else:
-                return self._commit_of(note, latest)
-        raise TableConflictError(
-            f"{self.location}: gave up after {_ATTEMPTS} attempts to restore version {target.version}, because other "
-            f"writers kept committing first; restore again when they are done. Last: {conflict}"
-        ) from conflict
+            with noted(self.spark, note), conflicts_named(f"{self.location}@{target.version}"):
+                self.spark.sql(statement).collect()
+            return note
+
+        gave_up = f"{self.location}: other writers kept committing first; restore again when they are done."
+        return self._commit_of(RETRIES.run(restored, gave_up), latest)
 
     def _commit_of(self, note: str, latest: int) -> int:
         version = find_note(self.table, range(latest + 1, open_table(self.table).version() + 1), note)

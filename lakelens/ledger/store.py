@@ -9,10 +9,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
-import random
 import re
 import shutil
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from datetime import datetime
@@ -21,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidArgumentError, LedgerError, NoSpaceError, StoreError, TableConflictError
 from ..liveness import Process
+from ..retries import Retries
 from ..stores.clients import require_known_store, store_error
 from ..stores.data_files import has_conditional_writes, local_form, names_in
 from ..stores.delta_uris import delta_uri, misread_part, unwritable_part
@@ -36,8 +35,7 @@ if TYPE_CHECKING:
 
 FOLDER = "_lakelens"
 _FORMAT = 1
-_ATTEMPTS = 100
-_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.01, 1.0
+_RETRIES = Retries(attempts=100, first_wait_s=0.01, longest_wait_s=1.0)
 # Old files and commits of the ledger go at every so many changes, once nobody can be reading them any more.
 _TIDY_EVERY = 100
 _FREE_BYTES = 1 << 20
@@ -78,13 +76,11 @@ def change(table: Table, update: Callable[[Ledger], Ledger]) -> Ledger:
         InvalidArgumentError: As `read`; or if the folder cannot be written.
         LedgerError: As `read`.
     """
-    for attempt in range(_ATTEMPTS):
-        if attempt:
-            longest = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2**attempt)
-            time.sleep(random.uniform(0, longest))  # noqa: S311  no secret
+    for attempt in range(_RETRIES.attempts):
+        _RETRIES.wait(attempt)
         found = _open(table)
         before = convert(table) if found is None else _ledger_of(table, found)
-        after = update(before)
+        after = update(before)  # may raise a conflict of its own, which ends the change
         if after == before or (_create(table, after) if found is None else _swap(table, found, after)):
             return after
     raise TableConflictError(f"{table.path}: other writers kept changing its ledger; try again when they are done")

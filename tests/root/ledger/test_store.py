@@ -21,6 +21,7 @@ from lakelens.ledger import store
 from lakelens.ledger.ledger import Ledger, Pin, Use, Vacuum
 from lakelens.ledger.uses import using
 from lakelens.liveness import Process
+from lakelens.retries import Retries
 from lakelens.table import Table
 
 pytestmark = pytest.mark.system
@@ -92,7 +93,7 @@ def test_a_slower_writer_applies_its_change_to_what_the_faster_one_wrote(table):
 def test_others_who_are_always_faster_are_an_error_that_says_so(tmp_path, monkeypatch):
     table = Table.of(tmp_path)
     store.change(table, lambda ledger: ledger.reserved(["first"]))
-    monkeypatch.setattr(store, "_ATTEMPTS", 4)
+    monkeypatch.setattr(store, "_RETRIES", Retries(4, 0.01, 0.02))
 
     def reserve(ledger: Ledger) -> Ledger:
         assert store._swap(table, store._open(table), ledger.reserved([f"other {len(ledger.classes)}"]))
@@ -232,6 +233,7 @@ def test_a_store_without_conditional_writes_is_refused_by_name(server):
 
 FULL_DISK = """
 from lakelens.ledger import store
+from lakelens.retries import Retries
 from lakelens.table import Table
 table = Table.of(disk / "t")
 (disk / "t").mkdir()
