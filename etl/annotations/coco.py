@@ -1,21 +1,16 @@
-"""COCO instances: one JSON file with arrays of images, annotations and categories, read in compact memory; pure.
-
-About 45 bytes are held for each annotation and 350 for each image, whatever polygons and masks the file carries.
-"""
+"""COCO instances: one JSON file with arrays of images, annotations and categories; pure."""
 
 from __future__ import annotations
 
 import re
-from array import array
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, BinaryIO, NamedTuple
-
-import numpy as np
 
 from ...errors import AnnotationFileError, InvalidArgumentError
 from .boxes import Box, Problem, box_from_values, problem
-from .json_stream import JsonStreamError, iterate_arrays
+from .json_file import read_json_file
 from .record import (
     ANNOTATION_UNREADABLE,
     BOX_CLASS_UNKNOWN,
@@ -31,10 +26,12 @@ from .record import (
     with_split,
 )
 
-_ARRAYS = frozenset({"images", "annotations", "categories"})
-_NO_SIDES = (0.0, 0.0, 0.0, 0.0)
-_IS_CROWD = 1
-_IS_MALFORMED = 2
+_ARRAYS = ("images", "annotations", "categories")
+_KEYS = frozenset(
+    (*_ARRAYS, "id", "file_name", "width", "height", "name", "image_id", "category_id", "bbox", "iscrowd")
+)
+
+_Id = int | str
 
 
 class CocoFile(NamedTuple):
@@ -52,90 +49,37 @@ class CocoFile(NamedTuple):
 
 
 @dataclass
-class _Images:
-    """The images of a file: one entry per id."""
+class _Image:
+    """An entry of `images`.
 
-    codes: dict[int | str, int] = field(default_factory=dict)
-    names: list[str | None] = field(default_factory=list)
-    sides: array[int] = field(default_factory=lambda: array("i"))
-    problems: dict[int, Problem] = field(default_factory=dict)
+    Attributes:
+        name: Its `file_name`.
+        image_id: Its id; None where no annotation can name it.
+        size: (width, height), if the entry gives it.
+        problem: What is wrong with the entry.
+    """
 
-    def code(self, image_id: int | str) -> int:
-        """Numbers ids densely, also those that an annotation names before or without an image."""
-        code = self.codes.setdefault(image_id, len(self.names))
-        if code == len(self.names):
-            self.names.append(None)
-            self.sides.extend((0, 0))
-        return code
-
-    def add(self, entry: Any) -> None:
-        """Takes an element of `images`."""
-        image_id = _id_of(entry, "id")
-        name = entry.get("file_name") if isinstance(entry, dict) else None
-        if image_id is None or not isinstance(name, str):
-            # It still has to be accounted for: it gets an id that no annotation can name.
-            code = self.code(f"\0{len(self.names)}")
-            self.names[code] = name if isinstance(name, str) else ""
-            self.problems[code] = problem(ANNOTATION_UNREADABLE, "an image without an id or without a file_name")
-            return
-        code = self.code(image_id)
-        if self.names[code] is None:
-            self.names[code] = name
-            self.sides[2 * code], self.sides[2 * code + 1] = declared_size(entry.get("width"), entry.get("height")) or (
-                0,
-                0,
-            )
-        elif self.names[code] != name:
-            shared = problem(ANNOTATION_UNREADABLE, f"image id {image_id} is that of {self.names[code]!r} and {name!r}")
-            self.problems[code] = shared
-            twin = self.code(f"\0{len(self.names)}")
-            self.names[twin] = name
-            self.problems[twin] = shared
+    name: str
+    image_id: _Id | None = None
+    size: tuple[int, int] | None = None
+    problem: Problem | None = None
 
 
-@dataclass
-class _Objects:
-    """The annotations of a file, in columns."""
-
-    images: array[int] = field(default_factory=lambda: array("i"))
-    categories: array[int] = field(default_factory=lambda: array("i"))
-    sides: array[float] = field(default_factory=lambda: array("d"))
-    flags: bytearray = field(default_factory=bytearray)
-
-    def add(self, image: int, category: int, entry: dict[str, Any]) -> None:
-        """Takes an element of `annotations`."""
-        flag = _IS_CROWD if entry.get("iscrowd") in (1, True, "1") else 0
-        try:
-            corners = entry.get("bbox")
-            box = box_from_values("", corners if isinstance(corners, list) else [], convention="corner_and_size")
-            sides: tuple[float, ...] = box.corners
-        except InvalidArgumentError:
-            sides, flag = _NO_SIDES, flag | _IS_MALFORMED
-        self.images.append(image)
-        self.categories.append(category)
-        self.sides.extend(sides)
-        self.flags.append(flag)
-
-
-@dataclass
+@dataclass(frozen=True)
 class CocoInstances:
     """One COCO file in memory; `annotations` gives its records.
 
     Attributes:
         location: The file, for messages.
-        class_names: Names of its categories, in the order of their ids.
+        images: The entries of `images`.
+        objects: The entries of `annotations` by the id of their image; None for those without one.
+        class_names: The names of the categories by id.
     """
 
     location: str
-    _images: _Images
-    _objects: _Objects
-    _category_names: list[str | None]
-    _orphans: int
-
-    @property
-    def class_names(self) -> list[str]:
-        """Names of the categories, without those that have none, in the order in which the file names them."""
-        return list(dict.fromkeys(name for name in self._category_names if name is not None))
+    images: Sequence[_Image]
+    objects: Mapping[_Id | None, Sequence[Any]]
+    class_names: Mapping[_Id, str | None]
 
     def annotations(self, path_of: Callable[[str], str], split: str | None = None) -> Iterator[Annotation]:
         """Yields one record per image, ordered by path; images without annotations have no boxes.
@@ -147,50 +91,51 @@ class CocoInstances:
             path_of: Resolves a `file_name`; raises InvalidArgumentError when it cannot be a path.
             split: The split of all images, or None.
         """
-        yield from merge_annotations(with_split(record, split) for record in self._by_path(path_of))
-        ids = {code: image_id for image_id, code in self._images.codes.items()}
-        counts = np.bincount(np.frombuffer(self._objects.images, np.int32), minlength=len(self._images.names))
-        for code, name in enumerate(self._images.names):
-            if name is None:
-                detail = f"{counts[code]} annotations name image id {ids[code]!r}, which no image has"
-                yield Annotation(f"{self.location}#image_id={ids[code]}").with_problem(IMAGE_MISSING, detail)
-        if self._orphans:
-            detail = f"{self._orphans} annotations without an image_id"
-            yield Annotation(f"{self.location}#no_image_id").with_problem(IMAGE_MISSING, detail)
+        records = [self._record(number, image, path_of) for number, image in enumerate(self.images)]
+        records.sort(key=lambda record: record.path)
+        yield from merge_annotations(with_split(record, split) for record in records)
+        known = {image.image_id for image in self.images}
+        for image_id, entries in self.objects.items():
+            if image_id is None:
+                detail = f"{len(entries)} annotations without an image_id"
+                yield Annotation(f"{self.location}#no_image_id").with_problem(IMAGE_MISSING, detail)
+            elif image_id not in known:
+                detail = f"{len(entries)} annotations name image id {image_id!r}, which no image has"
+                yield Annotation(f"{self.location}#image_id={image_id}").with_problem(IMAGE_MISSING, detail)
 
-    def _by_path(self, path_of: Callable[[str], str]) -> Iterator[Annotation]:
-        images = np.frombuffer(self._objects.images, np.int32)
-        order = np.argsort(images, kind="stable")
-        starts = np.searchsorted(images[order], np.arange(len(self._images.names) + 1))
-        paths: list[tuple[str, int, Problem | None]] = []
-        for code, name in enumerate(self._images.names):
-            if name is not None:
-                paths.append(_resolved(name, code, path_of, self.location))
-        for path, code, unusable in sorted(paths, key=lambda item: item[:2]):
-            problems = [found for found in (unusable, self._images.problems.get(code)) if found is not None]
-            yield self._annotation(path, code, order[starts[code] : starts[code + 1]].tolist(), problems)
+    def _record(self, number: int, image: _Image, path_of: Callable[[str], str]) -> Annotation:
+        problems: list[Problem] = []
+        try:
+            path = path_of(image.name)
+        except InvalidArgumentError as error:
+            path = f"{self.location}#image={number}"
+            problems.append(problem(PATH_UNUSABLE, error))
+        if image.problem is not None:
+            problems.append(image.problem)
+        entries = () if image.image_id is None else self.objects.get(image.image_id, ())
+        if len(entries) > MAX_BOXES_PER_IMAGE:
+            problems.append(problem(TOO_MANY_BOXES, f"{len(entries)} annotations"))
+            entries = ()
+        found = [self._box(entry) for entry in entries]
+        boxes = tuple(box for box in found if isinstance(box, Box))
+        problems += [box for box in found if not isinstance(box, Box)]
+        return Annotation(path, boxes=boxes, size=image.size, problems=tuple(problems))
 
-    def _annotation(self, path: str, code: int, objects: Sequence[int], problems: list[Problem]) -> Annotation:
-        boxes: list[Box] = []
-        if len(objects) > MAX_BOXES_PER_IMAGE:
-            problems.append(problem(TOO_MANY_BOXES, f"{len(objects)} annotations"))
-            objects = ()
-        for index in objects:
-            name = self._category_names[self._objects.categories[index]]
-            flag = self._objects.flags[index]
-            xmin, ymin, xmax, ymax = self._objects.sides[4 * index : 4 * index + 4]
-            if flag & _IS_MALFORMED:
-                problems.append(problem(BOX_MALFORMED, "an annotation has no bbox of four numbers"))
-            elif name is None:
-                problems.append(problem(BOX_CLASS_UNKNOWN, "an annotation's category_id is that of no named category"))
-            else:
-                boxes.append(Box(name, xmin, ymin, xmax, ymax, difficult=bool(flag & _IS_CROWD)))
-        size = declared_size(*self._images.sides[2 * code : 2 * code + 2])
-        return Annotation(path, boxes=tuple(boxes), size=size, problems=tuple(problems))
+    def _box(self, entry: Mapping[str, Any]) -> Box | Problem:
+        corners = entry.get("bbox")
+        try:
+            box = box_from_values("", corners if isinstance(corners, list) else [], convention="corner_and_size")
+        except InvalidArgumentError:
+            return problem(BOX_MALFORMED, "an annotation has no bbox of four numbers")
+        category_id = _id_of(entry, "category_id")
+        name = None if category_id is None else self.class_names.get(category_id)
+        if name is None:
+            return problem(BOX_CLASS_UNKNOWN, "an annotation's category_id is that of no named category")
+        return replace(box, label_name=name, difficult=entry.get("iscrowd") in (1, True, "1"))
 
 
 def read_coco(stream: BinaryIO, location: str) -> CocoInstances:
-    """Reads a COCO instances file as a stream.
+    """Reads a COCO instances file.
 
     Args:
         stream: The JSON file, opened for reading bytes.
@@ -199,43 +144,45 @@ def read_coco(stream: BinaryIO, location: str) -> CocoInstances:
     Raises:
         AnnotationFileError: If it is not JSON in UTF-8, lacks `images`, or holds something else under the three keys.
     """
-    images, objects, names = _Images(), _Objects(), list[str | None]()
-    category_codes: dict[int | str, int] = {}
-    orphans = 0
-    seen: set[str] = set()
-
-    def category_code(category_id: int | str) -> int:
-        code = category_codes.setdefault(category_id, len(names))
-        if code == len(names):
-            names.append(None)
-        return code
-
     try:
-        for key, element in iterate_arrays(stream, _ARRAYS):
-            seen.add(key)
-            if key == "images":
-                images.add(element)
-            elif key == "categories":
-                category_id = _id_of(element, "id")
-                if category_id is not None:
-                    names[category_code(category_id)] = clean_name(element.get("name"))
-            else:
-                image_id, category_id = _id_of(element, "image_id"), _id_of(element, "category_id")
-                if image_id is None:
-                    orphans += 1
-                else:
-                    # No id is an empty text, so that it stands for the category that an annotation does not name.
-                    objects.add(
-                        images.code(image_id), category_code("" if category_id is None else category_id), element
-                    )
-    except JsonStreamError as error:
+        content = read_json_file(stream, location, _KEYS)
+    except AnnotationFileError as error:
         raise AnnotationFileError(f"{location} is not a COCO instances file: {error}") from error
-    if "images" not in seen:
+    arrays = [content.get(key, []) for key in _ARRAYS] if isinstance(content, dict) else []
+    if not arrays or "images" not in content or not all(isinstance(array, list) for array in arrays):
         raise AnnotationFileError(
-            f"{location} is not a COCO instances file: it has no images under the key 'images'; layout 'coco' reads "
-            "a JSON object with the arrays images, annotations and categories"
+            f"{location} is not a COCO instances file: layout 'coco' reads a JSON object with the arrays images, "
+            "annotations and categories"
         )
-    return CocoInstances(location, images, objects, names, orphans)
+    images, annotations, categories = arrays
+    objects: dict[_Id | None, list[Any]] = defaultdict(list)
+    for entry in annotations:
+        objects[_id_of(entry, "image_id")].append(entry)
+    ids = [(_id_of(entry, "id"), entry) for entry in categories]
+    names = {category_id: clean_name(entry.get("name")) for category_id, entry in ids if category_id is not None}
+    return CocoInstances(location, _images_of(images), objects, names)
+
+
+def _images_of(entries: Iterable[Any]) -> list[_Image]:
+    """Reads the entries of `images`; every one that differs from the others becomes an image."""
+    images: list[_Image] = []
+    by_id: dict[_Id, _Image] = {}
+    for entry in entries:
+        image_id = _id_of(entry, "id")
+        name = entry.get("file_name") if isinstance(entry, dict) else None
+        if image_id is None or not isinstance(name, str):
+            unreadable = problem(ANNOTATION_UNREADABLE, "an image without an id or without a file_name")
+            images.append(_Image(name if isinstance(name, str) else "", problem=unreadable))
+            continue
+        known = by_id.get(image_id)
+        if known is None:
+            by_id[image_id] = _Image(name, image_id, declared_size(entry.get("width"), entry.get("height")))
+            images.append(by_id[image_id])
+        elif known.name != name:
+            text = f"image id {image_id} is that of {known.name!r} and {name!r}"
+            known.problem = problem(ANNOTATION_UNREADABLE, text)
+            images.append(_Image(name, problem=known.problem))
+    return images
 
 
 def find_coco_files(paths: Collection[str]) -> list[CocoFile]:
@@ -295,10 +242,3 @@ def _id_of(entry: Any, key: str) -> int | str | None:
         return int(value)
     is_id = isinstance(value, (int, str)) and not isinstance(value, bool) and value != ""
     return value if is_id else None
-
-
-def _resolved(name: str, code: int, path_of: Callable[[str], str], location: str) -> tuple[str, int, Problem | None]:
-    try:
-        return path_of(name), code, None
-    except InvalidArgumentError as error:
-        return f"{location}#image={code}", code, problem(PATH_UNUSABLE, error)

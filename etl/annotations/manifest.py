@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 from ...errors import AnnotationFileError, InvalidArgumentError
 from .boxes import Box, Problem, box_from_values, problem
-from .json_stream import JsonStreamError, iterate_array
+from .json_file import read_json_file
 from .record import (
     ANNOTATION_UNREADABLE,
     BOX_MALFORMED,
@@ -243,14 +243,12 @@ def read_json(stream: BinaryIO, location: str) -> Iterator[dict[str, Any]]:
     """Yields the rows of a JSON file: the elements of an array, or one row per line.
 
     Raises:
-        AnnotationFileError: If it begins as an array and is none, or holds one object on several lines.
+        AnnotationFileError: If it begins as an array and is not one, is an array of more than 2 GB, or holds one
+            object on several lines.
     """
     start = _first_bytes(stream)
     if start == b"[":
-        try:
-            yield from map(_as_row, iterate_array(stream))
-        except JsonStreamError as error:
-            raise AnnotationFileError(f"{location} begins as a JSON array, and is none: {error}") from error
+        yield from map(_as_row, read_json_file(stream, location))
         return
     for number, line in enumerate(stream):
         # Bytes that are not UTF-8 fail in the line they are in.

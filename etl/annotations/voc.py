@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field, replace
-from xml.parsers import expat
+from dataclasses import replace
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
 
 from ...errors import InvalidArgumentError
 from .boxes import Box, Problem, box_from_values, problem
@@ -22,7 +23,6 @@ from .record import (
     Annotation,
     clean_name,
     declared_size,
-    limit_boxes,
     with_split,
 )
 
@@ -34,8 +34,6 @@ _JOINT_LIST = "trainval"
 _SPLIT_LISTS = ("train", "val", "test", _JOINT_LIST)
 
 MAX_XML_BYTES = 64 * 1024 * 1024
-_MAX_DEPTH = 32
-_MAX_TEXT = 4096
 _CORNERS = ("xmin", "ymin", "xmax", "ymax")
 _DECLARED_ENCODING = re.compile(rb"""\s*<\?xml[^>]{0,100}?encoding\s*=\s*["']([A-Za-z0-9._-]{1,40})["']""")
 _MULTI_BYTE_ENCODINGS = (b"gbk", b"gb2312", b"gb18030", b"big5", b"shift_jis", b"euc-jp", b"euc-kr")
@@ -43,92 +41,14 @@ _TRUE = ("1", "true", "yes")
 
 
 class _UnusableXmlError(Exception):
-    """Raised inside the parser to stop it."""
-
-    def __init__(self, message: str, reason: str = ANNOTATION_UNREADABLE) -> None:
-        super().__init__(message)
-        self.reason = reason
+    """Raised when a file is not an annotation."""
 
 
-@dataclass
-class _Object:
-    """One `<object>` while it is read."""
+class _Builder(ElementTree.TreeBuilder):
+    """Refuses document types: without one, no text can grow and nothing outside is read."""
 
-    name: str | None = None
-    difficult: bool = False
-    corners: dict[str, str] = field(default_factory=dict)
-    boxes: int = 0
-
-
-class _Reader:
-    """Follows the few elements that matter and passes over the others, `<part>` with boxes of its own among them."""
-
-    def __init__(self) -> None:
-        self.objects: list[_Object] = []
-        self.size: dict[str, str] = {}
-        self._path: list[str] = []
-        self._text: list[str] = []
-        self._text_length = 0
-
-    def parse(self, data: bytes) -> None:
-        """Reads a whole document.
-
-        Raises:
-            _UnusableXmlError: If it is not well-formed, or is built to exhaust the reader.
-        """
-        encoding = _multi_byte_encoding(data)
-        if encoding is not None:
-            data = _transcoded(data, encoding)
-        parser = expat.ParserCreate("utf-8" if encoding else None)
-        parser.buffer_text = True
-        parser.StartElementHandler = self._start
-        parser.EndElementHandler = self._end
-        parser.CharacterDataHandler = self._characters
-        # Entities are declared in a document type only: without one, no text can grow and nothing outside is read.
-        parser.StartDoctypeDeclHandler = _refuse_doctype
-        try:
-            parser.Parse(data, True)
-        except expat.ExpatError as error:
-            raise _UnusableXmlError(str(error)) from error
-        except (ValueError, LookupError) as error:  # an encoding that the declaration names and Python does not know
-            raise _UnusableXmlError(f"{type(error).__name__}: {error}") from error
-
-    def _start(self, name: str, attributes: dict[str, str]) -> None:
-        if not self._path and name != "annotation":
-            raise _UnusableXmlError(f"the document is a <{name[:60]}>, not an <annotation>")
-        if len(self._path) >= _MAX_DEPTH:
-            raise _UnusableXmlError(f"elements lie more than {_MAX_DEPTH} deep")
-        self._path.append(name)
-        self._text, self._text_length = [], 0
-        if self._path == ["annotation", "object"]:
-            if len(self.objects) > MAX_BOXES_PER_IMAGE:
-                raise _UnusableXmlError(f"more than {MAX_BOXES_PER_IMAGE} objects", TOO_MANY_BOXES)
-            self.objects.append(_Object())
-        elif self._path == ["annotation", "object", "bndbox"]:
-            self.objects[-1].boxes += 1
-
-    def _end(self, name: str) -> None:
-        text = "".join(self._text).strip()
-        path, self._path = tuple(self._path), self._path[:-1]
-        self._text, self._text_length = [], 0
-        if path[:2] == ("annotation", "size") and len(path) == 3:
-            self.size[name] = text
-        elif path[:2] == ("annotation", "object"):
-            self._end_in_object(path[2:], text)
-
-    def _end_in_object(self, below: tuple[str, ...], text: str) -> None:
-        current = self.objects[-1]
-        if below == ("name",):
-            current.name = clean_name(text)
-        elif below == ("difficult",):
-            current.difficult = text.lower() in _TRUE
-        elif len(below) == 2 and below[0] == "bndbox" and below[1] in _CORNERS and current.boxes == 1:
-            current.corners[below[1]] = text
-
-    def _characters(self, data: str) -> None:
-        self._text_length += len(data)
-        if self._text_length <= _MAX_TEXT:
-            self._text.append(data)
+    def doctype(self, name: str, public: str | None, system: str | None) -> None:
+        raise _UnusableXmlError("it has a document type, which no VOC annotation needs and entity attacks do")
 
 
 def _multi_byte_encoding(data: bytes) -> str | None:
@@ -144,8 +64,25 @@ def _transcoded(data: bytes, encoding: str) -> bytes:
         raise _UnusableXmlError(str(error)) from error
 
 
-def _refuse_doctype(name: str, system: str | None, public: str | None, has_subset: bool) -> None:
-    raise _UnusableXmlError("it has a document type, which no VOC annotation needs and entity attacks do")
+def _root_of(data: bytes) -> Element:
+    """Parses a whole document.
+
+    Raises:
+        _UnusableXmlError: If it is not an annotation in well-formed XML.
+    """
+    encoding = _multi_byte_encoding(data)
+    if encoding is not None:
+        data = _transcoded(data, encoding)
+    parser = ElementTree.XMLParser(target=_Builder(), encoding="utf-8" if encoding else None)  # noqa: S314  no entities
+    try:
+        root: Element = ElementTree.fromstring(data, parser)  # noqa: S314
+    except ElementTree.ParseError as error:
+        raise _UnusableXmlError(str(error)) from error
+    except (ValueError, LookupError) as error:  # an encoding that the declaration names and Python does not know
+        raise _UnusableXmlError(f"{type(error).__name__}: {error}") from error
+    if root.tag != "annotation":
+        raise _UnusableXmlError(f"the document is a <{root.tag[:60]}>, not an <annotation>")
+    return root
 
 
 def parse_voc(data: bytes, path: str) -> Annotation:
@@ -161,30 +98,40 @@ def parse_voc(data: bytes, path: str) -> Annotation:
     """
     if len(data) > MAX_XML_BYTES:
         return Annotation(path).with_problem(ANNOTATION_UNREADABLE, f"{len(data)} bytes of XML")
-    reader = _Reader()
     try:
-        reader.parse(data)
+        root = _root_of(data)
     except _UnusableXmlError as error:
-        return Annotation(path).with_problem(error.reason, error)
+        return Annotation(path).with_problem(ANNOTATION_UNREADABLE, error)
+    objects = root.findall("object")
+    if len(objects) > MAX_BOXES_PER_IMAGE:
+        return Annotation(path).with_problem(TOO_MANY_BOXES, f"{len(objects)} objects")
     boxes: list[Box] = []
     problems: list[Problem] = []
-    for found in reader.objects:
+    for found in objects:
         try:
             boxes.append(_box(found))
         except InvalidArgumentError as error:
             problems.append(problem(BOX_MALFORMED, error))
-    size = declared_size(reader.size.get("width"), reader.size.get("height"))
-    return limit_boxes(Annotation(path, boxes=tuple(boxes), size=size, problems=tuple(problems)))
+    size = declared_size(_text(root, "size/width"), _text(root, "size/height"))
+    return Annotation(path, boxes=tuple(boxes), size=size, problems=tuple(problems))
 
 
-def _box(found: _Object) -> Box:
-    if found.name is None:
+def _box(found: Element) -> Box:
+    name = clean_name(_text(found, "name"))
+    if name is None:
         raise InvalidArgumentError("an object has no name of a class")
-    missing = [side for side in _CORNERS if side not in found.corners]
+    corners = [_text(found, f"bndbox/{side}") for side in _CORNERS]
+    missing = [side for side, corner in zip(_CORNERS, corners, strict=True) if corner is None]
     if missing:
-        raise InvalidArgumentError(f"an object of class {found.name[:80]} has no {', '.join(missing)} in its bndbox")
-    corners = [found.corners[side] for side in _CORNERS]
-    return box_from_values(found.name, corners, difficult=found.difficult, convention="inclusive")
+        raise InvalidArgumentError(f"an object of class {name[:80]} has no {', '.join(missing)} in its bndbox")
+    difficult = (_text(found, "difficult") or "").lower() in _TRUE
+    return box_from_values(name, corners, difficult=difficult, convention="inclusive")
+
+
+def _text(element: Element, path: str) -> str | None:
+    """The text of the first element at a path; None where there is none."""
+    text = element.findtext(path)
+    return None if text is None else text.strip()
 
 
 def image_key(relative_path: str) -> str:

@@ -1,8 +1,7 @@
 """Annotations as Spark DataFrames of `annotations.ANNOTATIONS_DDL`, one row per image, to be joined by path.
 
-A local COCO file or manifest is read as a stream by one worker, in the memory that `coco` states; one in an object
-store by the driver, through a temporary copy, in the same memory plus the records themselves, packed (about 60 bytes a
-box and 120 an image). Parquet manifests are read by all workers, as VOC's XML files are in `voc_frames`.
+A local COCO file or manifest is read by one worker; one in an object store by the driver, through a temporary copy.
+Parquet manifests are read by all workers, as VOC's XML files are in `voc_frames`.
 """
 
 from __future__ import annotations

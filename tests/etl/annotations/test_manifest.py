@@ -198,8 +198,8 @@ def test_an_element_of_a_json_array_that_is_no_object_is_accounted_for():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('[{"path": "a.jpg", "label": "cat"}', "begins as a JSON array, and is none"),
-        ('[{"path": "a.jpg", "label": "cat"}] []', "goes on after its end"),
+        ('[{"path": "a.jpg", "label": "cat"}', "is not JSON in UTF-8"),
+        ('[{"path": "a.jpg", "label": "cat"}] []', "is not JSON in UTF-8.*Extra data"),
         ('{\n  "images": []\n}', "an array of objects, or JSON lines"),
     ],
 )

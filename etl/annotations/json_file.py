@@ -1,0 +1,43 @@
+"""A JSON file of annotations, read as a whole; pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from typing import Any, BinaryIO
+
+from ...errors import AnnotationFileError
+
+# A worker needs about three times as much memory; COCO's largest file has 0.45 GB.
+MAX_JSON_BYTES = 2_000_000_000
+
+
+def read_json_file(stream: BinaryIO, location: str, keys: Collection[str] | None = None) -> Any:
+    """Reads a JSON document in UTF-8.
+
+    Args:
+        stream: The file, opened for reading bytes.
+        location: Its path, for messages.
+        keys: The keys of objects that are kept; others, such as the polygons of COCO, are dropped while the file is
+            read. None keeps all.
+
+    Raises:
+        AnnotationFileError: If it is not JSON, or has more than `MAX_JSON_BYTES` bytes.
+    """
+    data = stream.read(MAX_JSON_BYTES + 1)
+    if len(data) > MAX_JSON_BYTES:
+        raise AnnotationFileError(
+            f"{location} has more than {MAX_JSON_BYTES:,} bytes of JSON, which would not fit into the memory of a "
+            "worker; split it (COCO: one file for each split), or write the annotations as JSON lines or Parquet "
+            "(layout 'manifest')"
+        )
+
+    def kept(entry: dict[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in entry.items() if keys is None or key in keys}
+
+    try:
+        return json.loads(data.decode("utf-8-sig"), object_hook=None if keys is None else kept)
+    except RecursionError:
+        raise AnnotationFileError(f"{location}: its JSON values are nested too deeply") from None
+    except ValueError as error:  # not UTF-8, not JSON, or a number of more digits than Python converts
+        raise AnnotationFileError(f"{location} is not JSON in UTF-8: {error}") from error
