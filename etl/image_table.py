@@ -81,7 +81,7 @@ class ImageTable(TableVersions):
                 verify: How an unchanged file is recognised: by its `stamp` (size and time), or by its `content`, which
                     reads all.
                 classes: The only classes to store; others are quarantined, and boxes of others dropped, each counted.
-                    A later ingest without them takes what was left out. Each is a class of the source or the table.
+                    A later ingest without this option stores the rest. Each is a class of the source or the table.
                 annotations: COCO: the instances file, if its name is not one of the usual ones.
                 images: Manifest and DataFrame: folder that relative paths start from.
                 batch_id: Name of the batch in every row and in the history; made up when None.
@@ -117,7 +117,7 @@ class ImageTable(TableVersions):
         on_batch: Callable[[IngestResult], None] | None = None,
         **options: Unpack[IngestOptions],
     ) -> StreamResult:
-        """Ingests the files that a landing folder holds now in batches of one commit each; an empty folder is no error.
+        """Ingests the files that a landing folder holds now in batches of one commit each; it may be empty.
 
         The table is the checkpoint: after a kill at any moment the next call continues. `allow_loss` counts the rows
         that all batches together remove; batches before the one that removes too many stay.
@@ -249,7 +249,7 @@ class ImageTable(TableVersions):
         property. A class without a number of its own gets a new one.
 
         Args:
-            dry_run: Only tell what is wrong, and what would be changed.
+            dry_run: Only report what is wrong and what would change.
 
         Raises:
             NotAnImageTableError: If lakelens did not create the table.
@@ -274,7 +274,7 @@ class ImageTable(TableVersions):
             output: Folder for `profile.html` and its PNG files; a new one in the system's temporary folder when None.
             near_duplicates: Whether to look for them, which decodes every image.
             samples_per_class: Pictures of each class, 0-12; None chooses by the number of classes.
-            compare: Another version, to say what has come and gone since; None compares with none.
+            compare: Another version to compare with; None compares with no version.
 
         Raises:
             NotAnImageTableError: If the table has no column `image`.

@@ -97,7 +97,7 @@ class TableError(LakelensError):
 
 
 class NotADeltaTableError(TableError, UsageError):
-    """Raised when there is no Delta table at a path or name."""
+    """Raised when there is not a Delta table at a path or name."""
 
 
 class NotAnImageTableError(TableError, UsageError):

@@ -24,7 +24,7 @@ _NUMBER = re.compile(r"[0-9]+")
 
 @dataclass(frozen=True)
 class Table:
-    """Names a Delta table; nothing is opened until it is asked for. Public functions make it by `Table.of`.
+    """Names a Delta table; nothing is opened until `snapshot`. Public functions make it by `Table.of`.
 
     Attributes:
         location: Absolute path without a slash at its end, URI, or name in the catalog.
@@ -83,7 +83,7 @@ class Table:
         if named.version is not None:
             raise InvalidArgumentError(
                 f"{call} takes a table with all its versions, and {str(table)!r} names version {named.version}; give "
-                f"{named.location!r}, and the version by itself: version=... (--version)"
+                f"{named.location!r}, and the version separately: version=... (--version)"
             )
         return named
 

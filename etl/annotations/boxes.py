@@ -60,7 +60,7 @@ class Box:
         ymin: Top edge in pixels.
         xmax: Right edge in pixels, exclusive.
         ymax: Bottom edge in pixels, exclusive.
-        difficult: Whether evaluation may pass over it (VOC's `difficult`, COCO's `iscrowd`).
+        difficult: Whether evaluation may skip it (VOC's `difficult`, COCO's `iscrowd`).
         label: Number of its class; None until the table has given one.
     """
 
@@ -296,7 +296,7 @@ def _scale(coordinates: Coordinates, size: tuple[int, int], placement: Placement
 
 
 def _cut(checked: PlacedBoxes, placed: Coordinates, placement: Placement) -> PlacedBoxes:
-    """Cuts placed boxes at the edges of the stored image, and says so where `crop` is the cause."""
+    """Cuts placed boxes at the edges of the stored image, and reports boxes that `crop` has cut."""
     size = (placement.width, placement.height)
     clipped = _clip(placed, size)
     gone = (clipped[:, 2:] <= clipped[:, :2]).any(axis=1)

@@ -209,7 +209,7 @@ def find_coco_files(paths: Collection[str]) -> list[CocoFile]:
 
 
 def named_coco_file(location: str, path: str | None) -> CocoFile:
-    """Says what a COCO file that a user has named annotates.
+    """Finds what a COCO file that the user has named annotates.
 
     A usual name means what it does where it is found; then come the source itself and the folder of the file.
 

@@ -1,6 +1,6 @@
 """Manifests: a table with one row per image, or per box, as CSV, JSON or Parquet; rows to annotations, pure.
 
-Boxes follow the convention of `boxes`: half-open pixels, 0-based. COCO's `bbox` is taken within a box as well.
+Boxes follow the convention of `boxes`: half-open pixels, 0-based. A box may also have COCO's `bbox`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .record import (
 FORMATS = ("csv", "json", "parquet")
 _FORMAT_OF_SUFFIX = {"csv": "csv", "jsonl": "json", "ndjson": "json", "json": "json", "parquet": "parquet"}
 
-# What tools call the columns. Of several that are there, the first counts; the others must not disagree with it.
+# Names of the columns in other tools. If a manifest has several of them, the first counts; the others must agree.
 _ALIASES = {
     "path": ("path", "filename", "file_name", "image", "image_path", "filepath", "uri"),
     # Names before numbers: an image table, and many a CSV file, has the number of a class next to its name.
@@ -67,7 +67,7 @@ class ManifestColumns:
     Attributes:
         names: From our name (`path`, `label`, `boxes`, `split`, `width`, `height`, `difficult`, `xmin` ...) to the
             manifest's own.
-        others: Further columns of the same meaning, by our name.
+        others: Other columns of the same meaning, by our name.
     """
 
     names: Mapping[str, str]
@@ -105,7 +105,7 @@ def manifest_format(location: str) -> str:
     suffix = location.rstrip("/").rpartition(".")[2].lower()
     if suffix not in _FORMAT_OF_SUFFIX:
         known = ", ".join(f".{name}" for name in _FORMAT_OF_SUFFIX)
-        raise InvalidArgumentError(f"{location}: a manifest's format is told by its suffix, which is one of {known}")
+        raise InvalidArgumentError(f"{location}: the suffix of a manifest gives its format; use one of {known}")
     return _FORMAT_OF_SUFFIX[suffix]
 
 
@@ -113,8 +113,8 @@ def find_columns(names: Sequence[str], location: str) -> ManifestColumns:
     """Finds the columns of a manifest, whatever their case.
 
     Raises:
-        AnnotationFileError: If there is none for the path, or neither a label nor boxes, or two for the same thing;
-            names the columns that there are.
+        AnnotationFileError: If there is no column for the path, neither a label nor boxes, or two for the same thing;
+            names the columns.
     """
     folded = [_folded(name) for name in names]
     twice = next((name for name in folded if folded.count(name) > 1), None)
@@ -200,7 +200,7 @@ def annotation_of_row(
     if not columns.has_box_columns and not _is_blank(label):
         name = clean_name(label)
         if name is None:
-            problems.append(problem(ANNOTATION_UNREADABLE, f"the label {str(label)[:80]!r} is no name of a class"))
+            problems.append(problem(ANNOTATION_UNREADABLE, f"the label {str(label)[:80]!r} is not the name of a class"))
     size = declared_size(columns.value(row, "width"), columns.value(row, "height"))
     record = Annotation(path, label_name=name, boxes=tuple(boxes), size=size, problems=tuple(problems))
     split = columns.value(row, "split")
@@ -262,7 +262,7 @@ def read_json(stream: BinaryIO, location: str) -> Iterator[dict[str, Any]]:
 
 
 def _first_bytes(stream: BinaryIO) -> bytes:
-    """Returns the first byte that is no blank and no byte order mark, and goes back to the beginning."""
+    """Returns the first byte after blanks and a byte order mark, and rewinds the stream."""
     start = stream.read(1)
     while start and start in b" \t\r\n\xef\xbb\xbf":
         start = stream.read(1)
@@ -271,7 +271,7 @@ def _first_bytes(stream: BinaryIO) -> bytes:
 
 
 def parse_json_line(line: str) -> dict[str, Any]:
-    """Reads one line of JSON; a line that is no object becomes a row without a path, which is then accounted for."""
+    """Reads one line of JSON; one that is not an object becomes a row without a path, which is accounted for."""
     try:
         return _as_row(json.loads(line))
     except (ValueError, RecursionError):
@@ -330,7 +330,7 @@ def _as_list(value: Any) -> list[Any]:
 
 def _box(entry: Any, where: str) -> Box:
     if not isinstance(entry, Mapping):
-        raise InvalidArgumentError("a box is no object with a label and four numbers")
+        raise InvalidArgumentError("a box is not an object with a label and four numbers")
     labels = {name: entry[name] for name in _ALIASES["label"] if not _is_blank(entry.get(name))}
     check_agreement(labels, f"{where}, a box")
     label = next(iter(labels.values()), None)

@@ -319,7 +319,7 @@ def declared_size(width: Any, height: Any) -> tuple[int, int] | None:
 
 
 def clean_name(value: Any) -> str | None:
-    """Reads the name of a class: text without surrounding blanks; None when there is none or it is beyond all use."""
+    """Reads the name of a class: text without surrounding blanks; None when it is missing or unusable."""
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         return None
     name = str(value).strip()

@@ -40,7 +40,7 @@ def resolve_reference(reference: object, root: str) -> str:
         path.encode()
     except UnicodeEncodeError:
         raise InvalidArgumentError(
-            f"{_short(reference)} holds half a surrogate pair, which is no character: write the whole character, or a "
+            f"{_short(reference)} holds half a surrogate pair, which is not a character: write the whole one, or a "
             "file: URI with the bytes of the name as %XX"
         ) from None
     return path
@@ -49,7 +49,7 @@ def resolve_reference(reference: object, root: str) -> str:
 def _resolved(reference: object, root: str) -> str:
     text = reference.strip() if isinstance(reference, str) else ""
     if not text:
-        raise InvalidArgumentError(f"{_short(reference)} is no path: give a path below {root}, or a URI")
+        raise InvalidArgumentError(f"{_short(reference)} is not a path: give a path below {root}, or a URI")
     if len(text) > _MAX_LENGTH or any(ord(character) < 32 for character in text):
         raise InvalidArgumentError(f"{_short(text)} is too long for a path or holds control characters")
     if _WINDOWS_ABSOLUTE.match(text):

@@ -150,7 +150,7 @@ class Plan:
         return sorted(_box_classes(self.work_files()), key=class_order)
 
     def listed_box_classes(self) -> set[str]:
-        """The classes of all boxes of the source, also in files that are known."""
+        """The classes of all boxes of the source, those of known files included."""
         return _box_classes(self.files)
 
     def ignored_suffixes(self) -> dict[str, dict[str, int]]:

@@ -41,7 +41,7 @@ class KnownFiles:
     Attributes:
         stored: The image table, at the version that the plan is for.
         bad: Its quarantine.
-        reseen: Further sizes and times of known contents, rows of `reseen_files.COLUMNS`.
+        reseen: More sizes and times of known contents, rows of `reseen_files.COLUMNS`.
     """
 
     stored: DataFrame | None = None

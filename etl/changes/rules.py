@@ -90,7 +90,7 @@ def decide(
         listed: What the source holds, with the columns of `Listing.files`.
         stored: Rows of the table, with the columns `STORED`.
         bad: Rows of its quarantine, with the columns `BAD`.
-        reseen: Further stamps of stored or deleted files, with the columns `RESEEN`.
+        reseen: More stamps of stored or deleted files, with the columns `RESEEN`.
         root: The source folder, below which a known path that is not listed is gone; None for another source.
         rules: What makes a file known.
 

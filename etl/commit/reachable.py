@@ -30,8 +30,8 @@ def require_reachable(spark: SparkSession, table: Table, *, exists: bool) -> Non
         StoreError: If the store cannot be reached with the table's `storage_options` and the environment.
         TableError: Its other subclasses, if what is there does not open.
     """
-    place = path_of(spark, table.location) if exists or not table.is_name else place_of_new(spark, table.location)
-    found = Table(absolute_path(place).rstrip("/") or "/", table.storage_options)
+    location = path_of(spark, table.location) if exists or not table.is_name else place_of_new(spark, table.location)
+    found = Table(absolute_path(location).rstrip("/") or "/", table.storage_options)
     require_writable(found)
     if not has_scheme(found.path):
         seen = place_to_spark(spark, found.path)
@@ -58,15 +58,15 @@ def require_writable(table: Table) -> None:
     Raises:
         InvalidArgumentError: If delta-rs cannot spell it, or knows no store of it.
     """
-    place = table.path
+    location = table.path
     uri_for_delta_rs(table)
-    if local_form(place) is None:
-        require_known_store(place)
+    if local_form(location) is None:
+        require_known_store(location)
     # It lists no history of a local path with ? or #.
-    part = unwritable_part(place) or next((letter for letter in "?#" if letter in place), None)
+    part = unwritable_part(location) or next((letter for letter in "?#" if letter in location), None)
     if part is not None:
         raise InvalidArgumentError(
-            f"{place}: no image table can be kept in a folder with {part!r} in its path, since its log could not be "
+            f"{location}: no image table can be kept in a folder with {part!r} in its path, since its log could not be "
             "read without Spark; choose a folder without it"
         )
 

@@ -65,7 +65,7 @@ class TopLevel:
     Attributes:
         folders: Names of its folders, sorted.
         others: Names of everything else, sorted.
-        problem: `missing`, `file` or `unreadable`, when it is no folder that can be listed.
+        problem: `missing`, `file` or `unreadable`, when it is not a folder that can be listed.
     """
 
     folders: tuple[bytes, ...] = ()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
-# What the files that Pillow and pillow-heif decode are called. Other names are passed over without being read.
+# What the files that Pillow and pillow-heif decode are called. Files with other names are skipped without being read.
 _SUFFIXES = """
 apng avif avifs blp bmp bw cur dcx dds dib fit fits flc fli ftc ftu gbr gif heic heif hif icb icns ico im imt j2c j2k
 jfif jp2 jpc jpe jpeg jpf jpg jpx mpo msp pbm pcd pcx pfm pgm png pnm ppm psd pxr qoi ras rgb rgba sgi spi spider sun
@@ -45,14 +45,14 @@ _REASONS = {
 
 
 class Entry(NamedTuple):
-    """One file, or one thing that was passed over.
+    """One file, or one thing that was skipped.
 
     Attributes:
         path: Absolute path as bytes.
         parts: The path's components below the folder that was walked.
         length: Size in bytes.
         modified_ms: Time of the last change in milliseconds since 1970.
-        ignored: Why it is passed over, or None.
+        ignored: Why it is skipped, or None.
     """
 
     path: bytes
@@ -102,9 +102,9 @@ def visit(
     above: frozenset[tuple[int, int]] = frozenset(),
     suffixes: frozenset[str] = IMAGE_SUFFIXES,
 ) -> Iterator[Entry]:
-    """Yields one file, or every file below one folder, and what was passed over.
+    """Yields one file, or every file below one folder, and what was skipped.
 
-    Symbolic links are followed; a link that leads back to a folder above itself is passed over as a loop.
+    Symbolic links are followed; a link that leads back to a folder above itself is skipped as a loop.
 
     Args:
         path: Absolute path.

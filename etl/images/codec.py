@@ -104,7 +104,7 @@ def decode(data: bytes, *, target_size: int | None = None, max_pixels: int = DEF
 
 
 def decode_source(data: bytes, *, target_size: int | None = None, max_pixels: int = DEFAULT_MAX_PIXELS) -> Decoded:
-    """Decodes as `decode` does, and tells what the source was.
+    """Decodes as `decode` does, and shows what the source was.
 
     Raises:
         ImageError: As `decode` does.

@@ -32,7 +32,7 @@ def to_rgb(image: Image.Image) -> Image.Image:
 
 
 def to_srgb(image: Image.Image) -> Image.Image:
-    """Converts an image with an embedded ICC profile to sRGB; a profile that does not fit the image is passed over."""
+    """Converts an image with an embedded ICC profile to sRGB; a profile that does not fit the image is ignored."""
     profile_bytes = image.info.get("icc_profile")
     if not profile_bytes or image.mode not in ("RGB", "CMYK", "L", "RGBA"):
         return image

@@ -199,16 +199,16 @@ def needs_care(data: Bytes) -> bool:
     Looks at the segments before the picture's frame, as ITU T.81 annex B orders them; a marker may have fill bytes
     before it.
     """
-    place, end = 2, len(data)
-    while place + 4 <= end and data[place] == _MARKER:
-        marker = data[place + 1]
+    offset, end = 2, len(data)
+    while offset + 4 <= end and data[offset] == _MARKER:
+        marker = data[offset + 1]
         if marker == _MARKER:
-            place += 1
+            offset += 1
             continue
         if marker not in _SEGMENTS_BEFORE_FRAME:
             break
         for kind, name in _TELLING_SEGMENTS:
-            if marker == kind and data[place + 4 : place + 4 + len(name)] == name:
+            if marker == kind and data[offset + 4 : offset + 4 + len(name)] == name:
                 return True
-        place += 2 + (data[place + 2] << 8 | data[place + 3])
+        offset += 2 + (data[offset + 2] << 8 | data[offset + 3])
     return False

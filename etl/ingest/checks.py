@@ -36,11 +36,11 @@ def check_without_spark(location: str, request: IngestRequest) -> None:
     source = request.source
     is_text = source.layout == MANIFEST and manifest_format(str(source.location)) != "parquet"
     for file in (source.annotations, source.location if source.layout == MANIFEST else None):
-        place = None if file is None else absolute_path(str(file))
-        if place is not None and not has_scheme(place) and not Path(place).exists():
-            raise SourceNotFoundError(f"{place} does not exist; give the path of an existing file")
-        if is_text and place is not None and Path(place).is_dir():
-            raise SourceNotFoundError(f"{place} is a folder; layout {MANIFEST!r} wants a file")
+        path = None if file is None else absolute_path(str(file))
+        if path is not None and not has_scheme(path) and not Path(path).exists():
+            raise SourceNotFoundError(f"{path} does not exist; give the path of an existing file")
+        if is_text and path is not None and Path(path).is_dir():
+            raise SourceNotFoundError(f"{path} is a folder; layout {MANIFEST!r} wants a file")
     folder = absolute_path(str(source.location))
     top = None
     if source.layout != MANIFEST and not has_scheme(folder):
@@ -79,7 +79,7 @@ def check_classes_known(wanted: Collection[str], known: Collection[str], source:
 
 
 def check_place(location: str) -> None:
-    """Checks that a table may be made, or is, at a place.
+    """Checks that a table may be made, or exists, at a location.
 
     Raises:
         NotADeltaTableError: If something else is there.
@@ -89,7 +89,7 @@ def check_place(location: str) -> None:
     # A log without a version is what a first ingest leaves that died before its commit; its files disturb no writer.
     if is_taken and not (path / "_delta_log").is_dir():
         raise NotADeltaTableError(
-            f"{location} exists and is no Delta table; ingest into a path that does not exist yet, or an image table"
+            f"{location} exists and is not a Delta table; ingest into a path that does not exist yet, or an image table"
         )
 
 

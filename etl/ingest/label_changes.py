@@ -111,7 +111,7 @@ class ClassChanges(ReadableResult):
             more = f" and {len(lost) - _MOST_NAMED} more" if len(lost) > _MOST_NAMED else ""
             yield f"no file of the source has these classes any more: {', '.join(lost[:_MOST_NAMED])}{more}"
         if self.vanished:
-            yield "rows of vanished classes stay in the table unless an ingest is told to delete those of removed files"
+            yield "rows of vanished classes stay in the table unless an ingest deletes the rows of removed files"
         if self.conflicts:
             first = self.examples[0]
             where = _places(first.classes, first.paths)

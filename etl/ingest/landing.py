@@ -47,7 +47,7 @@ def ingest_available(
 
     Raises:
         TableConflictError: If other writers kept committing first.
-        UsageError: Its subclasses, as `ingest` does; but an empty folder is no error.
+        UsageError: Its subclasses, as `ingest` does; but an empty folder is not an error.
     """
     request.check()
     check_max_files(max_files)
@@ -84,7 +84,7 @@ def check_max_files(max_files: int) -> None:
     """Checks the size of batches.
 
     Raises:
-        InvalidArgumentError: If it is no whole number of 1 or more.
+        InvalidArgumentError: If it is not a whole number of 1 or more.
     """
     if not isinstance(max_files, int) or isinstance(max_files, bool) or max_files < 1:
         raise InvalidArgumentError(f"max_files = {max_files!r}: a batch has a whole number of files, 1 or more")

@@ -43,7 +43,7 @@ class Prepared:
     Attributes:
         spark: A session of its own.
         table: The table.
-        request: What was asked for.
+        request: The source and options of the ingest.
         transaction: The open transaction; None when the table is to be created.
         recipe: How sources become rows.
         listing: What the source holds.
@@ -210,7 +210,7 @@ def _known_files(spark: SparkSession, table: Table, transaction: Transaction | N
 
 
 def check_classes(prepared: Prepared) -> None:
-    """Checks that the classes that were asked for are classes of the source or of the table.
+    """Checks that the requested classes are classes of the source or of the table.
 
     Raises:
         InvalidArgumentError: If one is of neither; names the nearest.

@@ -66,7 +66,7 @@ class IngestRequest:
             raise InvalidArgumentError(f"classes = {self.classes!r}: give a list of names, or leave it out for all")
         for name in self.classes or ():
             if not isinstance(name, str):
-                raise InvalidArgumentError(f"classes = {self.classes!r}: {name!r} is no text; give names of classes")
+                raise InvalidArgumentError(f"classes = {self.classes!r}: {name!r} is not a text; give names of classes")
         for option in ("near_duplicates", "allow_loss", "retry_quarantine"):
             if not isinstance(getattr(self, option), bool):
                 raise InvalidArgumentError(f"{option} = {getattr(self, option)!r}: give True or False")

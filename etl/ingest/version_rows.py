@@ -70,7 +70,7 @@ class VersionRows:
         return self.rows.where(_is_of(classes))
 
     def _may_conflict(self, batch_ids: Collection[str]) -> tuple[bool, bool]:
-        """Tells in one pass over small numbers whether there is anything to look for: nearly always there is not.
+        """Finds by one query of counts whether there is anything to look for; there rarely is.
 
         Two contents may share a number, and then there is nothing after all; one content always has the same.
         """

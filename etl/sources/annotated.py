@@ -31,7 +31,7 @@ COCO = "coco"
 MANIFEST = "manifest"
 ANNOTATED_LAYOUTS = (VOC, COCO, MANIFEST)
 
-# VOC keeps masks of the same names in SegmentationClass/ and SegmentationObject/: no images of their own.
+# VOC keeps masks of the same names in SegmentationClass/ and SegmentationObject/, which are not images.
 _VOC_IMAGES = "/JPEGImages/"
 OTHER_FOLDER = "other_folder"
 _STATUS_DDL = f"{ANNOTATIONS_DDL}, {schema.SOURCE_LENGTH} BIGINT, {schema.SOURCE_MODIFIED} TIMESTAMP"
@@ -175,7 +175,7 @@ def _annotated(
     ignored: DataFrame,
     is_local: bool,
 ) -> Listing:
-    """Joins annotations, one row per path, with sizes and times, and adds what was passed over."""
+    """Joins annotations, one row per path, with sizes and times, and adds the skipped files."""
     stamps = found.select(schema.PATH, schema.SOURCE_LENGTH, schema.SOURCE_MODIFIED)
     files = stamped_files(annotations.join(stamps, schema.PATH, "left"))
     listed = completed(files).unionByName(completed(ignored))
@@ -282,7 +282,7 @@ def _stat_local(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _reason_of(error: OSError | ValueError) -> str | None:
-    """Gives the reason for quarantine; None where the file may be there, and reading it says what is wrong with it."""
+    """Gives the reason for quarantine; None where the file may exist, so that reading it finds the reason."""
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         return PATH_UNUSABLE
     gone = isinstance(error, ValueError) or error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)

@@ -204,13 +204,13 @@ class _OneFile:
 
 def _from_one_file(spark: SparkSession, location: str, reader: _CocoReader | _ManifestReader) -> DataFrame:
     _check_exists(spark, location)
-    place = absolute_path(location)
-    if not has_scheme(place):
-        task = _OneFile(place.encode("utf-8", "surrogateescape"), reader)
+    absolute = absolute_path(location)
+    if not has_scheme(absolute):
+        task = _OneFile(absolute.encode("utf-8", "surrogateescape"), reader)
         return spark.range(0, 1, 1, 1).mapInArrow(task.read, ANNOTATIONS_DDL)
     with tempfile.TemporaryDirectory(prefix="lakelens-annotations-") as folder:
         copy = Path(folder) / "copy"
-        _copy_to_local(spark, place, copy)
+        _copy_to_local(spark, absolute, copy)
         with copy.open("rb") as stream:
             rows = [(_ipc_bytes(batch),) for batch in annotation_batches(reader.read(stream))]
     frame = local_frame(spark, rows, f"{_CONTENT} BINARY")
@@ -263,22 +263,22 @@ def _check_exists(spark: SparkSession, location: str) -> None:
         SourceNotFoundError: If it does not, or cannot be looked at.
         SessionError: If Spark has no file system for it.
     """
-    place = absolute_path(location)
-    if not has_scheme(place):
-        if not Path(place).exists():
-            raise SourceNotFoundError(f"{place} does not exist; give the path of an existing file")
+    absolute = absolute_path(location)
+    if not has_scheme(absolute):
+        if not Path(absolute).exists():
+            raise SourceNotFoundError(f"{absolute} does not exist; give the path of an existing file")
         return
     try:
-        path, file_system = _hadoop(spark, place)
+        path, file_system = _hadoop(spark, absolute)
         exists = bool(file_system.exists(path))
     except (SessionError, StoreError):
         raise
     except Exception as error:  # py4j wraps every Hadoop exception in one type
         if lacks_bucket(str(getattr(error, "java_exception", None) or error)):
-            raise no_bucket(place) from error
-        raise SourceNotFoundError(f"{place} cannot be read through Spark: {str(error).splitlines()[0]}") from error
+            raise no_bucket(absolute) from error
+        raise SourceNotFoundError(f"{absolute} cannot be read through Spark: {str(error).splitlines()[0]}") from error
     if not exists:
-        raise SourceNotFoundError(f"{place} does not exist; give the URI of an existing file")
+        raise SourceNotFoundError(f"{absolute} does not exist; give the URI of an existing file")
 
 
 def _copy_to_local(spark: SparkSession, location: str, target: Path) -> None:
@@ -297,10 +297,10 @@ def _hadoop(spark: SparkSession, location: str) -> tuple[Any, Any]:
 
 def _hadoop_path(location: str) -> str:
     """Writes a location for Spark's readers, which take a local path for a pattern."""
-    place = absolute_path(location)
-    if has_scheme(place):
-        return place
-    return "file://" + "".join(f"\\{character}" if character in "{}[]*?\\" else character for character in place)
+    absolute = absolute_path(location)
+    if has_scheme(absolute):
+        return absolute
+    return "file://" + "".join(f"\\{character}" if character in "{}[]*?\\" else character for character in absolute)
 
 
 def _match(batches: Batches) -> Iterator[pa.RecordBatch]:

@@ -92,7 +92,7 @@ def read_contents(spark: SparkSession, files: DataFrame, batch_rows: int) -> Dat
         contents = SparkDataFrame(reader.option("recursiveFileLookup", "true").load(java_strings(spark, paths)), spark)
     except AnalysisException as error:
         raise _gone(str(error).splitlines()[0]) from error
-    # An outer join would shuffle the bytes: what is not there comes beside them.
+    # An outer join would shuffle the bytes, so missing files are added by a union.
     read = contents.select(F.col("path"), F.col("content")).join(F.broadcast(files), schema.PATH)
     absent = files.where(f"{schema.SOURCE_LENGTH} < 0").withColumn("content", F.lit(None).cast("binary"))
     return read.unionByName(absent)
@@ -103,9 +103,9 @@ def failure_of_source(error: Exception, table: str) -> UsageError | None:
 
     Args:
         error: What the job raised.
-        table: The table's location; one of its own files is none of the source.
+        table: The table's location; its own files do not belong to the source.
     """
-    # A mount tells where the file really lies, so the source's folder need not be in what is said.
+    # The message may name a file by the target of a mount, not by the source's folder.
     if OTHER_ROWS in str(error):
         return InvalidArgumentError(OTHER_ROWS)
     lines = [line.strip() for line in str(error).splitlines() if "FileNotFoundException" in line]

@@ -57,7 +57,7 @@ def _top_as_executors_see_it(spark: SparkSession, root: bytes) -> TopLevel:
 def list_folder_by_spark(spark: SparkSession, root: str, wanted: Wanted) -> tuple[str, DataFrame]:
     """Lists a folder of any file system that Spark reads.
 
-    Spark's own reader passes over files whose names start with `_`; they are listed, and passed over with a reason.
+    Spark's own reader skips files whose names start with `_`; here they are listed and skipped with a reason.
 
     Returns:
         The folder's full URI and rows of `FOLDER_LISTING_DDL`.

@@ -64,7 +64,7 @@ class Source:
         check_layout(self.layout, LAYOUTS)
         if self.is_frame and not hasattr(self.location, "mapInArrow"):
             raise InvalidArgumentError(
-                f"source = {self.location!r} is no path, URI or Spark DataFrame; give one of these"
+                f"source = {self.location!r} is not a path, URI or Spark DataFrame; give one of these"
             )
         if self.annotations is not None and (self.is_frame or self.layout != COCO):
             raise InvalidArgumentError(f"annotations={self.annotations!r} is for layout 'coco' alone; leave it out")

@@ -176,7 +176,7 @@ def place_to_spark(spark: SparkSession, path: str) -> str | None:
     """Returns the URI that Spark takes a path for: a path without a scheme may be one of HDFS, or of DBFS.
 
     Returns:
-        The URI, or None where a runtime lets nobody ask.
+        The URI, or None if the runtime does not allow the question.
     """
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException

@@ -1,4 +1,4 @@
-"""One form of a local file's path: the `file://` URI under which folders are listed, whoever wrote the path.
+"""One form of a local file's path: the `file://` URI under which folders are listed, whichever tool wrote the path.
 
 Spark's sources write `file:/a b.jpg` and `file:///a%20b.jpg`, users `/a b.jpg`; a table's rows may have any of these.
 """

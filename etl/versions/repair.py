@@ -46,7 +46,7 @@ def repair(spark: SparkSession, table: Table, *, dry_run: bool = False) -> Repai
     Args:
         spark: The session.
         table: The table.
-        dry_run: Only tell what would be changed.
+        dry_run: Only report what would change.
 
     Raises:
         NotADeltaTableError: If there is no table.

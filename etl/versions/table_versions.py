@@ -120,9 +120,9 @@ class TableVersions:
         Raises:
             InvalidArgumentError: If `reason` is unknown.
         """
-        place = self._quarantine_path(self._existing().location)
+        path = self._quarantine_path(self._existing().location)
         return list_quarantine_at(
-            dataclasses.replace(self._named, location=place), batch_id=batch_id, reason=reason, limit=limit
+            dataclasses.replace(self._named, location=path), batch_id=batch_id, reason=reason, limit=limit
         )
 
     @named_options
@@ -161,7 +161,7 @@ class TableVersions:
 
         Args:
             run_id: A run.
-            older_than: In its place: all runs that began longer ago and are over.
+            older_than: Instead: all runs that began longer ago and are over.
 
         Raises:
             VersionNotFoundError: If no version is tracked for that run.
@@ -222,7 +222,7 @@ class TableVersions:
 
         Args:
             retention_hours: Age in hours from which removed files go; None takes the table's own (168 by default).
-            dry_run: Only tell what would go.
+            dry_run: Only report which files would be removed.
             keep_protected: Leave the files of protected versions and remove the others, instead of refusing.
             allow_short_retention: Accept fewer hours than 168: readers and writers that are at work now may break.
 

@@ -61,7 +61,7 @@ def vacuum(
     Args:
         table: The table; its version is not looked at.
         retention_hours: Age in hours from which removed files go; None takes the table's own (168 by default).
-        dry_run: Only tell what would go.
+        dry_run: Only report which files would be removed.
         keep_protected: Leave the files of protected versions and remove the others, instead of refusing.
         allow_short_retention: Accept fewer hours than 168: readers and writers that are at work now may break.
 
@@ -94,11 +94,11 @@ def vacuum(
                 f"{latest.location}: VACUUM would remove files of {named}. Unpin or untrack these versions, keep more "
                 "hours, or leave their files with keep_protected=True (--keep-protected)"
             )
-        kept = {place for version in conflicting for place in files_by_version[version] or ()}
-        files = {place: path for place, path in removable.items() if place not in kept}
+        kept = {location for version in conflicting for location in files_by_version[version] or ()}
+        files = {location: path for location, path in removable.items() if location not in kept}
         if require is not None:
             remove_files(table, files, before_each=require)
-    unreadable = {version: protected[version] for version, places in files_by_version.items() if places is None}
+    unreadable = {version: protected[version] for version, locations in files_by_version.items() if locations is None}
     return VacuumResult(tuple(sorted(files.values())), dry_run, conflicting, unreadable)
 
 
@@ -110,8 +110,8 @@ def _check_retention(retention_hours: int | None, allow_short: bool) -> None:
     if retention_hours < DEFAULT_RETENTION_HOURS and not allow_short:
         raise InvalidArgumentError(
             f"retention_hours={retention_hours} is below {DEFAULT_RETENTION_HOURS}: files that a reader or writer "
-            "needs right now could go; say allow_short_retention=True (--allow-short-retention) when nobody else uses "
-            "the table"
+            "needs right now could go; say allow_short_retention=True (--allow-short-retention) if no other "
+            "process uses the table"
         )
 
 
@@ -128,7 +128,8 @@ def _removable_files(latest: Snapshot, retention_hours: int | None) -> dict[str,
     }
     # delta-rs also lists what the log calls removed and an earlier VACUUM has taken.
     options = latest.table.storage_options
-    return {place: path for place, path in removable.items() if place not in active and exists(place, options)}
+    inactive = {location: path for location, path in removable.items() if location not in active}
+    return {location: path for location, path in inactive.items() if exists(location, options)}
 
 
 def _is_inside(path: str) -> bool:
@@ -137,7 +138,7 @@ def _is_inside(path: str) -> bool:
 
 
 def _is_hidden(path: str, partition_columns: tuple[str, ...]) -> bool:
-    """Whether Delta passes a path over: a name that starts with `_` or `.`, unless it is a partition's folder."""
+    """Whether Delta ignores a path: a name that starts with `_` or `.`, unless it is a partition's folder."""
     return any(
         part.startswith(("_", ".")) and not part.startswith(tuple(f"{name}=" for name in partition_columns))
         for part in PurePosixPath(path).parts

@@ -105,7 +105,7 @@ def _classes(table: Table) -> Ledger:
     noted = {int(commit["version"]): _noted_classes(commit.get("userMetadata")) for commit in commits}
     newest = next((classes for _, classes in sorted(noted.items(), reverse=True) if classes), {})
     labels = {name: number for name, (number, _) in newest.items() if number is not None}
-    rows = {(name, number): len(labels) - place for place, (name, number) in enumerate(labels.items())}
+    rows = {(name, number): len(labels) - position for position, (name, number) in enumerate(labels.items())}
     stated = _json_object(properties.get(LABELS_PROPERTY))
     rows |= {(name, int(number)): 0 for name, number in stated.items() if name not in labels}
     ledger, _ = Ledger().settled(rows)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ..liveness import Process
 
-# Rows by class are kept for so many (version, class) pairs: 5,000 versions of a table of ten classes.
+# Rows by class are kept for at most this many (version, class) pairs: 5,000 versions of a table of ten classes.
 MOST_COUNTED = 50_000
 
 
@@ -265,7 +265,7 @@ class Ledger:
         return next((one.version for one in self.pins if one.name == pin), None)
 
     def with_use(self, use: Use) -> Ledger:
-        """Notes that a run reads a version, in place of what was noted of the two."""
+        """Notes that a run reads a version, instead of what was noted of the two before."""
         others = [one for one in self.uses if (one.run_id, one.version) != (use.run_id, use.version)]
         return replace(self, uses=(*others, use))
 

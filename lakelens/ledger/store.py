@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 FOLDER = "_lakelens"
 _FORMAT = 1
 _RETRIES = Retries(attempts=100, first_wait_s=0.01, longest_wait_s=1.0)
-# Old files and commits of the ledger go at every so many changes, once nobody can be reading them any more.
+# Old files and commits of the ledger are removed once in so many changes, when no reader can need them any more.
 _TIDY_EVERY = 100
 _FREE_BYTES = 1 << 20
 _CONFIGURATION = {
@@ -92,11 +92,11 @@ def path_of(table: Table) -> str:
     Raises:
         InvalidArgumentError: If no ledger can be kept at such a place.
     """
-    place = f"{table.path}/{FOLDER}/ledger"
-    if local_form(place) is None:
-        require_known_store(place)
-    _require_spelling(table, misread_part(place))
-    return delta_uri(place)
+    location = f"{table.path}/{FOLDER}/ledger"
+    if local_form(location) is None:
+        require_known_store(location)
+    _require_spelling(table, misread_part(location))
+    return delta_uri(location)
 
 
 def _require_spelling(table: Table, refused: str | None) -> None:
@@ -204,9 +204,9 @@ def _tidy(found: DeltaTable) -> None:
 
 
 def _damaged(table: Table, error: object) -> LedgerError:
-    place = f"{table.path}/{FOLDER}/ledger"
+    location = f"{table.path}/{FOLDER}/ledger"
     return LedgerError(
-        f"{place} is damaged ({str(error).splitlines()[0]}), so class numbers and protected versions are not known. "
+        f"{location} is damaged ({str(error).splitlines()[0]}), so class numbers and protected versions are not known. "
         "Put it back from a copy. Or delete this folder: class numbers are then read from the rows, and pins are lost"
     )
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from ..table import Table
 
-# delta-rs walks through all numbers up to the one that is asked for: minutes and gigabytes for a date taken as one.
+# delta-rs walks through all numbers up to the requested one: minutes and gigabytes if a date is taken for a number.
 _LIKELY_NUMBER = 100_000
 _NAMED_PINS = 20
 
@@ -84,7 +84,7 @@ def uri_for_delta_rs(table: Table) -> str:
 
 
 def require_entries(table: Table, number: int | None = None) -> None:
-    """Lists the log: only that can tell a version which is not there from one that cannot be read now.
+    """Lists the log: this distinguishes a missing version from one that cannot be read now.
 
     Raises:
         NotADeltaTableError: If there is no table.
@@ -142,7 +142,7 @@ def _number_or_time(table: Table) -> int | datetime | None:
         names = sorted(pins(table))
         known = f"its pins: {', '.join(names[:_NAMED_PINS])}" if names else "it has no pins"
         raise VersionNotFoundError(
-            f"{table.path}: {table.version!r} is no version number, no time (ISO 8601) and no pin of this table "
+            f"{table.path}: {table.version!r} is not a version number, time (ISO 8601) or pin of this table "
             f"({known}); give one of these or 'latest'"
         ) from None
 
@@ -180,23 +180,24 @@ def _times_of_commits(table: Table, latest: int) -> dict[int, datetime]:
     return times
 
 
-def _unreadable(place: str, number: int | None, error: Exception) -> TableError:
+def _unreadable(location: str, number: int | None, error: Exception) -> TableError:
     """Makes the error about a table or version that the log has entries of and that does not open."""
     text = str(error)
     if any(word in text.lower() for word in ("unsupported", "unknown feature", "not supported")):
-        return UnsupportedTableFeatureError(unsupported(place, number, text))
+        return UnsupportedTableFeatureError(unsupported(location, number, text))
     what = "the log of the table" if number is None else f"the log of version {number}"
     return VersionUnreadableError(
-        f"{place}: {what} is there and cannot be read: {text.splitlines()[0] if text else error!r}. Try again if the "
-        "disk or store was away; if an entry is damaged, put it back from a copy"
+        f"{location}: {what} is there and cannot be read: {text.splitlines()[0] if text else error!r}. Try again if "
+        "the disk or store was away; if an entry is damaged, put it back from a copy"
     )
 
 
-def unsupported(place: str, version: int | None, what: str) -> str:
+def unsupported(location: str, version: int | None, what: str) -> str:
     """Names what keeps a version from being read without Spark, and the way out."""
     at = "" if version is None else f"@{version}"
     of_version = "" if version is None else f".option('versionAsOf', {version})"
     return (
-        f"{place}{at} uses {what}, which lakelens cannot read without Spark. Have Spark write a plain copy, and read "
-        f"that: spark.read.format('delta'){of_version}.load({place!r}).write.format('delta').save('<another folder>')"
+        f"{location}{at} uses {what}, which lakelens cannot read without Spark. Have Spark write a plain copy, and "
+        f"read that: spark.read.format('delta'){of_version}.load({location!r}).write.format('delta')"
+        ".save('<another folder>')"
     )

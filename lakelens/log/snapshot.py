@@ -194,7 +194,7 @@ def open_snapshot(table: Table) -> Snapshot:
     """Resolves the version of a table to its active files; callers write `table.snapshot()`.
 
     Raises:
-        NotADeltaTableError: If there is no Delta table.
+        NotADeltaTableError: If there is not a Delta table.
         StoreError: If the object store cannot be reached or refuses.
         VersionNotFoundError: If the table has no such version; the message names those that it has.
         VersionUnreadableError: If the log has the version's entries, and they cannot be read now.

@@ -401,7 +401,7 @@ def test_a_place_that_is_taken_is_refused(spark, tmp_path):
     write_image(source / "cat" / "1.jpg")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("x")
-    with pytest.raises(NotADeltaTableError, match=r"mine exists and is no Delta table"):
+    with pytest.raises(NotADeltaTableError, match=r"mine exists and is not a Delta table"):
         ImageTable(spark, tmp_path / "mine").ingest(source)
     write(tmp_path / "other", images(cat=["1"]))
     with pytest.raises(NotAnImageTableError, match=r"other.*lakelens\.recipe"):

@@ -85,7 +85,7 @@ def test_versions_that_never_were_are_named(table: Path, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("version", ["\u00b2", "\u0662"])
 def test_a_version_is_a_number_of_plain_digits(table: Path, version: str) -> None:
-    with pytest.raises(VersionNotFoundError, match="no version number"):
+    with pytest.raises(VersionNotFoundError, match="not a version number"):
         open_snapshot(table, version)
 
 

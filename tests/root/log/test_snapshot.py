@@ -118,7 +118,7 @@ def test_a_feature_that_plain_parquet_would_get_wrong_is_refused_by_name(tmp_pat
 
 def test_a_version_that_means_nothing_is_refused(tmp_path):
     write(tmp_path / "t", rows(0, 2))
-    with pytest.raises(VersionNotFoundError, match=r"'frozen' is no version number.*no pin"):
+    with pytest.raises(VersionNotFoundError, match=r"'frozen' is not a version number.*it has no pin"):
         open_snapshot(tmp_path / "t", "frozen")
     with pytest.raises(InvalidArgumentError, match="version=True"):
         open_snapshot(tmp_path / "t", True)

@@ -62,7 +62,7 @@ def test_a_pin_is_the_version_that_it_named_when_the_feed_was_built(table):
     set_pin(Table.of(table), "golden", 2, lambda: None, replace=True)
     assert (feed.version, feed.rows, version_of(table, "golden")) == (1, 8, 2)
     unpin(Table.of(table), "golden")
-    with pytest.raises(VersionNotFoundError, match=r"'golden' is no version number, no time .* and no pin"):
+    with pytest.raises(VersionNotFoundError, match=r"'golden' is not a version number, time .* or pin"):
         DeltaFeed(table, "golden")
 
 
