@@ -28,6 +28,12 @@ def suggestion(name: object, known: Iterable[str]) -> str:
     return f"did you mean {near!r}?" if near else f"known are {', '.join(names)}"
 
 
+def near_miss(name: object, known: Iterable[str]) -> str:
+    """Asks in parentheses for the known name that is nearest to `name`; empty where none is near."""
+    near = closest(name, known)
+    return f" (did you mean {near!r}?)" if near else ""
+
+
 def check_names(call: str, given: Iterable[str], known: Iterable[str]) -> None:
     """Checks keywords by name.
 

@@ -36,6 +36,7 @@ _ONE_TASK_A_SPLIT = "spark.databricks.delta.merge.repartitionBeforeWrite.enabled
 _COPY_SOURCE = "spark.databricks.delta.merge.materializeSource"
 # Delta 4 refuses rows that Spark keeps, since they may come from several versions of a table. Ours are of one version.
 _REFUSE_KEPT_SOURCE = "spark.databricks.delta.merge.failSourceCachedAfterMaterialization"
+_DELETION_VECTORS = "spark.databricks.delta.merge.deletionVectors.persistent"
 
 
 @dataclass(frozen=True)
@@ -204,6 +205,7 @@ class Transaction:
             _ONE_TASK_A_SPLIT: str(tasks == usual).lower(),
             _COPY_SOURCE: "none",  # Spark keeps the rows already
             _REFUSE_KEPT_SOURCE: "false",
+            _DELETION_VECTORS: "false",  # writing them, MERGE fails on Delta 3.3.3 with Spark 3.5.9
         }
 
     def _version_of(self, user_metadata: str) -> int:

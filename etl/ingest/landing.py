@@ -75,8 +75,8 @@ def ingest_available(
             attempts = 1 if len(done) > before else attempts + 1
             if attempts == RETRIES.attempts:
                 raise TableConflictError(
-                    f"{table}: other writers kept committing first, after {len(done)} batches; run the stream again "
-                    f"when they are done. Last of {attempts} attempts: {error}"
+                    f"{table}: other writers kept committing first; run the stream again when they are done. "
+                    f"{len(done)} batches are stored. Last of {attempts} attempts: {error}"
                 ) from error
 
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from ..errors import TableError
-from ..table import Table
 from .entries import commit_numbers, entry_names, info_of, read_commits, versions_in
 from .opening import open_table
 from .snapshot import ROWS_UNKNOWN
+
+if TYPE_CHECKING:
+    from ..table import Table
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ...options import closest
+from ...options import near_miss, suggestion
 
 MISSING = "is missing"
 _LONGEST_VALUE = 80
@@ -49,7 +49,7 @@ def rule_of(found: Mapping[str, Any], known: Iterable[str] = ()) -> str:
         key, words = _BOUNDS[kind]
         return f"{words} {context[key]}"
     if kind == "extra_forbidden":
-        return f"is not a key here; {nearest(str(found['loc'][-1]), known)}"
+        return f"is not a key here; {suggestion(found['loc'][-1], known)}"
     if kind == "literal_error":
         options = context["expected"].replace(" or ", ", ")
         return f"must be one of {options}{near_miss(found['input'], options.replace(chr(39), '').split(', '))}"
@@ -58,20 +58,7 @@ def rule_of(found: Mapping[str, Any], known: Iterable[str] = ()) -> str:
     return str(found["msg"]).removeprefix("Value error, ")
 
 
-def near_miss(value: Any, known: Iterable[str]) -> str:
-    """Names the known value that is nearest to another, in brackets; empty when none is near."""
-    close = closest(value, known)
-    return f" (did you mean {close}?)" if close else ""
-
-
 def shown(value: Any) -> str:
     """Writes a value for a message, shortened where it is long."""
     text = repr(value)
     return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Names the known key that is nearest to `name`, or lists them all."""
-    names = sorted(known)
-    close = closest(name, names)
-    return f"did you mean {close}?" if close else f"known keys: {', '.join(names)}"

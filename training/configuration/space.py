@@ -21,9 +21,10 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, ValidationError
 
+from ...options import near_miss
 from ..trials.context import python_value
 from .hyperparameters import KINDS, Categorical, Const, Int, Leaf
-from .rules import near_miss, rule_of
+from .rules import rule_of
 
 GLOBAL_BATCH_SIZE = "global_batch_size"
 DEFAULT_BATCH_SIZE = 64

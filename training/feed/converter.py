@@ -12,7 +12,7 @@ import numpy as np
 
 from ...errors import InvalidArgumentError, MissingDependencyError, NotSupportedError
 from ...extras import require
-from ...options import named_options
+from ...options import named_options, near_miss
 from .feed import DeltaFeed
 from .plan.epoch_order import RankBatches
 
@@ -359,8 +359,6 @@ def _reader_options(options: Mapping[str, Any], **own: Any) -> ReaderOptions:
         NotSupportedError: If one has another place here.
         InvalidArgumentError: If one is unknown.
     """
-    from .adapters.fields import nearest
-
     passed_on = ("fill", "reader_threads", "read_timeout_s")
     given = dict(own)
     for name, value in options.items():
@@ -372,5 +370,5 @@ def _reader_options(options: Mapping[str, Any], **own: Any) -> ReaderOptions:
             raise NotSupportedError(f"{name}={value!r}: {_INSTEAD[name]}")
         elif name not in _WITHOUT_EFFECT:
             known = (*passed_on, *own, *_OWN)
-            raise InvalidArgumentError(f"{name}={value!r}: there is no such argument{nearest(name, known)}")
+            raise InvalidArgumentError(f"{name}={value!r}: there is no such argument{near_miss(name, known)}")
     return cast("ReaderOptions", given)

@@ -224,3 +224,18 @@ def test_ingests_at_once_store_each_file_once(spark, tmp_path):
     numbers = log_entries(place, "txn")
     assert {version: txn["version"] for version, txn in numbers.items()} == {0: 0, 1: 1, winner.version: 2}
     assert table.labels() == {"cat": 0, "it's": 1}
+
+
+@pytest.mark.spark
+def test_rows_are_replaced_in_a_table_on_which_deletion_vectors_were_enabled(spark, place):
+    """MERGE of Delta 3.3.3 fails on Spark 3.5.9 when it writes a deletion vector, so it writes none."""
+    session = writing_session(spark)
+    spark.sql(f"ALTER TABLE delta.`{place}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
+    spark.sql("SELECT stack(3, 'a', 'b', 'c') AS path, 'train' AS split").coalesce(1).write.format("delta").mode(
+        "append"
+    ).save(place)
+    spark.sql(f"DELETE FROM delta.`{place}` WHERE path = 'a'")  # noqa: S608
+    assert any(entry.get("deletionVector") for entry in log_entries(place, "add").values())
+    stale = session.sql("SELECT 'b' AS path")
+    assert transaction(session, place).commit(Batch(row(session, "new"), "replaced", stale)) == 4
+    assert stored_paths(place) == ["c", "first", "new"]

@@ -114,7 +114,7 @@ def said(argv: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
         (
             ["etl", "photos", "t", "--layout", "manifest"],
             "InvalidArgumentError",
-            "the suffix of a manifest gives its format",
+            "the suffix of a manifest",
         ),
         (["etl", "photos.csv", "t", "--layout", "manifest"], "SourceNotFoundError", "photos.csv is a folder"),
         (["etl", "nope://bucket/photos", "t"], "InvalidArgumentError", "no store of scheme 'nope'"),

@@ -96,7 +96,7 @@ def test_overrides_are_applied_in_their_order(tmp_path: Path) -> None:
 
 
 REJECTED: list[tuple[dict[str, Any], str]] = [
-    ({"dta": 1}, "dta is 1: is not a key here; did you mean data?"),
+    ({"dta": 1}, "dta is 1: is not a key here; did you mean 'data'?"),
     ({"data": {"tabel": "t"}}, "data.table is missing"),
     ({"data": {"table": "t", "split": "a"}}, "data.split is 'a': is not a key here; did you mean"),
     ({"data": {"table": "t", "version": -1}}, "data.version is -1: versions count from 0"),
@@ -135,7 +135,7 @@ REJECTED: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"hyperparameters": {"lr": {"type": "int", "minval": 1, "maxval": 2, "cout": 2}}},
-        "hyperparameters.lr.cout is 2: is not a key here; did you mean count?",
+        "hyperparameters.lr.cout is 2: is not a key here; did you mean 'count'?",
     ),
     (
         {"hyperparameters": {"lr": {"type": "double", "minval": 0, "maxval": 1}}},
@@ -210,8 +210,8 @@ def test_every_problem_of_a_file_has_its_line(tmp_path: Path) -> None:
         ExperimentConfig.read(path, ["max_restarts=-1"])
     assert str(caught.value).splitlines() == [
         f"{path}: 3 problems",
-        "  line 3, data.tabel is 3: is not a key here; did you mean table?",
-        "  line 5, searcher.max_lenght: is not a key here; did you mean max_length?",
+        "  line 3, data.tabel is 3: is not a key here; did you mean 'table'?",
+        "  line 5, searcher.max_lenght: is not a key here; did you mean 'max_length'?",
         "  --set max_restarts, max_restarts is -1: must be at least 0",
     ]
     path = write(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ....errors import InvalidArgumentError
-from ....options import closest
+from ....options import near_miss
 from ..columns import default_columns, lacks_values
 from ..plan.feed_plan import FeedPlan
 from .petastorm_parts import NGram, Unischema, UnischemaField, transform_schema
@@ -35,12 +35,6 @@ _TYPES: dict[str, Any] = {
 _NESTED = np.object_
 # PyTorch has no tensors of these.
 _NOT_IN_TORCH = (np.str_, np.bytes_, np.datetime64)
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Names the nearest of some names in parentheses; empty where none is near."""
-    near = closest(name, known)
-    return f" (did you mean {near!r}?)" if near else ""
 
 
 def chosen_columns(plan: FeedPlan, columns: Sequence[Any] | None) -> list[str]:
@@ -76,7 +70,7 @@ def chosen_columns(plan: FeedPlan, columns: Sequence[Any] | None) -> list[str]:
         found = [name] if name in known else [other for other in known if _matches(name, other)]
         if not found:
             raise InvalidArgumentError(
-                f"columns: {plan.location} has no column {name!r}{nearest(name, known)}; it has {', '.join(known)}"
+                f"columns: {plan.location} has no column {name!r}{near_miss(name, known)}; it has {', '.join(known)}"
             )
         wanted.update(found)
     if not wanted:
@@ -108,7 +102,7 @@ def schema_of(plan: FeedPlan, columns: Sequence[str], transform: Any) -> tuple[A
                 if name not in columns and name not in edited:
                     raise InvalidArgumentError(
                         f"transform_spec: {part} names {name!r}, which is none of the columns"
-                        f"{nearest(name, [*columns, *edited])}: {', '.join(columns)}"
+                        f"{near_miss(name, [*columns, *edited])}: {', '.join(columns)}"
                     )
         given = transform_schema(stored, transform)
     for name, field in given.fields.items():

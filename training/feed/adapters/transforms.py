@@ -11,8 +11,9 @@ import numpy.typing as npt
 from ....errors import BadRowError, ImageError, InvalidArgumentError
 from ....etl.images.stored_image import CHANNELS, PixelDecoder, StoredImage
 from ....etl.model import schema
+from ....options import near_miss
 from ..columns import Columns
-from .fields import as_vectors, nearest
+from .fields import as_vectors
 from .petastorm_parts import TransformSpec
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def apply_transform(spec: Any, columns: Columns, given: Any) -> Columns:
             if not isinstance(name, str) or name in columns:
                 raise
             raise InvalidArgumentError(
-                f"transform_spec: its function asks for {kind} {name!r}{nearest(name, columns)}; the columns are "
+                f"transform_spec: its function asks for {kind} {name!r}{near_miss(name, columns)}; the columns are "
                 f"{', '.join(columns)}"
             ) from error
     if not isinstance(frame, pd.DataFrame):
