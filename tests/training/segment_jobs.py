@@ -29,7 +29,7 @@ from lakelens.training.trials.metrics import Goal
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-RUN = RunReference("sqlite:////nowhere/mlflow.db", "0", "r1", "driver")
+RUN = RunReference("sqlite:////nowhere/mlflow.db", "0", "r1", "driver")  # a rank has nothing to do with the store
 # What the promise of bit-equal results names.
 EXACT = {"TF_DETERMINISTIC_OPS": "1", "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
 # 90 rows in batches of 16 are 6 steps an epoch; the last batch is shorter.
@@ -107,6 +107,29 @@ NOISY = """
 """
 
 
+def job_in(folder: Path, table: Path, entrypoint: EntryPoint, **changes: Any) -> TrainingJob:
+    """Makes a job on version 0 of a table whose checkpoints lie in a folder, as the driver would."""
+    feed = DeltaFeed(table, 0, "train", 1)
+    folder.mkdir(exist_ok=True)
+    (folder / PROBE_FILE).write_text(RUN.run_id)
+    settings = {
+        "entrypoint": entrypoint,
+        "training_feed": feed,
+        "validation_feed": DeltaFeed(table, 0, "validation", shuffle=False),
+        "hyperparameters": {},
+        "task": Classification(feed.class_names),
+        "image_size": feed.stored_size,
+        "batch_size": 16,
+        "epochs": 2,
+        "seed": 1,
+        "goal": Goal.of("val_loss"),
+        "patience": None,
+        "folder": folder,
+        "run": RUN,
+    }
+    return TrainingJob(**(settings | changes))
+
+
 @dataclass(frozen=True)
 class Place:
     """Where jobs of a module find their table and their Trial."""
@@ -115,27 +138,8 @@ class Place:
 
     def job(self, name: str, **changes: Any) -> TrainingJob:
         """Makes a job with a checkpoint folder of its own."""
-        table = self.folder / "squares"
-        feed = DeltaFeed(table, 0, "train", 1)
-        folder = self.folder / name
-        folder.mkdir(exist_ok=True)
-        (folder / PROBE_FILE).write_text(RUN.run_id)
-        settings = {
-            "entrypoint": EntryPoint.parse(f"{self.folder / 'noisy.py'}:Noisy"),
-            "training_feed": feed,
-            "validation_feed": DeltaFeed(table, 0, "validation", shuffle=False),
-            "hyperparameters": {},
-            "task": Classification(feed.class_names),
-            "image_size": feed.stored_size,
-            "batch_size": 16,
-            "epochs": EPOCHS,
-            "seed": 1,
-            "goal": Goal.of("val_loss"),
-            "patience": None,
-            "folder": folder,
-            "run": RUN,
-        }
-        return TrainingJob(**(settings | changes))
+        entrypoint = EntryPoint.parse(f"{self.folder / 'noisy.py'}:Noisy")
+        return job_in(self.folder / name, self.folder / "squares", entrypoint, **({"epochs": EPOCHS} | changes))
 
 
 def in_a_new_process(
@@ -162,7 +166,7 @@ def history(job: TrainingJob) -> list[dict[str, float]]:
 
 def assert_equal_to_the_bit(one: Checkpoint, other: Checkpoint) -> None:
     first, second = _stored(one), _stored(other)
-    assert len(first) > 20
+    assert len(first) > 10
     assert any(name.startswith("optimizer/") for name in first)
     assert one.state() == other.state()
     for mine, theirs in ((first, second), (one.arrays(), other.arrays())):

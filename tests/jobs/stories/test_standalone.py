@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +15,7 @@ import pytest
 from borrowed import clean_environment, make_borrower
 from mlflow_stores import put_store
 from PIL import Image
+from standalone_cluster import StandaloneCluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(900)]
 
@@ -32,11 +31,14 @@ SETTINGS = {
 
 
 @dataclass
-class Cluster:
-    url: str
-    folder: Path
-    environment: dict[str, str]
-    python: Path
+class Cluster(StandaloneCluster):
+    """A cluster that takes jobs.
+
+    Attributes:
+        python: What executors run on; it has no lakelens.
+    """
+
+    python: Path = Path()
 
     def submit(
         self, job: str, *flags: str, options: tuple[str, ...], deploy: str = "client", python: Path | None = None
@@ -67,8 +69,6 @@ class Cluster:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    import pyspark
-
     from lakelens.spark.java import find_java
 
     folder = tmp_path_factory.mktemp("standalone")
@@ -78,43 +78,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         "SPARK_WORKER_DIR": str(folder / "work"),
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
-    start = [str(Path(pyspark.__file__).parent / "bin" / "spark-class")]
-    processes, logs = [], []
-
-    def begin(kind: str, *arguments: str) -> Path:
-        log = folder / f"{len(processes)}.log"
-        with log.open("w") as output:
-            processes.append(
-                subprocess.Popen(
-                    [*start, f"org.apache.spark.deploy.{kind}", "--host", "127.0.0.1", *arguments],
-                    stdout=output,
-                    stderr=output,
-                    env=environment,
-                    cwd=folder,
-                )
-            )
-        logs.append(log)
-        return log
-
-    def wait_for(log: Path, pattern: str, count: int = 1) -> str:
-        deadline = time.monotonic() + 120
-        while len(found := re.findall(pattern, log.read_text())) < count:
-            assert time.monotonic() < deadline, log.read_text()[-2000:]
-            time.sleep(0.1)
-        return str(found[0])
-
+    cluster = Cluster(folder, environment, python=make_borrower(folder / "bare").python)
     try:
-        master = begin("master.Master", "--port", "0", "--webui-port", "0")
-        url = wait_for(master, r"Starting Spark master at (spark://\S+)")
-        for _ in range(2):
-            begin("worker.Worker", "--cores", "1", "--memory", "1g", "--webui-port", "0", url)
-        wait_for(master, r"Registering worker", 2)
-        # What is not sent along has no lakelens.
-        yield Cluster(url, folder, environment, make_borrower(folder / "bare").python)
+        cluster.start_all("127.0.0.1", {"127.0.0.2": (), "127.0.0.3": ()})
+        yield cluster
     finally:
-        for process in processes:
-            process.kill()
-            process.wait()
+        cluster.stop()
 
 
 @pytest.fixture(scope="module")

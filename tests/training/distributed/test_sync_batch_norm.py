@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import sys
 import zipfile
 
-import cloudpickle
 import numpy as np
 import pytest
 from leftovers import leaves_nothing
@@ -102,13 +100,9 @@ def on_a_rank():
 
 
 @pytest.fixture(scope="module")
-def ranks() -> list[dict]:
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    try:
-        with leaves_nothing() as watch:
-            return HorovodRunner(np=-2, env={**watch.env, "TF_CPP_MIN_LOG_LEVEL": "2"}).run(on_a_rank)
-    finally:
-        cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+def ranks(functions_travel_by_value) -> list[dict]:
+    with leaves_nothing() as watch:
+        return HorovodRunner(np=-2, env={**watch.env, "TF_CPP_MIN_LOG_LEVEL": "2"}).run(on_a_rank)
 
 
 @pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])

@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from coloured_tables import coloured_table
 from mlflow_stores import put_store
+from segment_jobs import EXACT, assert_equal_to_the_bit
 
 from lakelens.errors import InvalidArgumentError, RankFailedError
 from lakelens.jobs.cli import main
@@ -34,8 +34,6 @@ from lakelens.tracking.runs import open_client, tracked_run
 from lakelens.training.checkpoints.checkpoint import Checkpoint, list_checkpoints
 from lakelens.training.experiment.train import train
 
-# What the promise of bit-equal results names.
-EXACT = {"TF_DETERMINISTIC_OPS": "1", "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
 # 90 rows in batches of 16 are 6 steps an epoch.
 STEPS = 18
 PATIENCE_S = 240.0
@@ -224,15 +222,6 @@ def wait_until_gone(pid: int) -> None:
 
 def last_line(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return json.loads(capsys.readouterr().out.splitlines()[-1])
-
-
-def assert_equal_to_the_bit(one: Checkpoint, other: Checkpoint) -> None:
-    models = [checkpoint.load_model(compile=True) for checkpoint in (one, other)]
-    first, second = ([np.asarray(v) for v in [*model.variables, *model.optimizer.variables]] for model in models)
-    assert len(first) > 10
-    for mine, theirs in zip(first, second, strict=True):
-        np.testing.assert_array_equal(mine, theirs)
-    assert one.state() == other.state()
 
 
 @pytest.fixture(scope="module")

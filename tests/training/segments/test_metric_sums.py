@@ -9,25 +9,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from coloured_tables import CLASSES, SIDE, coloured_table
+from coloured_tables import coloured_table
+from segment_jobs import job_in
 
 from lakelens.errors import TrialError
 from lakelens.tracking.run_records import read_records
-from lakelens.tracking.runs import RunReference
 from lakelens.training.checkpoints.checkpoint import open_checkpoint
 from lakelens.training.checkpoints.keras_files import load_weights
 from lakelens.training.experiment.trial_driver import run_segment
 from lakelens.training.feed.feed import DeltaFeed
 from lakelens.training.runner.runner import HorovodRunner
-from lakelens.training.segments.checks import PROBE_FILE
 from lakelens.training.segments.job import TrainingJob
 from lakelens.training.segments.segment import SegmentOutcome
-from lakelens.training.tasks.classification import Classification
 from lakelens.training.trials.context import TrialContext
 from lakelens.training.trials.entrypoint import EntryPoint
-from lakelens.training.trials.metrics import Goal
 
-RUN = RunReference("sqlite:////nowhere/mlflow.db", "0", "r1", "driver")
 # As good as no training: the metrics of an epoch are those of the model at its end.
 STILL = 1e-12
 
@@ -107,29 +103,14 @@ MEASURED = """
 """
 
 
-def job_in(folder: Path, rows: int, **changes: Any) -> TrainingJob:
+def job_of(folder: Path, rows: int, **changes: Any) -> TrainingJob:
     table = folder / "squares"
     if not table.exists():
         coloured_table(table, 50, rows)
         (folder / "measured.py").write_text(textwrap.dedent(MEASURED))
-    feed = DeltaFeed(table, 0, "train", 1)
-    (folder / PROBE_FILE).write_text(RUN.run_id)
-    settings = {
-        "entrypoint": EntryPoint.parse(f"{folder / 'measured.py'}:Measured"),
-        "training_feed": feed,
-        "validation_feed": DeltaFeed(table, 0, "validation", shuffle=False),
-        "hyperparameters": {"learning_rate": STILL, "diaries": str(folder)},
-        "task": Classification(CLASSES),
-        "image_size": (SIDE, SIDE),
-        "batch_size": 16,
-        "epochs": 6,
-        "seed": 1,
-        "goal": Goal.of("val_loss"),
-        "patience": None,
-        "folder": folder,
-        "run": RUN,
-    }
-    return TrainingJob(**(settings | changes))
+    entrypoint = EntryPoint.parse(f"{folder / 'measured.py'}:Measured")
+    hyperparameters = {"learning_rate": STILL, "diaries": str(folder)}
+    return job_in(folder, table, entrypoint, **({"hyperparameters": hyperparameters, "epochs": 6} | changes))
 
 
 def two_ranks(job: TrainingJob) -> SegmentOutcome:
@@ -151,7 +132,7 @@ def values_of_one_process(job: TrainingJob, outcome: SegmentOutcome, feed: Delta
 
 @pytest.mark.horovod
 def test_every_metric_is_that_of_all_rows_and_callbacks_act_on_it_alike_on_all_ranks(tmp_path):
-    job = job_in(tmp_path, 21)
+    job = job_of(tmp_path, 21)
     outcome = two_ranks(job)
     trained = values_of_one_process(job, outcome, job.training_feed)
     validated = values_of_one_process(job, outcome, DeltaFeed(tmp_path / "squares", 0, "validation", shuffle=False))
@@ -174,7 +155,7 @@ def test_every_metric_is_that_of_all_rows_and_callbacks_act_on_it_alike_on_all_r
 
 @pytest.mark.horovod
 def test_a_rank_without_validation_rows_adds_nothing(tmp_path):
-    job = job_in(tmp_path, 1, epochs=1)
+    job = job_of(tmp_path, 1, epochs=1)
     outcome = two_ranks(job)
     validated = values_of_one_process(job, outcome, DeltaFeed(tmp_path / "squares", 0, "validation", shuffle=False))
     measured = {f"val_{name}": value for name, value in validated.items()}

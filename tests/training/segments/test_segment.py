@@ -12,16 +12,15 @@ import pytest
 from coloured_tables import CLASSES, SIDE, coloured_rows, coloured_table
 from deltalake import write_deltalake
 from easy_photographs import photograph_table
+from segment_jobs import job_in
 
 from lakelens.errors import BadRowError, CheckpointError, FeedError, InvalidHyperparameters, NotFiniteError, TrialError
 from lakelens.tracking.run_records import read_records
-from lakelens.tracking.runs import RunReference
 from lakelens.training.checkpoints.checkpoint import Checkpoint, list_checkpoints, open_checkpoint
 from lakelens.training.checkpoints.retention import Retention
 from lakelens.training.feed.feed import DeltaFeed
 from lakelens.training.segments.checks import PROBE_FILE
 from lakelens.training.segments.evaluation import read_counts
-from lakelens.training.segments.job import TrainingJob
 from lakelens.training.segments.segment import SegmentOutcome, train_segment
 from lakelens.training.tasks.classification import Classification
 from lakelens.training.trials.entrypoint import EntryPoint
@@ -30,8 +29,6 @@ from lakelens.training.trials.metrics import Goal
 from lakelens.training.trials.trial import Trial
 
 pytestmark = pytest.mark.tensorflow
-
-RUN = RunReference("sqlite:////nowhere/mlflow.db", "0", "r1", "driver")  # a rank has nothing to do with the store
 
 
 class Tiny(KerasTrial):
@@ -67,24 +64,7 @@ def run_in(
     folder: Path, table: Path, trial: type[KerasTrial], /, start: Checkpoint | None = None, **changes
 ) -> SegmentOutcome:
     """Runs a job of one rank as the driver would, and gives its outcome."""
-    feed = DeltaFeed(table, 0, "train", 1)
-    (folder / PROBE_FILE).write_text(RUN.run_id)
-    settings = {
-        "entrypoint": EntryPoint.parse(trial),
-        "training_feed": feed,
-        "validation_feed": DeltaFeed(table, 0, "validation", shuffle=False),
-        "hyperparameters": {},
-        "task": Classification(feed.class_names),
-        "image_size": feed.stored_size,
-        "batch_size": 16,
-        "epochs": 2,
-        "seed": 1,
-        "goal": Goal.of("val_loss"),
-        "patience": None,
-        "folder": folder,
-        "run": RUN,
-    }
-    return train_segment(TrainingJob(**(settings | changes)), start)
+    return train_segment(job_in(folder, table, EntryPoint.parse(trial), **changes), start)
 
 
 @pytest.fixture

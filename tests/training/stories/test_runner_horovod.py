@@ -272,8 +272,10 @@ def collective_faults(fault, folder=None):
         ("killed", "died", "was ended by SIGKILL"),
         ("returns", "left_early", "returned from the training function while other ranks still waited"),
         ("leaves", "died", "ended with exit code 3"),
-        ("stopped", "stopped", "was stopped by SIGSTOP"),
-        ("stalls", "stalled", "did not take part in a collective that the others wait in"),
+        pytest.param("stopped", "stopped", "was stopped by SIGSTOP", marks=pytest.mark.long),
+        pytest.param(
+            "stalls", "stalled", "did not take part in a collective that the others wait in", marks=pytest.mark.long
+        ),
     ],
 )
 def test_a_fault_in_a_collective_is_blamed_on_the_rank_that_has_it(request, watch, tmp_path, fault, reason, words):
@@ -293,6 +295,7 @@ def test_a_fault_in_a_collective_is_blamed_on_the_rank_that_has_it(request, watc
         assert any("in collective_faults" in line for line in error.log), "its stack says where it hangs"
 
 
+@pytest.mark.long
 def test_ranks_that_call_different_collectives_are_not_left_waiting(watch):
     def main():
         import tensorflow as tf

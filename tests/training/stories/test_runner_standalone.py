@@ -11,13 +11,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 from leftovers import Watch, leaves_nothing
+from standalone_cluster import StandaloneCluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.horovod, pytest.mark.long, pytest.mark.timeout(900)]
 
@@ -76,57 +77,11 @@ def sleep_for_ever(place):
 
 
 @dataclass
-class Cluster:
-    """A standalone cluster in processes of its own."""
+class Cluster(StandaloneCluster):
+    """A cluster whose second worker may be in a network of its own."""
 
-    folder: Path
-    environment: dict[str, str]
-    processes: list[subprocess.Popen[str]] = field(default_factory=list)
-    url: str = ""
     address: str = "127.0.0.1"
     networks: int = 1
-
-    def start(self, kind: str, *arguments: str, inside: Sequence[str] = ()) -> subprocess.Popen[str]:
-        log = self.folder / f"{kind}-{len(self.processes)}.log"
-        import pyspark
-
-        command = [
-            *inside,
-            str(Path(pyspark.__file__).parent / "bin" / "spark-class"),
-            f"org.apache.spark.deploy.{kind}",
-            *arguments,
-        ]
-        with log.open("w") as output:
-            process = subprocess.Popen(
-                command,
-                stdout=output,
-                stderr=output,
-                env=self.environment,
-                text=True,
-                start_new_session=True,
-                cwd=self.folder,
-            )
-        self.processes.append(process)
-        return process
-
-    def wait_for(self, pattern: str, count: int = 1) -> str:
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            text = "".join(path.read_text() for path in self.folder.glob("*.log"))
-            found = re.findall(pattern, text)
-            if len(found) >= count:
-                return found[0]
-            time.sleep(0.1)
-        raise AssertionError(f"{pattern} is not in the logs:\n{text[-3000:]}")
-
-    def stop(self) -> None:
-        for process in self.processes:
-            with contextlib.suppress(psutil.Error, OSError):
-                for child in psutil.Process(process.pid).children(recursive=True):
-                    child.kill()
-            with contextlib.suppress(OSError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
 
 
 @pytest.fixture(scope="module")
@@ -146,12 +101,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         if second_network():
             cluster.address, cluster.networks = OURS, 2
             workers = {OURS: (), THEIRS: ("ip", "netns", "exec", NETWORK)}
-        cluster.start("master.Master", "--host", cluster.address, "--port", "0", "--webui-port", "0")
-        cluster.url = cluster.wait_for(r"Starting Spark master at (spark://\S+)")
-        for address, inside in workers.items():
-            options = ("--host", address, "--webui-port", "0", "--cores", "1", "--memory", "1g")
-            cluster.start("worker.Worker", *options, cluster.url, inside=inside)
-        cluster.wait_for("Successfully registered with master", 2)
+        cluster.start_all(cluster.address, workers)
         yield cluster
     finally:
         cluster.stop()

@@ -10,27 +10,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 from coloured_tables import CLASSES, coloured_table
+from segment_jobs import in_a_new_process, job_in
 
 from lakelens.errors import InvalidHyperparameters, TrialError
 from lakelens.tracking.run_records import read_records
-from lakelens.tracking.runs import RunReference
 from lakelens.training.checkpoints.checkpoint import open_checkpoint, save_checkpoint
-from lakelens.training.experiment.trial_driver import run_segment
-from lakelens.training.feed.feed import DeltaFeed
-from lakelens.training.runner.runner import HorovodRunner
-from lakelens.training.segments.checks import PROBE_FILE
 from lakelens.training.segments.job import TrainingJob
 from lakelens.training.segments.segment import SegmentOutcome
 from lakelens.training.tasks.classification import Classification
 from lakelens.training.trials.context import TrialContext
 from lakelens.training.trials.entrypoint import EntryPoint
-from lakelens.training.trials.metrics import Goal
 
 pytestmark = pytest.mark.tensorflow
 
 SIDE = 32
-RUN = RunReference("sqlite:////nowhere/mlflow.db", "0", "r1", "driver")
-EXACT = {"TF_DETERMINISTIC_OPS": "1", "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
 
 
 def trial(side: int = SIDE, rank: int = 0, **hyperparameters: object):
@@ -142,18 +135,15 @@ def alive(file: Path) -> None:
     backbone.save_weights(file)
 
 
-def job_in(folder: Path, name: str) -> TrainingJob:
+def job_of(folder: Path, name: str) -> TrainingJob:
     table = folder / "squares"
     if not table.exists():
         coloured_table(table, 20, 6)
         alive(folder / "alive.weights.h5")
-    feed = DeltaFeed(table, 0, "train", 1)
-    (folder / name).mkdir()
-    (folder / name / PROBE_FILE).write_text(RUN.run_id)
-    return TrainingJob(
-        entrypoint=EntryPoint.parse("lakelens.training.trials.transfer:Transfer"),
-        training_feed=feed,
-        validation_feed=DeltaFeed(table, 0, "validation", shuffle=False),
+    return job_in(
+        folder / name,
+        table,
+        EntryPoint.parse("lakelens.training.trials.transfer:Transfer"),
         hyperparameters={
             "backbone": "MobileNet",
             "weights": str(folder / "alive.weights.h5"),
@@ -161,22 +151,11 @@ def job_in(folder: Path, name: str) -> TrainingJob:
             "fine_tune_layers": 2,
             "fine_tune_after": AFTER,
         },
-        task=Classification(CLASSES),
         image_size=(SIDE, SIDE),
         batch_size=10,
         epochs=EPOCHS,
-        seed=1,
-        goal=Goal.of("val_loss"),
-        patience=None,
-        folder=folder / name,
-        run=RUN,
         checkpoint_policy="all",
     )
-
-
-def trained(job: TrainingJob, start: str = "", until: int | None = None) -> SegmentOutcome:
-    begin = open_checkpoint(start) if start else None
-    return run_segment(HorovodRunner(np=-1, env=EXACT), job, start=begin, until=until)
 
 
 def weights_of(outcome: SegmentOutcome) -> dict[str, np.ndarray]:
@@ -221,14 +200,14 @@ def history(folder: Path) -> list[dict[str, float]]:
 
 @pytest.mark.long
 def test_fine_tuning_trains_the_last_layers_from_its_epoch_on_and_goes_on_exactly_wherever_it_was_cut(tmp_path):
-    whole = trained(job_in(tmp_path, "whole"))
+    whole = in_a_new_process(job_of(tmp_path, "whole"))
     assert whole.step == STEPS * EPOCHS
-    job = job_in(tmp_path, "cut")
+    job = job_of(tmp_path, "cut")
     outcome, changed = None, []
     # Before fine-tuning within an epoch, at the switch, and after it within an epoch.
     for until in (STEPS + 1, STEPS * AFTER, STEPS * AFTER + 1, None):
         before = weights_of(outcome) if outcome is not None else None
-        outcome = trained(job, outcome.last if outcome is not None else "", until)
+        outcome = in_a_new_process(job, outcome.last if outcome is not None else "", until)
         after = weights_of(outcome)
         if before is not None:
             names = [name for name in before if (before[name] != after[name]).any()]

@@ -68,18 +68,3 @@ def test_gpus_that_are_not_configured_are_an_error_that_names_the_settings():
         executor_gpus(place(["a", "a"]), [hello(["0"]), hello([])], wanted=True)
     with pytest.raises(ClusterConfigurationError, match="were given the same GPU"):
         executor_gpus(place(["a", "a"]), [hello(["0"]), hello(["0"])], wanted=None)
-
-
-def executor(**changes):
-    import platform
-
-    import lakelens
-
-    known = {
-        "rank": 0,
-        "host": "w1",
-        "python": platform.python_version(),
-        "version": lakelens.__version__,
-        "problem": None,
-    }
-    return {**known, **changes}
