@@ -391,6 +391,7 @@ def test_what_a_trial_raises_on_one_rank_is_shown_recorded_and_blamed_on_it_thou
     assert "the user's own mistake" in run.data.tags[FAILURE_TAG]
 
 
+@pytest.mark.usefixtures("store")
 @pytest.mark.horovod
 @pytest.mark.spark
 def test_a_catalog_table_is_trained_on_two_spark_tasks(spark, trained, tmp_path):
