@@ -18,8 +18,10 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "etl"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "training"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "inference"))
 
 from coloured_tables import coloured_table
+from colours import SIDE, colour_model, save
 from etl_pictures import write_image
 from leftovers import Watch
 from mlflow_stores import put_store
@@ -113,9 +115,9 @@ def photographs(folder: Path) -> Path:
     return folder
 
 
-def ingest() -> list[str]:
+def ingest(size: int = 64) -> list[str]:
     conf = ["spark.ui.enabled=false", "spark.driver.memory=1g"]
-    return ["etl", "photos", "table", "--size", "64", "--master", "local[2]", *(f"--conf={one}" for one in conf)]
+    return ["etl", "photos", "table", "--size", str(size), "--master", "local[2]", *(f"--conf={one}" for one in conf)]
 
 
 def assert_ended_by(ended: Ended, number: signal.Signals) -> None:
@@ -161,24 +163,18 @@ def test_a_signal_ends_a_training_whatever_it_does_and_a_paused_one_is_resumed(t
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.tensorflow
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(900)
 def test_commands_that_work_on_a_table_end_by_a_signal_and_the_next_call_completes_them(tmp_path: Path) -> None:
     photographs(tmp_path)
-    put_store(tmp_path)
+    assert run_until(tmp_path, ingest(size=SIDE)).code == 0
+    model = save(colour_model(), tmp_path / "models", labels={str(number): f"class{number}" for number in range(3)})
     usual = ["--master", "local[2]", "--conf=spark.ui.enabled=false", "--conf=spark.driver.memory=1g"]
-    store = ["--tracking-uri", "sqlite:///mlflow.db"]
-    assert run_until(tmp_path, ingest()).code == 0
-    train = ["train", "table", "--epochs", "1", "--validation-split", "none", "--checkpoint-dir", "models", *store]
-    model = run_until(tmp_path, train).result["checkpoint"]
-    score = ["score", model, "table", "predictions", *usual]
+    score = ["score", str(model.path), "table", "predictions", *usual]
     edit = ["table", "delete", "table", "label = 0", *usual]
-    evaluate = ["evaluate", model, "table@0", "--output", "pages", *usual]
-    for number, (command, moment) in enumerate([(score, worker_runs), (edit, java_runs), (evaluate, worker_runs)]):
-        by = list(CODES)[number % 2]
-        assert_ended_by(run_until(tmp_path, command, moment, by), by)
-    for command in (score, evaluate, edit):
+    assert_ended_by(run_until(tmp_path, score, worker_runs, signal.SIGINT), signal.SIGINT)
+    assert_ended_by(run_until(tmp_path, edit, java_runs, signal.SIGTERM), signal.SIGTERM)
+    for command in (score, edit):
         done = run_until(tmp_path, command)
         assert (done.code, done.stderr) == (0, []), (command, done)
-    rows = open_snapshot(str(tmp_path / "predictions")).rows
-    assert rows == IMAGES
+    assert open_snapshot(str(tmp_path / "predictions")).rows == IMAGES
     assert open_snapshot(str(tmp_path / "table")).rows == IMAGES * 2 // 3
