@@ -55,7 +55,8 @@ _SHARED_SESSIONS = ("spark-ingest", "spark")
 def _group_of(item: pytest.Item) -> str:
     if "spark" not in getattr(item, "fixturenames", ()):
         return str(item.path)
-    return _SHARED_SESSIONS[0 if item.path.parent.name in ("ingest", "sources") else 1]
+    is_of_ingest = item.path.parts[-3:-1] in (("etl", "ingest"), ("etl", "sources"), ("etl", "stories"))
+    return _SHARED_SESSIONS[0 if is_of_ingest else 1]
 
 
 @pytest.hookimpl(wrapper=True)

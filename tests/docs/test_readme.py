@@ -149,7 +149,7 @@ assert spark.sql("select predict(image).predicted_name from images").count() > 0
 def test_the_examples_of_the_pages_run_as_written_one_after_the_other(
     read: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Those of PyTorch run in tests/training/feed/test_torch.py, in an environment with PyTorch."""
+    """Those of PyTorch run in tests/training/stories/test_torch.py, in an environment with PyTorch."""
     folder = tmp_path_factory.mktemp("pages")
     shutil.copytree(read / "photos", folder / "photos")
     (folder / "birds.py").write_text(blocks("python", DOCS / "trials.md")[0], encoding="utf-8")
