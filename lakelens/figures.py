@@ -172,7 +172,7 @@ def readable(name: str, length: int = LABEL_LENGTH) -> str:
 
 
 def readable_names(names: Sequence[str], length: int = LABEL_LENGTH) -> list[str]:
-    """Shortens names that appear together, so that as many as possible remain different.
+    """Shortens names that appear together, so that they remain different where possible.
 
     Long names are cut where they do not differ: `…/sports/model 1` of nested folders, `n01440764 te…` of numbered ones.
     """

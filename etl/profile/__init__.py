@@ -1,4 +1,4 @@
 """One version as a page: numbers, findings, plots. Start: `profile.profile`.
 
-version --scan, images, boxes--> data --findings--> page + plots + sheet
+version --scan, images, boxes--> data --findings--> page + plots
 """

@@ -48,7 +48,7 @@ class TableProfile:
         images: A row for each image, with the columns of `rows.read_rows`; if near-duplicates were looked for, also
             those of `images.look_at_images`.
         boxes: A row for each box.
-        class_images: Images by class and split. Classes that have a number come first, `(no class)` last.
+        class_images: Images by class and split. Numbered classes precede the others; `(no class)` is last.
         class_boxes: The same for boxes.
         source_sizes: Sizes of the source files, as `sources.source_sizes` gives them.
         samples: Samples by class name, of the classes that are shown.

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import io
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from PIL import Image
 
 from ... import figures as style
 from .data import TableProfile
@@ -24,8 +22,6 @@ _MOST_NAMED_SHARES = 12
 _MOST_CHANGES = 20
 _COMMON_SIZES = 12
 _MOST_BOXES_SHOWN = 30
-# The sheet of samples, in pixels.
-_CELL, _CAPTION, _GAP, _SHEET_COLUMNS, _SHEET_ROWS = 110, 18, 8, 11, 20
 
 
 def draw_plots(profile: TableProfile) -> dict[str, bytes]:
@@ -226,35 +222,6 @@ def _draw_quarantine(profile: TableProfile) -> Figure | None:
     return figure
 
 
-def _draw_samples(profile: TableProfile) -> Figure | None:
-    """A row of each class if they are few, else one picture of each."""
-    if not profile.samples:
-        return None
-    few = len(profile.samples) <= _SHEET_ROWS
-    in_a_row = max(map(len, profile.samples.values())) if few else len(profile.samples)
-    columns = min(in_a_row, _SHEET_COLUMNS)
-    rows = len(profile.samples) if few else -(-len(profile.samples) // columns)
-    width, height = _CELL + _GAP, _CELL + _CAPTION + _GAP
-    figure, (axis,) = style.new_figure(1)
-    figure.set_layout_engine("none")
-    figure.set_size_inches(columns * width / 100, rows * height / 100)
-    axis.set_position((0, 0, 1, 1))
-    axis.set_axis_off()
-    captions = style.texts_of(list(profile.samples), 15 * (columns if few else 1))
-    for index, (caption, samples) in enumerate(zip(captions, profile.samples.values(), strict=True)):
-        row, first = (index, 0) if few else divmod(index, columns)
-        top = row * height + _CAPTION
-        axis.text(first * width + _GAP / 2, top - 4, caption, fontsize=8, color=style.INK)
-        for column, sample in enumerate(samples[: columns if few else 1], first):
-            left = column * width + _GAP / 2
-            picture = Image.open(io.BytesIO(sample.jpeg))
-            picture.thumbnail((_CELL, _CELL))
-            axis.imshow(picture, extent=(left, left + picture.width, top + picture.height, top))
-    axis.set_xlim(0, columns * width)
-    axis.set_ylim(rows * height, 0)
-    return figure
-
-
 # In the order in which a page shows them.
 PLOTS = {
     "comparison": _draw_comparison,
@@ -266,7 +233,6 @@ PLOTS = {
     "box_sizes": _draw_boxes,
     "near_duplicates": _draw_similar,
     "quarantine": _draw_quarantine,
-    "samples": _draw_samples,
 }
 
 

@@ -1,4 +1,4 @@
-"""Spark's JVM: started in a session of its own, quiet while it starts, and never left behind by an interrupt."""
+"""Spark's JVM: in its own process group, quiet while it starts, and never left behind by an interrupt."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _GRACE_S = 5.0
 
 
 def is_verbose() -> bool:
-    """Tells whether what Spark and TensorFlow say while they start is shown (`--verbose`)."""
+    """Whether the output of Spark's and TensorFlow's start is shown (`--verbose`)."""
     return os.environ.get(VERBOSE_VARIABLE, "") not in ("", "0")
 
 
@@ -69,9 +69,9 @@ class JvmOutput:
 def start_jvm(settings: Mapping[str, Any]) -> JvmOutput | None:
     """Starts the JVM that pyspark would start, for pyspark to use; does nothing where it has one already.
 
-    It leads a session of its own: a signal that a terminal or a scheduler sends to all processes of a command reaches
-    this process alone, which ends the JVM in order. Whatever interrupts this call ends the JVM, too: pyspark would
-    remove the folder in which the JVM announces its port, and the JVM would then stay for ever.
+    The JVM leads a separate session: a signal that a terminal or a scheduler sends to all processes of a command reaches
+    only this process, which ends the JVM in order. Whatever interrupts this call also ends the JVM: pyspark would remove
+    the folder in which the JVM announces its port, and the JVM would then stay forever.
 
     Args:
         settings: Spark's settings.
@@ -161,5 +161,5 @@ def end_jvm() -> None:
     context = getattr(sys.modules.get("pyspark"), "SparkContext", None)
     active = getattr(context, "_active_spark_context", None)
     if active is not None:
-        with contextlib.suppress(Exception):  # it ends by itself, or its jobs with this process
+        with contextlib.suppress(Exception):  # it has ended, or its jobs end with this process
             active.cancelJobsWithTag(COMMAND_TAG)

@@ -126,7 +126,7 @@ def counter(spark: SparkSession, zero: Any = 0, param: AccumulatorParam[Any] | N
 
 
 def ship_file(spark: SparkSession, file: Path) -> None:
-    """Makes a file available on every executor under its name (`SparkFiles.get`); a name that is there stays."""
+    """Makes a file available on every executor under its name (`SparkFiles.get`); an existing name stays."""
     context = spark.sparkContext
     if not any(uri.rsplit("/", 1)[-1] == file.name for uri in context.listFiles):
         context.addFile(str(file))

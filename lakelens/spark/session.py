@@ -82,7 +82,7 @@ def opened(spark: SessionSource) -> SparkSession: ...
 @overload
 def opened(spark: None) -> None: ...
 def opened(spark: SessionSource | None) -> SparkSession | None:
-    """Returns a session that was given, or the one that a function which was given opens."""
+    """Returns a given session, or opens it with a given function."""
     return spark() if callable(spark) else spark
 
 
@@ -127,12 +127,12 @@ def _active() -> SparkSession | None:
 
 
 def is_connect(spark: Any) -> bool:
-    """Tells whether a session is one of Spark Connect, whose driver is another process, by its type."""
+    """Whether a session is a Spark Connect session, whose driver is another process."""
     return "connect" in type(spark).__module__.split(".")
 
 
 def require_driver(spark: Any) -> None:
-    """Checks that a session has a driver of its own.
+    """Checks that a session's driver is this process.
 
     Raises:
         SessionError: If it is a Spark Connect session.
@@ -142,7 +142,7 @@ def require_driver(spark: Any) -> None:
 
 
 def require_delta(spark: SparkSession) -> None:
-    """Checks that `spark` has a driver of its own, and Delta Lake.
+    """Checks that the driver of `spark` is this process, and that it has Delta Lake.
 
     Raises:
         SessionError: If it is a Spark Connect session, or has no Delta Lake.
@@ -309,7 +309,7 @@ def _stop(spark: SparkSession, application_id: str, master: str) -> None:
                 set_log_level(spark, "OFF")  # parts that end before others make errors of it
         spark.stop()
     if master.startswith("local-cluster"):
-        # Such a cluster keeps each executor's logs and JARs below Spark's own folder, for ever.
+        # Such a cluster never removes executors' logs and JARs below Spark's own folder.
         folder = _spark_home() / "work" / application_id
         deadline = time.monotonic() + _EXECUTORS_END_S
         while _is_worked_in(folder) and time.monotonic() < deadline:

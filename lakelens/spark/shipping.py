@@ -1,7 +1,7 @@
 """Brings the wheel that `spark-submit --py-files` has sent onto the executors' path.
 
 Spark 3.5 sends every file of `--py-files`, but executors only import from those called .zip, .egg or .jar: a .whl is
-found by the driver and by nobody else. A wheel is a zip file, so the same bytes under another name are enough.
+found by the driver alone. A wheel is a zip file, so the same bytes under another name are enough.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Whether the Python workers of a session run the Python and the lakelens of the driver, and what lakelens imports.
 
 A session that lakelens has not started may run them on any interpreter. Without this check the first task that imports
-lakelens would say so, after the driver's part of the work and in the middle of Spark's stack traces.
+lakelens would fail, after the driver's part of the work and in the middle of Spark's stack traces.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ def check_workers(spark: SparkSession, call: str, modules: Sequence[str]) -> Non
     """Asks Python workers what they run, unless these were asked before; sends the driver's wheel first, if it has one.
 
     Args:
-        spark: A session with a driver of its own.
+        spark: A session whose driver is this process.
         call: What is about to start, as the error names it.
         modules: What it imports there, such as `PIL`.
 
     Raises:
-        ClusterConfigurationError: If Python or lakelens differs or is missing there, or a module; says how to fix it.
+        ClusterConfigurationError: If Python or lakelens differs or is missing there, or a module; the message has the fix.
         MissingDependencyError: If a module is missing both there and here, on the same interpreter.
         SessionError: If the Spark job was cancelled.
     """
@@ -81,7 +81,7 @@ def _ask(spark: SparkSession, call: str, modules: tuple[str, ...]) -> None:
 
 
 def difference(where: str, python: str, version: str | None) -> str | None:
-    """Says in what a process elsewhere differs from this one, and what mends it.
+    """Says in what a process elsewhere differs from this one, and how to fix it.
 
     Args:
         where: The process, as the message names it.
@@ -109,7 +109,7 @@ def problem_in(text: str) -> str | None:
     """Finds in Spark's account of a failed job that the workers lack lakelens or run another Python.
 
     Returns:
-        A sentence that says how to fix it; None if it is something else.
+        A sentence with the fix; None if it is something else.
     """
     import lakelens
 

@@ -132,13 +132,13 @@ def reaching(location: str) -> Iterator[None]:
     """Turns what the client of an object store raises into an error of ours; that a file is not there stays as it is.
 
     Raises:
-        StoreError: In place of any other error, which is its cause.
+        StoreError: Instead of any other error, which is its cause.
     """
     try:
         yield
     except (FileNotFoundError, NotADirectoryError, ImportError, LakelensError):
         raise
-    except Exception as error:  # each store's client has exceptions of its own
+    except Exception as error:  # clients share no base class
         raise store_error(location, error) from error
 
 

@@ -100,7 +100,7 @@ def read_bytes(location: str, storage_options: Mapping[str, str] | None) -> byte
 
 
 def write_bytes(location: str, data: bytes, storage_options: Mapping[str, str] | None) -> None:
-    """Writes a whole small file: a reader sees the old one or all of the new one, also where the writer dies.
+    """Writes a whole small file: a reader sees the old content or all of the new, even if the writer dies.
 
     Args:
         location: Path or URI; on a disk its folder is there.
@@ -125,7 +125,7 @@ def write_bytes(location: str, data: bytes, storage_options: Mapping[str, str] |
 
 
 def has_conditional_writes(location: str, storage_options: Mapping[str, str] | None) -> bool:
-    """Returns whether the store of a location refuses to overwrite an object if it is asked to.
+    """Returns whether the store of a location can refuse to overwrite an object.
 
     Some stores that are compatible with S3 do not.
 

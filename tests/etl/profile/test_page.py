@@ -72,7 +72,7 @@ def test_the_page_stands_alone_and_runs_nothing(tmp_path):
             assert image.format == "PNG"
     files = sorted(path.name for path in (tmp_path / "out").iterdir())
     assert files == sorted(["profile.html", *(path.name for path in result.plots)])
-    assert {"class_distribution.png", "splits.png", "samples.png", "quarantine.png"} <= set(files)
+    assert {"class_distribution.png", "splits.png", "quarantine.png"} <= set(files)
 
 
 def test_many_classes_are_all_listed_and_stay_a_page_that_opens(tmp_path):

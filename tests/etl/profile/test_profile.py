@@ -97,7 +97,7 @@ def test_wrong_input_is_refused_before_an_image_is_read(two, tmp_path, monkeypat
             profile(two, output=tmp_path / "out", **{name: wrong})
     (tmp_path / "file").write_text("kept")
     for output in ("file", "file/below"):
-        with pytest.raises(InvalidArgumentError, match="cannot be written: .*file is a file; give a folder"):
+        with pytest.raises(InvalidArgumentError, match=r"cannot be written: .*file is a file; give a folder"):
             profile(two, output=tmp_path / output)
     for module in ("matplotlib", "Jinja2"):
         with monkeypatch.context() as patch:
