@@ -15,7 +15,6 @@ from ...errors import InvalidArgumentError, LakelensError, SearchFailedError, Se
 from ...extras import require
 from ...ledger.uses import using
 from ...spark.session import SessionSource, opened
-from ...table import Table
 from ...tracking.child_runs import ChildRuns
 from ...tracking.run_writer import RunWriter
 from ...tracking.runs import (
@@ -172,7 +171,7 @@ def _run(
         alive = stack.enter_context(
             # VACUUM keeps the version while trials read it, and after that until the search is deleted.
             using(
-                Table.of(feed.location, None, feed.plan.storage_options),
+                feed.plan.snapshot.table.at(None),
                 feed.version,
                 parent.run_id,
                 tracking_uri=parent.tracking_uri,

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from ...errors import CheckpointError, TrackingError
 from ...ledger.uses import using
-from ...table import Table
 from ...tracking.run_records import RunRecord
 from ...tracking.run_writer import RunWriter
 from ...tracking.runs import (
@@ -132,7 +131,7 @@ def open_trial(
             folder = opening.enter_context(run_folder(plan.root, run))
             # VACUUM keeps the version while it is read, and then until the run is deleted, because a resume reads it.
             in_use = using(
-                Table.of(feed.location, None, feed.plan.storage_options),
+                feed.plan.snapshot.table.at(None),
                 feed.version,
                 run.run_id,
                 tracking_uri=run.tracking_uri,

@@ -15,7 +15,7 @@ from ...etl.images.stored_image import StoredImage
 from ...stores.parquet import parquet_of
 from .decoded_cache import DecodedImages
 from .plan.epoch_order import IntArray
-from .plan.feed_plan import FeedPlan, files_missing
+from .plan.feed_plan import FeedPlan
 from .plan_builder import of_files
 from .reading.delta_types import arrow_type
 from .reading.row_groups import FileLayout, complete, open_file, stored_columns
@@ -75,13 +75,10 @@ class StoredColumns:
 
 
 def _read_file(plan: FeedPlan, file: int, columns: Sequence[str]) -> tuple[pa.Table, FileLayout, npt.NDArray[np.int64]]:
-    try:
-        layout = FileLayout.of(plan, file)
-        with open_file(plan, file) as source:
-            stored = list(stored_columns(plan, columns, layout.footer).values())
-            read = parquet_of(source, layout.footer).read(stored, use_threads=False)
-    except FileNotFoundError as error:
-        raise files_missing(plan.location, plan.version, [plan.file_location(file)]) from error
+    layout = FileLayout.of(plan, file)
+    with open_file(plan, file) as source:
+        stored = list(stored_columns(plan, columns, layout.footer).values())
+        read = parquet_of(source, layout.footer).read(stored, use_threads=False)
     rows = np.arange(layout.footer.num_rows, dtype=np.int64)
     table = _as_declared(plan, complete(plan, file, read, columns, len(rows)))
     if layout.kept is not None:

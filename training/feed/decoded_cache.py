@@ -121,7 +121,7 @@ def _key(wanted: ImagePlan) -> str:
     plan, decoder = wanted.plan, wanted.decoder
     described: list[Any] = [
         _FORMAT,
-        plan.table_id,
+        plan.snapshot.table_id,
         [plan.stored_name(column) for column in plan.columns.of_image(plan.image_column)],
         [(plan.stored_name(row_filter.column), sorted(map(repr, row_filter.values))) for row_filter in plan.filters],
         wanted.size,
@@ -197,7 +197,7 @@ def _write(wanted: ImagePlan, output: ImageOutput, cache: Path, key: str) -> Dec
         bad = _decode_all(wanted, output, images, sizes)
         images.flush()
         sizes.flush()
-        entry = {"table": plan.location, "version": plan.version, "rows": plan.rows, "bad": bad}
+        entry = {"table": plan.location, "version": plan.snapshot.version, "rows": plan.rows, "bad": bad}
         with (folder / "entry.json").open("w", encoding="utf-8") as file:
             json.dump(entry, file)
             file.flush()

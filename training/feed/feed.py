@@ -142,7 +142,6 @@ class DeltaFeed:
             shuffle=shuffle,
             lanes=lanes,
             memory_bytes=memory_bytes,
-            storage_options=dict(storage_options or {}),
             check_files=check_files,
             timeout_s=stall_timeout_s,
         )
@@ -159,7 +158,7 @@ class DeltaFeed:
     @property
     def version(self) -> int:
         """The version's number, also when a time, a pin or the latest was asked for."""
-        return self.plan.version
+        return self.plan.snapshot.version
 
     @property
     def rows(self) -> int:
@@ -168,7 +167,7 @@ class DeltaFeed:
 
     @cached_property
     def _labels(self) -> Mapping[str, int]:
-        return labels_at(Table.of(self.location, self.version, self.plan.storage_options).snapshot())
+        return labels_at(self.plan.snapshot.table.snapshot())
 
     @property
     def class_names(self) -> list[str] | None:

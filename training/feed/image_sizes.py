@@ -11,9 +11,8 @@ import pyarrow as pa
 from ...errors import BadRowError, ImageError, InvalidArgumentError
 from ...etl.images.stored_image import StoredImage, size_of
 from ...etl.model.schema import HEIGHT, WIDTH
-from ...stores.parquet import open_parquet_file
-from .plan.feed_plan import FeedPlan, files_missing
-from .plan_builder import of_files
+from .plan.feed_plan import FeedPlan, naming_file
+from .plan_builder import of_files, open_parquet
 from .reading.row_groups import FileLayout, OpenRowGroup, kept_rows
 
 # Rows of each file that are looked at for the size of the images, in case the first ones are bad.
@@ -31,13 +30,11 @@ def size_of_first_image(plan: FeedPlan) -> Size:
     """
     looked_at = 0
     for file in np.flatnonzero(plan.files.rows).tolist():
-        try:
+        with naming_file(plan, file):
             for image in _first_images(plan, file):
                 looked_at += 1
                 with suppress(ImageError):
                     return size_of(image)
-        except FileNotFoundError as error:
-            raise files_missing(plan.location, plan.version, [plan.file_location(file)]) from error
     raise BadRowError(
         f"{plan.name}: none of the {looked_at} rows that were looked at, the first {_SIZED_ROWS} of "
         f"each file, tells the size of its image in column {plan.image_column!r}; give image_size, or leave such rows "
@@ -94,15 +91,11 @@ def size_of_all_images(plans: Sequence[FeedPlan]) -> Size:
 
 def _sizes_in(plan: FeedPlan, file: int) -> set[tuple[int | None, int | None]]:
     """Lists the different heights and widths of the rows of a file."""
-    try:
-        place, size = plan.file_location(file), int(plan.files.sizes[file])
-        with open_parquet_file(place, plan.storage_options, size) as parquet:
-            columns = [plan.stored_name(name) for name in plan.columns.sizes]
-            if not columns or not set(columns) <= set(parquet.schema_arrow.names):
-                return {(None, None)}
-            kept = enumerate(kept_rows(plan, file, parquet))
-            read = pa.concat_tables(parquet.read_row_group(i, columns).take(rows) for i, rows in kept)
-    except FileNotFoundError as error:
-        raise files_missing(plan.location, plan.version, [plan.file_location(file)]) from error
+    columns = [plan.stored_name(name) for name in plan.columns.sizes]
+    with open_parquet(plan, file) as parquet:
+        if not columns or not set(columns) <= set(parquet.schema_arrow.names):
+            return {(None, None)}
+        kept = enumerate(kept_rows(plan, file, parquet))
+        read = pa.concat_tables(parquet.read_row_group(i, columns).take(rows) for i, rows in kept)
     different = read.group_by(columns).aggregate([])
     return set(zip(*(different.column(name).to_pylist() for name in columns), strict=True))

@@ -14,10 +14,9 @@ import pyarrow.parquet as pq
 
 from ...errors import (
     EmptyFeedError,
-    FeedError,
     InvalidArgumentError,
-    LakelensError,
     NotAnImageTableError,
+    VersionFilesMissingError,
 )
 from ...log.snapshot import DataFiles, PartitionColumn, Snapshot
 from ...options import whole_number
@@ -26,7 +25,7 @@ from ...stores.parquet import open_parquet_file
 from ...stores.watched import STALL_TIMEOUT_S, watched, watched_each
 from ...table import Table
 from .plan.epoch_order import GlobalOrder
-from .plan.feed_plan import GROUPS_PER_LANE, FeedColumns, FeedPlan, RowFilter, files_missing, lanes_within
+from .plan.feed_plan import GROUPS_PER_LANE, FeedColumns, FeedPlan, RowFilter, files_missing, lanes_within, naming_file
 from .reading.delta_types import arrow_type, parse_partition_value, type_name
 from .reading.row_groups import kept_rows
 
@@ -48,7 +47,6 @@ def make_plan(
     shuffle: bool,
     lanes: int | None,
     memory_bytes: int,
-    storage_options: Mapping[str, str],
     check_files: bool,
     timeout_s: float = STALL_TIMEOUT_S,
 ) -> FeedPlan:
@@ -62,7 +60,6 @@ def make_plan(
         shuffle: Whether each epoch has an order of its own.
         lanes: Number of lanes; None takes as many as `memory_bytes` holds.
         memory_bytes: Limit for the row groups that one process holds.
-        storage_options: Access to an object store.
         check_files: Whether to look for the data files.
         timeout_s: Seconds without an answer of the store after which that is an error.
 
@@ -79,18 +76,11 @@ def make_plan(
         raise EmptyFeedError(f"{snapshot.location}@{snapshot.version} holds no rows; there is nothing to feed")
     files, row_filters = _filter_files(snapshot, filters)
     plan = FeedPlan(
-        location=snapshot.location,
-        version=snapshot.version,
-        table_id=snapshot.table_id,
-        files=files,
+        snapshot=replace(snapshot, files=files),
         stored_rows=_stored_rows(files),
-        schema=snapshot.schema,
-        partition_columns=snapshot.partition_columns,
         order=GlobalOrder(files.rows, lanes=1, shuffle=False),
-        filters=row_filters,
-        storage_options=storage_options,
-        stored_names=snapshot.stored_names,
         columns=columns,
+        filters=row_filters,
     )
     if check_files:
         check(plan, timeout_s)
@@ -142,7 +132,7 @@ def check(plan: FeedPlan, timeout_s: float = STALL_TIMEOUT_S) -> None:
     """
     folders = by_folder(plan.file_location(file) for file in range(len(plan.files)))
     listed = watched_each(
-        lambda folder: names_in(folder, plan.storage_options),
+        lambda folder: names_in(folder, plan.snapshot.table.storage_options),
         list(folders),
         lambda folder: f"{plan.name}: the list of the files in {folder}/",
         timeout_s,
@@ -155,7 +145,7 @@ def check(plan: FeedPlan, timeout_s: float = STALL_TIMEOUT_S) -> None:
         if name not in present
     ]
     if missing:
-        raise files_missing(plan.location, plan.version, missing)
+        raise files_missing(plan, missing)
 
 
 def require_column(snapshot: Snapshot, column: str, argument: str) -> None:
@@ -263,13 +253,15 @@ def _count_rows(plan: FeedPlan, timeout_s: float) -> FeedPlan:
     stored, kept = plan.files.rows.copy(), plan.files.rows.copy()
     counts = list(of_files(plan, lambda file: _rows_in(plan, file), unknown, timeout_s))
     stored[unknown], kept[unknown] = [c.stored for c in counts], [c.kept for c in counts]
-    files = replace(plan.files, rows=kept)
     with_rows = np.flatnonzero(kept)
-    return replace(plan, files=files.take(with_rows), stored_rows=stored[with_rows])
+    files = replace(plan.files, rows=kept).take(with_rows)
+    return replace(plan, snapshot=replace(plan.snapshot, files=files), stored_rows=stored[with_rows])
 
 
-def _open_parquet(plan: FeedPlan, file: int) -> AbstractContextManager[pq.ParquetFile]:
-    return open_parquet_file(plan.file_location(file), plan.storage_options, int(plan.files.sizes[file]))
+def open_parquet(plan: FeedPlan, file: int) -> AbstractContextManager[pq.ParquetFile]:
+    """Opens a data file of a plan."""
+    options = plan.snapshot.table.storage_options
+    return open_parquet_file(plan.file_location(file), options, int(plan.files.sizes[file]))
 
 
 def _stored_rows(files: DataFiles) -> npt.NDArray[np.int64]:
@@ -284,14 +276,11 @@ class _Rows(NamedTuple):
 
 
 def _rows_in(plan: FeedPlan, file: int) -> _Rows:
-    try:
-        with _open_parquet(plan, file) as parquet:
-            stored = int(parquet.metadata.num_rows)
-            if not plan.filters:
-                return _Rows(stored, stored - len(plan.files.deleted_rows(file)))
-            return _Rows(stored, sum(map(len, kept_rows(plan, file, parquet))))
-    except FileNotFoundError as error:
-        raise files_missing(plan.location, plan.version, [plan.file_location(file)]) from error
+    with open_parquet(plan, file) as parquet:
+        stored = int(parquet.metadata.num_rows)
+        if not plan.filters:
+            return _Rows(stored, stored - len(plan.files.deleted_rows(file)))
+        return _Rows(stored, sum(map(len, kept_rows(plan, file, parquet))))
 
 
 def of_files(
@@ -301,19 +290,16 @@ def of_files(
 
     Raises:
         FeedStalledError: If the store does not answer.
+        VersionFilesMissingError: If a file is gone.
         FeedError: If a file cannot be read; names it.
     """
 
+    def read(file: int) -> Result:
+        with naming_file(plan, file):
+            return work(file)
+
     def named(file: int) -> str:
         return f"{plan.name}: {plan.file_location(file)}"
-
-    def read(file: int) -> Result:
-        try:
-            return work(file)
-        except (LakelensError, FileNotFoundError):
-            raise
-        except Exception as error:  # each store's client has exceptions of its own
-            raise FeedError(f"{named(file)} cannot be read: {type(error).__name__}: {error}") from error
 
     return watched_each(read, files.tolist(), named, timeout_s, _THREADS)
 
@@ -338,14 +324,14 @@ def _sizes(plan: FeedPlan, timeout_s: float) -> _Sizes:
     sampled = np.argsort(-sizes, kind="stable")[:_SAMPLED_FILES]
 
     def groups(file: int) -> list[tuple[int, int]]:
-        with _open_parquet(plan, file) as parquet:
+        with open_parquet(plan, file) as parquet:
             footer = parquet.metadata
         found = [footer.row_group(i) for i in range(footer.num_row_groups)]
         return [(group.total_byte_size, group.num_rows) for group in found if group.num_rows]
 
     try:
         seen = [group for of_file in of_files(plan, groups, sampled, timeout_s) for group in of_file]
-    except FileNotFoundError:  # planning without data files was asked for
+    except VersionFilesMissingError:  # planning without data files was asked for
         return _Sizes(min(int(sizes.max()), _ASSUMED_GROUP_BYTES), 0, int(sizes.sum()))
     growth = max(1.0, sum(size for size, _ in seen) / max(1, int(sizes[sampled].sum())))
     return _Sizes(

@@ -173,7 +173,7 @@ def test_copies_of_a_table_that_went_different_ways_have_entries_of_their_own(tm
     for place, numbers in ((first, range(10, 14)), (second, range(20, 24))):
         append(place, image_rows(numbers))
         feeds.append(DeltaFeed(place, version=1, shuffle=False))
-    assert feeds[0].plan.table_id == feeds[1].plan.table_id
+    assert feeds[0].plan.snapshot.table_id == feeds[1].plan.snapshot.table_id
     for feed in feeds:
         plain = list(feed.as_numpy(8, image_size=SIZE))
         assert_same(feed.as_numpy(8, image_size=SIZE, cache=tmp_path / "cache"), plain)

@@ -26,6 +26,7 @@ from lakelens.errors import (
     VersionFilesMissingError,
 )
 from lakelens.table import Table
+from lakelens.training.feed.plan.feed_plan import FeedColumns
 from lakelens.training.feed.plan_builder import make_plan, open_version
 from lakelens.training.feed.reading import lane_reader
 
@@ -51,11 +52,11 @@ def plan_of(location: Path, timeout_s: float = 60.0):
     return make_plan(
         open_version(Table.of(location)),
         {},
+        FeedColumns(),
         seed=0,
         shuffle=True,
         lanes=None,
         memory_bytes=1 << 20,
-        storage_options={},
         check_files=True,
         timeout_s=timeout_s,
     )

@@ -90,7 +90,7 @@ def test_secrets_stay_in_the_environment_and_out_of_what_ranks_receive(server, t
     assert float(done.stdout) == 40
     monkeypatch.delenv("LAKE_SECRET")
     with pytest.raises(InvalidArgumentError, match=r"aws_secret_access_key .* variable LAKE_SECRET, which is not set"):
-        open_version(Table.of(table, None, feed.plan.storage_options))
+        open_version(Table.of(table, None, feed.plan.snapshot.table.storage_options))
 
 
 def test_the_environment_alone_is_enough(server, table):

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from ....errors import InvalidArgumentError, VersionFilesMissingError
-from ....locations import locate
-from ....log.snapshot import DataFiles
+from ....errors import FeedError, InvalidArgumentError, LakelensError, VersionFilesMissingError
+from ....log.snapshot import DataFiles, Snapshot
 from .epoch_order import GlobalOrder
 
 # More lanes mix more places of the table into a batch. Powers of two are divided by the usual numbers of ranks, which
@@ -74,40 +74,46 @@ class FeedPlan:
     """The rows of one version that a feed delivers, and their order. A frozen value: all parts of the feed read it.
 
     Attributes:
-        location: The table's absolute path or URI.
-        version: Number of the version.
-        files: The files to read; `rows` counts only the rows that the filters keep.
+        snapshot: The version of the table, with the files to read; their `rows` are those that the filters keep.
         stored_rows: int64 [files], all rows of each file.
-        schema: Delta type of each column of the table.
-        partition_columns: Names of the columns whose values are in the log rather than in the files.
         order: The order of the epochs.
+        columns: The columns that have a meaning.
         filters: What rows of the files are kept; empty keeps all.
         chunk_bytes: Uncompressed bytes beyond which a row group is read in chunks.
         row_group_bytes: Uncompressed bytes of the largest row group that was seen when the feed was planned.
         row_bytes: Uncompressed bytes of a row, on average over the row group that was seen with the largest rows.
         table_bytes: Uncompressed bytes of all row groups, estimated when the feed was planned.
-        storage_options: Access to an object store.
-        table_id: The table's own id.
-        stored_names: Names of columns in the files, where column mapping gives them others than the table.
-        columns: The columns that have a meaning.
     """
 
-    location: str
-    version: int
-    files: DataFiles
+    snapshot: Snapshot
     stored_rows: np.ndarray[Any, np.dtype[np.int64]]
-    schema: Mapping[str, str]
-    partition_columns: tuple[str, ...]
     order: GlobalOrder
+    columns: FeedColumns = FeedColumns()
     filters: tuple[RowFilter, ...] = ()
     chunk_bytes: int = DEFAULT_MEMORY_BYTES
     row_group_bytes: int = 0
     row_bytes: int = 0
     table_bytes: int = 0
-    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    table_id: str = ""
-    stored_names: Mapping[str, str] = field(default_factory=dict)
-    columns: FeedColumns = FeedColumns()
+
+    @property
+    def location(self) -> str:
+        """The table's absolute path or URI."""
+        return self.snapshot.location
+
+    @property
+    def name(self) -> str:
+        """Names table and version for a message."""
+        return str(self.snapshot.table)
+
+    @property
+    def files(self) -> DataFiles:
+        """The files to read."""
+        return self.snapshot.files
+
+    @property
+    def schema(self) -> Mapping[str, str]:
+        """Delta type of each column of the table."""
+        return self.snapshot.schema
 
     @property
     def rows(self) -> int:
@@ -122,11 +128,6 @@ class FeedPlan:
         chunk_bytes = max(min(self.row_group_bytes, self.chunk_bytes), self.row_bytes)
         held = GROUPS_PER_LANE * (lanes or self.order.lanes) * chunk_bytes
         return min(held, GROUPS_PER_LANE * self.table_bytes)
-
-    @property
-    def name(self) -> str:
-        """Names table and version for a message."""
-        return f"{self.location}@{self.version}"
 
     @property
     def image_column(self) -> str:
@@ -148,11 +149,11 @@ class FeedPlan:
 
     def stored_name(self, column: str) -> str:
         """Gives the name of a column in the files."""
-        return self.stored_names.get(column, column)
+        return self.snapshot.stored_names.get(column, column)
 
     def file_location(self, file: int) -> str:
         """Gives the absolute path or URI of a file."""
-        return locate(self.location, self.files.paths[file])
+        return self.snapshot.file_location(file)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -160,7 +161,7 @@ class FeedPlan:
         order = self.order
         described = [
             _ORDER_VERSION,
-            self.version,
+            self.snapshot.version,
             order.seed,
             order.shuffle,
             order.lanes,
@@ -215,10 +216,28 @@ def lanes_within(memory_bytes: int, row_group_bytes: int, table_bytes: int, row_
     return lanes, max(1, held // lanes)
 
 
-def files_missing(location: str, version: int, missing: list[str]) -> VersionFilesMissingError:
+def files_missing(plan: FeedPlan, missing: list[str]) -> VersionFilesMissingError:
     """Makes the error about data files that are gone, with the first one's name."""
     return VersionFilesMissingError(
-        f"{location}@{version}: {len(missing)} data file(s) of this version are gone, the first is {missing[0]}. "
-        "VACUUM removed them, or they were deleted by hand. Use a newer version, restore the files, or pin versions "
-        "before vacuuming."
+        f"{plan.name}: {len(missing)} data file(s) of this version are gone, the first is {missing[0]}. VACUUM removed "
+        "them, or they were deleted by hand. Use a newer version, restore the files, or pin versions before vacuuming."
     )
+
+
+@contextmanager
+def naming_file(plan: FeedPlan, file: int) -> Iterator[None]:
+    """Turns whatever a store raises while a file is read into an error that names the file.
+
+    Raises:
+        VersionFilesMissingError: If the file is gone.
+        FeedError: If it cannot be read.
+    """
+    location = plan.file_location(file)
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise files_missing(plan, [location]) from error
+    except LakelensError:
+        raise
+    except Exception as error:  # each store's client has exceptions of its own
+        raise FeedError(f"{plan.name}: {location} cannot be read: {type(error).__name__}: {error}") from error

@@ -14,15 +14,15 @@ from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import groupby
 from operator import attrgetter
 
-from ....errors import FeedError, FeedStalledError, LakelensError
+from ....errors import FeedStalledError
 from ..plan.epoch_order import FileSlice, IntArray, RowGroupSlice
-from ..plan.feed_plan import files_missing
+from ..plan.feed_plan import naming_file
 from ..shard import Shard
 from .row_groups import FileLayout, OpenRowGroup, RowGroup
 
@@ -157,7 +157,7 @@ class LaneReader:
             position = order.lane_position(lane, self._shard.first_row(epoch))
             for part in self._epoch(epoch).slices(lane, position):
                 self._files[lane] = part.file
-                with self._naming(part.file):
+                with naming_file(self._plan, part.file):
                     yield from self._rows_in(part)
 
     def _rows_in(self, part: FileSlice) -> Iterator[LaneRows]:
@@ -188,19 +188,6 @@ class LaneReader:
                 with closing(OpenRowGroup(self._plan, file, layout, row_group, self._columns)) as stored:
                     group = self._groups[key] = stored.read(0, stored.rows)
             return group
-
-    @contextmanager
-    def _naming(self, file: int) -> Iterator[None]:
-        """Turns whatever a store raises into an error that names the file."""
-        location = self._plan.file_location(file)
-        try:
-            yield
-        except FileNotFoundError as error:
-            raise files_missing(self._plan.location, self._plan.version, [location]) from error
-        except LakelensError:
-            raise
-        except Exception as error:  # each store's client has exceptions of its own
-            raise FeedError(f"{self._plan.name}: {location} cannot be read: {type(error).__name__}: {error}") from error
 
 
 def _stored_range(chunk: RowGroupSlice, kept: IntArray | None) -> tuple[int, int]:

@@ -83,7 +83,7 @@ class FileLayout:
 
 def open_file(plan: FeedPlan, file: int) -> Any:
     """Opens a data file of a plan for pyarrow's Parquet reader; use it in `with`."""
-    return open_location(plan.file_location(file), plan.storage_options, int(plan.files.sizes[file]))
+    return open_location(plan.file_location(file), plan.snapshot.table.storage_options, int(plan.files.sizes[file]))
 
 
 def kept_rows(plan: FeedPlan, file: int, parquet: pq.ParquetFile) -> list[npt.NDArray[np.int64]]:
@@ -267,14 +267,14 @@ def _in_utc(column: pa.ChunkedArray) -> pa.ChunkedArray:
 def stored_columns(plan: FeedPlan, columns: Iterable[str], footer: pq.FileMetaData) -> dict[str, str]:
     """Finds those of some columns that a file holds itself, with their names in it."""
     stored = set(footer.schema.to_arrow_schema().names)
-    names = {name: plan.stored_name(name) for name in columns if name not in plan.partition_columns}
+    names = {name: plan.stored_name(name) for name in columns if name not in plan.snapshot.partition_columns}
     return {name: own for name, own in names.items() if own in stored}
 
 
 def _constant(plan: FeedPlan, file: int, name: str, rows: int) -> pa.Array:
     declared = plan.schema[name]
     kind = arrow_type(declared)
-    text = plan.files.partitions[name].at(file) if name in plan.partition_columns else None
+    text = plan.files.partitions[name].at(file) if name in plan.snapshot.partition_columns else None
     if text is None:
         return pa.nulls(rows, kind)
     return pa.repeat(pa.scalar(parse_partition_value(text, declared), type=kind), rows)
