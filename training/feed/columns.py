@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 # Delta type -> NumPy type. Times come as int64, since TensorFlow has no type for them.
-_NUMBERS = {
+NUMPY_TYPES = {
     "byte": "int8",
     "short": "int16",
     "integer": "int32",
@@ -128,7 +128,7 @@ def lacks_values(schema: Mapping[str, str], name: str) -> bool:
 
 def has_tensors(declared: str) -> bool:
     """Returns whether a column of a Delta type has a tensor form."""
-    return declared in _TEXTS or declared in _NUMBERS or declared.startswith("decimal")
+    return declared in _TEXTS or declared in NUMPY_TYPES or declared.startswith("decimal")
 
 
 def _tensor_type(plan: FeedPlan, name: str) -> str:
@@ -140,7 +140,7 @@ def _tensor_type(plan: FeedPlan, name: str) -> str:
             f"column {name!r} of {plan.location} is {declared}, which has no tensor form; leave it out of columns, or "
             "take it from as_column_numpy"
         )
-    return "int64" if _NUMBERS[declared].startswith("datetime64") else _NUMBERS[declared]
+    return "int64" if NUMPY_TYPES[declared].startswith("datetime64") else NUMPY_TYPES[declared]
 
 
 def _as_tensor_input(array: npt.NDArray[Any]) -> Any:
@@ -183,12 +183,12 @@ def _fitting(value: Any, declared: str) -> Any:
     """Gives a value as a column of a Delta type holds it."""
     if isinstance(value, np.generic) and value.dtype.kind != "M":
         value = value.item()
-    if _NUMBERS.get(declared, "").startswith("datetime64"):
+    if NUMPY_TYPES.get(declared, "").startswith("datetime64"):
         if isinstance(value, datetime) and value.tzinfo is not None:
             value = value.astimezone(timezone.utc).replace(tzinfo=None)
         if isinstance(value, (str, bool)):
             raise TypeError(f"a time is a date, a datetime or a number, not {type(value).__name__}")
-        return np.array([value]).astype(_NUMBERS[declared])[0]
+        return np.array([value]).astype(NUMPY_TYPES[declared])[0]
     if declared.startswith("decimal") and isinstance(value, str):
         return value  # as decimals come out of a dataset
     if isinstance(value, bool) != (declared == "boolean"):
@@ -217,8 +217,8 @@ def column_array(plan: FeedPlan, batch: RowBatch, name: str, fill: Mapping[str, 
         values = batch.values_of(name)
     if None in values and has_tensors(declared):
         values = [_filled(plan, batch, i, name, fill) if value is None else value for i, value in enumerate(values)]
-    if declared in _NUMBERS:
-        kind = np.dtype(_NUMBERS[declared])
+    if declared in NUMPY_TYPES:
+        kind = np.dtype(NUMPY_TYPES[declared])
         if not values:
             return np.zeros(rows, dtype=kind)
         if declared == "timestamp":

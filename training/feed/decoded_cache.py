@@ -93,15 +93,19 @@ def decoded_images(wanted: ImagePlan, output: ImageOutput) -> DecodedImages:
         FeedError: Its subclasses, if the table cannot be read.
     """
     cache, key = folder_of(output.cache), _key(wanted)
-    with suppress(FileNotFoundError), _usable(cache):
-        return DecodedImages.load(cache / key)  # needs no lock, which another user may own
-    with _usable(cache):
+    try:
+        with suppress(FileNotFoundError):
+            return DecodedImages.load(cache / key)  # needs no lock, which another user may own
         cache.mkdir(parents=True, exist_ok=True)
-    with _locked(cache / f"{key}.lock"):
-        try:
-            return DecodedImages.load(cache / key)
-        except FileNotFoundError:
+        with _locked(cache / f"{key}.lock"):
+            with suppress(FileNotFoundError):
+                return DecodedImages.load(cache / key)
             return _write(wanted, output, cache, key)
+    except OSError as error:  # none of the table's: those are errors of the feed
+        raise InvalidArgumentError(
+            f"cache: {cache} cannot be used: {error}; name a folder on a local disk that this user may write, or train "
+            "without cache"
+        ) from error
 
 
 def folder_of(cache: bool | str | Path) -> Path:
@@ -144,34 +148,13 @@ def _decoder_versions(by_simplejpeg: bool) -> tuple[str, ...]:
 
 
 @contextmanager
-def _usable(cache: Path) -> Iterator[None]:
-    """Makes what keeps the folder of the cache from being used an error that names the option.
-
-    Raises:
-        InvalidArgumentError: If the folder cannot be used.
-        FileNotFoundError: If there is no such file.
-    """
-    try:
-        yield
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise InvalidArgumentError(
-            f"cache: {cache} cannot be used: {error}; name a folder on a local disk that this user may write, or train "
-            "without cache"
-        ) from error
-
-
-@contextmanager
 def _locked(path: Path, wait: bool = True) -> Iterator[None]:
     """Holds a lock that the kernel releases when the process ends, however it ends.
 
     Raises:
-        InvalidArgumentError: If the file of the lock cannot be opened.
-        BlockingIOError: If another holds the lock and this is not to wait.
+        BlockingIOError: If another process holds the lock, and `wait` is False.
     """
-    with _usable(path.parent):
-        file = os.open(path, os.O_RDONLY | os.O_CREAT, 0o666)  # read-only: another user may own the file
+    file = os.open(path, os.O_RDONLY | os.O_CREAT, 0o666)  # read-only: another user may own the file
     try:
         fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
@@ -190,8 +173,7 @@ def _write(wanted: ImagePlan, output: ImageOutput, cache: Path, key: str) -> Dec
     try:
         with _locked(cache / "room.lock"):
             _make_room(cache, key, needed, output.cache_bytes)
-            with _usable(cache):
-                folder.mkdir()
+            folder.mkdir()
             images = _allocate(folder / "images.npy", shape, np.uint8)
             sizes = _allocate(folder / "sizes.npy", (plan.rows, 2), np.int32)
         bad = _decode_all(wanted, output, images, sizes)
@@ -315,7 +297,7 @@ def _remove_interrupted(cache: Path, key: str) -> int:
     written = 0
     for folder in cache.glob(f".{_KEY}.{_KEY}"):
         writer = folder.name.split(".")[1]
-        with suppress(BlockingIOError, InvalidArgumentError):  # its writer is at work, or another user
+        with suppress(OSError):  # its writer is at work, or another user
             with nullcontext() if writer == key else _locked(cache / f"{writer}.lock", wait=False):
                 shutil.rmtree(folder, ignore_errors=True)
         with suppress(OSError):

@@ -12,25 +12,13 @@ import numpy.typing as npt
 
 from ....errors import InvalidArgumentError
 from ....options import near_miss
-from ..columns import default_columns, lacks_values
+from ..columns import NUMPY_TYPES, default_columns, lacks_values
 from ..plan.feed_plan import FeedPlan
 from .petastorm_parts import NGram, Unischema, UnischemaField, transform_schema
 
 # Delta type -> the type that Petastorm gives such a column.
-_TYPES: dict[str, Any] = {
-    "byte": np.int8,
-    "short": np.int16,
-    "integer": np.int32,
-    "long": np.int64,
-    "float": np.float32,
-    "double": np.float64,
-    "boolean": np.bool_,
-    "string": np.str_,
-    "binary": np.bytes_,
-    "date": np.datetime64,
-    "timestamp": np.datetime64,
-    "timestamp_ntz": np.datetime64,
-}
+_TYPES: dict[str, Any] = {name: np.dtype(kind).type for name, kind in NUMPY_TYPES.items()}
+_TYPES |= {"string": np.str_, "binary": np.bytes_}
 # Stands for a type that no tensor has: a transform may read such a column, and has to replace it or take it away.
 _NESTED = np.object_
 # PyTorch has no tensors of these.
