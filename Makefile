@@ -3,12 +3,14 @@
 #   make VENV=/path/to/folder ...         another environment
 #   make test ARGS="-k allreduce -x"      arguments for pytest
 #   make test STACK=spark-4.1             another set of versions, a file of constraints/, in .venv-spark-4.1
+#   make test STACK=17.3                  one story on the packages of a Databricks runtime: 15.4, 16.4, 17.3 or 18
 #   make demo IMAGES=/class/folders       your own images instead of the digits
 #   make demo SEARCH=1                    a search over one version, with its report
 
 SHELL := /bin/sh
 DEFAULT_STACK := spark-3.5
 STACK ?= $(DEFAULT_STACK)
+RUNTIMES := 15.4 16.4 17.3 18
 VENV ?= .venv$(if $(filter-out $(DEFAULT_STACK),$(STACK)),-$(STACK))
 PYTHON ?=
 IMAGES ?=
@@ -19,7 +21,7 @@ PROCESSES := -n 3 --dist loadgroup --no-loadscope-reorder
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages demo test test-long test-all test-unit airflow test-airflow lint format doctor docs wheel clean
+.PHONY: help setup packages demo test test-long test-all test-unit test-stacks airflow test-airflow lint format doctor docs wheel clean
 
 help: ## this list
 	@awk -F ': .*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,8 +30,17 @@ help: ## this list
 demo: setup ## images to a scored Delta table, on a real two-executor Spark; sets up what is missing
 	@"$(VENV)/bin/lakelens" demo $(if $(IMAGES),--images "$(IMAGES)") $(if $(SEARCH),--search --out lakelens-demo-search)
 
+ifneq ($(wildcard constraints/runtimes/$(STACK).txt),)
+test:
+	@.ci/runtime "$(STACK)" "$(VENV)" $(ARGS)
+else
 test: setup ## the tests: a real two-executor Spark, real Horovod ranks; about a quarter of an hour on 2 cores
 	@"$(VENV)/bin/python" -m pytest -m "not long and not airflow" $(PROCESSES) $(ARGS)
+endif
+
+test-stacks: ## one story on the packages of each Databricks runtime; environments of 2 GB each, ARGS=--without-horovod compiles nothing
+	@code=0; for stack in $(RUNTIMES); do .ci/runtime $$stack ".venv-$$stack" $(ARGS) || code=1; done; \
+	    echo '| runtime | packages that pip changed | story | time |'; cat $(RUNTIMES:%=.venv-%.story); exit $$code
 
 test-long: setup ## the tests that take many seconds each: whole pipelines, other clusters, kills
 	@"$(VENV)/bin/python" -m pytest -m "long and not airflow" $(PROCESSES) $(ARGS)
@@ -78,5 +89,5 @@ packages: # the environment without Horovod
 	@.ci/setup "$(VENV)" "$(STACK)" --without-horovod
 
 clean: ## remove what was made in the checkout; the wheels that were compiled stay in the user's cache
-	rm -rf .venv .venv-* .venv.removing .airflow-venv .airflow3-venv .docs-venv site build dist lakelens.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-*.story .venv-* .venv.removing .airflow-venv .airflow3-venv .docs-venv site build dist lakelens.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

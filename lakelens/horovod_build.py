@@ -29,7 +29,7 @@ from pathlib import Path
 
 from . import horovod_patch
 from .errors import BuildError, LakelensError, MissingDependencyError, UsageError
-from .horovod_compile import HOROVOD, compile_wheel, pip_environment, run_pip, wheel_is_for
+from .horovod_compile import HOROVOD, check_imported, compile_wheel, pip_environment, run_pip, wheel_is_for
 from .logged import last_lines, say
 
 TENSORFLOW_NAMES = ("tensorflow", "tensorflow-cpu", "tensorflow-macos", "tensorflow-cpu-aws")
@@ -138,6 +138,7 @@ def ensure(*, gpu: bool = False, force: bool = False, wheel_dir: Path | None = N
         raise MissingDependencyError("TensorFlow has to be installed before Horovod: pip install 'lakelens[training]'")
     if importlib.util.find_spec("pip") is None:
         raise MissingDependencyError(f"{sys.executable} has no pip; {sys.executable} -m ensurepip brings it")
+    check_imported()
     if not force and not gpu and problem() is None and is_changed() and _self_test() is None:
         return f"Horovod {HOROVOD} for TensorFlow {tensorflow} is there"
     key = wheel_key(tensorflow, gpu=gpu)

@@ -5,6 +5,7 @@ Only the standard library is used, so that this runs before anything is installe
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -55,6 +56,21 @@ TOOLS = (
         "apt-get install make (Debian, Ubuntu), dnf install make (Fedora, RHEL), brew install make (macOS)",
     ),
 )
+
+
+# What Horovod imports, by the name to import and the package; pip installs the wheel without its requirements.
+IMPORTED = {"cloudpickle": "cloudpickle", "packaging": "packaging", "psutil": "psutil", "yaml": "pyyaml"}
+
+
+def check_imported() -> None:
+    """Checks that the packages that Horovod imports are installed, before it is compiled and tried.
+
+    Raises:
+        MissingDependencyError: If one is missing; names all of them.
+    """
+    missing = [package for name, package in IMPORTED.items() if importlib.util.find_spec(name) is None]
+    if missing:
+        raise MissingDependencyError(f"Horovod imports packages that are missing: pip install {' '.join(missing)}")
 
 
 def check_tools(environ: Mapping[str, str] = os.environ) -> None:

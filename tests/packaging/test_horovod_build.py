@@ -102,6 +102,12 @@ def test_missing_tools_are_named_with_their_packages(tmp_path: Path) -> None:
         assert text in str(raised.value)
 
 
+def test_a_package_that_horovod_imports_is_named_before_anything_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(horovod_compile.IMPORTED, "no_such_package", "no-such-package")
+    with pytest.raises(MissingDependencyError, match=r"pip install no-such-package$"):
+        horovod_build.ensure()
+
+
 def test_a_compiler_that_is_named_and_does_not_exist_is_an_error() -> None:
     with pytest.raises(MissingDependencyError, match=r"CXX=/no/such/g\+\+ does not exist"):
         horovod_compile.check_tools({"PATH": "/usr/bin:/bin", "CXX": "/no/such/g++ -O2"})
