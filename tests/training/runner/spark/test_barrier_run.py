@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import re
 import signal
 import tempfile
 import threading
@@ -12,7 +10,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from child_processes import children_started_with, descriptors_of_children
+from child_processes import descriptors_of_children
 from leftovers import Watch, leaves_nothing, listening
 
 from lakelens.errors import LakelensError, NotEnoughSlotsError, RankFailedError, SessionError
@@ -462,20 +460,3 @@ def test_a_lost_executor_ends_the_job_and_a_restart_finishes_it(spark):
     # The cluster starts a new executor in the place of the lost one, with ports of its own.
     with leaves_nothing(same_process_tree=False) as watch:
         assert runner(4, watch, max_restarts=1, slots_wait_s=60).run(main) == 1
-
-
-def test_a_job_that_is_started_just_after_an_executor_was_lost_waits_for_its_successor(spark, capfd):
-    for _ in range(3):
-        wait_until(lambda: slots_now(spark) == 4)
-        lost = children_started_with("org.apache.spark.executor.CoarseGrainedExecutorBackend")[0]
-        with leaves_nothing(same_process_tree=False) as watch:
-            lost.kill()
-            with contextlib.suppress(AssertionError):  # its successor may have come between two looks
-                wait_until(lambda: slots_now(spark) < 4, seconds=20)
-            assert runner(4, watch, name="unlucky").run(lambda: "ran") == "ran"
-        said = capfd.readouterr().err
-        if "unlucky waits for" in said:
-            break
-    assert re.search(
-        r"lakelens: unlucky waits for 4 slots; the cluster has 2; executor \d+ on \S+ was lost \d+ s ago", said
-    )
