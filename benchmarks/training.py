@@ -225,7 +225,8 @@ def _one_setting(report: Report, arguments: Any, place: Path, table: Path, side:
         config["checkpoint_policy"] = "none"
         config["resources"] |= {"slots_per_trial": ranks, "strategy": "horovod_local"}
         result = train(config)
-        waits.append(statistics.median(history(result, "feed_wait_share")))
+        waited, computed = (history(result, f"{name}_seconds_rank0") for name in ("feed_wait", "compute"))
+        waits.append(statistics.median(wait / (wait + step) for wait, step in zip(waited, computed, strict=True)))
         return {"images_s": rows / statistics.median(history(result, "epoch_seconds"))}
 
     def by_hand(source: str) -> Callable[[int], dict[str, float]]:

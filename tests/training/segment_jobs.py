@@ -160,7 +160,7 @@ def in_a_new_process(
 def history(job: TrainingJob) -> list[dict[str, float]]:
     measured = [record for record in read_records(job.folder) if record.metrics]
     assert [record.step for record in measured] == list(range(1, job.epochs + 1))
-    timed = ("epoch_seconds", "images_per_second", "feed_wait_share", "system/")
+    timed = ("epoch_seconds", "images_per_second", "feed_wait_seconds_", "compute_seconds_", "system/")
     return [{name: v for name, v in each.metrics.items() if not name.startswith(timed)} for each in measured]
 
 

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 VALIDATION_ARTIFACT, TENSORBOARD_ARTIFACT, CURVES_FILE = "validation", "tensorboard", "learning_curves.png"
 # What a run records beside the metrics of its model.
-_NO_CURVES = ("best_", "system/", "epoch_seconds", "images_per_second", "feed_wait_share")
+_NO_CURVES = ("best_", "system/", "epoch_seconds", "images_per_second", "feed_wait_seconds_", "compute_seconds_")
 
 History = Mapping[str, Sequence[tuple[int, float, int]]]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -16,7 +16,7 @@ from .. import distributed as world
 from ..rank import process_context
 from .metric_sums import metrics_over_ranks
 from .noise import copies_of
-from .pace import Pace, SystemMetrics
+from .pace import FeedTimes, SystemMetrics
 from .rank_state import statistics_of
 from .real_rows import rows_where
 from .schedule import Schedule
@@ -89,26 +89,21 @@ class Report:
         self._job = job
         self._known = {record.step for record in records.read() if record.metrics}
         self._started = time.perf_counter()
-        self._pace = Pace(self._rows(step))
+        self._trained_rows = self._rows(step)
         self._measured: dict[str, float] = {}
         self._system = SystemMetrics()
 
     def begin(self) -> None:
         """Starts the clock of an epoch."""
         self._started = time.perf_counter()
-        self._pace.begin()
 
-    def waited(self, seconds: float) -> None:
-        """Notes that a step has waited for its batch."""
-        self._pace.waited(seconds)
-
-    def trained(self, step: int) -> None:
-        """Notes that a stretch of training has ended after a step; what follows until the next one is none."""
-        self._measured = self._pace.trained(self._rows(step))
-
-    def go_on(self) -> None:
-        """Notes that training continues."""
-        self._pace.begin()
+    def trained(self, step: int, times: Sequence[FeedTimes]) -> None:
+        """Notes that a stretch of training has ended after a step, and what it took on each rank."""
+        rows = self._rows(step)
+        self._measured = {"images_per_second": (rows - self._trained_rows) / sum(times[0])}
+        for rank, taken in enumerate(times):
+            self._measured |= taken.metrics(rank)
+        self._trained_rows = rows
 
     def close(self) -> None:
         """Ends the sampling of the machine."""

@@ -1,29 +1,39 @@
-"""How fast a rank trains, how long it waits for its feed, and how busy its machine is meanwhile."""
+"""How long a rank waits for its feed and how long it computes, and how busy its machine is meanwhile."""
 
 from __future__ import annotations
 
 import threading
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 _MEGABYTE = 1e6
 _SAMPLE_S = 5.0
 
 
-class Pace:
-    """Measures a stretch of training at a time.
+class FeedTimes(NamedTuple):
+    """Seconds of a stretch of training on one rank.
 
-    Args:
-        rows: Rows that have been trained, over all ranks.
+    Attributes:
+        wait: Between a request for a batch and its arrival.
+        compute: Between a batch's arrival and the next request: the steps, with their waiting for other ranks.
     """
 
-    def __init__(self, rows: int) -> None:
-        self._rows = rows
-        self._waited_s = 0.0
-        self._began = time.perf_counter()
+    wait: float
+    compute: float
+
+    def metrics(self, rank: int) -> dict[str, float]:
+        """Names the seconds as they are recorded."""
+        return {f"feed_wait_seconds_rank{rank}": self.wait, f"compute_seconds_rank{rank}": self.compute}
+
+
+class Pace:
+    """Measures a stretch of training at a time, on one rank."""
+
+    def __init__(self) -> None:
+        self.begin()
 
     def begin(self) -> None:
-        """Begins a stretch: what has passed since the last one was no training."""
+        """Begins a stretch: what has passed since the last one was not training."""
         self._waited_s = 0.0
         self._began = time.perf_counter()
 
@@ -31,20 +41,9 @@ class Pace:
         """Notes that the step in progress has waited for its batch."""
         self._waited_s += seconds
 
-    def trained(self, rows: int) -> dict[str, float]:
-        """Ends the stretch.
-
-        Args:
-            rows: Rows that have been trained by now, over all ranks.
-
-        Returns:
-            `images_per_second` over all ranks, and `feed_wait_share`, the part of its time that this rank has waited.
-        """
-        seconds = max(time.perf_counter() - self._began, 1e-9)
-        found = {"images_per_second": (rows - self._rows) / seconds, "feed_wait_share": self._waited_s / seconds}
-        self._rows = rows
-        self.begin()
-        return found
+    def ended(self) -> FeedTimes:
+        """Ends the stretch."""
+        return FeedTimes(self._waited_s, max(time.perf_counter() - self._began - self._waited_s, 1e-9))
 
 
 class SystemMetrics:

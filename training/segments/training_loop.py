@@ -20,6 +20,7 @@ from .checks import cause_in_graph, require_finite_losses
 from .decisions import Answer, Progress, Reason
 from .epoch_end import Pulse, Report, average_statistics
 from .metric_sums import metrics_over_ranks
+from .pace import Pace
 from .prepared_rank import PreparedRank
 from .rank_state import (
     RankState,
@@ -68,6 +69,7 @@ class TrainingLoop:
         self._verdicts = Verdicts(self._job, state.progress if state is not None else Progress(), self._rank)
         self._agreement = Agreement(self._rank, self.step)
         self._report: Report | None = None
+        self._pace = Pace()
         self._pulse = Pulse() if self._job.reports_progress and self._rank == 0 else None
         self._callbacks = keras.callbacks.CallbackList(
             prepared.callbacks,
@@ -166,6 +168,7 @@ class TrainingLoop:
             self._restore(state)
         self._dataset = self._prepared.replicas.shared(self._prepared.training)
         self._batches = iter(self._forwarded())
+        self._pace.begin()
 
     def _restore(self, state: TrainingState) -> None:
         callbacks = self._callbacks.callbacks
@@ -213,6 +216,7 @@ class TrainingLoop:
         self._callbacks.on_epoch_begin(self._schedule.epoch(self.step))
         if self._report is not None:
             self._report.begin()
+        self._pace.begin()
 
     def _trained_batch(self, place: int) -> Mapping[str, Any]:
         feed = self._job.training_feed
@@ -243,8 +247,7 @@ class TrainingLoop:
     def _next_batch(self) -> Any:
         began = time.perf_counter()
         batch = next(self._batches)
-        if self._report is not None:
-            self._report.waited(time.perf_counter() - began)
+        self._pace.waited(time.perf_counter() - began)
         return batch
 
     def _after_step(self, logs: Mapping[str, Any]) -> Reason | None:
@@ -266,8 +269,8 @@ class TrainingLoop:
         worth_keeping = reason == "paused" or (reason is not None and self.progress.best is not None)
         if worth_keeping or schedule.writes(step) or (answer is not None and answer.checkpoint):
             self._write(metrics if validates else {}, stopped=reason == "stopped")
-        if self._report is not None and (ends or validates):
-            self._report.go_on()
+        if ends or validates:
+            self._pace.begin()
         return reason
 
     def _reason(self, answer: Answer | None, *, boundary: bool) -> Reason | None:
@@ -289,8 +292,9 @@ class TrainingLoop:
         steps = (self.step - 1) % self._schedule.steps_per_epoch + 1
         measured = self._model._get_metrics_result_or_logs(logs)
         metrics = metrics_over_ranks(self._model, measured, steps * self._job.batch_size)
+        times = world.allgather_object(self._pace.ended(), name="lakelens.pace")
         if self._report is not None:
-            self._report.trained(self.step)
+            self._report.trained(self.step, times)
         average_statistics(self._model)
         if validates and self._prepared.validation is not None:
             metrics |= self._prepared.validation.measure(self._model)

@@ -169,6 +169,20 @@ def test_what_a_run_holds_after_training(grown):
     assert [path.name for path in Path(result.checkpoint).parent.iterdir()] == [Path(result.checkpoint).name]
 
 
+@pytest.mark.horovod
+def test_each_rank_logs_how_long_it_waited_for_batches_and_how_long_it_computed(grown):
+    client, run = open_client(store_of(grown.folder)), only_run(grown.folder)
+    names = [f"{what}_seconds_rank{rank}" for what in ("feed_wait", "compute") for rank in (0, 1)]
+    assert {name for name in run.data.metrics if "_seconds_rank" in name} == set(names)
+    history = {name: client.get_metric_history(run.info.run_id, name) for name in (*names, "epoch_seconds")}
+    assert all([point.step for point in points] == [1, 2] for points in history.values())
+    assert all(point.value > 0 for name in names for point in history[name])
+    for rank in (0, 1):
+        waited, computed = history[f"feed_wait_seconds_rank{rank}"], history[f"compute_seconds_rank{rank}"]
+        for wait, compute, epoch in zip(waited, computed, history["epoch_seconds"], strict=True):
+            assert wait.value + compute.value <= epoch.value + 1.0  # the ranks begin an epoch a moment apart
+
+
 def _is_the_loss_over_all_validation_rows(kept, table: Path, val_loss: float) -> None:
     feed = DeltaFeed(table, 0, "validation", shuffle=False)
     ((images, labels, weights),) = list(feed.as_dataset(21, 0, 1))

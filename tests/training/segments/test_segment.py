@@ -133,7 +133,12 @@ def test_each_epoch_is_recorded_for_the_driver(usual):
     assert [record.step for record in epochs] == [1, 2]
     best = epochs[usual.best_epoch - 1].metrics
     timed = {name for name in best.keys() - usual.metrics.keys() if not name.startswith("system/")}
-    assert timed == {"epoch_seconds", "images_per_second", "feed_wait_share"}
+    assert timed == {
+        "epoch_seconds",
+        "images_per_second",
+        "feed_wait_seconds_rank0",
+        "compute_seconds_rank0",
+    }
     assert {name: best[name] for name in usual.metrics} == usual.metrics
 
 
