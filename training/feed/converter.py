@@ -287,20 +287,19 @@ def _tf_dataset(
 ) -> Iterator[tf.data.Dataset]:
     from petastorm.tf_utils import make_petastorm_dataset
 
-    passes = _Passes(reader)
+    epochs = _Epochs(reader)
     with reader:
-        dataset = make_petastorm_dataset(passes)
-        if not shuffling_queue_capacity:
-            yield dataset.prefetch(prefetch).map(passes.take)
-            return
-        rows = dataset.map(passes.take).unbatch().shuffle(shuffling_queue_capacity)
-        yield rows.batch(batch_size, drop_remainder=drop_last).prefetch(prefetch)
+        dataset = make_petastorm_dataset(epochs)
+        if shuffling_queue_capacity:
+            rows = dataset.unbatch().shuffle(shuffling_queue_capacity)
+            dataset = rows.batch(batch_size, drop_remainder=drop_last)
+        yield dataset.prefetch(prefetch).map(epochs.take)
 
 
-class _Passes:
+class _Epochs:
     """A reader each iteration of which begins with the first epoch that none before it was taken through to its end.
 
-    An item counts as taken when it leaves the pipeline, not when it is read ahead.
+    A row counts as taken when it leaves the pipeline, not when it is read ahead or enters a shuffle queue.
 
     Args:
         reader: The reader.
@@ -316,20 +315,21 @@ class _Passes:
         self._taken = 0
 
     def __iter__(self) -> Iterator[Any]:
-        epochs = self._taken // self._reader.items_per_epoch
-        self._taken = epochs * self._reader.items_per_epoch
+        epochs = self._taken // self._reader.rows_per_epoch
+        self._taken = epochs * self._reader.rows_per_epoch
         self._reader.begin(epochs)
         yield from self._reader
 
-    def take(self, item: Any) -> Any:
-        """Notes in the pipeline that an item is taken; gives the item."""
+    def take(self, batch: Any) -> Any:
+        """Notes in the pipeline that the rows of a batch are taken; gives the batch."""
         import tensorflow as tf
 
-        with tf.control_dependencies([tf.numpy_function(self._took, [], tf.int64)]):
-            return tf.nest.map_structure(tf.identity, item)
+        rows = tf.shape(tf.nest.flatten(batch)[0], tf.int64)[0]
+        with tf.control_dependencies([tf.numpy_function(self._took, [rows], tf.int64)]):
+            return tf.nest.map_structure(tf.identity, batch)
 
-    def _took(self) -> np.int64:
-        self._taken += 1
+    def _took(self, rows: np.int64) -> np.int64:
+        self._taken += int(rows)
         return np.int64(self._taken)
 
 

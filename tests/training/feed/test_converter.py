@@ -94,6 +94,18 @@ def test_a_look_at_the_first_batch_takes_no_row_from_the_next_pass(converter):
             assert flat([batch.label.numpy().tolist() for batch in dataset.take(3)]) == expected.pop(0)
 
 
+def test_a_look_at_the_first_batch_takes_no_row_from_the_next_pass_of_a_further_shuffle(converter):
+    options = {"batch_size": 8, "num_epochs": 1, "shard_count": 2, "shuffling_queue_capacity": ROWS}
+    passes = []
+    for shard in (0, 1):
+        with converter.make_tf_dataset(cur_shard=shard, **options) as dataset:
+            if shard == 0:  # the queue takes all rows of the pass
+                assert len(list(dataset.take(1))) == 1
+            passes.append([flat([batch.label.numpy().tolist() for batch in dataset]) for _ in range(2)])
+    for parts in zip(*passes, strict=True):
+        assert sorted(flat(parts)) == list(range(ROWS))
+
+
 @pytest.mark.parametrize("capacity", [None, 20])
 def test_dropping_the_last_batch_gives_all_shards_equal_steps(converter, capacity):
     steps = converter.steps_per_epoch(10, 3)

@@ -131,9 +131,10 @@ class FeedReader:
             self.last_row_consumed = False
 
     @property
-    def items_per_epoch(self) -> int:
-        """Items that an epoch gives."""
-        return self.batches.steps() - (not self._gives_last)
+    def rows_per_epoch(self) -> int:
+        """Rows that an epoch gives."""
+        own = len(range(self.batches.rank, self.batches.rows, self.batches.size))
+        return min(own, (self.batches.steps() - (not self._gives_last)) * self._item_rows)
 
     def stop(self) -> None:
         """Ends the reading; `join` waits for it."""
