@@ -21,7 +21,7 @@ from ..errors import InvalidArgumentError, LedgerError, NoSpaceError, StoreError
 from ..liveness import Process
 from ..retries import Retries
 from ..stores.clients import require_known_store, store_error
-from ..stores.data_files import has_conditional_writes, local_form, names_in
+from ..stores.data_files import has_conditional_writes, local_form, names_in, read_bytes
 from ..stores.delta_uris import delta_uri, misread_part, unwritable_part
 from ..stores.options import delta_options
 from .conversion import convert, forget
@@ -294,15 +294,11 @@ def _ledger_of(table: Table, found: DeltaTable) -> Ledger:
 def _read_rows(table: Table, found: DeltaTable) -> list[dict[str, str]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
-    from deltalake.fs import DeltaStorageHandler
 
-    options = delta_options(table.storage_options) or None
-    files = DeltaStorageHandler.from_table(found._table, options, found._table.get_add_file_sizes())
     rows: list[dict[str, str]] = []
     for path in found.get_add_actions(flatten=True)["path"].to_pylist():
         # Not pq.read_table, whose threads abort a process that ends soon after delta-rs has written (pyarrow 14).
-        with files.open_input_file(path) as file:
-            content = file.read()
+        content = read_bytes(f"{path_of(table)}/{path}", table.storage_options)
         rows += pq.ParquetFile(pa.BufferReader(content)).read(use_threads=False).to_pylist()
     return rows
 

@@ -69,9 +69,9 @@ class JvmOutput:
 def start_jvm(settings: Mapping[str, Any]) -> JvmOutput | None:
     """Starts the JVM that pyspark would start, for pyspark to use; does nothing where it has one already.
 
-    The JVM leads a separate session: a signal that a terminal or a scheduler sends to all processes of a command reaches
-    only this process, which ends the JVM in order. Whatever interrupts this call also ends the JVM: pyspark would remove
-    the folder in which the JVM announces its port, and the JVM would then stay forever.
+    The JVM leads a separate session: a signal that a terminal or a scheduler sends to all processes of a command
+    reaches only this process, which ends the JVM in order. Whatever interrupts this call also ends the JVM: pyspark
+    would remove the folder in which the JVM announces its port, and the JVM would then stay forever.
 
     Args:
         settings: Spark's settings.

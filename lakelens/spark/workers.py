@@ -40,7 +40,7 @@ def check_workers(spark: SparkSession, call: str, modules: Sequence[str]) -> Non
         modules: What it imports there, such as `PIL`.
 
     Raises:
-        ClusterConfigurationError: If Python or lakelens differs or is missing there, or a module; the message has the fix.
+        ClusterConfigurationError: If Python or lakelens differs or is missing there, or a module; says the fix.
         MissingDependencyError: If a module is missing both there and here, on the same interpreter.
         SessionError: If the Spark job was cancelled.
     """
