@@ -322,9 +322,9 @@ def _session_of(args: argparse.Namespace, action: str, version: Version = None) 
 
 
 def _quarantine(args: argparse.Namespace) -> dict[str, Any]:
-    from lakelens.etl.quarantine.listing import list_quarantine
+    from lakelens.etl.image_table import ImageTable
 
-    found = list_quarantine(args.table, batch_id=args.batch, reason=args.reason, limit=args.limit)
+    found = ImageTable(None, args.table).quarantine(batch_id=args.batch, reason=args.reason, limit=args.limit)
     for file in found.files:
         size = "" if file.source_length is None else f"{file.source_length} bytes"
         print(f"{file.reason:<18} {size:>16}  {file.path}  {file.error or ''}  (batch {file.batch_id})")

@@ -1,4 +1,4 @@
-"""What a source says about its images: Pascal VOC, COCO and manifests become one record per image. Pure.
+"""The annotations of a source: Pascal VOC, COCO and manifests become one record per image. Pure.
 
-Start: `record.Annotation`; boxes are in pixels, with both corners inside (see `boxes`).
+Start: `record.Annotation`; boxes are half-open intervals of pixels (see `boxes`).
 """

@@ -56,12 +56,12 @@ class _Outcomes(AccumulatorParam[Outcome]):  # type: ignore[misc]  # as above
 
 
 def open_tally(spark: SparkSession, most: int | None = None) -> Accumulator[dict[str, Any]]:
-    """Returns an accumulator for `worker.BatchTask`, of so many paths at most."""
+    """Returns an accumulator for `row_task.BatchTask`, of at most `most` paths."""
     return counter(spark, {}, _ByPath(most))
 
 
 def open_outcome(spark: SparkSession) -> Accumulator[Outcome]:
-    """Returns an accumulator for `worker.BatchTask.outcome`."""
+    """Returns an accumulator for `row_task.BatchTask.outcome`."""
     return counter(spark, Outcome(), _Outcomes())
 
 

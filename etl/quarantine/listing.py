@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 
 from ...errors import InvalidArgumentError, NotADeltaTableError
 from ...log.data_files import read_batches
-from ...log.opening import require_entries
 from ...results import ReadableResult
 from ...stores.parquet import rows_in_utc
 from ...table import Table
@@ -51,8 +49,8 @@ class QuarantineList(ReadableResult):
     """Files in quarantine.
 
     Attributes:
-        files: Those that were asked for, by path; as many as the limit lets through.
-        reasons: How many were asked for by reason, the most frequent first; also of those beyond the limit.
+        files: The requested files by path, up to the limit.
+        reasons: The number of requested files by reason, the most frequent first; those beyond the limit count too.
     """
 
     files: tuple[QuarantinedFile, ...]
@@ -60,46 +58,31 @@ class QuarantineList(ReadableResult):
 
     @property
     def count(self) -> int:
-        """How many files were asked for, also those beyond the limit."""
+        """The number of requested files; those beyond the limit count too."""
         return sum(self.reasons.values())
 
 
 def list_quarantine(
-    table: str | Path | Table,
-    *,
-    batch_id: str | None = None,
-    reason: str | None = None,
-    limit: int | None = None,
-) -> QuarantineList:
-    """Lists the files of an image table that are in quarantine.
-
-    A file that was repaired, or is gone from a source that is ingested with `removed="delete"`, leaves the quarantine
-    with that ingest.
-
-    Args:
-        table: The image table, or its path or URI.
-        batch_id: Only files that this ingest found bad.
-        reason: Only files with this reason.
-        limit: The most files to list; None lists all.
-
-    Raises:
-        NotADeltaTableError: If there is no table.
-        InvalidArgumentError: If `reason` is unknown, or `limit` is negative.
-    """
-    named = Table.of(table)
-    require_entries(named)
-    quarantine = replace(named, location=quality.quarantine_location(named.path))
-    return list_quarantine_at(quarantine, batch_id=batch_id, reason=reason, limit=limit)
-
-
-def list_quarantine_at(
     quarantine: Table,
     *,
     batch_id: str | None = None,
     reason: str | None = None,
     limit: int | None = None,
 ) -> QuarantineList:
-    """Lists the same by the quarantine table itself, which need not exist."""
+    """Lists the files that are in quarantine.
+
+    A file that was repaired, or is gone from a source that is ingested with `removed="delete"`, leaves the quarantine
+    with that ingest.
+
+    Args:
+        quarantine: The quarantine table, which need not exist.
+        batch_id: Only files that this ingest found bad.
+        reason: Only files with this reason.
+        limit: The most files to list; None lists all.
+
+    Raises:
+        InvalidArgumentError: If `reason` is unknown, or `limit` is negative.
+    """
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
         raise InvalidArgumentError(f"limit = {limit!r}: give a whole number of files, 0 or more")
     reasons: Counter[str] = Counter()
@@ -114,7 +97,7 @@ def list_quarantine_at(
     known_reasons = present | _REASONS
     if reason is not None and reason not in known_reasons:
         known = ", ".join(sorted(known_reasons))
-        raise InvalidArgumentError(f"reason = {reason!r} is none of the reasons for quarantine: {known}")
+        raise InvalidArgumentError(f"reason = {reason!r} is not a reason for quarantine; known are: {known}")
     files.sort(key=lambda file: file.path)
     return QuarantineList(tuple(files[:limit]), dict(reasons.most_common()))
 

@@ -7,7 +7,7 @@ import errno
 import functools
 import os
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...errors import EmptySourceError, InvalidArgumentError, SourceNotFoundError
 from ...locations import absolute_path, folder_of, has_scheme, scheme_of
@@ -18,13 +18,16 @@ from ..files.class_folders import Wanted
 from ..files.walk import IMAGE_SUFFIXES, local_path
 from ..model import schema
 from .annotation_frames import coco_annotations, manifest_annotations, match_images, merged_by_path
-from .folders import list_folder_by_spark, list_local_folder
+from .contents import read_contents
+from .folders import list_folder, list_folder_by_spark
 from .listing import IGNORED, PROBLEMS, Listing, completed
 from .voc_frames import voc_annotations
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
+
+    from .listing import ReadContents
 
 VOC = "voc"
 COCO = "coco"
@@ -46,7 +49,7 @@ def list_voc(spark: SparkSession, source: str) -> Listing:
     from pyspark.sql import functions as F
 
     wanted = Wanted(VOC, IMAGE_SUFFIXES | {"xml", "txt"})
-    root, files, is_local = _list_folder(spark, source, wanted)
+    root, files, read = list_folder(spark, source, wanted)
     files = files.persist()
     ignored = files.where(F.col(IGNORED).isNotNull())
     found = files.where(F.col(IGNORED).isNull())
@@ -55,8 +58,8 @@ def list_voc(spark: SparkSession, source: str) -> Listing:
         masks = found.where(is_image & ~F.col(schema.PATH).contains(_VOC_IMAGES))
         ignored = ignored.unionByName(masks.withColumn(IGNORED, F.lit(OTHER_FOLDER)))
         found = found.where(~is_image | F.col(schema.PATH).contains(_VOC_IMAGES))
-    annotations = voc_annotations(spark, found.select(schema.PATH), root, is_local=is_local)
-    listing = _annotated(spark, source, root, annotations, found, ignored, is_local)
+    annotations = voc_annotations(spark, found.select(schema.PATH), root, is_local=read is None)
+    listing = _annotated(source, root, annotations, found, ignored, read)
     return dataclasses.replace(listing, cached=(files,))
 
 
@@ -76,7 +79,7 @@ def list_coco(spark: SparkSession, source: str, annotations: str | None) -> List
     """
     from pyspark.sql import functions as F
 
-    root, files, is_local = _list_folder(spark, source, Wanted(COCO, IMAGE_SUFFIXES | {"json"}))
+    root, files, read = list_folder(spark, source, Wanted(COCO, IMAGE_SUFFIXES | {"json"}))
     files = files.persist()
     is_json = F.lower(schema.PATH).endswith(".json")
     ignored = files.where(F.col(IGNORED).isNotNull())
@@ -86,14 +89,14 @@ def list_coco(spark: SparkSession, source: str, annotations: str | None) -> List
     else:
         json_paths = [row[0] for row in files.where(F.col(IGNORED).isNull() & is_json).select(schema.PATH).collect()]
         found = _coco_files(source, root, json_paths)
-    read = [_read_coco(spark, source, root, *file, images) for file in found]
-    frames, folders = [frame for frame, _ in read], [folder for _, folder in read]
+    instances = [_read_coco(spark, source, root, *file, images) for file in found]
+    frames, folders = [frame for frame, _ in instances], [folder for _, folder in instances]
     below = functools.reduce(lambda one, other: one | other, [_is_below(root, folder) for folder in set(folders)])
     outside = images.where(~below).withColumn(IGNORED, F.lit(OTHER_FOLDER))
     images = images.where(below)
     merged = merged_by_path(functools.reduce(lambda one, other: one.unionByName(other), frames))
     matched = match_images(merged, images.select(schema.PATH))
-    listing = _annotated(spark, source, root, matched, images, ignored.unionByName(outside), is_local)
+    listing = _annotated(source, root, matched, images, ignored.unionByName(outside), read)
     return dataclasses.replace(listing, cached=(files, *frames))
 
 
@@ -154,32 +157,24 @@ def list_annotated_paths(spark: SparkSession, name: str, annotations: DataFrame,
     return Listing(
         name,
         completed(stamped_files(files)),
-        read_contents=_reader(spark),
+        read_contents=functools.partial(read_contents, spark),
         has_annotations=True,
     )
 
 
-def _list_folder(spark: SparkSession, source: str, wanted: Wanted) -> tuple[str, DataFrame, bool]:
-    location = absolute_path(source)
-    if has_scheme(location):
-        return (*list_folder_by_spark(spark, location, wanted), False)
-    return (*list_local_folder(spark, location, wanted), True)
-
-
 def _annotated(
-    spark: SparkSession,
     name: str,
     root: str,
     annotations: DataFrame,
     found: DataFrame,
     ignored: DataFrame,
-    is_local: bool,
+    read: ReadContents | None,
 ) -> Listing:
     """Joins annotations, one row per path, with sizes and times, and adds the skipped files."""
     stamps = found.select(schema.PATH, schema.SOURCE_LENGTH, schema.SOURCE_MODIFIED)
     files = stamped_files(annotations.join(stamps, schema.PATH, "left"))
     listed = completed(files).unionByName(completed(ignored))
-    return Listing(name, listed, root, None if is_local else _reader(spark), has_annotations=True)
+    return Listing(name, listed, root, read, has_annotations=True)
 
 
 def _coco_files(source: str, root: str, json_paths: list[str]) -> list[tuple[str, CocoFile]]:
@@ -246,12 +241,6 @@ def with_problem(reason: str, detail: str) -> Column:
 
     problem = F.struct(F.lit(reason).alias("reason"), F.lit(detail).alias("detail"))
     return F.concat(F.coalesce(F.col(PROBLEMS), F.array()), F.array(problem))
-
-
-def _reader(spark: SparkSession) -> Any:
-    from .contents import read_contents
-
-    return functools.partial(read_contents, spark)
 
 
 def _stat_local(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

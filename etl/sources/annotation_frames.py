@@ -6,10 +6,10 @@ Parquet manifests are read by all workers, as VOC's XML files are in `voc_frames
 
 from __future__ import annotations
 
+import functools
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     Batches = Iterable[pa.RecordBatch]
-    Mapper = Callable[[Batches], Iterator[pa.RecordBatch]]
+    Records = Callable[[BinaryIO], Iterator[Annotation]]
 
 _CONTENT = "content"
 _WORKER_ERROR = re.compile(rf"{AnnotationFileError.__name__}: (.+)")
@@ -61,7 +61,8 @@ def coco_annotations(spark: SparkSession, location: str, image_root: str, split:
         SourceNotFoundError: If there is no such file.
         AnnotationFileError: If it is not a COCO instances file.
     """
-    return read_now(_from_one_file(spark, location, _CocoReader(location, image_root, split)))
+    records = functools.partial(_coco_records, location=location, image_root=image_root, split=split)
+    return read_now(_from_one_file(spark, location, records))
 
 
 def manifest_annotations(spark: SparkSession, location: str, root: str | None = None) -> DataFrame:
@@ -83,12 +84,13 @@ def manifest_annotations(spark: SparkSession, location: str, root: str | None = 
     kind = manifest_format(location)
     image_root = absolute_path(root) if root is not None else folder_of(location)
     if kind != "parquet":
-        rows = _from_one_file(spark, location, _ManifestReader(location, image_root, kind))
-        return read_now(merged_by_path(rows))
+        records = functools.partial(_manifest_records, location=location, image_root=image_root, kind=kind)
+        return read_now(merged_by_path(_from_one_file(spark, location, records)))
     _check_exists(spark, location)
     rows = spark.read.parquet(_hadoop_path(location))
     find_columns(rows.columns, location)
-    return read_now(merged_by_path(rows.mapInArrow(_ParquetRows(location, image_root).read, ANNOTATIONS_DDL)))
+    task = functools.partial(_read_parquet, location=location, image_root=image_root)
+    return read_now(merged_by_path(rows.mapInArrow(task, ANNOTATIONS_DDL)))
 
 
 def match_images(annotations: DataFrame, paths: DataFrame) -> DataFrame:
@@ -137,82 +139,47 @@ def located_rows(batches: Batches, name: str) -> Iterator[tuple[list[str], list[
         first += batch.num_rows
 
 
-@dataclass(frozen=True)
-class _CocoReader:
-    """Reads a COCO file wherever the stream of it is open."""
-
-    location: str
-    image_root: str
-    split: str | None
-
-    def read(self, stream: BinaryIO) -> Iterator[Annotation]:
-        yield from read_coco(stream, self.location).annotations(self._path_of, self.split)
-
-    def _path_of(self, name: str) -> str:
-        return resolve_reference(name, self.image_root)
+def _coco_records(stream: BinaryIO, location: str, image_root: str, split: str | None) -> Iterator[Annotation]:
+    path_of = functools.partial(resolve_reference, root=image_root)
+    yield from read_coco(stream, location).annotations(path_of, split)
 
 
-@dataclass(frozen=True)
-class _ManifestReader:
-    """Reads a manifest of text wherever the stream of it is open."""
-
-    location: str
-    image_root: str
-    kind: str
-
-    def read(self, stream: BinaryIO) -> Iterator[Annotation]:
-        rows = (read_csv if self.kind == "csv" else read_json)(stream, self.location)
-        yield from read_rows(rows, self.location, self._path_of)
-
-    def _path_of(self, reference: str) -> str:
-        return resolve_reference(reference, self.image_root)
+def _manifest_records(stream: BinaryIO, location: str, image_root: str, kind: str) -> Iterator[Annotation]:
+    path_of = functools.partial(resolve_reference, root=image_root)
+    yield from read_rows((read_csv if kind == "csv" else read_json)(stream, location), location, path_of)
 
 
-@dataclass(frozen=True)
-class _ParquetRows:
+def _read_parquet(batches: Batches, location: str, image_root: str) -> Iterator[pa.RecordBatch]:
     """Reads the rows of a Parquet manifest in a task."""
-
-    location: str
-    image_root: str
-
-    def read(self, batches: Batches) -> Iterator[pa.RecordBatch]:
-        yield from annotation_batches(self._annotations(batches))
-
-    def _annotations(self, batches: Batches) -> Iterator[Annotation]:
-        for names, rows in located_rows(batches, self.location):
-            columns = find_columns(names, self.location)
-            for row, where in rows:
-                yield annotation_of_row(row, columns, self._path_of, where)
-
-    def _path_of(self, reference: str) -> str:
-        return resolve_reference(reference, self.image_root)
+    path_of = functools.partial(resolve_reference, root=image_root)
+    yield from annotation_batches(
+        annotation_of_row(row, columns, path_of, where)
+        for names, rows in located_rows(batches, location)
+        for columns in (find_columns(names, location),)
+        for row, where in rows
+    )
 
 
-@dataclass(frozen=True)
-class _OneFile:
-    """Streams one local file in a task."""
-
-    path: bytes
-    reader: _CocoReader | _ManifestReader
-
-    def read(self, batches: Batches) -> Iterator[pa.RecordBatch]:
-        for _ in batches:
-            pass
-        with open(self.path, "rb") as stream:  # noqa: PTH123  bytes: pathlib takes none
-            yield from annotation_batches(self.reader.read(stream))
+def _read_local(batches: Batches, path: bytes, records: Records) -> Iterator[pa.RecordBatch]:
+    """Reads one local file in a task."""
+    for _ in batches:
+        pass
+    with open(path, "rb") as stream:  # noqa: PTH123  bytes: pathlib takes none
+        yield from annotation_batches(records(stream))
 
 
-def _from_one_file(spark: SparkSession, location: str, reader: _CocoReader | _ManifestReader) -> DataFrame:
+def _from_one_file(spark: SparkSession, location: str, records: Records) -> DataFrame:
     _check_exists(spark, location)
     absolute = absolute_path(location)
     if not has_scheme(absolute):
-        task = _OneFile(absolute.encode("utf-8", "surrogateescape"), reader)
-        return spark.range(0, 1, 1, 1).mapInArrow(task.read, ANNOTATIONS_DDL)
+        path = absolute.encode("utf-8", "surrogateescape")
+        task = functools.partial(_read_local, path=path, records=records)
+        return spark.range(0, 1, 1, 1).mapInArrow(task, ANNOTATIONS_DDL)
     with tempfile.TemporaryDirectory(prefix="lakelens-annotations-") as folder:
         copy = Path(folder) / "copy"
         _copy_to_local(spark, absolute, copy)
         with copy.open("rb") as stream:
-            rows = [(_ipc_bytes(batch),) for batch in annotation_batches(reader.read(stream))]
+            rows = [(_ipc_bytes(batch),) for batch in annotation_batches(records(stream))]
     frame = local_frame(spark, rows, f"{_CONTENT} BINARY")
     return frame.mapInArrow(_read_ipc, ANNOTATIONS_DDL)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 from collections.abc import Iterable, Iterator
@@ -9,21 +10,46 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...errors import SessionError, SourceNotFoundError, StoreError
+from ...locations import has_scheme
 from ...spark.port import java_broadcast, java_session, jvm, parallelism
 from ...stores.clients import lacks_bucket, no_bucket
 from ..files.class_folders import TopLevel, Wanted, list_below, list_top
 from ..files.walk import HIDDEN, HIDDEN_BY_SPARK, NO_CLASS_FOLDER, NOT_AN_IMAGE_NAME, has_suffix, is_hidden, local_uri
 from ..model import schema
 from ..spark.catalog import hadoop_path
+from .contents import read_contents
 from .listing import FOLDER_LISTING_DDL, IGNORED, LABEL_RANK, folder_batch
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from .listing import ReadContents
+
 _LISTING_ROWS = 10_000
 _TOP_DDL = "name BINARY, kind STRING"
 _FOLDER, _OTHER = "folder", "other"
+
+
+def list_folder(spark: SparkSession, location: str, wanted: Wanted) -> tuple[str, DataFrame, ReadContents | None]:
+    """Lists a folder: a local or mounted one by the workers, another one through Spark.
+
+    Args:
+        spark: The session.
+        location: Absolute path or URI.
+        wanted: The files that the layout reads.
+
+    Returns:
+        The folder's URI, rows of `FOLDER_LISTING_DDL`, and how the bytes are read, as `Listing.read_contents`.
+
+    Raises:
+        SourceNotFoundError: If there is no folder.
+        SessionError: If Spark has no file system for it.
+        InvalidArgumentError: If two folders name the same class.
+    """
+    if has_scheme(location):
+        return *list_folder_by_spark(spark, location, wanted), functools.partial(read_contents, spark)
+    return *list_local_folder(spark, location, wanted), None
 
 
 def list_local_folder(spark: SparkSession, root: str, wanted: Wanted) -> tuple[str, DataFrame]:

@@ -6,20 +6,17 @@ Pillow alone. Any other URI (`s3a`, `abfss`, `gs`, `dbfs`, `hdfs`) goes through 
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from ...errors import InvalidArgumentError
-from ...locations import absolute_path, has_scheme
+from ...locations import absolute_path
 from ..files.class_folders import Wanted
 from ..files.layouts import CLASS_FOLDERS, FOLDER_LAYOUTS, check_layout
 from .annotated import ANNOTATED_LAYOUTS, COCO, MANIFEST, VOC, list_coco, list_manifest, list_voc
-from .contents import read_contents
 from .dataframe_source import list_frame
-from .folders import list_folder_by_spark, list_local_folder
+from .folders import list_folder
 from .listing import Listing, completed
 
 if TYPE_CHECKING:
@@ -80,40 +77,14 @@ def list_source(spark: SparkSession, source: Source) -> Listing:
         EmptySourceError: If it lacks what its layout wants.
         InvalidArgumentError: If two folders name the same class, or an argument does not fit.
     """
-    return _LISTERS[_FRAME if source.is_frame else source.layout](spark, source)
-
-
-def _list_folder(spark: SparkSession, source: Source) -> Listing:
-    location, wanted = absolute_path(str(source.location)), Wanted(source.layout)
-    if has_scheme(location):
-        root, files = list_folder_by_spark(spark, location, wanted)
-        return Listing(source.name, completed(files), root, functools.partial(read_contents, spark))
-    root, files = list_local_folder(spark, location, wanted)
-    return Listing(source.name, completed(files), root)
-
-
-def _list_voc(spark: SparkSession, source: Source) -> Listing:
-    return list_voc(spark, absolute_path(str(source.location)))
-
-
-def _list_coco(spark: SparkSession, source: Source) -> Listing:
-    return list_coco(spark, absolute_path(str(source.location)), source.annotations)
-
-
-def _list_manifest(spark: SparkSession, source: Source) -> Listing:
-    # The location as it was written: the images lie next to the link, if it is one.
-    return list_manifest(spark, str(source.location), source.images)
-
-
-def _list_frame(spark: SparkSession, source: Source) -> Listing:
-    return list_frame(spark, cast("DataFrame", source.location), source.images)
-
-
-_FRAME = "dataframe"
-_LISTERS: dict[str, Callable[[SparkSession, Source], Listing]] = {
-    **dict.fromkeys(FOLDER_LAYOUTS, _list_folder),
-    VOC: _list_voc,
-    COCO: _list_coco,
-    MANIFEST: _list_manifest,
-    _FRAME: _list_frame,
-}
+    if source.is_frame:
+        return list_frame(spark, cast("DataFrame", source.location), source.images)
+    if source.layout == MANIFEST:  # as it was written: the images lie next to the link, if it is one
+        return list_manifest(spark, str(source.location), source.images)
+    location = absolute_path(str(source.location))
+    if source.layout == VOC:
+        return list_voc(spark, location)
+    if source.layout == COCO:
+        return list_coco(spark, location, source.annotations)
+    root, files, read = list_folder(spark, location, Wanted(source.layout))
+    return Listing(source.name, completed(files), root, read)

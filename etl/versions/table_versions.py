@@ -17,7 +17,7 @@ from ...options import named_options
 from ...spark.session import require_delta
 from ...table import Table
 from ...table import Version as Version
-from ..quarantine.listing import QuarantineList, list_quarantine_at
+from ..quarantine.listing import QuarantineList, list_quarantine
 from ..quarantine.table import quarantine_location
 from ..spark.catalog import is_delta_table, path_of
 from .changes import VersionDiff, changes, diff
@@ -121,7 +121,7 @@ class TableVersions:
             InvalidArgumentError: If `reason` is unknown.
         """
         path = self._quarantine_path(self._existing().location)
-        return list_quarantine_at(
+        return list_quarantine(
             dataclasses.replace(self._named, location=path), batch_id=batch_id, reason=reason, limit=limit
         )
 

@@ -11,9 +11,9 @@ import pytest
 from deltalake import write_deltalake
 from version_tables import images, write
 
+from lakelens import ImageTable
 from lakelens.errors import InvalidArgumentError, NotADeltaTableError
 from lakelens.etl.model import schema
-from lakelens.etl.quarantine.listing import list_quarantine
 
 pytestmark = pytest.mark.unit
 
@@ -37,7 +37,7 @@ def table(tmp_path: Path) -> Path:
 
 
 def test_files_are_listed_by_path_with_reason_error_size_and_batch(table: Path) -> None:
-    found = list_quarantine(table)
+    found = ImageTable(None, table).quarantine()
     assert [(file.path, file.reason, file.batch_id) for file in found.files] == [
         ("a", "truncated", "one"),
         ("b", "empty", "one"),
@@ -55,29 +55,29 @@ def test_times_that_spark_has_written_without_a_zone_have_one(table: Path) -> No
     kinds = kinds.set(place, kinds.field(place).with_type(pa.timestamp("us")))
     file = next(Path(f"{table}_quarantine").glob("*.parquet"))
     pq.write_table(pa.Table.from_pylist([row], schema=kinds), file)
-    found = {item.source_modified for item in list_quarantine(table).files}
+    found = {item.source_modified for item in ImageTable(None, table).quarantine().files}
     assert found == {NOON}
 
 
 def test_filters_by_batch_and_reason_count_what_they_let_through(table: Path) -> None:
-    assert list_quarantine(table, batch_id="one").reasons == {"truncated": 1, "empty": 1}
-    both = list_quarantine(table, batch_id="one", reason="truncated")
+    assert ImageTable(None, table).quarantine(batch_id="one").reasons == {"truncated": 1, "empty": 1}
+    both = ImageTable(None, table).quarantine(batch_id="one", reason="truncated")
     assert [file.path for file in both.files] == ["a"]
-    assert list_quarantine(table, batch_id="never").count == 0
-    assert list_quarantine(table, reason="timeout").count == 0
-    with pytest.raises(InvalidArgumentError, match=r"'blurred' is none of the reasons.*decoder_crashed.*image_missing"):
-        list_quarantine(table, reason="blurred")
+    assert ImageTable(None, table).quarantine(batch_id="never").count == 0
+    assert ImageTable(None, table).quarantine(reason="timeout").count == 0
+    with pytest.raises(InvalidArgumentError, match=r"'blurred' is not a reason.*decoder_crashed.*image_missing"):
+        ImageTable(None, table).quarantine(reason="blurred")
 
 
 def test_a_limit_cuts_the_list_and_not_the_counts(table: Path) -> None:
-    found = list_quarantine(table, limit=1)
+    found = ImageTable(None, table).quarantine(limit=1)
     assert ([file.path for file in found.files], found.count) == (["a"], 3)
     with pytest.raises(InvalidArgumentError, match="limit"):
-        list_quarantine(table, limit=-1)
+        ImageTable(None, table).quarantine(limit=-1)
 
 
 def test_a_table_without_a_bad_file_has_an_empty_list_and_no_table_is_an_error(tmp_path: Path) -> None:
     write(tmp_path / "t", images(cat=["c1"]))
-    assert list_quarantine(tmp_path / "t").count == 0
+    assert ImageTable(None, tmp_path / "t").quarantine().count == 0
     with pytest.raises(NotADeltaTableError, match="nothing"):
-        list_quarantine(tmp_path / "nothing")
+        ImageTable(None, tmp_path / "nothing").quarantine()
