@@ -95,7 +95,7 @@ def known_classes(spark: SparkSession, transaction: Transaction, *, look_at_rows
     return KnownClasses(table, settled, rows, wrong, counts)
 
 
-def sound_classes(spark: SparkSession, transaction: Transaction, location: str) -> KnownClasses:
+def sound_classes(spark: SparkSession, transaction: Transaction) -> KnownClasses:
     """Finds what `known_classes` finds, and refuses damaged numbers.
 
     Raises:
@@ -105,9 +105,9 @@ def sound_classes(spark: SparkSession, transaction: Transaction, location: str) 
     if known.wrong:
         more = f"; and {len(known.wrong) - _MOST_NAMED} more" if len(known.wrong) > _MOST_NAMED else ""
         raise ClassNumbersError(
-            f"{location}@{transaction.version}: the class numbers are damaged: "
+            f"{transaction.path}@{transaction.version}: the class numbers are damaged: "
             f"{'; '.join(map(str, known.wrong[:_MOST_NAMED]))}{more}. "
-            f"`lakelens table repair {location}` shows what it would change, and changes it with --yes"
+            f"`lakelens table repair {transaction.path}` shows what it would change, and changes it with --yes"
         )
     return known
 

@@ -258,7 +258,7 @@ def sql_literal(text: str) -> str:
     return f"'{escaped}'"
 
 
-def require_columns(transaction: Transaction, location: str) -> None:
+def require_columns(transaction: Transaction) -> None:
     """Checks that an image table has the columns that its rows are written to.
 
     Raises:
@@ -268,7 +268,8 @@ def require_columns(transaction: Transaction, location: str) -> None:
     lacking = [name for name in schema.image_arrow_schema().names if name not in columns]
     if lacking:
         raise NotAnImageTableError(
-            f"{location}@{transaction.version} has no column {lacking[0]!r} any more; its columns: "
-            f"{', '.join(columns)}. If somebody has renamed it, rename it back: ALTER TABLE {sql_name(location)} "
-            f"RENAME COLUMN ... TO {lacking[0]}; else restore a version that has it (`lakelens table restore`)"
+            f"{transaction.path}@{transaction.version} has no column {lacking[0]!r} any more; its columns: "
+            f"{', '.join(columns)}. If somebody has renamed it, rename it back: ALTER TABLE "
+            f"{sql_name(transaction.path)} RENAME COLUMN ... TO {lacking[0]}; else restore a version that has it "
+            "(`lakelens table restore`)"
         )

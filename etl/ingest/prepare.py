@@ -97,7 +97,7 @@ class Prepared:
         is_write = plan.work or (self.removes and plan.counts[GONE])
         known = None
         if self.transaction is not None and is_write:
-            known = sound_classes(self.spark, self.transaction, self.table.location)
+            known = sound_classes(self.spark, self.transaction)
         names = plan.class_names + (plan.box_classes() if self.listing.has_annotations and plan.work else [])
         if self.request.classes is not None:
             names = [name for name in self.request.classes if name in set(names)]
@@ -181,7 +181,7 @@ def prepare(user_session: SparkSession, table: Table, request: IngestRequest) ->
     transaction = open_transaction(spark, table)
     recipe = _recipe(transaction, table.location, request)
     if transaction is not None:
-        require_columns(transaction, table.location)
+        require_columns(transaction)
     aliases = _ledger(spark, transaction).aliases
     if request.classes is not None:
         request = replace(request, classes=[aliases.get(name, name) for name in request.classes])

@@ -49,7 +49,7 @@ class TableEdit:
         Raises:
             ClassNumbersError: If rows carry a number that is not that of their class.
         """
-        return sound_classes(self.spark, self.transaction, self.table.location)
+        return sound_classes(self.spark, self.transaction)
 
     def counts(self, known: KnownClasses) -> Mapping[str, int]:
         """Rows by class of the transaction's version."""
@@ -94,5 +94,5 @@ def open_edit(spark: SparkSession, table: Table) -> TableEdit:
     transaction = Transaction(session, table)
     recipe = transaction.property(RECIPE_PROPERTY)
     Recipe.of({} if recipe is None else {RECIPE_PROPERTY: recipe}, str(table))
-    require_columns(transaction, table.location)
+    require_columns(transaction)
     return TableEdit(session, table, transaction)
