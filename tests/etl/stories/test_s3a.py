@@ -14,6 +14,7 @@ from s3_server import ACCESS_KEY, BUCKET, MISSING, SECRET_KEY, s3_server
 
 pytestmark = [
     pytest.mark.spark,
+    pytest.mark.long,
     pytest.mark.timeout(500),
     pytest.mark.skipif(bool(MISSING), reason=f"{', '.join(MISSING)} not installed: pip install 'lakelens[dev]'"),
 ]
