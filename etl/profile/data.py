@@ -112,3 +112,8 @@ class TableProfile:
         """Files in quarantine by reason, most frequent first."""
         reasons = self.quarantine.groupby("reason", observed=True).size()
         return reasons.sort_values(ascending=False, kind="stable")
+
+
+def by_size(counts: pd.DataFrame) -> pd.DataFrame:
+    """Sorts classes by their total, then by name."""
+    return counts.sort_index().loc[lambda frame: frame.sum(axis=1).sort_values(ascending=False, kind="stable").index]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ... import figures as style
-from .data import TableProfile
+from .data import TableProfile, by_size
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,7 +54,7 @@ def _draw_comparison(profile: TableProfile) -> Figure | None:
 
 
 def _draw_classes(profile: TableProfile) -> Figure | None:
-    counts = _by_size(profile.counts)
+    counts = by_size(profile.counts)
     if not counts.to_numpy().any():
         return None
     colours = list(style.colours_of(profile.splits).values())
@@ -234,11 +234,6 @@ PLOTS = {
     "near_duplicates": _draw_similar,
     "quarantine": _draw_quarantine,
 }
-
-
-def _by_size(counts: pd.DataFrame) -> pd.DataFrame:
-    """Sorts classes by their total, then by name."""
-    return counts.sort_index().loc[lambda frame: frame.sum(axis=1).sort_values(ascending=False, kind="stable").index]
 
 
 def _draw_values(axis: Axes, values: pd.Series) -> None:

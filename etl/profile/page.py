@@ -8,7 +8,7 @@ import pandas as pd
 
 from ...figures import colours_of
 from ...html_page import render
-from .data import TableProfile
+from .data import TableProfile, by_size
 from .findings import MEDIUM_AREA, SMALL_AREA, changes_of, counted, find_findings, noun_of
 
 
@@ -38,8 +38,7 @@ def render_page(profile: TableProfile, plots: Mapping[str, bytes]) -> str:
 
 def _listed_classes(profile: TableProfile) -> pd.DataFrame:
     """Classes by size; images without a class last."""
-    counts = profile.counts.sort_index()
-    counts = counts.loc[counts.sum(axis=1).sort_values(ascending=False, kind="stable").index]
+    counts = by_size(profile.counts)
     without = profile.class_images.index.difference(counts.index)
     return pd.concat([counts, profile.class_images.loc[without]]) if profile.unit == "images" else counts
 
