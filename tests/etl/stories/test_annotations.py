@@ -111,6 +111,16 @@ def test_annotations_of_one_image_that_contradict_quarantine_it(first, second, r
     assert merged.quarantine is not None
 
 
+def test_rows_of_one_path_with_two_contents_are_a_conflict_and_equal_rows_are_repeated():
+    def row(digest, modified_us):
+        return an.Annotation("a", "cat", stamp=an.ContentStamp(digest, 3, modified_us))
+
+    (torn,) = merge_annotations([row("one", 1), row("two", 1)])
+    assert [found.reason for found in torn.problems] == [an.ANNOTATION_REPEATED, an.CONTENT_CONFLICT]
+    (twice,) = merge_annotations([row("one", 1), row("one", 2)])
+    assert ([found.reason for found in twice.problems], twice.stamp.modified_us) == ([an.ANNOTATION_REPEATED], 2)
+
+
 def test_more_boxes_than_a_row_may_hold_quarantine_the_image():
     many = tuple(Box("a", 0, 0, 1 + i, 1) for i in range(an.MAX_BOXES_PER_IMAGE + 1))
     limited = an.limit_boxes(Annotation("a", boxes=many))
