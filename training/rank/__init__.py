@@ -1,1 +1,1 @@
-"""What a rank's process knows of its job, and how it speaks to its supervisor. Imports nothing heavy."""
+"""A rank's process: its place in the job and its connection to the supervisor. Imports nothing heavy."""

@@ -1,7 +1,7 @@
-"""A rank's end of its line to the launcher: what it reports, asks and is told.
+"""A rank's end of its line to the launcher: reports, questions and messages from the driver.
 
-No thread of its own reads the line: a thread that waits for an answer reads it, and `told` takes what has come. Until
-then frames stay in the socket, so a rank that never asks runs nothing for this.
+No dedicated thread reads the line: a thread that waits for an answer reads it, and `told` reads the frames received so
+far. Until then frames stay in the socket, so a rank that never asks has no overhead.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class DriverLine:
         """Waits for the rank's assignment; None if the line is closed before it comes.
 
         Raises:
-            LaunchError: If something else comes first.
+            LaunchError: If another frame arrives first.
         """
         while self._assignment is None and not self._closed:
             self._receive()
@@ -77,7 +77,7 @@ class DriverLine:
             del self._answers[number]
 
     def report(self, body: dict[str, Any]) -> None:
-        """Sends what is asked of nobody: a question whose answer nobody waits for.
+        """Sends a question without waiting for an answer.
 
         Raises:
             LaunchError: If it cannot be sent.
@@ -85,8 +85,8 @@ class DriverLine:
         self.send(Kind.ASK, said("a report to the driver", body))
 
     def told(self) -> dict[str, Any]:
-        """Returns the latest of what the driver has told, without waiting."""
-        # A thread that waits for an answer takes what is told as it comes.
+        """Returns the latest messages of the driver, without waiting."""
+        # A thread that waits for an answer also receives messages.
         if self._receiving.acquire(blocking=False):
             try:
                 while not self._closed and self._receive(socket.MSG_DONTWAIT):
@@ -96,7 +96,7 @@ class DriverLine:
         return dict(self._told)
 
     def _receive(self, flags: int = 0) -> bool:
-        """Takes what has come on the line, and tells whether anything has."""
+        """Reads the received bytes; returns whether there were any."""
         try:
             data = self.socket.recv(65536, flags)
         except BlockingIOError:
@@ -127,4 +127,4 @@ class DriverLine:
             # Replaced, not changed: `told` copies it from another thread.
             self._told = {**self._told, **frame.said()[1]}
         else:
-            raise LaunchError(f"a frame of kind {frame.kind} is none that a rank is sent")
+            raise LaunchError(f"a rank cannot receive a frame of kind {frame.kind}")

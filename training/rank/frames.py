@@ -1,7 +1,7 @@
-"""Frames: how ranks, their supervisors and the driver speak to one another.
+"""Frames: the protocol between ranks, their supervisors and the driver.
 
-A frame is one byte of kind, four bytes of length (big endian) and a body of bytes. Bodies are JSON or opaque; nothing
-that arrives here is ever unpickled. Over a network each frame also carries an HMAC of a session key (`sealed_frames`).
+A frame is one byte of kind, four bytes of length (big endian) and a body of bytes. Bodies are JSON or opaque; frames
+are never unpickled. Over a network each frame also carries an HMAC of a session key (`sealed_frames`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ...errors import LaunchError
 
 # Log lines and rendezvous values are the largest bodies; 8 KiB and 150 KiB (1,000 ranks) respectively.
 MAX_BODY_BYTES = 1 << 20
-# A question, an answer or what is told: what else travels with it must fit into its frame too.
+# Limit of a question, answer or message; the other fields must fit into its frame too.
 MAX_SAID_BYTES = 512 << 10
 HEADER = struct.Struct(">BI")
 _KEY_LENGTH = struct.Struct(">H")
@@ -26,7 +26,7 @@ STACK_SIGNAL = signal.SIGUSR2
 
 
 class Kind(IntEnum):
-    """What a frame says. A rank sends the first group to its supervisor, which passes it on to the driver as EVENT."""
+    """Kinds of frames. A rank sends the first group to its supervisor, which forwards them to the driver as EVENT."""
 
     READY = 1
     JOINING = 2
@@ -42,7 +42,7 @@ class Kind(IntEnum):
     ANSWER = 21
     """The same way: the answer to the ASK of the same number."""
     TELL = 22
-    """The same way: what the driver tells every rank."""
+    """The same way: a message of the driver to every rank."""
 
     HELLO = 30
     EVENT = 31
@@ -77,7 +77,7 @@ class Frame(NamedTuple):
         """Reads the number and the object of an ANSWER or TELL.
 
         Raises:
-            LaunchError: If it holds none.
+            LaunchError: If it lacks one.
         """
         found = self.json()
         number, body = found.get("number"), found.get("body")
@@ -107,14 +107,14 @@ def said(what: str, body: Any, number: int = 0) -> bytes:
         number: The number of the question.
 
     Raises:
-        LaunchError: If it is no such dict, or larger than MAX_SAID_BYTES.
+        LaunchError: If it is not a dict of JSON values, or larger than MAX_SAID_BYTES.
     """
     if not isinstance(body, dict):
         raise LaunchError(f"{what} is of type {type(body).__name__}; it must be a dict of JSON values")
     try:
         raw = json.dumps({"number": number, "body": body}).encode()
     except (TypeError, ValueError, RecursionError) as error:
-        raise LaunchError(f"{what} must be a dict of JSON values ({error}); convert what is none") from error
+        raise LaunchError(f"{what} must be a dict of JSON values ({error}); convert the other values") from error
     if len(raw) > MAX_SAID_BYTES:
         raise LaunchError(f"{what} takes {len(raw)} bytes as JSON; at most {MAX_SAID_BYTES} are sent")
     return raw
@@ -140,7 +140,7 @@ def unpack_pair(body: bytes) -> tuple[str, bytes]:
 
 
 class FrameReader:
-    """Cuts a stream of bytes into frames."""
+    """Divides a stream of bytes into frames."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()

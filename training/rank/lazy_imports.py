@@ -1,8 +1,8 @@
-"""Puts off, in ranks and scoring workers, what Keras imports and neither uses: a third of TensorFlow's import.
+"""Delays, in ranks and scoring workers, imports of Keras that neither uses: a third of TensorFlow's import time.
 
 Keras 3 imports scikit-learn for `keras.wrappers` and matplotlib for `keras.visualization` wherever they are installed.
-Here these modules load when something of them is first used, so that nothing is missing. Importlib's own LazyLoader
-would not do: with it a module loads at any look at it, and TensorFlow's AutoGraph asks every module for its `__file__`.
+Here these modules load on first use. Importlib's LazyLoader does not help: it loads a module at any attribute access,
+and TensorFlow's AutoGraph reads `__file__` of every module.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _PUT_OFF = frozenset(
         "keras.wrappers",
     }
 )
-# One for all: modules that are put off import one another, and their own locks could wait for each other.
+# One lock for all: delayed modules import one another, and separate locks could deadlock.
 _LOADING = threading.RLock()
 _LOADER = "__lakelens_loader__"
 
 
 class _Waiting(ModuleType):
-    """A module with its name, file and path only, until it is asked for something else."""
+    """A module with its name, file and path only, which loads on access to any other attribute."""
 
     def __getattr__(self, name: str) -> Any:
-        if not self._load():  # what loads it looks at it: as in any circle of imports
+        if not self._load():  # the loader accesses it while it loads, as in circular imports
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r} yet: it is being imported")
         return getattr(self, name)
 
@@ -43,7 +43,7 @@ class _Waiting(ModuleType):
         return dir(self) if self._load() else list(self.__dict__)
 
     def _load(self) -> bool:
-        """Makes it the module that it stands for; tells whether it is, and not still on its way in this thread."""
+        """Loads the module; returns whether it is loaded, and not still loading in this thread."""
         with _LOADING:
             loader = self.__dict__.pop(_LOADER, None)
             if loader is not None:
@@ -57,7 +57,7 @@ class _Waiting(ModuleType):
 
 
 class _Loader(Loader):
-    """Gives a module that waits, with the loader that it waits for."""
+    """Wraps a module's loader so that loading is delayed."""
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
@@ -75,11 +75,11 @@ class _Loader(Loader):
 
 
 class _Finder:
-    """Finds the modules above where Python finds them, and gives them a loader that waits."""
+    """Finds the modules above as Python does, and gives them a delaying loader."""
 
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """Returns the spec of a module that is put off; None leaves any other to the finders after this one."""
+        """Returns the spec of a delayed module; None leaves any other to the finders after this one."""
         if name not in _PUT_OFF:
             return None
         spec = PathFinder.find_spec(name, path, target)
@@ -89,16 +89,16 @@ class _Finder:
 
 
 def install() -> None:
-    """Puts them off in this process from now on; modules that are loaded already stay."""
+    """Delays these modules in this process from now on; loaded modules stay."""
     if _Finder not in sys.meta_path:
         sys.meta_path.insert(0, _Finder)
 
 
 @contextlib.contextmanager
 def without_collections() -> Iterator[None]:
-    """Lets a block import without a search for garbage, and spares what it has imported every later one.
+    """Disables garbage collection while the block imports, and excludes the imported objects from later collections.
 
-    Modules live as long as the process; Python would walk through all of them again and again while more come.
+    Modules live as long as the process; Python would scan all of them again and again while more are imported.
     """
     was_enabled = gc.isenabled()
     gc.disable()

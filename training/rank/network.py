@@ -1,4 +1,4 @@
-"""Which network interface carries what."""
+"""Chooses and describes network interfaces."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from ...errors import LaunchError
 
 
 def machine_key() -> str:
-    """Names what shares one loopback interface with this process: equal for two processes if they can meet there.
+    """Names this process' loopback interface: equal for two processes if they can connect through it.
 
-    Host names and addresses do not tell: containers share a host's, and executors behind one gateway share its address.
+    Host names and addresses are not enough: containers share a host's, and executors behind a gateway share its
+    address.
     """
     try:
         parts = [Path("/proc/sys/kernel/random/boot_id").read_text().strip(), str(Path("/proc/self/ns/net").readlink())]
@@ -64,7 +65,7 @@ def loopback_interface() -> str:
     for name, addresses in interface_addresses().items():
         if any(ipaddress.ip_address(address).is_loopback for address in addresses):
             return name
-    raise LaunchError("this machine has no loopback interface, on which ranks of one host meet; bring `lo` up")
+    raise LaunchError("this machine has no loopback interface, through which ranks of one host connect; bring `lo` up")
 
 
 def interface_of(address: str) -> str:

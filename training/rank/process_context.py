@@ -1,4 +1,4 @@
-"""What a launched process knows of its job, and its line to the supervisor. Imports nothing heavy."""
+"""A launched process' place in its job, and its line to the supervisor. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from .driver_line import DriverLine
 from .frames import Kind
 
-# The original documents the same limit: longer messages are cut.
+# Databricks' HorovodRunner has the same limit: longer messages are cut.
 MAX_MESSAGE_CHARACTERS = 4000
 
 
@@ -23,8 +23,8 @@ class RankLink:
         local_size: Number of processes on this host.
         attempt: 0 for the first start of the job, 1 after its first restart, ...
         name: The job's name.
-        job_key: Secret that only this job's processes hold; signs what one rank sends to another to be unpickled.
-        line: The line; None in a process that nobody launched.
+        job_key: Secret of this job's processes; signs objects that one rank sends to another for unpickling.
+        line: The line; None in a process without a launcher.
     """
 
     rank: int
@@ -37,7 +37,7 @@ class RankLink:
     line: DriverLine | None = field(default=None, repr=False, compare=False)
 
     def send(self, kind: Kind, body: bytes | dict[str, Any] = b"") -> None:
-        """Sends one frame to the supervisor; without one (a process that nobody launched) does nothing."""
+        """Sends one frame to the supervisor; without one (no launcher) does nothing."""
         if self.line is not None:
             self.line.send(kind, body)
 
@@ -51,12 +51,12 @@ _current = RankLink(rank=0, size=1)
 
 
 def current() -> RankLink:
-    """Gives this process's place; outside a launched rank a world of one."""
+    """Gives this process's place; outside a launched rank that of a single process."""
     return _current
 
 
 def attach(link: RankLink) -> None:
-    """Makes `link` the one of this process."""
+    """Makes `link` the link of this process."""
     global _current
     _current = link
 
@@ -64,13 +64,13 @@ def attach(link: RankLink) -> None:
 def ask(body: dict[str, Any]) -> dict[str, Any]:
     """Asks the driver and waits for its answer, from any thread.
 
-    While the driver thinks about the answer, no rank counts as stalled.
+    While the driver computes the answer, no rank counts as stalled.
 
     Args:
         body: JSON values, at most half a mebibyte.
 
     Returns:
-        The driver's answer, also JSON values; nothing if nobody there listens, or outside a job.
+        The driver's answer, also JSON values; empty if the driver has no handler, or outside a job.
 
     Raises:
         LaunchError: If `body` cannot be sent, or the line to the launcher is closed.
@@ -80,7 +80,7 @@ def ask(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def report(body: dict[str, Any]) -> None:
-    """Sends the driver a question whose answer is not waited for, from any thread; outside a job, nothing.
+    """Sends the driver a question without waiting for an answer, from any thread; outside a job does nothing.
 
     Args:
         body: JSON values, at most half a mebibyte.
@@ -94,15 +94,15 @@ def report(body: dict[str, Any]) -> None:
 
 
 def told() -> dict[str, Any]:
-    """Gives what the driver has told this start of the job, the latest value of each key, without waiting."""
+    """Returns the driver's messages to this start of the job, the latest value of each key, without waiting."""
     line = current().line
     return {} if line is None else line.told()
 
 
 def log_to_driver(message: str) -> None:
-    """Prints a message on the driver, whatever `driver_log_verbosity` says; outside a job, here.
+    """Prints a message on the driver, with any `driver_log_verbosity`; outside a job, in this process.
 
-    A message of a rank that other ranks wait for counts as progress: their `stall_timeout_s` begins again.
+    A message of a rank that other ranks wait for counts as progress: their `stall_timeout_s` starts again.
 
     Args:
         message: Text; more than 4,000 characters are cut.

@@ -1,4 +1,4 @@
-"""What a training leaves in its run: code, environment, pictures, and a model that MLflow loads by itself.
+"""The record of a training in its run: code, environment, plots, and a model that MLflow can load.
 
 Start: `code_record.record_code`, `mlflow_model.mlflow_model_of`, `run_plots`.
 """

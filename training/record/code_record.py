@@ -1,4 +1,4 @@
-"""What code a run is of: the entry point's file, the modules next to it that it imports, git's state, the packages."""
+"""Records the code of a run: entry point, the modules next to it that it imports, git's state, and packages."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from ..trials.entrypoint import EntryPoint
 logger = logging.getLogger(__name__)
 
 CODE_ARTIFACT, ENVIRONMENT_ARTIFACT = "code", "environment"
-# MLflow's own names, by which its UI shows them.
+# MLflow's own tag names, which its UI shows.
 GIT_COMMIT_TAG, SOURCE_TAG = "mlflow.source.git.commit", "mlflow.source.name"
 GIT_DIRTY_TAG = "lakelens.git_dirty"
 _GIT_TIMEOUT_S = 10.0
-# A module of more is generated data; it is named in a warning and left out.
+# A larger module is generated data; it is left out with a warning.
 _LARGEST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
 class GitState:
-    """Which commit a folder is at.
+    """The git commit of a folder.
 
     Attributes:
         commit: Its hash.
-        dirty: Whether files that git tracks differ from it.
+        dirty: Whether tracked files differ from it.
     """
 
     commit: str
@@ -44,10 +44,10 @@ class GitState:
 
 
 def code_of(entry: EntryPoint) -> dict[str, bytes]:
-    """Collects the entry point's file and the modules next to it that it imports, directly or through each other.
+    """Collects the entry point's file and the modules next to it that it imports, directly or indirectly.
 
-    Beside means: in the folder from which Python imports the entry point, or below. Of an entry point that lakelens
-    brings there is only its own file. One that was defined in a notebook or a console has none.
+    "Next to it" means in the folder from which Python imports the entry point, or below. An entry point of lakelens has
+    only its own file. One defined in a notebook or console has none.
 
     Returns:
         Contents by path relative to that folder; the entry point's file is the first.
@@ -63,7 +63,7 @@ def code_of(entry: EntryPoint) -> dict[str, bytes]:
         path = waiting.pop()
         if path in found:
             continue
-        # What is trained is the text that was read when the entry point was, not what the file says now.
+        # The trained code is the text read with the entry point, not the file's present content.
         content = entry.source.encode() if path == first and entry.source is not None else _content(path)
         if content is None:
             continue
@@ -87,11 +87,11 @@ def installed_packages() -> list[str]:
     lines: dict[str, str] = {}
     for distribution in importlib.metadata.distributions():
         name = distribution.metadata["Name"]
-        if not name:  # a removal that was cut short leaves such a folder
+        if not name:  # an interrupted removal leaves such a folder
             continue
         origin = distribution.read_text("direct_url.json")
         url = json.loads(origin).get("url") if origin else None
-        # Of two of one name the first is imported.
+        # Of two packages of one name Python imports the first.
         lines.setdefault(name.lower(), f"{name} @ {url}" if url else f"{name}=={distribution.version}")
     return [lines[name] for name in sorted(lines)]
 
@@ -126,19 +126,19 @@ def record_code(run: RunReference, entry: EntryPoint) -> None:
 
 
 def read_code(tracking_uri: str, run_id: str) -> dict[str, bytes]:
-    """Reads what `record_code` has stored as `code_of` gave it; nothing of a run without code.
+    """Reads the code stored by `record_code`, in the form of `code_of`; empty for a run without code.
 
     The code of a search's trial is that of the search.
 
     Raises:
-        ModelNotFoundError: If there is no such run.
+        ModelNotFoundError: If the run does not exist.
         TrackingError: If the store refuses.
     """
     return _read_record(tracking_uri, run_id, CODE_ARTIFACT, "*.py")
 
 
 def read_packages(tracking_uri: str, run_id: str) -> list[str]:
-    """Reads the packages that `record_code` has listed; nothing of a run without a list. Raises as `read_code` does."""
+    """Reads the packages listed by `record_code`; empty for a run without a list. Raises as `read_code` does."""
     found = _read_record(tracking_uri, run_id, ENVIRONMENT_ARTIFACT, "requirements.txt")
     return [line for content in found.values() for line in content.decode().splitlines()]
 
@@ -172,7 +172,7 @@ def _file_of(entry: EntryPoint) -> Path | None:
 
 
 def _import_root(path: Path) -> Path:
-    """Returns the folder that Python looks in for the outermost package of a file."""
+    """Returns the folder that contains the outermost package of a file."""
     folder = path.parent
     while (folder / "__init__.py").is_file():
         folder = folder.parent
@@ -183,7 +183,7 @@ def _imported(content: bytes, path: Path, root: Path) -> Iterator[Path]:
     """Finds the files below `root` that a module imports, with the packages that they are in."""
     try:
         tree = ast.parse(content)
-    except SyntaxError:  # an imported module of another Python; importing it says so
+    except SyntaxError:  # a module for another Python; importing it raises the error
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -201,7 +201,7 @@ def _imported(content: bytes, path: Path, root: Path) -> Iterator[Path]:
 def _files_of(base: Path, parts: list[str], root: Path) -> Iterator[Path]:
     for count in range(len(parts) + 1):
         place = base.joinpath(*parts[:count])
-        # The folder at the root is no package.
+        # The root folder is not a package.
         for file in (place / "__init__.py" if place != root else None, place.with_suffix(".py") if count else None):
             if file is not None and file.is_file():
                 yield file

@@ -1,7 +1,7 @@
 """Rewrites the `.keras` file of a checkpoint for inference, without importing Keras or TensorFlow.
 
-The optimizer and the compile settings are left out, layers of lakelens become the Keras layers that they compute in
-inference, and a last linear layer of a classifier gets the activation that turns its logits into probabilities.
+It omits optimizer and compile settings, replaces layers of lakelens by the Keras layers with the same inference, and
+gives a classifier's last linear layer the activation that turns its logits into probabilities.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _PROBABLE = frozenset({"softmax", "sigmoid", "hard_sigmoid"})
 
 @dataclass(frozen=True)
 class InferenceArchive:
-    """What was written.
+    """The result of the rewrite.
 
     Attributes:
         input_type: `uint8` or `float32`, the type of the images that the model takes.
-        probabilities: Whether the values are probabilities; None where the layers do not tell.
-        user_objects: What must be registered with Keras before the model is loaded.
-        keras_version: The Keras that saved the model.
+        probabilities: Whether the values are probabilities; None if the layers do not show it.
+        user_objects: Objects that must be registered with Keras before loading the model.
+        keras_version: The version of Keras that saved the model.
     """
 
     input_type: str
@@ -45,16 +45,16 @@ class InferenceArchive:
 
 
 def write_inference_archive(source: Path, target: Path, *, classifies: bool = True) -> InferenceArchive:
-    """Writes the `.keras` file `source` to `target` as described for this module.
+    """Rewrites the `.keras` file `source` to `target` for inference.
 
     Args:
         source: The model.
-        target: Where to.
-        classifies: Whether its values are those of classes; of another task's model they stay as they are.
+        target: The new file.
+        classifies: Whether its values are those of classes; the values of other tasks' models stay unchanged.
 
     Raises:
-        CheckpointError: If `source` is no `.keras` file.
-        OSError: If the disk refuses.
+        CheckpointError: If `source` is not a `.keras` file.
+        OSError: If writing fails.
     """
     try:
         with zipfile.ZipFile(source) as archive, zipfile.ZipFile(target, "w") as written:
@@ -70,7 +70,7 @@ def write_inference_archive(source: Path, target: Path, *, classifies: bool = Tr
                 elif name != _CONFIG:
                     written.writestr(name, archive.read(name))
     except (zipfile.BadZipFile, KeyError, ValueError) as error:
-        raise CheckpointError(f"{source} is no .keras file that can be prepared for MLflow: {error}") from error
+        raise CheckpointError(f"{source} is not a .keras file that can be prepared for MLflow: {error}") from error
     return InferenceArchive(
         _input_type(config),
         probabilities,
@@ -80,7 +80,7 @@ def write_inference_archive(source: Path, target: Path, *, classifies: bool = Tr
 
 
 def _replace_own_layers(model: dict[str, Any], place: str) -> Iterator[tuple[str, str]]:
-    """Turns SyncBatchNormalization into BatchNormalization; yields the weights' groups that are called otherwise then.
+    """Turns SyncBatchNormalization into BatchNormalization; yields the weights' groups whose names change.
 
     Keras stores a layer's weights under its class name and a number that counts the class within its model.
     """
@@ -101,7 +101,7 @@ def _layers(model: Mapping[str, Any]) -> list[dict[str, Any]]:
     if model.get("class_name") not in _CONTAINERS:
         return []
     layers: list[dict[str, Any]] = model["config"].get("layers", [])
-    # The layer that a Sequential makes of its input is not among its `layers`.
+    # A Sequential's input layer is not among its `layers`.
     is_sequential = model["class_name"] == "Sequential"
     return [layer for layer in layers if not (is_sequential and layer["class_name"] == "InputLayer")]
 
@@ -150,7 +150,7 @@ def _input_type(model: Mapping[str, Any]) -> str:
 
 
 def _last_layer(model: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Finds the layer whose values are the model's; None for several outputs, or a model of another kind."""
+    """Finds the model's output layer; None for several outputs, or a model of another kind."""
     layers = _layers(model)
     if not layers:
         return None
@@ -173,7 +173,7 @@ def _end_in_probabilities(model: Mapping[str, Any]) -> bool | None:
     if last["class_name"] in ("Softmax", "Sigmoid"):
         return True
     values: Mapping[str, Any] = last
-    if _activation(last) == "linear" and last["class_name"] == "Activation":  # as mixed precision ends with
+    if _activation(last) == "linear" and last["class_name"] == "Activation":  # mixed precision ends with it
         values = _layer_before(model, last)
     if _activation(values) == "linear" and values["class_name"] == "Dense":
         last["config"]["activation"] = "sigmoid" if values["config"]["units"] == 1 else "softmax"
@@ -182,7 +182,7 @@ def _end_in_probabilities(model: Mapping[str, Any]) -> bool | None:
 
 
 def _activation(layer: Mapping[str, Any]) -> Any:
-    """Returns the name of the activation of a Dense or Activation layer of Keras; None of any other layer."""
+    """Returns the name of the activation of a Dense or Activation layer of Keras; None for any other layer."""
     if str(layer.get("module")) != "keras.layers" or layer["class_name"] not in ("Dense", "Activation"):
         return None
     activation = layer["config"].get("activation")

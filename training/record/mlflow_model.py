@@ -1,7 +1,7 @@
-"""Writes a checkpoint as an MLflow model: a folder that MLflow's own `load_model` and `spark_udf` load by themselves.
+"""Writes a checkpoint as an MLflow model: a folder that MLflow's own `load_model` and `spark_udf` can load.
 
-The files are written as MLflow's `keras` flavor describes them, not by its `save_model`: that one needs a loaded model,
-and so TensorFlow, in the driver, and `mlflow.models` alone takes seconds to import.
+The files follow MLflow's `keras` flavor, but are not written by its `save_model`: it needs a loaded model, and so
+TensorFlow, in the driver, and `mlflow.models` alone takes seconds to import.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .code_record import code_of
 from .inference_archive import InferenceArchive, write_inference_archive
 
 _DATA, _CODE, _LOADER = "data", "code", "load_user_layers"
-# What the model needs where it is loaded: given, because MLflow finds out by loading the model, which takes 20 s.
+# Requirements for loading the model. They are given, because MLflow would load the model to find them, in 20 s.
 _REQUIRED = ("mlflow", "keras", "tensorflow", "numpy", "pandas")
 _LOADER_TEXT = '''"""Registers the layers that the model holds and Keras has not, then loads it."""
 
@@ -49,11 +49,11 @@ from mlflow.keras import _load_pyfunc  # noqa: E402, F401
 
 @contextlib.contextmanager
 def mlflow_model_of(checkpoint: Checkpoint, entry: EntryPoint) -> Iterator[ModelFolder]:
-    """Writes a checkpoint as an MLflow model into a folder that lasts as long as the block.
+    """Writes a checkpoint as an MLflow model into a folder that exists until the block ends.
 
     Args:
         checkpoint: The checkpoint, with the run that trained it in its metadata.
-        entry: The Trial that it is of, whose code is added where the model holds layers of the user.
+        entry: The Trial, whose code is added if the model has layers of the user.
     """
     with tempfile.TemporaryDirectory(prefix="lakelens-model-") as place:
         run_id = str(checkpoint.metadata["run_id"])
@@ -72,14 +72,14 @@ def write_mlflow_model(
         code: The user's files that may define layers, by relative path.
 
     Raises:
-        CheckpointError: If the checkpoint's model is no `.keras` file.
+        CheckpointError: If the checkpoint's model is not a `.keras` file.
         OSError: If the disk refuses.
     """
     (folder / _DATA).mkdir(parents=True)
     task = checkpoint.metadata.get("task", {})
     classifies = task.get("name", Classification.name) == Classification.name
     archive = write_inference_archive(checkpoint.model_path, folder / _DATA / "model.keras", classifies=classifies)
-    # Where the layers do not tell what the values are, the checkpoint may.
+    # If the layers do not show what the values are, the checkpoint may.
     recorded = {LOGITS: False, PROBABILITIES: True}.get(task.get(VALUES_KEY))
     probabilities = recorded if archive.probabilities is None else archive.probabilities
     _write(folder / _DATA / "keras_module.txt", "keras")
@@ -99,7 +99,7 @@ def write_mlflow_model(
         DIGEST_TAG: checkpoint.digest,
         CHECKPOINT_RUN_KEY: run_id,
         "lakelens.class_names": names,
-        # MLflow's users must know where the values are, or may be, logits.
+        # MLflow's users must know if the values are, or may be, logits.
         "lakelens.probabilities": probabilities,
     }
     description = {
@@ -126,7 +126,7 @@ def write_mlflow_model(
             "inputs": json.dumps(
                 [{"type": "tensor", "tensor-spec": {"dtype": archive.input_type, "shape": [-1, *shape]}}]
             ),
-            # One array per image. Of a tensor [-1, classes] spark_udf would make an array of arrays, and then fail.
+            # One array per image. From a tensor [-1, classes] spark_udf would make an array of arrays, and then fail.
             "outputs": json.dumps([{"type": "array", "items": {"type": "float"}, "required": True}])
             if classifies
             else None,
@@ -179,7 +179,7 @@ def _write_code(folder: Path, objects: tuple[UserObject, ...], code: Mapping[str
     listed = [(entry.registered_name, entry.module, entry.name) for entry in objects]
     _write(folder / f"{_LOADER}.py", _LOADER_TEXT.replace("{objects}", repr(listed)))
     for entry in objects:
-        # The module of an entry point's file is called so while it trains.
+        # The name of an entry point's module while it trains.
         original = f"{entry.module.removeprefix(FILE_MODULE_PREFIX)}.py"
         if entry.module.startswith(FILE_MODULE_PREFIX) and original in code:
             (folder / f"{entry.module}.py").write_bytes(code[original])

@@ -1,4 +1,4 @@
-"""The files that people judge a finished run by: learning curves, confusion matrix, metrics by class, TensorBoard."""
+"""The result files of a finished run: learning curves, confusion matrix, metrics by class, TensorBoard."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 VALIDATION_ARTIFACT, TENSORBOARD_ARTIFACT, CURVES_FILE = "validation", "tensorboard", "learning_curves.png"
-# What a run records beside the metrics of its model.
+# Metrics of a run that are not metrics of its model.
 _NO_CURVES = ("best_", "system/", "epoch_seconds", "images_per_second", "feed_wait_seconds_", "compute_seconds_")
 
 History = Mapping[str, Sequence[tuple[int, float, int]]]
 
 
 def log_run_files(writer: RunWriter, task: Task, folder: Path, best_epoch: int | None, counted: str) -> None:
-    """Has the files written into the run, once its metrics are there.
+    """Writes the files into the run, after its metrics.
 
-    Without matplotlib the pictures are left out, with a warning.
+    Without matplotlib the plots are left out, with a warning.
 
     Args:
         writer: Of the run.
         task: What the labels are.
-        folder: The run's folder, with what rank 0 has counted in validation.
-        best_epoch: The epoch whose checkpoint is kept; None if there is none.
-        counted: What metrics are recorded by: `epoch` or `step`.
+        folder: The run's folder, with rank 0's counts of validation.
+        best_epoch: The epoch of the best checkpoint; None if there is none.
+        counted: The unit of the metrics' steps: `epoch` or `step`.
     """
     writer.log_files(validation_files(task, folder))
     writer.at_end(lambda client, run_id: _log_history(client, run_id, best_epoch, counted))
@@ -44,7 +44,7 @@ def log_run_files(writer: RunWriter, task: Task, folder: Path, best_epoch: int |
 
 
 def validation_files(task: Task, folder: Path) -> dict[str, bytes]:
-    """Makes what a task evaluates a model by: contents by path; none where nothing was counted."""
+    """Makes the evaluation files of a task: contents by path; empty if nothing was counted."""
     counts = read_counts(folder)
     if not counts:
         return {}
@@ -55,7 +55,7 @@ def validation_files(task: Task, folder: Path) -> dict[str, bytes]:
             picture = draw_confusion_matrix(evaluation.confusion, task.class_names)
             files[f"{VALIDATION_ARTIFACT}/confusion_matrix.png"] = picture
         except MissingDependencyError as error:
-            logger.warning("the run gets no picture of its confusion matrix: %s", error)
+            logger.warning("the run gets no plot of its confusion matrix: %s", error)
     return files
 
 
@@ -72,7 +72,7 @@ def _log_history(client: MlflowClient, run_id: str, best_epoch: int | None, coun
         try:
             Path(place, CURVES_FILE).write_bytes(draw_learning_curves(curves, best_epoch, counted))
         except MissingDependencyError as error:
-            logger.warning("the run gets no picture of its learning curves: %s", error)
+            logger.warning("the run gets no plot of its learning curves: %s", error)
         write_tensorboard_events(Path(place, TENSORBOARD_ARTIFACT), history)
         client.log_artifacts(run_id, place)
 
@@ -81,14 +81,14 @@ def write_tensorboard_events(folder: Path, history: History) -> None:
     """Writes metrics as Keras' TensorBoard callback does: runs `train` and `validation`, names `epoch_<metric>`.
 
     Args:
-        folder: Where TensorBoard looks for runs.
+        folder: TensorBoard's log folder.
         history: For each metric its steps, values and times in milliseconds since 1970; `val_x` goes with `x`.
     """
     try:
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
 
-        # Its EventFileWriter would import TensorFlow.
+        # TensorBoard's EventFileWriter would import TensorFlow.
         from tensorboard.summary.writer.record_writer import RecordWriter
     except ImportError as error:
         logger.warning("the run gets no files for TensorBoard: %s", error)

@@ -1,4 +1,4 @@
-"""The pictures of a training, as PNG bytes from plain numbers; pure. Needs matplotlib, which is asked for only here."""
+"""The plots of a training, as PNG bytes from plain numbers; pure. Needs matplotlib."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ...figures import INK, empty_figure, to_png
 # Colour-blind safe (Okabe and Ito, 2008).
 _TRAINING, _VALIDATION, _BEST = "#0072B2", "#D55E00", "#999999"
 _GRID = "#e6e6e6"
-# As many classes as have their names and counts readably in the cells; more are drawn as colours alone.
+# Largest number of classes with readable names and counts in the cells; more are drawn as colours only.
 _NAMED_CLASSES, _COUNTED_CLASSES = 60, 25
 _LABEL_LENGTH = 24
 _MATRIX_DPI = 120  # large matrices stay below 2,000 pixels
@@ -29,8 +29,8 @@ def draw_learning_curves(
 
     Args:
         history: For each metric its (epoch, value) pairs; `val_x` goes with `x`. The first 12 metrics are drawn.
-        best_epoch: The epoch whose checkpoint is kept; None if there is none.
-        counted: What the numbers count, `epoch` or `step`.
+        best_epoch: The epoch of the best checkpoint; None if there is none.
+        counted: The unit of the numbers, `epoch` or `step`.
 
     Returns:
         A PNG file.
@@ -41,7 +41,7 @@ def draw_learning_curves(
     """
     names = list(dict.fromkeys(name.removeprefix("val_") for name, values in history.items() if values))[:_MOST_CURVES]
     if not names:
-        raise InvalidArgumentError("history has no metric with a value; there are no learning curves to draw")
+        raise InvalidArgumentError("history has no metric with a value to draw learning curves of")
     columns = min(_CURVES_IN_A_ROW, len(names))
     rows = -(-len(names) // columns)
     figure = empty_figure(4.2 * columns, 2.9 * rows)

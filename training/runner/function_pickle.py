@@ -1,4 +1,4 @@
-"""The training function and its arguments as bytes for the ranks, and what to say when that cannot be."""
+"""Pickles the training function and its arguments for the ranks, and explains why one cannot be pickled."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def pickle_function(main: Callable[..., Any], kwargs: Mapping[str, Any]) -> byte
 
     Raises:
         InvalidArgumentError: If `main` is not callable.
-        UnpicklableFunctionError: If something in it cannot be pickled; names that object.
+        UnpicklableFunctionError: If an object in it cannot be pickled; names the object.
         MissingDependencyError: If cloudpickle is missing.
     """
     if not callable(main):
@@ -56,7 +56,7 @@ class Culprit:
     family: str | None
 
 
-# What a person has to do instead, by the family of the object.
+# What to do instead, by the family of the object.
 _ADVICE = {
     "stream": "Spark reads a stream on the driver: write it to a Delta table and let the function read one version "
     "(lakelens.DeltaFeed), or call run() from foreachBatch.",
@@ -80,7 +80,7 @@ def _family(value: Any) -> str | None:
 
 
 def find_unpicklable(main: Callable[..., Any], kwargs: Mapping[str, Any]) -> Culprit | None:
-    """Finds the innermost object of the user's own that cannot be pickled; None if there is none to be named."""
+    """Finds the innermost object of the user that cannot be pickled; None if it cannot be named."""
     candidates = {f"argument {name}={_short(value)}": value for name, value in kwargs.items()}
     candidates |= _captured(main)
     for label, value in candidates.items():
@@ -117,7 +117,7 @@ def _parts(value: Any) -> dict[str, Any]:
 
 
 def _captured(function: Any) -> dict[str, Any]:
-    """What a function takes from outside: closure variables, globals, defaults, the object that it is bound to."""
+    """The captured objects of a function: closure variables, globals, defaults, the object that it is bound to."""
     bound = getattr(function, "__self__", None)
     function = getattr(function, "__func__", function)
     if not isinstance(function, types.FunctionType):

@@ -22,8 +22,7 @@ _STEP_S = 0.25
 def run_on_driver(job: Job, listener: Listener) -> Any:
     """Runs a job as processes on this machine and gives rank 0's value.
 
-    Ranks see one another through the loopback interface only. Returns after every process of the job has ended, also
-    when it raises.
+    Ranks connect through the loopback interface only. Returns or raises after every process of the job has ended.
 
     Raises:
         RankFailedError: If a rank fails.
@@ -75,7 +74,7 @@ def run_on_driver(job: Job, listener: Listener) -> Any:
                 if failure is not None:
                     if failure.reason == "stalled":
                         supervisor.dump_stacks([failure.rank])
-                    # The other ranks are ended before the error is raised, so that it finds nothing running.
+                    # End the other ranks before raising the error, so that nothing still runs.
                     supervisor.end()
                     raise record.error(failure)
                 if store is not None and record.all_joined:

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _VERBOSITIES = ("all", "log_callback_only")
-# What functions that train with Keras import, and what takes seconds.
+# Modules that functions with Keras import, and that take seconds.
 KERAS_MODULES = ("lakelens.training.distributed", "horovod.tensorflow", "tensorflow")
-# Clocks and Horovod's settings hold no endless time.
+# Clocks and Horovod's settings cannot hold infinity.
 _LONGEST_S = 1e9
 
 
@@ -29,26 +29,24 @@ class HorovodRunner:
     """Runs a training function on several processes that train one model together.
 
     Args:
-        np: How many. Negative: that many processes on the driver. Positive: that many tasks of one Spark barrier stage,
-            a slot each.
-            Zero: every slot that the cluster has. -1 and 1 need no Horovod.
+        np: Number of processes. Negative: processes on the driver. Positive: tasks of one Spark barrier stage, a slot
+            each. Zero: every slot of the cluster. -1 and 1 need no Horovod.
         driver_log_verbosity: `all` prints every line that a rank writes, after `[rank]<stdout>` or `[rank]<stderr>`;
             `log_callback_only` prints what ranks send with `log_to_driver` and `LogCallback`. Default: `all` for
-            np < 0, `log_callback_only` for tasks, as Databricks' HorovodRunner did. What comes faster than the driver
-            prints goes into a file that a notice on stderr names.
-        stall_timeout_s: Seconds after which a rank that is stopped, or that the others wait for, fails the job.
-        slots_wait_s: Seconds to wait for slots that other jobs hold, and for executors that are starting or may come in
-            the place of lost ones.
-        max_restarts: How often a failed job is started again. The function sees which attempt it is as
-            `lakelens.training.distributed.attempt()`.
+            np < 0, `log_callback_only` for tasks, as Databricks' HorovodRunner did. Lines that come faster than the
+            driver prints are written to a file, which a notice on stderr names.
+        stall_timeout_s: Seconds after which a stopped rank, or a rank that the others wait for, fails the job.
+        slots_wait_s: Seconds to wait for slots that other jobs hold, and for executors that start or replace lost ones.
+        max_restarts: Most restarts of a failed job. `lakelens.training.distributed.attempt()` returns the number of the
+            attempt.
         use_gpu: True: one GPU for each rank; False: none; None: one each if there are any.
         env: Environment variables for every rank.
-        name: What the Spark UI, process titles and messages call the job; the function's name by default.
+        name: Name of the job in the Spark UI, process titles and messages; the function's name by default.
         preload: Modules that every rank imports while the others start, such as `KERAS_MODULES`: a head start, and less
-            processor time than an import by the function. A module that cannot be imported is left to the function.
-        driver_port: The port on which the driver hears of its ranks, for networks that let executors connect to known
-            ports only; 0 takes any.
-        spark: The session to use for np >= 0, with Delta Lake or without; None takes the active one, or starts one.
+            processor time than an import by the function. Modules that cannot be imported are ignored.
+        driver_port: The driver's port for ranks on executors, for networks that allow only known ports; 0 takes a free
+            one.
+        spark: The session for np >= 0, with or without Delta Lake; None takes the active one, or starts one.
 
     Raises:
         InvalidArgumentError: If an argument breaks its rule.
@@ -105,7 +103,7 @@ class HorovodRunner:
         self._spark = spark
 
     def run(self, main: Callable[..., Any], /, **kwargs: Any) -> Any:
-        """Calls `main(**kwargs)` on every rank and gives what rank 0's call returned.
+        """Calls `main(**kwargs)` on every rank and returns rank 0's value.
 
         Args:
             main: The training function. It is pickled, so it makes its TensorFlow objects itself.
@@ -114,7 +112,7 @@ class HorovodRunner:
         Raises:
             UnpicklableFunctionError: If `main` or an argument cannot be sent.
             NotEnoughSlotsError: If the cluster has fewer slots than ranks.
-            ClusterConfigurationError: If the cluster's settings rule the job out.
+            ClusterConfigurationError: If the cluster's settings do not allow the job.
             SessionError: If the session is one of Spark Connect.
             MissingDependencyError: If Horovod is missing or was built for another TensorFlow.
             RankFailedError: If a rank raised, died, stalled or left early.
@@ -131,16 +129,16 @@ class HorovodRunner:
         on_message: Callable[[str], None] | None = None,
         attempt: int = 0,
     ) -> Any:
-        """Does what `run` does, and talks with the ranks meanwhile. For lakelens' own use.
+        """Like `run`, and exchanges messages with the ranks. For lakelens' own use.
 
         Args:
             main: The training function.
             kwargs: Its arguments.
             on_question: Called with rank and body of each question that a rank asks (`process_context.ask`); returns
-                the answer. What it raises ends the job and is raised here.
-            controls: What ranks are told (`process_context.told`), at every start of the job.
-            on_message: Called with what a rank sends to the driver, instead of printing it.
-            attempt: What `hvd.attempt()` returns at the first start; a caller that restarts by itself counts here.
+                the answer. Its exceptions end the job and are raised here.
+            controls: Messages to ranks (`process_context.told`), at every start of the job.
+            on_message: Called with messages of ranks to the driver, instead of printing them.
+            attempt: Value of `hvd.attempt()` at the first start, for callers that restart the job themselves.
         """
         controls = controls or Controls()
         payload = pickle_function(main, kwargs)
@@ -159,7 +157,7 @@ class HorovodRunner:
             try:
                 return self._launch(job, on_question, controls, on_message or _print)
             except RankFailedError as error:
-                # Who cancels a job does not want it started again.
+                # A cancelled job is not restarted.
                 if error.reason == "cancelled" or job.attempt >= self.max_restarts:
                     raise
                 job = job.again()
@@ -174,7 +172,7 @@ class HorovodRunner:
             return self.np
         from .spark.slots import total_slots
 
-        # Executors that come and go would be counted in vain.
+        # Counting executors that come and go is useless.
         check_settings(self._session(), use_gpu=self.use_gpu)
         slots = total_slots(self._session(), self.slots_wait_s)
         if slots == 0:
@@ -234,7 +232,7 @@ def _notice(text: str) -> None:
 
 
 def _write(stream: TextIO, text: str) -> None:
-    """Writes a line; what the stream's encoding lacks becomes a question mark rather than the end of the job."""
+    """Writes a line; characters that the stream cannot encode become question marks instead of an error."""
     try:
         stream.write(text + "\n")
     except UnicodeEncodeError:

@@ -309,7 +309,7 @@ def test_ranks_that_call_different_collectives_are_not_left_waiting(watch):
         else:
             hvd.broadcast(tf.ones([1]), 0, name="another")
 
-    with pytest.raises(RankFailedError, match="waits in a collective that no rank comes out of"):
+    with pytest.raises(RankFailedError, match="waits in a collective that no rank leaves"):
         runner(-2, watch, SELDOM, stall_timeout_s=12).run(main)
 
 

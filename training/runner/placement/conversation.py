@@ -1,4 +1,4 @@
-"""What ranks and driver say to each other while a job runs: ranks ask and wait for the answer, the driver tells all."""
+"""Messages between ranks and driver while a job runs: ranks ask and wait for answers, the driver tells all ranks."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ OnQuestion = Callable[[int, dict[str, Any]], dict[str, Any]]
 
 
 class Controls:
-    """What the driver tells the ranks of a job. Every rank gets all of it, in order, at every start of the job.
+    """The driver's messages to the ranks of a job. Every rank gets all of them, in order, at every start of the job.
 
     Attributes:
-        signal_number: The signal that has interrupted the job; SIGINT before.
+        signal_number: The signal that has interrupted the job; SIGINT by default.
     """
 
     def __init__(self) -> None:
@@ -28,17 +28,17 @@ class Controls:
         self.signal_number: int = signal.SIGINT
 
     def tell(self, body: dict[str, Any]) -> None:
-        """Tells every rank, within a quarter of a second or as soon as it has joined.
+        """Sends a message to every rank, within a quarter of a second or as soon as it has joined.
 
-        From any thread, and from a signal handler: it takes no lock.
+        Can be called from any thread and from a signal handler: it takes no lock.
 
         Args:
-            body: JSON values; they replace what was told before under the same keys.
+            body: JSON values; they replace earlier values of the same keys.
 
         Raises:
-            LaunchError: If it is no dict of JSON values, or too large.
+            LaunchError: If it is not a dict of JSON values, or too large.
         """
-        self._told.append(said("what ranks are told", body))
+        self._told.append(said("a message to ranks", body))
 
     def pause(self, signal_number: int) -> None:
         """Tells every rank to pause after a checkpoint, as a signal handler does."""
@@ -46,20 +46,20 @@ class Controls:
         self.tell({"pause": True})
 
     def end(self) -> None:
-        """Ends the job at once, from any thread; whoever waits for it gets an error with the reason `cancelled`."""
+        """Ends the job at once, from any thread; waiting for it raises an error with the reason `cancelled`."""
         self._ended = True
 
     def raise_if_ended(self) -> None:
-        """Raises where the job is waited for.
+        """Raises in the thread that waits for the job.
 
         Raises:
-            RankFailedError: If the job is to end.
+            RankFailedError: If the job was ended.
         """
         if self._ended:
             raise RankFailedError("the job was ended by the driver", reason="cancelled")
 
     def since(self, count: int) -> list[bytes]:
-        """Returns what was told after the first `count` times, as bodies of TELL."""
+        """Returns the messages after the first `count` ones, as bodies of TELL."""
         return self._told[count:]
 
 
@@ -69,7 +69,7 @@ class Conversation:
     Args:
         size: Number of ranks.
         on_question: Gives the answer to a rank's question; None answers each with an empty object.
-        controls: What ranks are told.
+        controls: The messages to ranks.
         send: Sends a frame to one rank.
     """
 
@@ -91,10 +91,10 @@ class Conversation:
             self._asked.append(event)
 
     def reply(self) -> None:
-        """Answers what was asked, in order, and passes on what is to be told; a rank hears that before its answer.
+        """Answers questions in order, and sends pending messages; a rank gets messages before its answer.
 
         Raises:
-            LaunchError: If an answer is no dict of JSON values, or too large.
+            LaunchError: If an answer is not a dict of JSON values, or too large.
             Exception: Whatever `on_question` raises.
         """
         self._tell()
@@ -105,9 +105,9 @@ class Conversation:
             self._send(event.rank, Kind.ANSWER, body)
 
     def now(self) -> float:
-        """Returns the time, in seconds, on a clock that stands still while the driver thinks about an answer.
+        """Returns the time, in seconds, of a clock that stops while the driver computes an answer.
 
-        On it, ranks that wait for the driver, or for a rank that does, do not stall.
+        With it, ranks that wait for the driver, directly or through another rank, do not count as stalled.
         """
         return time.monotonic() - self._thought_s
 

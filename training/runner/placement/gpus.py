@@ -1,7 +1,7 @@
-"""Which GPU a rank sees. Pure but for `list_driver_gpus`, which asks the machine.
+"""Which GPU a rank uses. Pure except for `list_driver_gpus`, which asks the machine.
 
-Every rank of a host is shown the GPUs of all ranks of that host in the order of their local ranks, so that the classic
-`gpus[hvd.local_rank()]` picks the rank's own; `hvd.init()` makes just that one visible to TensorFlow.
+Every rank of a host sees the GPUs of all ranks of that host in the order of their local ranks, so that the usual
+`gpus[hvd.local_rank()]` selects the rank's own; `hvd.init()` makes only that one visible to TensorFlow.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def through_index_map(addresses: Sequence[str], visible: str | None) -> list[str
     for address in addresses:
         if not address.isdigit() or int(address) >= len(devices):
             raise ClusterConfigurationError(
-                f"GPU address {address!r} is no index into CUDA_VISIBLE_DEVICES={visible!r}; unset the variable "
+                f"GPU address {address!r} is not an index into CUDA_VISIBLE_DEVICES={visible!r}; unset the variable "
                 f"or list every GPU"
             )
         chosen.append(devices[int(address)])
@@ -66,7 +66,7 @@ def list_driver_gpus(environment: Mapping[str, str] = os.environ) -> list[str]:
 
 
 def driver_gpus(ranks: int, *, wanted: bool | None, available: Sequence[str] | None = None) -> list[str]:
-    """Deals the driver's GPUs to local ranks, one each, by local rank; empty for CPU.
+    """Assigns the driver's GPUs to local ranks, one each, by local rank; empty for CPU.
 
     Args:
         ranks: Number of ranks on the driver.
@@ -101,7 +101,7 @@ def visible_to_rank(gpus: Sequence[str], local_rank: int, *, wanted: bool | None
         return {"CUDA_VISIBLE_DEVICES": "-1"} if wanted is False else {}
     return {
         "CUDA_VISIBLE_DEVICES": ",".join(gpus),
-        # Otherwise CUDA orders devices by speed and an index means another device than nvidia-smi says.
+        # Otherwise CUDA orders devices by speed, and indexes differ from nvidia-smi's.
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "LAKELENS_GPU": gpus[local_rank],
     }
@@ -110,8 +110,8 @@ def visible_to_rank(gpus: Sequence[str], local_rank: int, *, wanted: bool | None
 def group_by_machine(hellos: Sequence[Mapping[str, Any]]) -> list[str]:
     """Names, for each rank, the group in which local ranks are counted: its machine.
 
-    Where executors of one machine report the same GPU addresses, each sees devices of its own (containers number them
-    again), and the executor is the group.
+    If executors of one machine report the same GPU addresses, each sees separate devices (containers number them from
+    0), and the executor is the group.
 
     Args:
         hellos: What each task reported, by rank: `machine`, `executor`, and what `executor_gpus` takes.

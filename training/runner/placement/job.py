@@ -1,4 +1,4 @@
-"""What every launcher needs: the job, a rank's place in it, and the environment that tells Horovod so."""
+"""What every launcher needs: the job, a rank's place in it, and Horovod's environment variables for it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Job:
         environment: Variables that the user sets for every rank.
         preload: Modules that ranks import while the launcher waits.
         attempt: 0 for the first start.
-        gpus: Whether each rank gets a GPU; None takes those that there are.
+        gpus: Whether each rank gets a GPU; None uses GPUs if there are any.
         key: Secret of this start, hex.
     """
 
@@ -69,16 +69,16 @@ class Job:
 
 @dataclass(frozen=True)
 class Listener:
-    """What the caller of a launcher wants to hear, and what it has to say to the ranks.
+    """The callbacks of a launcher's caller, and its messages to the ranks.
 
     Attributes:
-        on_line: Called with rank, stream and text of each line that a rank writes; None if nobody wants them.
-        on_message: Called with what a rank sends to the driver.
-        on_notice: Called with what the launcher itself has to say, such as what it waits for.
+        on_line: Called with rank, stream and text of each line that a rank writes; None discards them.
+        on_message: Called with each message of a rank to the driver.
+        on_notice: Called with notices of the launcher, such as what it waits for.
         on_question: Called with rank and body of each question that a rank asks, one after the other, in the thread
-            that waits for the job; gives the answer. What it raises ends the job and is raised to the launcher's
-            caller. While it runs nothing else is heard, so it should be quick. None answers with an empty object.
-        controls: What ranks are told while they run.
+            that waits for the job; gives the answer. Its exceptions end the job and are raised to the launcher's
+            caller. While it runs no other event is handled, so it should be quick. None answers with an empty object.
+        controls: Messages to ranks while they run.
     """
 
     on_line: Callable[[int, str, str], None] | None
@@ -88,11 +88,11 @@ class Listener:
     controls: Controls = field(default_factory=Controls)
 
     def wants(self, event: RankEvent) -> bool:
-        """Returns whether an event is one that a person wants to see."""
+        """Returns whether an event should be shown to the user."""
         return event.kind == "message" or (event.kind == "line" and self.on_line is not None)
 
     def hear(self, event: RankEvent) -> None:
-        """Passes on an event that a person wants to see."""
+        """Passes on an event that should be shown to the user."""
         if event.kind == "message":
             self.on_message(event.data["text"])
         elif event.kind == "line" and self.on_line is not None:
@@ -119,12 +119,12 @@ def place(hosts: Sequence[str]) -> list[RankPlacement]:
 
 
 def horovod_environment(placement: RankPlacement, interface: str, stall_timeout_s: float) -> dict[str, str]:
-    """The variables that make a process one rank of a Horovod world; none for a world of one.
+    """The variables that make a process one rank of a Horovod world; none for a single process.
 
     Args:
         placement: The rank's place.
         interface: The network interface on which Gloo's own connections listen, such as `lo`.
-        stall_timeout_s: Bound on how long ranks wait for one another.
+        stall_timeout_s: Longest wait of ranks for one another.
     """
     if placement.size == 1:
         return {}
@@ -140,13 +140,13 @@ def horovod_environment(placement: RankPlacement, interface: str, stall_timeout_
         "HOROVOD_CPU_OPERATIONS": "gloo",
         "HOROVOD_GLOO_IFACE": interface,
         "NCCL_SOCKET_IFNAME": interface,
-        # The launcher's own clock, with the better message, should run out first.
+        # The launcher's own timeout, with the better message, should expire first.
         "HOROVOD_GLOO_TIMEOUT_SECONDS": str(int(stall_timeout_s) + 5),
     }
 
 
 def rank_environment(job: Job, base: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment of a rank's process: the launcher's, without another job's traces, our defaults, the user's."""
+    """The environment of a rank's process: the launcher's without another job's variables, defaults, and the user's."""
     inherited = {key: value for key, value in base.items() if not key.startswith("HOROVOD_") or key in _USERS_HOROVOD}
     return {**_DEFAULTS, **inherited, **job.environment}
 
@@ -157,7 +157,7 @@ _DEFAULTS = {
     "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(128 << 20),
 }
-# Horovod's tuning knobs may come from outside; a rank's place may not.
+# Horovod's tuning variables may come from outside; a rank's place may not.
 _USERS_HOROVOD = frozenset(
     {
         "HOROVOD_FUSION_THRESHOLD",
@@ -175,7 +175,7 @@ _USERS_HOROVOD = frozenset(
 
 
 def assignment(job: Job, placement: RankPlacement, environment: Mapping[str, str]) -> dict[str, Any]:
-    """What a rank is told when its place is known; without the job's secret, since it may cross the network."""
+    """The assignment of a rank to its place; without the job's secret, because it may be sent over the network."""
     return {
         "rank": placement.rank,
         "size": placement.size,

@@ -1,1 +1,1 @@
-"""One rank's process: started, watched, reported on and ended, with nothing left behind. Start: `supervisor`."""
+"""Starts, watches and ends one rank's process and all its children. Start: `supervisor`."""

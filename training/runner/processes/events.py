@@ -1,4 +1,4 @@
-"""What the events of a rank and the introduction of a task must hold, checked where they come in."""
+"""Validates the events of ranks and the introductions of tasks on arrival."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ _SHOWN_CHARACTERS = 60
 
 
 def checked_event(rank: int, kind: Any, data: Any) -> RankEvent:
-    """Makes an event of what arrived.
+    """Makes an event from received data.
 
     Raises:
-        LaunchError: If there is no such kind of event, or its data lacks what it needs.
+        LaunchError: If the kind of event is unknown, or its data is incomplete.
     """
     fields = _EVENTS.get(kind) if isinstance(kind, str) else None
     if fields is None:
@@ -63,7 +63,7 @@ def check_hello(hello: Mapping[str, Any]) -> None:
     """Checks a task's introduction.
 
     Raises:
-        LaunchError: If it lacks what the driver needs to place the task's rank.
+        LaunchError: If it lacks a field that the driver needs to place the task's rank.
     """
     _require("a HELLO", hello, _HELLO)
 

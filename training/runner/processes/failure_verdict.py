@@ -1,4 +1,4 @@
-"""What became of a job's ranks, and which of them is to blame. Pure: events and a clock in, a verdict out."""
+"""Decides how a job's ranks ended, and which of them is to blame. Pure: events and a clock in, a verdict out."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from ....errors import RankFailedError
 from .failure_words import describe_end, describe_raised, signal_name, tells_of_the_machine
 from .rank_record import RankEvent, RankRecord
 
-# A death is reported within milliseconds, but after the connection errors that it causes elsewhere.
+# A death is reported within milliseconds, but after the connection errors that it causes in other ranks.
 SETTLE_PRIMARY_S = 0.3
 SETTLE_CONSEQUENCE_S = 3.0
-# Ending the other ranks softly, then hard, takes up to this long and belongs to the time that the user has set.
+# Ending the other ranks (SIGTERM, then SIGKILL) takes up to this long and is part of the user's timeout.
 END_ALLOWANCE_S = 5.0
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a job failed: the rank to blame and what to say of it."""
+    """Why a job failed: the rank to blame and a description."""
 
     rank: int
     reason: str
@@ -27,12 +27,12 @@ class Failure:
 
 
 class JobRecord:
-    """Follows the ranks of one attempt and says when it has failed, and why.
+    """Follows the ranks of one attempt and decides when it has failed, and why.
 
     Args:
         size: Number of ranks.
         stall_timeout_s: Seconds after which a stopped or missing rank has failed the job and all ranks have ended; the
-            verdict therefore falls up to END_ALLOWANCE_S earlier.
+            verdict therefore comes up to END_ALLOWANCE_S earlier.
         starts: How often the job has been started, this one included.
     """
 
@@ -51,7 +51,7 @@ class JobRecord:
     # --- events ---------------------------------------------------------------------------------------------------
 
     def record(self, event: RankEvent, now: float) -> None:
-        """Takes note of one event."""
+        """Records one event."""
         rank, data = self.ranks[event.rank], event.data
         if event.kind == "line":
             rank.log.append(data["text"])
@@ -71,7 +71,7 @@ class JobRecord:
                 rank.progress_at = now
             rank.confirmed_at = now
         elif event.kind == "message" and event.rank in self._behind():
-            for waiting in self.ranks:  # for a rank that is at work: their wait begins again
+            for waiting in self.ranks:  # for a rank that works: their wait starts again
                 waiting.progress_at = max(waiting.progress_at, now)
         elif event.kind == "returned":
             rank.returned_at = now
@@ -129,7 +129,7 @@ class JobRecord:
                 return self._stopped(rank, now)
         found = self._unjoined(now) or self._stalled()
         if found is not None and found.reason == "stalled":
-            # The others may have waited a little longer than the one that they wait for has been stopped.
+            # The others may have waited slightly longer than the stopped rank has been stopped.
             for rank in self.ranks:
                 if rank.stopped_at is not None and now - rank.stopped_at >= self.patience_s / 2:
                     return self._stopped(rank, now)
@@ -155,7 +155,7 @@ class JobRecord:
         )
 
     def _consequence(self, now: float) -> Failure:
-        """Finds who is behind errors that only say that some rank went away."""
+        """Finds the rank that caused errors which only report that some rank went away."""
         early = [rank for rank in self.ranks if rank.returned_at is not None]
         if early:
             first = min(early, key=lambda rank: rank.returned_at or 0.0)
@@ -166,7 +166,7 @@ class JobRecord:
         numbers = [number for number, _ in self._evidence]
         absent = [rank.rank for rank in self.ranks if not rank.joining]
         for missing, what in ((self._behind(), _ABSENT), (absent, _NEVER_JOINED)):
-            # What reads like a broken connection may be an error of the rank's own, and the others waited for it.
+            # An apparently broken connection may be the rank's own error, while the others waited for it.
             own = [number for number in numbers if number in missing]
             if own:
                 return self._raised(own[0])
@@ -178,7 +178,7 @@ class JobRecord:
         return Failure(number, "raised", describe_raised(self.ranks[number].raised or {}))
 
     def _unjoined(self, now: float) -> Failure | None:
-        """A rank that waits in hvd.init() needs every other rank there."""
+        """Finds the rank that others wait for in hvd.init()."""
         if self._joining_at is None or len(self.ranks) == 1 or self.all_joined:
             return None
         absent = [rank for rank in self.ranks if not rank.joining]
@@ -202,7 +202,7 @@ class JobRecord:
         )
 
     def _stalled(self) -> Failure | None:
-        """A rank that waits too long in a collective is waiting for the ranks that have entered fewer."""
+        """Finds the rank that others wait for in a collective: one that has entered fewer collectives."""
         longest = max(self.ranks, key=lambda rank: rank.waited_s)
         if longest.waited_s < self.patience_s:
             return None
@@ -225,7 +225,7 @@ class JobRecord:
     def error(self, failure: Failure) -> RankFailedError:
         """Makes the error of a failure: the user's traceback first, then which rank, where, why, and its last lines.
 
-        Where an error of lakelens tells of the machine, as of a full disk, no code is to blame: that sentence is all.
+        If an error of lakelens concerns the machine, such as a full disk, the message is only that sentence.
         """
         rank = self.ranks[failure.rank]
         shown = rank.raised["traceback"].rstrip() if failure.reason == "raised" and rank.raised else None
@@ -257,7 +257,7 @@ class JobRecord:
 _NEVER_JOINED = "never reached hvd.init()"
 _ABSENT = "did not take part in a collective that the others wait in"
 _ALL_WAIT = (
-    "waits in a collective that no rank comes out of; ranks may have called different ones, "
+    "waits in a collective that no rank leaves; ranks may have called different ones, "
     "or the network between them fails,"
 )
 _LEFT_EARLY = "returned from the training function while other ranks still waited for it in a collective"

@@ -1,4 +1,4 @@
-"""How the end of a rank is described, and which errors only follow from that of another rank; pure."""
+"""Describes the end of a rank, and recognizes errors that only follow from another rank's; pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from .... import errors
 
-# What another rank's failure looks like from the ranks that waited for it: Horovod's and Gloo's own words.
+# Messages of Horovod and Gloo on ranks that waited for a failed rank.
 _CONSEQUENCE_TYPES = frozenset({"HorovodInternalError"})
 _CONSEQUENCE_WORDS = (
     "Horovod has been shut down",
@@ -21,7 +21,7 @@ _CONSEQUENCE_WORDS = (
 
 
 def is_consequence(type_name: str, message: str) -> bool:
-    """Returns whether an exception only says that some other rank went away."""
+    """Returns whether an exception only reports that some other rank went away."""
     return type_name in _CONSEQUENCE_TYPES or any(words in message for words in _CONSEQUENCE_WORDS)
 
 
@@ -34,7 +34,7 @@ def signal_name(number: int) -> str:
 
 
 def describe_raised(raised: dict[str, Any]) -> str:
-    """Says what a rank raised, and what to do about memory that was refused."""
+    """Describes what a rank raised, with advice if memory was refused."""
     text = f"raised {raised.get('type')}: {raised.get('message')}"
     if str(raised.get("type")).rpartition(".")[2] in _REFUSED_MEMORY:
         return f"{text.rstrip(': ')} (out of memory: use smaller batches, or give each rank more memory)"
@@ -42,18 +42,18 @@ def describe_raised(raised: dict[str, Any]) -> str:
 
 
 def tells_of_the_machine(raised: dict[str, Any]) -> bool:
-    """Whether what a rank raised is an error of lakelens, and not about how it was called."""
+    """Whether a rank raised an error of lakelens that is not about the call's arguments."""
     module, _, name = str(raised.get("type")).rpartition(".")
     kind = getattr(errors, name, None) if module == errors.__name__ else None
     return isinstance(kind, type) and not issubclass(kind, errors.UsageError)
 
 
-# Python's, and TensorFlow's of its own GPU or allocator.
+# Python's errors, and TensorFlow's for its GPU or allocator.
 _REFUSED_MEMORY = frozenset({"MemoryError", "_ArrayMemoryError", "ResourceExhaustedError"})
 
 
 def describe_end(end: dict[str, Any]) -> str:
-    """Says how a process ended that neither returned nor raised."""
+    """Describes the end of a process that neither returned nor raised."""
     peak = f"; its memory peaked at {end['peak_bytes'] / 2**20:.0f} MiB" if end.get("peak_bytes") else ""
     if end.get("out_of_memory"):
         return (

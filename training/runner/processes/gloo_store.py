@@ -1,10 +1,10 @@
 """The store through which Gloo's ranks find one another.
 
-Gloo's client speaks plain HTTP (PUT, GET, DELETE of `/scope/key`) and sends no secret of its own. But it puts the
-address that it is given into the URL as it stands, so an address of the form `127.0.0.1:PORT/SECRET` makes every
-request carry a secret in its path (source: horovod 0.28.1, common/gloo/http_store.h and third_party/HTTPRequest). Each
-store listens on the loopback interface only, answers only requests with its secret, holds opaque bytes of bounded size
-and number, and is closed once all ranks have joined.
+Gloo's client uses plain HTTP (PUT, GET, DELETE of `/scope/key`) and sends no secret. But it copies its address
+unchanged into the URL, so an address of the form `127.0.0.1:PORT/SECRET` puts a secret into the path of every request
+(source: horovod 0.28.1, common/gloo/http_store.h and third_party/HTTPRequest). Each store listens on the loopback
+interface only, answers only requests with its secret, holds opaque bytes of bounded size and number, and closes once
+all ranks have joined.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import cast
 from urllib.parse import unquote
 
 LOOPBACK = "127.0.0.1"
-# A value of Gloo is the addresses of one rank for every other: about 150 bytes each.
+# A value of Gloo holds the addresses of one rank for every other: about 150 bytes each.
 MAX_VALUE_BYTES = 1 << 19
 MAX_KEY_CHARACTERS = 512
-# Six scopes (global, local, cross, each again for the process set) of two keys a rank, with room to spare.
+# Six scopes (global, local, cross, each again for the process set) of two keys a rank, with a margin.
 MAX_KEYS_PER_RANK = 256
 MAX_REQUESTS_AT_ONCE = 512
 REQUEST_TIMEOUT_S = 5.0
-# Gloo asks again every 10 ms for a key that is absent; waiting here instead spares both sides the work.
+# Gloo polls every 10 ms for a missing key; waiting here saves work on both sides.
 WAIT_FOR_KEY_S = 0.2
 
 
@@ -44,7 +44,7 @@ class KeyValueStore:
         self._on_put = on_put
 
     def put(self, key: str, value: bytes, *, local: bool = True) -> bool:
-        """Keeps a value; False if it or the key is too large or there are too many."""
+        """Stores a value; False if it or the key is too large or there are too many."""
         if len(key) > MAX_KEY_CHARACTERS or len(value) > MAX_VALUE_BYTES:
             return False
         with self._changed:
@@ -96,7 +96,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(200 if self._store.put(key, value) else 507)
 
     def do_DELETE(self) -> None:
-        # Gloo says that a rank is through with a scope. The store is gone soon enough.
+        # Gloo reports that a rank has finished with a scope. The store closes soon anyway.
         if self._key() is not None:
             self._answer(200)
 
@@ -120,7 +120,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Keeps strangers' requests out of the job's log."""
+        """Keeps foreign requests out of the job's log."""
 
 
 class _Server(ThreadingHTTPServer):
@@ -134,7 +134,7 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, store: KeyValueStore, secret: str) -> None:
         super().__init__((LOOPBACK, 0), _Handler)
         self.store = store
-        # Gloo appends ":PORT" to the address that it is given, and so to the secret at its end.
+        # Gloo appends ":PORT" to its address, and so to the secret at its end.
         self.prefix = f"{secret}:{self.server_port}"
         self._places = threading.BoundedSemaphore(MAX_REQUESTS_AT_ONCE)
 
@@ -151,7 +151,7 @@ class _Server(ThreadingHTTPServer):
             self._places.release()
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that hangs up in mid-request is its own affair."""
+        """Ignores clients that disconnect during a request."""
 
 
 class LoopbackStore:
@@ -162,7 +162,7 @@ class LoopbackStore:
         on_put: Called with key and value after each put by a rank of this host.
 
     Attributes:
-        store: What it holds; `store.put(key, value, local=False)` adds what came from other hosts.
+        store: What it holds; `store.put(key, value, local=False)` adds values from other hosts.
         port: Where it listens.
     """
 

@@ -1,13 +1,13 @@
-"""The keeper of one rank: starts it, watches it, and leaves nothing of it behind.
+"""The keeper of one rank: starts it, watches it, and ends all its processes.
 
-It is its own program (standard library only, run from its source text, so that it also works out of a zip file)
-between the supervisor and the rank. Whatever happens to the supervisor, the keeper sees its standard input close and
-ends the rank with all that the rank has started; and when the keeper itself is killed, the kernel kills the rank. As a
-child subreaper it inherits even processes that left the rank's session, so none escapes.
+It is a separate program (standard library only, run from its source text, so that it also works from a zip file)
+between the supervisor and the rank. If the supervisor ends in any way, the keeper sees its standard input close and
+ends the rank with all its child processes; if the keeper itself is killed, the kernel kills the rank. As a child
+subreaper it inherits even processes that left the rank's session, so none escapes.
 
 Standard input carries commands: `T` ends the rank softly, then hard; `K` at once; end of file is like `T`.
-Standard output carries one JSON object a line: {"pid"}, {"stopped"}, {"continued"}, {"ended"}; it closes when nothing
-is left.
+Standard output carries one JSON object a line: {"pid"}, {"stopped"}, {"continued"}, {"ended"}; it closes when no
+process remains.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
-# A parent's death is also seen by its process id, in case a fork of the parent keeps our standard input open.
+# Also check the parent's process id, in case a fork of the parent keeps the standard input open.
 PARENT_CHECK_S = 1.0
 HARD_END_S = 5.0
 
@@ -32,7 +32,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def oom_kills() -> int:
-    """Counts the processes that the kernel has killed for memory in this control group; 0 where that is not known."""
+    """Counts the processes that the kernel has killed for memory in this control group; 0 if unknown."""
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -44,7 +44,7 @@ def oom_kills() -> int:
             places = ["/sys/fs/cgroup", "/sys/fs/cgroup" + folder]
             counts += [_counter(f"{place}/memory.events") for place in dict.fromkeys(places)]
         elif "memory" in controllers.split(","):
-            # In a container this group may be what is mounted there.
+            # In a container this group may be the mounted root.
             places = ["/sys/fs/cgroup/memory", "/sys/fs/cgroup/memory" + folder]
             counts += [_counter(f"{place}/memory.oom_control") for place in dict.fromkeys(places)]
     known = [count for count in counts if count is not None]
@@ -53,7 +53,7 @@ def oom_kills() -> int:
 
 
 def _counter(path: str) -> int | None:
-    """Reads `oom_kill` from a file of names and values; None if the kernel does not tell it there."""
+    """Reads `oom_kill` from a file of names and values; None if the file lacks it."""
     try:
         for line in Path(path).read_text().splitlines():
             name, _, value = line.partition(" ")
@@ -72,7 +72,7 @@ def descendants(root: int) -> list[int]:
         if not entry.isdigit():
             continue
         try:
-            # Bytes: a process may call itself what is not a text.
+            # Bytes: a process name need not be valid text.
             after_name = Path("/proc", entry, "stat").read_bytes().rpartition(b")")[2].split()
         except OSError:
             continue
@@ -88,7 +88,7 @@ def descendants(root: int) -> list[int]:
 
 
 def send_signal(pid: int, number: int) -> None:
-    """Sends a signal to a process that may be gone already."""
+    """Sends a signal to a process that may have ended already."""
     try:
         os.kill(pid, number)
     except (ProcessLookupError, PermissionError):
@@ -96,7 +96,7 @@ def send_signal(pid: int, number: int) -> None:
 
 
 class Keeper:
-    """One rank and all that it starts.
+    """One rank and all its child processes.
 
     Args:
         spec: `argv`, `env`-independent: the command; `stdout`, `stderr`: file descriptors for the rank; `keep`:
@@ -142,7 +142,7 @@ class Keeper:
         os.execvp(self.spec["argv"][0], self.spec["argv"])  # noqa: S606 - an argument list of our own
 
     def report(self, status: dict[str, Any]) -> None:
-        """Writes one line to the supervisor; a supervisor that is gone is no reason to stop cleaning up."""
+        """Writes one line to the supervisor; continues cleaning up if the supervisor has ended."""
         try:
             os.write(1, json.dumps(status).encode() + b"\n")
         except OSError:
@@ -177,7 +177,7 @@ class Keeper:
                 )
 
     def end(self, grace_s: float) -> None:
-        """Asks the rank and all below it to end; `sweep` ends them hard after `grace_s`."""
+        """Sends SIGTERM to the rank and its children; `sweep` sends SIGKILL after `grace_s`."""
         self.ending = True
         self.hard_at = min(self.hard_at, time.monotonic() + grace_s)
         for pid in descendants(os.getpid()):
@@ -185,7 +185,7 @@ class Keeper:
             send_signal(pid, signal.SIGCONT)
 
     def run(self) -> None:
-        """Watches until nothing of the rank is left."""
+        """Watches until no process of the rank remains."""
         reading, writing = os.pipe()
         os.set_blocking(writing, False)
         os.set_blocking(reading, False)
@@ -216,7 +216,7 @@ class Keeper:
                 return
 
     def swept(self) -> bool:
-        """Ends what the rank left behind; tells whether all is gone."""
+        """Ends the rank's remaining children; returns whether none remains."""
         if not self.rank_ended:
             if self.ending and time.monotonic() > self.hard_at:
                 self.end(0.0)
@@ -228,7 +228,7 @@ class Keeper:
             self.end(min(1.0, self.spec["grace_s"]))
         elif time.monotonic() > self.hard_at:
             self.end(0.0)
-        # A process in an uninterruptible wait on a dead disk cannot be ended by anyone.
+        # A process in an uninterruptible wait on a dead disk cannot be ended.
         return time.monotonic() > self.hard_at + HARD_END_S
 
 

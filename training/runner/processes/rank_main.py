@@ -1,8 +1,7 @@
 """The body of one rank: a fresh interpreter that receives the training function, runs it and reports.
 
-It knows neither Spark nor Keras. Its supervisor hands it three descriptors (a line, the pickled function, a file for
-the value); its place in the world arrives on the line, so that heavy imports run while the launcher still waits for the
-other ranks.
+It uses neither Spark nor Keras. Its supervisor passes three descriptors (a line, the pickled function, a file for the
+value); its rank arrives on the line, so that heavy imports run while the launcher still waits for the other ranks.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ def main(argument: str) -> None:
     faulthandler.register(STACK_SIGNAL, all_threads=True)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True, errors="replace")  # type: ignore[union-attr]
-    # TensorFlow imports what it makes of functions from the folder for temporary files, and leaves the bytecode there.
+    # TensorFlow imports generated functions from the folder for temporary files, and leaves the bytecode there.
     sys.dont_write_bytecode = True
     lazy_imports.install()
     with lazy_imports.without_collections():
@@ -68,14 +67,14 @@ def _preload(name: str) -> None:
     try:
         importlib.import_module(name)
     except Exception:  # noqa: BLE001 - TensorFlow's import may raise anything
-        # Only a head start: the training function's own import raises where the user sees it.
+        # Only a head start: the training function's own import raises the error that the user sees.
         return
 
 
 def _receive_assignment(line: DriverLine) -> RankLink:
     assignment = line.assignment()
     if assignment is None:
-        raise SystemExit(EXIT_TERMINATED)  # the supervisor is gone before the job began
+        raise SystemExit(EXIT_TERMINATED)  # the supervisor ended before the job began
     os.environ.update(assignment["env"])
     return RankLink(
         rank=assignment["rank"],
@@ -131,14 +130,14 @@ def _load(payload: int) -> tuple[Callable[..., Any], dict[str, Any]]:
 
 
 def _spare_the_last_collection() -> None:
-    """Spares the interpreter its last search for garbage through all of TensorFlow: a second for nothing.
+    """Skips the interpreter's final garbage collection through all of TensorFlow, which takes a second.
 
-    What it would have written when it buried files of garbage is written here.
+    Files that it would have flushed are flushed here.
     """
-    gc.unfreeze()  # objects that the import has frozen are not told otherwise
+    gc.unfreeze()  # frozen objects of the import are not visited otherwise
     for thing in gc.get_objects():
         if type(thing) in _WITH_A_BUFFER:
-            # A broken or closed file is its owner's affair.
+            # Ignore broken or closed files.
             with contextlib.suppress(OSError, ValueError):
                 thing.flush()
     gc.disable()
@@ -146,7 +145,7 @@ def _spare_the_last_collection() -> None:
 
 
 def _store(result: Any, descriptor: int) -> dict[str, Any]:
-    """Writes rank 0's value where the supervisor reads it, and says what is where."""
+    """Writes rank 0's value to the supervisor's file, and describes its layout."""
     from .return_value import write_value
 
     try:
@@ -156,7 +155,7 @@ def _store(result: Any, descriptor: int) -> dict[str, Any]:
             return write_value(result, file)
     except OSError as error:
         raise LaunchError(
-            f"rank 0's value could not be written into the folder for temporary files ({error}); make room there, set "
+            f"rank 0's value could not be written into the folder for temporary files ({error}); free space there, set "
             f"TMPDIR to another folder, or save the object and return its path"
         ) from error
     except Exception as error:

@@ -1,6 +1,6 @@
-"""One rank's process, its keeper, and the pipes to both: what they say becomes events, what they are told goes in.
+"""One rank's process, its keeper, and the pipes to both: their output becomes events, commands are their input.
 
-Each rank has a keeper process (see `keeper`), so that nothing of it survives the supervisor.
+Each rank has a keeper process (see `keeper`), so that no process of it survives the supervisor.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ class RankSpec:
     Attributes:
         rank: Its number, for titles and events.
         payload: File that holds the pickled function and arguments.
-        value: Empty file that rank 0's value goes to.
+        value: Empty file for rank 0's value.
         environment: All environment variables of the process.
         preload: Modules to import before the assignment arrives.
-        title: What `ps` shows beside `lakelens-rank`.
+        title: Text that `ps` shows next to `lakelens-rank`.
     """
 
     rank: int
@@ -65,10 +65,10 @@ class RankSpec:
 
 
 def temporary_file(content: bytes = b"") -> IO[bytes]:
-    """Makes a file without a name: it takes disk space only while a process holds it open.
+    """Makes an unnamed file, which uses disk space only while a process holds it open.
 
     Raises:
-        LaunchError: If the folder for temporary files takes none, or not so much.
+        LaunchError: If the folder for temporary files cannot take it.
     """
     try:
         file = tempfile.TemporaryFile()  # noqa: SIM115 - handed to processes, closed by the launcher
@@ -76,13 +76,13 @@ def temporary_file(content: bytes = b"") -> IO[bytes]:
     except OSError as error:
         raise LaunchError(
             f"the folder for temporary files, {tempfile.tempdir}, takes no file of {len(content)} bytes ({error}), "
-            f"through which the training function and its value go; make room there, or set TMPDIR to another folder"
+            f"which the training function and its value need; free space there, or set TMPDIR to another folder"
         ) from error
     return file
 
 
 def append(file: IO[bytes], content: bytes) -> None:
-    """Writes to a file past its buffer, which would be tried again when a file without space for it is closed."""
+    """Writes to a file without its buffer, because closing a file on a full disk would try to flush it again."""
     view = memoryview(content)
     while view:
         view = view[os.write(file.fileno(), view) :]
@@ -157,7 +157,7 @@ class RankProcess:
     # --- what arrives ---------------------------------------------------------------------------------------------
 
     def take_frames(self, data: bytes) -> None:
-        """Turns bytes of the rank's line into events; what is none loses the rank, of which no more is then read."""
+        """Turns bytes of the rank's line into events; after an invalid frame the rank is lost and no longer read."""
         if self._garbled:
             return
         try:
@@ -177,7 +177,7 @@ class RankProcess:
                 self.left_at = time.monotonic()
             self._emit(event)
         else:
-            raise LaunchError(f"a frame of kind {frame.kind} is none that a rank sends")
+            raise LaunchError(f"a rank cannot send a frame of kind {frame.kind}")
 
     def take_output(self, stream: str, data: bytes) -> None:
         """Turns bytes of the rank's output into events, a line each; empty data is the end of the stream."""
@@ -185,7 +185,7 @@ class RankProcess:
             self._emit(RankEvent(self.rank, "line", {"stream": stream, "text": line}))
 
     def take_status(self, data: bytes) -> None:
-        """Turns the keeper's reports into events; empty data means that nothing of the rank is left."""
+        """Turns the keeper's reports into events; empty data means that no process of the rank remains."""
         if not data:
             self.keeper_gone = True
         for line in self._lines("status", data):
@@ -228,16 +228,16 @@ class RankProcess:
     # --- what is sent ---------------------------------------------------------------------------------------------
 
     def assign(self, assignment: dict[str, Any], key: str) -> None:
-        """Tells the rank its place in the world and the job's secret."""
+        """Sends the rank its place in the world and the job's secret."""
         self.send(Kind.ASSIGN, {**assignment, "job_key": key})
 
     def send(self, kind: Kind, body: bytes | dict[str, Any]) -> None:
-        """Sends the rank a frame, without waiting for it to read: it may be stopped, or may never look."""
+        """Sends the rank a frame, without waiting for it to read: it may be stopped, or may never read."""
         self._unsent += pack(kind, body)
         self.flush()
 
     def flush(self) -> None:
-        """Sends more of what the rank's line did not take at once."""
+        """Sends the rest of frames that the rank's line did not take at once."""
         try:
             while self._unsent:
                 sent = self.line.send(self._unsent)
@@ -245,15 +245,15 @@ class RankProcess:
         except BlockingIOError:
             return
         except OSError:
-            self._unsent.clear()  # the rank is gone
+            self._unsent.clear()  # the rank has ended
 
     def command(self, letter: bytes) -> None:
-        """Sends the keeper a command: `T` to end softly, `K` to end at once."""
+        """Sends the keeper a command: `T` for SIGTERM, then SIGKILL; `K` for SIGKILL at once."""
         with contextlib.suppress(OSError):
             os.write(_fileno(self.keeper.stdin), letter)
 
     def destroy(self) -> None:
-        """Ends keeper and rank from here, should the keeper not answer."""
+        """Kills keeper and rank from here if the keeper does not answer."""
         with contextlib.suppress(OSError):
             self.keeper.kill()
         if self.pid is not None:
@@ -279,13 +279,13 @@ class RankProcess:
 
 
 def _pipe() -> tuple[IO[bytes], IO[bytes]]:
-    """Makes a pipe whose ends close themselves when an interrupted start forgets them."""
+    """Makes a pipe whose ends close automatically if a start is interrupted."""
     reading, writing = os.pipe()
     return os.fdopen(reading, "rb", buffering=0), os.fdopen(writing, "wb", buffering=0)
 
 
 def _pieces(line: bytes) -> list[bytes]:
-    """Cuts a line that is too long to be sent at once, between characters of UTF-8."""
+    """Splits a line that is too long for one frame, between characters of UTF-8."""
     pieces = []
     while len(line) > MAX_LINE_BYTES:
         cut = MAX_LINE_BYTES

@@ -1,4 +1,4 @@
-"""What is known of one rank: its events, and the record that they add up to; pure."""
+"""The events of one rank, and the record that they add up to; pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class RankEvent:
 
 @dataclass
 class RankRecord:
-    """What is known of one rank.
+    """The state of one rank as reported.
 
     Its counts of collectives changed at `progress_at`, and `confirmed_at` is the last time that it reported them.
     """
@@ -53,17 +53,17 @@ class RankRecord:
 
     @property
     def left(self) -> bool:
-        """Returns whether the rank can take part in nothing any more."""
+        """Returns whether the rank can no longer take part in collectives."""
         return (
             self.returned_at is not None or self.raised is not None or self.ended is not None or self.lost is not None
         )
 
     @property
     def waited_s(self) -> float:
-        """Seconds that it is known to have waited in one collective: up to its last report, no longer."""
+        """Seconds that it has waited in one collective, up to its last report."""
         return self.confirmed_at - self.progress_at if self.entered > self.left_collectives and not self.left else 0.0
 
     @property
     def died(self) -> bool:
-        """Returns whether the process ended without a word."""
+        """Returns whether the process ended without a report."""
         return self.ended is not None and self.returned_at is None and self.raised is None

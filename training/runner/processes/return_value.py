@@ -1,8 +1,7 @@
-"""Rank 0's value on its way to the driver: a small pickle, and next to it the large buffers as they are in memory.
+"""Sends rank 0's value to the driver: a small pickle, and separately the large buffers as they are in memory.
 
-The pickle travels by Spark's own channel as the task's result. Arrays and long byte strings do not: Spark copies a
-result several times in the heaps of executor and driver, so that a few hundred MB fail there. They travel as opaque
-bytes.
+Spark returns the pickle as the task's result. Arrays and long byte strings are sent separately as opaque bytes, because
+Spark copies a result several times in the heaps of executor and driver, so that a few hundred MB fail there.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import cloudpickle
 
 from ....errors import LaunchError
 
-# Below this its own buffer costs more than it saves.
+# Below this size a separate buffer costs more than it saves.
 LARGE_BYTES = 1 << 20
 
 
@@ -76,16 +75,15 @@ def write_value(value: Any, file: IO[bytes]) -> dict[str, Any]:
 
 
 def read_value(skeleton: bytes, large: Sequence[tuple[str, int]], file: IO[bytes]) -> Any:
-    """Makes the value again.
+    """Restores the value.
 
     Args:
-        skeleton: The pickle. It comes from our own rank by Spark's own channel, or from a file without a name on this
-            machine.
+        skeleton: The pickle. It comes from a rank of this job through Spark, or from an unnamed file on this machine.
         large: Kind and bytes of each buffer.
-        file: Stands where the buffers begin.
+        file: Positioned where the buffers begin.
 
     Raises:
-        LaunchError: If what the function returned cannot be made again in this process.
+        LaunchError: If the function's value cannot be restored in this process.
     """
     raws: list[bytearray] = []
     for _, size in large:

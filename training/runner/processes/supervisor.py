@@ -1,4 +1,4 @@
-"""Watches ranks, from one thread, until nothing of them is left, and ends them when that is asked.
+"""Watches ranks from one thread until none of their processes remains, and ends them on request.
 
 One supervisor runs in the driver (ranks on the driver) or in each barrier task (one rank).
 """
@@ -61,7 +61,7 @@ class Supervisor:
         self._selector.register(descriptor, selectors.EVENT_READ, take)
 
     def step(self, timeout_s: float) -> None:
-        """Waits for something to happen, at most `timeout_s`, and emits what did."""
+        """Waits for events, at most `timeout_s`, and emits them."""
         for key, _ in self._selector.select(timeout_s):
             try:
                 data = os.read(key.fd, 65536)
@@ -78,7 +78,7 @@ class Supervisor:
         for rank, process in self.ranks.items():
             process.flush()
             if process.keeper_gone and not process.ended:
-                # A process that escaped with the rank's output open must not hold up the end.
+                # A process that escaped with the rank's output open must not delay the end.
                 deadline = self._closing.setdefault(rank, now + _DRAIN_S)
                 if not self._open(process) or now > deadline:
                     process.report_end()
@@ -93,7 +93,7 @@ class Supervisor:
 
     @property
     def gone(self) -> bool:
-        """Returns whether nothing of any rank is left."""
+        """Returns whether no process of any rank remains."""
         return all(process.ended for process in self.ranks.values())
 
     def dump_stacks(self, ranks: Iterable[int]) -> None:
@@ -108,7 +108,7 @@ class Supervisor:
             self.step(0.05)
 
     def end(self) -> None:
-        """Ends every rank, softly, then hard; returns when nothing is left of them."""
+        """Ends every rank with SIGTERM, then SIGKILL; returns when no process of them remains."""
         for process in self.ranks.values():
             process.command(b"T")
         self._step_until_gone(SOFT_END_S + 2.0)
@@ -127,7 +127,7 @@ class Supervisor:
             self.step(0.05)
 
     def close(self) -> None:
-        """Ends what still runs and closes everything."""
+        """Ends running ranks and closes everything."""
         try:
             if not self.gone:
                 self.end()

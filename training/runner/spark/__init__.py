@@ -1,1 +1,1 @@
-"""Ranks as the tasks of one barrier stage: checks before the start, slots, and the driver's connection to each task."""
+"""Ranks as tasks of one barrier stage: checks before the start, slots, and the driver's connection to each task."""

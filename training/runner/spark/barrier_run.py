@@ -35,17 +35,17 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _POLL_S = 0.25
-# Spark needs this long to see that a task is gone and to end the stage.
+# Spark needs this long to notice that a task has ended and to end the stage.
 _STAGE_END_S = 15.0
-# A busy machine delays a beat; several that do not come are silence, however short the stall timeout is.
+# A busy machine delays a heartbeat; only several missing ones count, even with a short stall timeout.
 _SILENT_BEATS = 4
 _SAY_AFTER_S = 5.0
 _ACCOUNTS_S = 2.0
-# As long as a task tries to send a piece of rank 0's value.
+# Longest time in which a task tries to send a piece of rank 0's value.
 _QUIET_S = 30.0
-# For lines, before the driver looks again at what decides.
+# Time for lines before the driver checks deciding events again.
 _SHOW_S = 0.25
-# For the lines of a failed job that are still to be shown.
+# Time for the remaining lines of a failed job.
 _SHOW_REST_S = 5.0
 
 
@@ -57,11 +57,11 @@ def run_on_cluster(
 ) -> Any:
     """Runs a job as one barrier stage and gives rank 0's value.
 
-    Returns after every process of the job has ended, also when it raises.
+    Returns or raises after every process of the job has ended.
 
     Raises:
         NotEnoughSlotsError: If the cluster has fewer slots, or they do not come free within `slots_wait_s`.
-        ClusterConfigurationError: If settings rule the job out, or an executor's Python differs from the driver's.
+        ClusterConfigurationError: If settings do not allow the job, or an executor's Python differs from the driver's.
         RankFailedError: If a rank fails.
         Exception: Whatever `listener.on_question` raises.
     """
@@ -78,10 +78,10 @@ class _BarrierRun:
     Args:
         spark: The session.
         job: The job.
-        listener: Who hears of it.
+        listener: The caller's callbacks.
         slots_wait_s: How long its tasks may take to start.
         driver_port: Where the driver listens; 0 for any port.
-        stack: Takes what closes each thing as soon as it is there, so that an interrupted start leaves nothing either.
+        stack: Collects the closing function of each resource at once, so that an interrupted start leaves nothing.
     """
 
     def __init__(
@@ -131,10 +131,10 @@ class _BarrierRun:
     # --- what tasks send ------------------------------------------------------------------------------------------
 
     def _receive(self, rank: int, frame: Frame) -> None:
-        """Takes a frame, in the channel's thread.
+        """Handles a frame, in the channel's thread.
 
         Raises:
-            LaunchError: If it is none that a task sends, or lacks what it needs.
+            LaunchError: If a task cannot send this kind of frame, or it is incomplete.
         """
         if frame.kind == Kind.EVENT:
             told = frame.json()
@@ -149,7 +149,7 @@ class _BarrierRun:
         elif frame.kind == Kind.VALUE and rank == 0:
             self._keep(frame.body)
         elif frame.kind != Kind.BEAT:
-            raise LaunchError(f"a frame of kind {frame.kind} is none that the task of rank {rank} sends")
+            raise LaunchError(f"the task of rank {rank} cannot send a frame of kind {frame.kind}")
         self._heard_at[rank] = time.monotonic()
 
     def _keep(self, piece: bytes) -> None:
@@ -185,7 +185,7 @@ class _BarrierRun:
                 return self._value(self._done)
 
     def _may_still_hear(self, done: StageEnd, now: float) -> bool:
-        """Spark's word and the ranks' own accounts come by different ways: Spark's may be the first."""
+        """Returns whether to wait for the ranks' reports: Spark's result uses another channel and may be first."""
         if done.error is not None:
             return self._record.has_evidence or now - self._done_at < _ACCOUNTS_S
         if len(self._hung_up) == self._job.size:
@@ -195,9 +195,9 @@ class _BarrierRun:
         return now - arrived_at < (_ACCOUNTS_S if complete else _QUIET_S)
 
     def _failed(self, failure: Failure) -> LaunchError:
-        """Ends the stage and makes the error; raise it `from None`, or Spark's stack traces come before the user's."""
+        """Ends the stage and makes the error; raise it `from None`, or Spark's stack traces precede the user's."""
         if failure.reason == "lost":
-            # Spark knows more of a lost task: a cancelled job, a lost executor.
+            # Spark has more information on a lost task: a cancelled job, a lost executor.
             self._wait_for(lambda: self._done is not None, _ACCOUNTS_S)
             if self._done is not None and self._done.error is not None:
                 known = explained(self._done.error, self._job.name)
@@ -211,12 +211,12 @@ class _BarrierRun:
         return self._record.error(failure)
 
     def _take_deciding(self) -> None:
-        """Takes all that decides; waits a moment for it if there is nothing."""
+        """Takes all deciding events; waits briefly if there are none."""
         for item in self._inbox.take(_POLL_S):
             self._take(item)
 
     def _show(self) -> None:
-        """Shows lines for a moment."""
+        """Shows lines for a limited time."""
         deadline = time.monotonic() + _SHOW_S
         while (event := self._inbox.take_shown()) is not None:
             self._hear(event)
@@ -236,7 +236,7 @@ class _BarrierRun:
             self._listener.on_notice(notice)
 
     def _show_rest(self, seconds: float) -> None:
-        """Shows what is left of the ranks' lines; what there is no time for is in the error's log, and in a file."""
+        """Shows the remaining lines of ranks; lines without time to show are in the error's log and in a file."""
         deadline = time.monotonic() + seconds
         while (event := self._inbox.take_shown()) is not None:
             if time.monotonic() < deadline:
@@ -271,12 +271,12 @@ class _BarrierRun:
         self._listener.hear(event)
 
     def _say(self, rank: int, kind: Kind, body: bytes) -> None:
-        # A task whose rank has left may be closing its connection.
+        # A task whose rank has ended may be closing its connection.
         if not self._record.ranks[rank].left:
             self._channel.send(rank, kind, body)
 
     def _assign(self) -> None:
-        """Tells every rank its place, once all tasks are there."""
+        """Sends every rank its place, once all tasks have connected."""
         hellos = [self._hellos[rank] for rank in range(self._job.size)]
         check_executors(hellos)
         placements = place(group_by_machine(hellos))
@@ -289,7 +289,7 @@ class _BarrierRun:
             self._channel.send(placement.rank, Kind.ASSIGN, {**told, "single_host": single_host})
 
     def _wait_for_slots(self, now: float, next_notice: float) -> float:
-        """Says what is waited for, and gives up after `slots_wait_s`."""
+        """Reports what the job waits for, and gives up after `slots_wait_s`."""
         waited = now - self._started_at
         missing = self._job.size - len(self._hellos)
         if waited > max(self._slots_wait_s, _SAY_AFTER_S) and not self._hellos and not self._stage.has_slots():
@@ -326,8 +326,8 @@ class _BarrierRun:
             raise LaunchError(f"{self._job.name}: Spark says that the job is done, but not every rank has returned")
         if self._unwritten is not None:
             raise LaunchError(
-                f"{self._job.name}: the folder for temporary files, {tempfile.gettempdir()}, has no room for rank 0's "
-                f"value ({self._unwritten}); make room there, set TMPDIR to another folder, or save the object and "
+                f"{self._job.name}: the folder for temporary files, {tempfile.gettempdir()}, has no space for rank 0's "
+                f"value ({self._unwritten}); free space there, set TMPDIR to another folder, or save the object and "
                 f"return its path"
             )
         skeleton, large = b"".join(done.chunks or []), self._record.value["large"]
@@ -358,6 +358,6 @@ class _BarrierRun:
         return all(self._record.ranks[rank].gone or self._record.ranks[rank].lost for rank in self._hellos)
 
     def _leave_stage(self) -> None:
-        """Ends what still runs, also after an interruption."""
+        """Ends what still runs, even after an interruption."""
         if self._done is None and self._stage.is_started:
             self._end_stage()

@@ -22,7 +22,7 @@ class StageEnd:
     """The Spark job has ended.
 
     Attributes:
-        chunks: What the tasks returned; None if it failed.
+        chunks: The tasks' results; None if it failed.
         error: Why it failed.
     """
 
@@ -80,7 +80,7 @@ class BarrierStage:
                 error = problem
             self._on_end(StageEnd(chunks, error))
 
-        # The caller's scheduler pool and job group hold for this thread too: cancelling the caller's group cancels the
+        # The caller's scheduler pool and job group apply to this thread too: cancelling the caller's group cancels the
         # job.
         self._thread = InheritableThread(target=run_stage, name=f"lakelens-{job.name}", daemon=True)
         self._thread.start()
@@ -90,7 +90,7 @@ class BarrierStage:
         return has_running_tasks(self._spark, self._tag)
 
     def other_jobs(self) -> str:
-        """Says how many other Spark jobs the session runs."""
+        """Describes how many other Spark jobs the session runs."""
         count = other_jobs(self._spark)
         return f"{count} other Spark jobs are running" if count else "no other Spark job of this session is running"
 

@@ -1,6 +1,6 @@
 """The body of one barrier task: it starts one rank, watches it, and reports to the driver.
 
-The task itself never imports TensorFlow: it lives in a Python worker that Spark uses again.
+The task itself never imports TensorFlow: it runs in a Python worker that Spark reuses.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from .task_channel import TaskChannel
 
 BEAT_S = 2.0
 PIECE_BYTES = 8 << 20
-# A task whose rank has failed leaves the driver this long to hear of it before it fails itself, and with it the stage.
+# A task whose rank has failed waits this long for the driver to read it before it fails itself, and with it the stage.
 END_WAIT_S = 10.0
 _STEP_S = 0.25
 
 
 @dataclass(frozen=True)
 class TaskPlan:
-    """What every task of a job gets by Spark's own channel.
+    """What every task of a job gets through Spark.
 
     Attributes:
-        job: The job; its payload is empty if it travels as a broadcast variable.
+        job: The job; its payload is empty if it is a broadcast variable.
         address: Where the driver listens.
         port: Its port there.
         want_lines: Whether the driver wants every line as it is written.
-        version: lakelens's version on the driver.
+        version: lakelens' version on the driver.
     """
 
     job: Job
@@ -56,7 +56,7 @@ def task_function(plan: TaskPlan, payload: Any) -> Callable[[Iterable[Any]], Ite
     """Makes the function that Spark calls in each task.
 
     Args:
-        plan: What all tasks get.
+        plan: The plan of all tasks.
         payload: The broadcast variable that holds the pickled function.
     """
 
@@ -77,9 +77,9 @@ class _Task:
     """One rank on this executor.
 
     Args:
-        plan: What all tasks get.
+        plan: The plan of all tasks.
         rank: This task's rank.
-        host: What Spark calls this host.
+        host: Spark's name of this host.
         gpus: The GPU addresses that Spark gave the task.
     """
 
@@ -128,7 +128,7 @@ class _Task:
             self._channel.close()
             if self._returned is None:
                 raise LaunchError(
-                    f"rank {self.rank} on {self.host} did not finish; the driver's RankFailedError says why"
+                    f"rank {self.rank} on {self.host} did not finish; the driver's RankFailedError shows why"
                 )
             yield from pickled
 
@@ -173,7 +173,7 @@ class _Task:
                 supervisor.end()
 
     def _take(self, frame: Frame, process: RankProcess) -> None:
-        """Does what the driver says."""
+        """Carries out a frame of the driver."""
         if frame.kind == Kind.ASSIGN:
             assignment = frame.json()
             if assignment["size"] > 1:
@@ -204,7 +204,7 @@ class _Task:
             self._dump = self.rank in frame.json().get("dump", [])
 
     def _refuse(self, error: LaunchError) -> None:
-        """Ends the rank because of what cannot be done about its place, and tells the driver so."""
+        """Ends the rank because it cannot be placed, and reports that to the driver."""
         self._refused = True
         data = {**report_of(error), "consequence": False}
         self._hear(RankEvent(self.rank, "raised", data))
@@ -219,7 +219,7 @@ class _Task:
         return interface_of(self._channel.socket.getsockname()[0])
 
     def _hear(self, event: RankEvent) -> None:
-        """Passes an event of the rank on to the driver."""
+        """Forwards an event of the rank to the driver."""
         if event.kind == "returned":
             self._returned = event.data
         elif event.kind == "raised":
@@ -247,7 +247,7 @@ class _Task:
         return pieces
 
     def _wait_for_the_driver(self) -> None:
-        """Returns the driver time to hear why before Spark ends the stage."""
+        """Gives the driver time to read the reason before Spark ends the stage."""
         self._channel.socket.settimeout(END_WAIT_S)
         deadline = time.monotonic() + END_WAIT_S
         with contextlib.suppress(OSError, LaunchError):

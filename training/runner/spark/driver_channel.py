@@ -1,7 +1,7 @@
 """The driver's end of the one network connection that lakelens adds to a barrier job: from each task to the driver.
 
-The driver listens on one interface until every task has connected, then stops listening. What arrives is bounded, and
-JSON or opaque bytes: nothing is unpickled. How a connection is guarded is in `seal`.
+The driver listens on one interface until every task has connected, then stops listening. Received data is bounded,
+and is JSON or opaque bytes: nothing is unpickled. `sealed_frames` protects a connection.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ...rank.frames import Frame, Kind, pack, unpack_pair
 from .sealed_frames import MAC_BYTES, NONCE_BYTES, Seal, SealedReader, new_nonce, prove, same, session_key
 
 HANDSHAKE_TIMEOUT_S = 5.0
-# A driver that cannot send this much to a task has lost it.
+# If more than this is unsent, the task is lost.
 MAX_UNSENT_BYTES = 64 << 20
 _STRANGERS_AT_ONCE = 32
 
@@ -50,7 +50,7 @@ class _Connection:
             yield from self._reader.feed(data)
 
     def _prove(self) -> bytes:
-        """Checks the task's proof and answers with ours; gives the bytes that came after it."""
+        """Checks the task's proof and answers with the driver's; returns the bytes after it."""
         greeting = bytes(self._greeting)
         nonce, proof = greeting[:NONCE_BYTES], greeting[NONCE_BYTES : NONCE_BYTES + MAC_BYTES]
         if not same(proof, prove(self._secret, b"task", self._nonce, nonce)):
@@ -58,7 +58,7 @@ class _Connection:
         key = session_key(self._secret, self._nonce, nonce)
         self._reader = SealedReader(Seal(key, b"to driver"))
         self._seal = Seal(key, b"to task")
-        self.opened_at = time.monotonic()  # how long the driver took to look is not the task's
+        self.opened_at = time.monotonic()  # the driver's own delay does not count
         self.unsent += prove(self._secret, b"driver", nonce, self._nonce)
         return greeting[NONCE_BYTES + MAC_BYTES :]
 
@@ -69,7 +69,7 @@ class _Connection:
 
 
 class DriverChannel:
-    """The driver's side: accepts each rank's task once, passes its frames on, relays rendezvous values between tasks.
+    """The driver's side: accepts each rank's task once, forwards its frames, relays rendezvous values between tasks.
 
     Args:
         size: Number of ranks.
@@ -78,7 +78,7 @@ class DriverChannel:
         port: Port to listen on; 0 takes any.
         on_frame: Called with rank and frame, from the channel's thread; the first of each rank, and only that, is its
             HELLO. A LaunchError that it raises ends the rank's connection.
-        on_lost: Called with a rank whose connection ended, and with the rule that it broke, if it broke one.
+        on_lost: Called with a rank whose connection ended, and with the rule that it broke, if any.
 
     Raises:
         LaunchError: If it cannot listen there.
@@ -138,7 +138,7 @@ class DriverChannel:
         self._wake()
 
     def _wake(self) -> None:
-        # A full pipe wakes the thread just as well.
+        # A full pipe wakes the thread too.
         with contextlib.suppress(OSError):
             self._waker.send(b"x")
 
@@ -161,7 +161,7 @@ class DriverChannel:
                     elif key.data is None:
                         self._accept()
                     elif not key.data.closed:
-                        # What came before it in the same answer may have closed it.
+                        # An earlier event of the same poll may have closed it.
                         self._service(key.data, mask)
                 self._dispatch()
                 self._refuse_the_slow()
@@ -207,7 +207,7 @@ class DriverChannel:
             elif frame.kind == Kind.HELLO:
                 raise LaunchError("a task introduces itself once")
             if frame.kind == Kind.PUT:
-                unpack_pair(frame.body)  # what is none must not reach the other tasks
+                unpack_pair(frame.body)  # an invalid pair must not reach the other tasks
                 packed = pack(Kind.PUT, frame.body)
                 for rank, other in list(self._connections.items()):
                     if rank != connection.rank:

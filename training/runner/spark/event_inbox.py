@@ -1,4 +1,4 @@
-"""What the driver hears of its ranks, until it takes it: what decides, and apart from it what is only shown."""
+"""Queues of the driver's events from ranks: deciding events, and separately those that are only shown."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 from ..processes.rank_record import KEPT_LOG_LINES, RankEvent
 
-# Of some 100 bytes each, as a rule.
+# Usually of about 100 bytes each.
 MAX_SHOWN = 20_000
 
 T = TypeVar("T")
@@ -19,31 +19,30 @@ T = TypeVar("T")
 class EventInbox(Generic[T]):
     """Takes from any thread, gives to one.
 
-    Ranks may write faster than the driver prints. What decides about the job therefore never waits behind lines and
-    messages, and of these each rank's last are kept: as many as its log in an error holds, or more.
+    Ranks may write faster than the driver prints. Deciding events therefore never wait behind lines and messages, and
+    only each rank's last lines are kept: at least the number in the log of an error.
 
     Args:
         size: Number of ranks.
-        skipped: Called with each line or message for which there is no room, the oldest of its rank, from the
-            thread that puts.
+        skipped: Called with each dropped line or message, the oldest of its rank, from the thread that puts.
         most: How many lines and messages of all ranks to keep.
     """
 
     def __init__(self, size: int, skipped: Callable[[RankEvent], None], most: int = MAX_SHOWN) -> None:
         self._skipped = skipped
         self._room = max(2 * KEPT_LOG_LINES, most // size)
-        # A token of None says that there is something to show.
+        # A token of None means that there is something to show.
         self._deciding: queue.SimpleQueue[T | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._shown: list[deque[RankEvent]] = [deque() for _ in range(size)]
         self._order: deque[int] = deque()
 
     def put(self, item: T) -> None:
-        """Takes what decides."""
+        """Adds a deciding event."""
         self._deciding.put(item)
 
     def put_shown(self, event: RankEvent) -> None:
-        """Takes a line or a message; skips the oldest of its rank if there are too many."""
+        """Adds a line or a message; skips the oldest of its rank if there are too many."""
         with self._lock:
             of_rank = self._shown[event.rank]
             if len(of_rank) == self._room:
@@ -56,7 +55,7 @@ class EventInbox(Generic[T]):
             self._deciding.put(None)
 
     def take(self, timeout_s: float) -> list[T]:
-        """Returns what decides of what is there; waits `timeout_s` if there is nothing at all."""
+        """Returns the queued deciding events; waits `timeout_s` if both queues are empty."""
         items = []
         try:
             items.append(self._deciding.get(timeout=0.0 if self._order else timeout_s))

@@ -1,4 +1,4 @@
-"""The driver and its executors: where they reach it, whether they run the same, what Spark says of a failure."""
+"""Checks of driver and executors: the driver's address, equal versions, and Spark's reports of failures."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _LAUNCH_ERROR = "lakelens.errors.LaunchError: "
 
 
 def listening_address(master: str, conf: Mapping[str, str | None]) -> tuple[str, str]:
-    """Chooses where the driver listens, and what the tasks are told.
+    """Chooses the driver's address to listen on, and the address for the tasks.
 
     Args:
-        master: The Spark master URL; on `local` and `local-cluster` all is on one machine.
+        master: The Spark master URL; `local` and `local-cluster` use one machine.
         conf: `spark.driver.host` and `spark.driver.bindAddress`.
 
     Returns:
@@ -55,10 +55,10 @@ def _is_address(text: str) -> bool:
 
 
 def check_executors(hellos: list[dict[str, Any]]) -> None:
-    """Checks that the executors run what the driver runs.
+    """Checks that the executors run the same versions as the driver.
 
     Raises:
-        ClusterConfigurationError: If Python or lakelens differs, or Horovod is unusable there.
+        ClusterConfigurationError: If Python or lakelens differs, or Horovod is unusable on an executor.
     """
     for hello in hellos:
         where = f"the executor on {hello['host']} (rank {hello['rank']})"
@@ -70,10 +70,10 @@ def check_executors(hellos: list[dict[str, Any]]) -> None:
 
 
 def explained(error: Exception, name: str) -> LaunchError:
-    """Turns Spark's error into one that says what to change.
+    """Turns Spark's error into one that names the fix.
 
     Args:
-        error: What the Spark job raised.
+        error: The Spark job's error.
         name: The job's name.
     """
     text = str(error)
@@ -87,7 +87,7 @@ def explained(error: Exception, name: str) -> LaunchError:
         return ClusterConfigurationError(f"{name}: {problem}")
     if _UNREACHABLE in text:
         return ClusterConfigurationError(f"{name}: {reason_of(error).removeprefix(_LAUNCH_ERROR)}")
-    # A user's own exception may speak of something cancelled too, and a cancelled job is not started again.
+    # A user's exception may also mention "cancelled"; a cancelled job is not restarted.
     cancelled = CANCELLED.search(text) is not None
     what = "was cancelled" if cancelled else "was ended by Spark"
     return RankFailedError(

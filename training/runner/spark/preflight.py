@@ -1,4 +1,4 @@
-"""What can be known before a job starts is said before it starts."""
+"""Checks before a job starts."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _CONNECT = "pyspark.sql.connect.session"
 
 
 def check_horovod() -> None:
-    """Checks, without importing it, that Horovod is there and was built for the installed TensorFlow.
+    """Checks, without importing it, that Horovod is installed and built for the installed TensorFlow.
 
     Raises:
-        MissingDependencyError: If not; gives the line that installs it.
+        MissingDependencyError: If not; names the command that installs it.
     """
     found = problem()
     if found is not None:
@@ -32,7 +32,7 @@ def check_horovod() -> None:
 
 
 def check_cluster(spark: SparkSession, job: Job, slots_wait_s: float, notice: Callable[[str], None]) -> None:
-    """Checks that a session can run a barrier job, and waits for executors that are starting.
+    """Checks that a session can run a barrier job, and waits for starting executors.
 
     Raises:
         ClusterConfigurationError: If dynamic allocation is on, or GPUs are wanted and not configured.
@@ -41,7 +41,7 @@ def check_cluster(spark: SparkSession, job: Job, slots_wait_s: float, notice: Ca
     """
     check_settings(spark, use_gpu=job.gpus)
     if job.size > 1 and is_local(spark):
-        # Executors elsewhere have environments of their own, and each says what it lacks before its rank starts.
+        # Other machines have their own environments, and each executor reports missing packages before its rank starts.
         check_horovod()
     slots = total_slots(spark, slots_wait_s, job.size, lambda said: notice(f"{job.name} {said}"))
     if slots < job.size:
@@ -55,7 +55,7 @@ def check_cluster(spark: SparkSession, job: Job, slots_wait_s: float, notice: Ca
 
 
 def check_settings(spark: SparkSession, *, use_gpu: bool | None) -> None:
-    """Checks Spark's settings for what rules a barrier job out.
+    """Checks that Spark's settings allow a barrier job.
 
     Args:
         spark: The session.
@@ -79,20 +79,20 @@ def check_settings(spark: SparkSession, *, use_gpu: bool | None) -> None:
 
 
 def require_classic(spark: Any) -> None:
-    """Checks that a session has a driver of its own.
+    """Checks that a session has its own driver.
 
     Raises:
         SessionError: If it is a Spark Connect session.
     """
     if is_connect(spark):
         raise SessionError(
-            "this is a Spark Connect session, in which no barrier job can be followed from here; run on the "
+            "this is a Spark Connect session, whose client cannot follow a barrier job; run on the "
             "cluster's driver "
             "(spark-submit, a notebook on a dedicated cluster), or use np=-1, -2, ... for processes on this machine"
         )
 
 
 def active_connect_session() -> Any:
-    """Returns the Spark Connect session that this thread works with; None if there is none."""
+    """Returns this thread's Spark Connect session; None if there is none."""
     module = sys.modules.get(_CONNECT)
     return None if module is None else module.SparkSession.getActiveSession()

@@ -1,8 +1,8 @@
-"""What guards the connection between the driver and a task: proofs of a secret, and a signature on every frame.
+"""Protects the connection between the driver and a task: proofs of a secret, and a signature on every frame.
 
-Both sides prove with HMAC-SHA256 that they hold the job's secret, which travels with the task by Spark's own channel;
-every frame then carries an HMAC of a key made for the connection, a direction and a running number, so that none can be
-forged, repeated or reordered. Bodies are not encrypted: they are addresses, log lines and large values.
+Both sides prove with HMAC-SHA256 that they hold the job's secret, which Spark sends with the task. Every frame then has
+an HMAC with the connection's key over its direction and number, so that frames cannot be forged, repeated or reordered.
+ Bodies are not encrypted: they are addresses, log lines and large values.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAC_BYTES = 32
 
 
 def new_nonce() -> bytes:
-    """Makes a number that is used in one handshake only."""
+    """Makes a random number for a single handshake."""
     return secrets.token_bytes(NONCE_BYTES)
 
 
@@ -30,7 +30,7 @@ def prove(secret: bytes, side: bytes, theirs: bytes, ours: bytes) -> bytes:
 
 
 def same(proof: bytes, expected: bytes) -> bool:
-    """Compares two proofs in a time that does not tell where they differ."""
+    """Compares two proofs in constant time."""
     return hmac.compare_digest(proof, expected)
 
 
@@ -57,7 +57,7 @@ class Seal:
 
 
 class SealedReader:
-    """Cuts a stream into frames and checks the HMAC of each."""
+    """Divides a stream into frames and checks the HMAC of each."""
 
     def __init__(self, seal: Seal) -> None:
         self._seal = seal

@@ -1,4 +1,4 @@
-"""The lines and messages of a job that its driver had no time to print, in its own file."""
+"""Writes the lines and messages that the driver had no time to print into a file."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _NOT_IN_NAMES = re.compile(r"[^\w.-]+")
 
 
 class SkippedOutput:
-    """Keeps what is skipped in a file in the folder for temporary files, which is made with the first of it.
+    """Writes skipped output into a file in the folder for temporary files, created with the first line.
 
-    Ranks never wait for a terminal that is slow or stopped, and nothing of what they write is lost.
+    Ranks never wait for a slow or stopped terminal, and none of their output is lost.
 
     Args:
         name: The job's name, for the file's.
@@ -49,7 +49,7 @@ class SkippedOutput:
         return self._file
 
     def take_notice(self) -> str | None:
-        """Says how many were skipped since the last call and where they are; None if there were none."""
+        """Reports how many lines were skipped since the last call and their file; None if there were none."""
         with self._lock:
             kept, lost, self._kept, self._lost = self._kept, self._lost, 0, 0
             path = None if self._file is None else Path(self._file.name)
@@ -61,7 +61,7 @@ class SkippedOutput:
         if lost:
             notice += (
                 f"{'; ' if kept else ''}{lost} were lost: the folder for temporary files takes no more "
-                f"({self._problem}); make room there, or set TMPDIR to another folder"
+                f"({self._problem}); free space there, or set TMPDIR to another folder"
             )
         return notice
 

@@ -1,4 +1,4 @@
-"""How many ranks a cluster can run at once, and who of us may use them."""
+"""Counts the slots of a cluster, and shares them among this process' runners."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _POLL_S = 0.1
-# Asking the JVM again whether slots that were not there have come.
+# Interval of asking the JVM for new slots.
 _RECOUNT_S = 0.5
-# A session that starts, or waits for slots, has nothing to say about it for so long.
+# A session that starts or waits for slots reports nothing before this time.
 _SAY_AFTER_S = 5.0
-# Who takes every slot (np=0) takes those that are there once none has come or gone for this long: executors start their
-# JVMs at the same time, and on a loaded machine they register seconds apart.
+# np=0 takes all slots once no executor has come or gone for this long: executors start their JVMs at the same time, and
+# on a loaded machine they register seconds apart.
 _SETTLED_S = 10.0
-# The same where the settings say that more are to come: on a loaded machine the last was more than ten seconds behind.
+# The same if the settings promise more executors: on a loaded machine the last one was more than ten seconds behind.
 _MISSING_S = 30.0
 _MOST_LOST = 3
 _MOST_REASON_CHARACTERS = 100
-# What YARN and Kubernetes start when spark.executor.instances is not set.
+# Default of YARN and Kubernetes if spark.executor.instances is not set.
 _SPARKS_INSTANCES = 2
 _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*]")
 _SIZE = re.compile(r"(\d+)([mgt]?)b?")
@@ -42,13 +42,13 @@ def slots_now(spark: SparkSession) -> int:
 
 
 def registered_now(spark: SparkSession) -> Registered:
-    """Looks at the executors, without the driver."""
+    """Lists the registered executors, without the driver."""
     context = java_context(spark)
     listed = context.statusStore().executorList(False)
     found = [listed.apply(index) for index in range(int(listed.size()))]
     workers = [one for one in found if one.id() != "driver"]
     backend = context.schedulerBackend()
-    # One whose connection has ended counts as there until Spark knows why, five seconds by default, and takes no task.
+    # An executor whose connection has ended stays listed until Spark knows why, five seconds by default, without tasks.
     active = [one for one in workers if one.isActive() and backend.isExecutorActive(one.id())]
     there = {one.id() for one in active}
     left = [one for one in workers if one.id() not in there]
@@ -79,13 +79,13 @@ def _described(executor: Any, now: float) -> str:
 
 @dataclass(frozen=True)
 class Registered:
-    """The executors that are there.
+    """The registered executors.
 
     Attributes:
-        executors: How many.
-        cores: How many cores they have together.
-        quiet_s: Seconds since one came or went, or since the session started.
-        lost: What is known of those that went last, the last one first.
+        executors: Number of executors.
+        cores: Their cores in all.
+        quiet_s: Seconds since one was added or lost, or since the session started.
+        lost: Descriptions of those lost last, the latest first.
     """
 
     executors: int
@@ -96,11 +96,11 @@ class Registered:
 
 @dataclass(frozen=True)
 class Expected:
-    """What the settings say of the executors that there will be.
+    """The executors expected from the settings.
 
     Attributes:
-        executors: How many; None if that does not follow.
-        cores: How many cores they will have together at most; None if that does not follow.
+        executors: Number of executors; None if unknown.
+        cores: Most cores in all; None if unknown.
     """
 
     executors: int | None = None
@@ -110,9 +110,8 @@ class Expected:
         """Returns whether waiting longer would bring no more slots.
 
         Args:
-            registered: The executors that are there.
-            wait_s: How long who needs more is willing to wait; one that came or went more recently may not have been
-                the last.
+            registered: The registered executors.
+            wait_s: How long the caller is willing to wait; after a more recent change more executors may follow.
         """
         if self.executors is not None:
             return registered.executors >= self.executors
@@ -122,7 +121,7 @@ class Expected:
 
 
 def expected(master: str, conf: Mapping[str, str | None]) -> Expected:
-    """Tells from the settings which executors there will be.
+    """Derives the expected executors from the settings.
 
     Args:
         master: The Spark master URL.
@@ -136,7 +135,7 @@ def expected(master: str, conf: Mapping[str, str | None]) -> Expected:
     if master.startswith("local"):
         return Expected(executors=0)
     if master.startswith("spark:"):
-        # The master knows nothing of spark.executor.instances: it starts what its workers have room for.
+        # The master ignores spark.executor.instances: it starts what fits on its workers.
         most = _whole(conf.get("spark.cores.max"))
         return Expected(cores=None if most is None else _multiple(most, _whole(conf.get("spark.executor.cores"))))
     instances = conf.get("spark.executor.instances")
@@ -144,7 +143,7 @@ def expected(master: str, conf: Mapping[str, str | None]) -> Expected:
 
 
 def _granted(workers: int, cores: int, megabytes: int, conf: Mapping[str, str | None]) -> int:
-    """The cores that Spark's own master gives an application on workers that are all its own."""
+    """The cores that Spark's own master gives an application that has all workers to itself."""
     each = _whole(conf.get("spark.executor.cores"))
     most = _whole(conf.get("spark.cores.max"))
     if each is not None:
@@ -162,7 +161,7 @@ def _whole(text: str | None) -> int | None:
 
 
 def _megabytes(text: str) -> int:
-    """Reads a size as Spark writes it: `512m`, `1g`, a plain number of megabytes; 0 if it is none."""
+    """Reads a size as Spark writes it: `512m`, `1g`, a plain number of megabytes; 0 if it is not a size."""
     match = _SIZE.fullmatch(text.strip().lower())
     return 0 if match is None else int(match.group(1)) * {"t": 1 << 20, "g": 1024, "": 1, "m": 1}[match.group(2)]
 
@@ -175,8 +174,8 @@ def total_slots(
     Args:
         spark: The session.
         wait_s: How long to wait for executors to register.
-        enough: Stop waiting as soon as there are this many; None takes what there is once nothing changes any more.
-        notice: Called with what is waited for.
+        enough: Stop waiting as soon as there are this many; None waits until the number no longer changes.
+        notice: Called with a description of the wait.
 
     Returns:
         The number of slots; 0 if no executor came within `wait_s`.
@@ -185,7 +184,7 @@ def total_slots(
     started = time.monotonic()
     notified = False
     while True:
-        # In this order: a slot of an executor that comes in between is counted.
+        # In this order, slots of an executor that registers in between are counted.
         there = None if coming.executors == 0 else registered_now(spark)
         slots = slots_now(spark)
         if enough is not None and slots >= enough:
@@ -201,13 +200,13 @@ def total_slots(
 
 
 def shortage(spark: SparkSession) -> str:
-    """Says how many slots the cluster has, and which executors it has lost."""
+    """Describes how many slots the cluster has, and which executors it has lost."""
     lost = () if expected(master_of(spark), {}).executors == 0 else registered_now(spark).lost
     return "; ".join([f"the cluster has {slots_now(spark)}", *lost])
 
 
 class _Ledger:
-    """Which of this process's runners hold slots of which Spark application."""
+    """The slots that this process' runners hold, by Spark application."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
@@ -223,7 +222,7 @@ def reserve(
 ) -> Iterator[None]:
     """Holds `ranks` of an application's slots for one job; waits while other runners of this process hold them.
 
-    Two barrier jobs that each got half of what they need would wait for one another forever.
+    Two barrier jobs with half of their slots each would block each other forever.
 
     Args:
         application: Whose slots.
@@ -231,7 +230,7 @@ def reserve(
         ranks: How many it needs.
         total: Counts the application's slots; executors may come while this waits.
         wait_s: How long it waits.
-        notice: Called with what it waits for.
+        notice: Called with a description of the wait.
 
     Raises:
         NotEnoughSlotsError: If they do not come free within `wait_s`.

@@ -39,7 +39,7 @@ class TaskChannel:
                     theirs, ours, proof = self._connect(address, port, secret)
                     break
                 except OSError:
-                    # Strangers may have taken the driver's places for a moment.
+                    # Foreign clients may temporarily occupy the driver's connections.
                     if time.monotonic() > deadline:
                         raise
                     time.sleep(0.2)
@@ -61,7 +61,7 @@ class TaskChannel:
         self.send(Kind.HELLO, hello)
 
     def _connect(self, address: str, port: int, secret: bytes) -> tuple[bytes, bytes, bytes]:
-        """Connects and exchanges proofs: their nonce, ours, their proof."""
+        """Connects and exchanges proofs: the driver's nonce, the task's, the driver's proof."""
         self.socket = socket.create_connection((address, port), timeout=CONNECT_TIMEOUT_S)
         try:
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -90,16 +90,16 @@ class TaskChannel:
                 if not self.lost:
                     self.socket.sendall(frame + self._seal.mac(frame))
             except OSError:
-                # Part of a frame may be on its way: nothing after it would be understood.
+                # Part of a frame may have been sent: later frames would be unreadable.
                 self.lost = True
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """Cuts what was read from `socket` into frames."""
+        """Divides the bytes read from `socket` into frames."""
         return self._reader.feed(data)
 
     def close(self) -> None:
         """Closes the connection once the driver has read everything."""
-        # If a frame arrives unread or after the end, TCP resets the connection and drops what is still on its way.
+        # If a frame arrives unread or after the end, TCP resets the connection and drops unsent data.
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_WR)
             self.socket.settimeout(CLOSE_TIMEOUT_S)

@@ -136,7 +136,7 @@ def test_who_asks_on_a_closed_line_or_loses_it_meanwhile_gets_an_error(ends):
         (pack(Kind.TELL, b"[1]"), "holds list, not an object"),
         (pack(Kind.TELL, {"body": {}}), "lacks its number or its object"),
         (pack(Kind.ANSWER, {"number": 1, "body": [1]}), "lacks its number or its object"),
-        (pack(Kind.END), "is none that a rank is sent"),
+        (pack(Kind.END), "a rank cannot receive a frame of kind"),
         (struct.pack(">BI", Kind.TELL, 0xFFFFFFFF), "announces 4294967295 bytes"),
     ],
     ids=["list", "number", "body", "kind", "size"],
@@ -269,7 +269,7 @@ def test_an_answer_that_cannot_be_sent_is_an_error_of_the_driver(answer, words):
 
 def test_what_cannot_be_told_is_an_error_of_who_tells_it():
     controls = Controls()
-    with pytest.raises(LaunchError, match="what ranks are told is of type list"):
+    with pytest.raises(LaunchError, match="a message to ranks is of type list"):
         controls.tell([1])
     assert controls.since(0) == []
 

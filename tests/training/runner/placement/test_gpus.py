@@ -21,7 +21,7 @@ def test_visible_devices_are_an_index_map():
     assert through_index_map(["0", "1"], None) == ["0", "1"]
     assert through_index_map(["1", "0"], "4,6") == ["6", "4"]
     assert through_index_map(["0"], "GPU-7f3a") == ["GPU-7f3a"]
-    with pytest.raises(ClusterConfigurationError, match="'2' is no index into CUDA_VISIBLE_DEVICES='4,6'"):
+    with pytest.raises(ClusterConfigurationError, match="'2' is not an index into CUDA_VISIBLE_DEVICES='4,6'"):
         through_index_map(["2"], "4,6")
 
 

@@ -143,7 +143,7 @@ def test_a_rank_that_closes_every_descriptor_fails_and_does_not_hang(watch):
     ("rubbish", "rule"),
     [
         (b"\xff" * 64, "a frame announces 4294967295 bytes"),
-        (pack(99), "a frame of kind 99 is none that a rank sends"),
+        (pack(99), "a rank cannot send a frame of kind 99"),
         (pack(Kind.PROGRESS, {"entered": 1}), "an event of kind 'progress' has left=None; it must be int"),
         (pack(Kind.RAISED, b"[1]"), "a frame of kind 6 holds list, not an object"),
         (pack(Kind.ASK, {"number": 1}), "an event of kind 'asked' has body=None; it must be dict"),

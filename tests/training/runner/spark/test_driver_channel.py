@@ -303,8 +303,8 @@ def running() -> Iterator[tuple[Driver, _BarrierRun]]:
         (Kind.PUT, b"\x00", f"a frame of kind {Kind.PUT} ends before its key does, after 1 bytes"),
         (Kind.PUT, b"\x00\x09key", f"a frame of kind {Kind.PUT} ends before its key does, after 5 bytes"),
         (Kind.HELLO, {**HELLO, "rank": 1}, "a task introduces itself once"),
-        (Kind.ASSIGN, {}, f"a frame of kind {Kind.ASSIGN} is none that the task of rank 0 sends"),
-        (99, b"", "a frame of kind 99 is none that the task of rank 0 sends"),
+        (Kind.ASSIGN, {}, f"the task of rank 0 cannot send a frame of kind {Kind.ASSIGN}"),
+        (99, b"", "the task of rank 0 cannot send a frame of kind 99"),
     ],
 )
 def test_a_malformed_frame_ends_its_own_connection_with_the_rule_and_no_other(running, kind, body, rule):
