@@ -157,7 +157,8 @@ def count_classes(rows: DataFrame, noted: Mapping[str, int] | None = None) -> Ma
 
     if noted is not None and sum(noted.values()) == rows.count():
         return noted
-    name = F.coalesce(F.nullif(schema.LABEL_NAME, F.lit("")), F.lit(NO_CLASS)).alias("name")
+    # As SQL: the function of pyspark fails on a column that is not resolved yet in Spark 3.5.0.
+    name = F.coalesce(F.expr(f"nullif({schema.LABEL_NAME}, '')"), F.lit(NO_CLASS)).alias("name")
     return Counter({row["name"]: row["count"] for row in rows.groupBy(name).count().collect()})
 
 
