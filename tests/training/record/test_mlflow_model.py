@@ -108,6 +108,12 @@ def test_layers_of_the_user_come_along_and_are_registered(doubled):
 
 
 @pytest.mark.tensorflow
+def test_the_environment_of_a_model_limits_no_build_tool(doubled):
+    lines = Path(doubled.path, "python_env.yaml").read_text().splitlines()
+    assert lines[1:5] == ["build_dependencies:", "- pip", "- setuptools", "- wheel"]
+
+
+@pytest.mark.tensorflow
 def test_mlflows_keras_door_takes_layers_of_the_user_by_name(doubled):
     import mlflow
 
