@@ -81,7 +81,7 @@ def test_images_become_a_scored_and_evaluated_table(tmp_path: Path) -> None:
         assert (ingested.version, ingested.rows_in, ingested.stored) == (0, images, images)
     with step("feed"):
         feed = lakelens.DeltaFeed(tmp_path / "table", version=0, split="train")
-        rows = sum(len(labels) for _, labels, *_ in feed.as_numpy(global_batch_size=16))
+        rows = sum(len(labels) for _, labels, *_ in feed.as_numpy(16))
         assert rows == feed.rows
     if ranks == 2:
         with step("HorovodRunner, two ranks"):
