@@ -11,11 +11,11 @@ _MOST_STEPS = 10_000
 
 @dataclass(frozen=True)
 class Wish:
-    """What at least one rank wants at a step.
+    """The requests of at least one rank at a step.
 
     Attributes:
-        pause: To pause, as the driver told.
-        stop: To stop, as a callback said.
+        pause: The driver's request to pause.
+        stop: A callback's request to stop.
     """
 
     pause: bool
@@ -23,7 +23,7 @@ class Wish:
 
 
 class Agreement:
-    """Decides at which steps ranks compare their wishes, and compares them by one small allreduce.
+    """Decides at which steps ranks compare their requests, and compares them by one small allreduce.
 
     The number of steps between two comparisons follows rank 0's step time, so that all ranks compare at the same step.
 
@@ -43,14 +43,14 @@ class Agreement:
         return step >= self._due
 
     def reached(self, step: int, wish: Wish) -> Wish:
-        """Compares; every rank calls it after the same step, also when it is not due.
+        """Compares the requests if due; every rank calls it after every step.
 
         Args:
             step: The step.
-            wish: What this rank wants.
+            wish: The requests of this rank.
 
         Returns:
-            What at least one rank wants.
+            The requests of at least one rank.
         """
         import tensorflow as tf
 

@@ -1,4 +1,4 @@
-"""What a rank checks before the first step, and what it makes of an error from inside TensorFlow's graph."""
+"""A rank's checks before the first step, and the explanation of errors from inside TensorFlow's graph."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ PROBE_FILE = ".reachable"
 
 
 def cause_in_graph(error: Exception, feed: DeltaFeed, task: Task) -> FeedError | None:
-    """Finds, in what TensorFlow raises about a whole graph, the one sentence that the user needs.
+    """Finds the user's error in what TensorFlow raises about a whole graph.
 
     Args:
-        error: What `fit` raised; its text is some 15,000 characters long.
-        feed: The feed that it was trained on.
-        task: What its labels are.
+        error: The error of `fit`; its text has about 15,000 characters.
+        feed: The training feed.
+        task: The task of its labels.
 
     Returns:
-        The error that a feed raised inside the graph, or one about a label that does not fit; None when the cause is
-        another.
+        The error that a feed raised inside the graph, or one about a label that does not fit; None for other
+        causes.
     """
     text = str(error)
     for name, message in reversed(re.findall(r"lakelens\.errors\.(\w+): (.+?)\s*(?:\n\s*\n|$)", text, re.DOTALL)):
@@ -71,7 +71,7 @@ def check_model(model: object, context: TrialContext) -> None:
     """Checks that a Trial's model can be trained and saved by the job.
 
     Raises:
-        TrialError: If it is no compiled Keras model, averages its gradients over ranks already, or its input or output
+        TrialError: If it is not a compiled Keras model, already averages gradients over ranks, or its input or output
             does not fit the images and the task.
     """
     import keras
@@ -102,7 +102,7 @@ def check_model(model: object, context: TrialContext) -> None:
 
 
 def _output_shape(model: keras.Model, taken: tuple[int | None, ...]) -> Any:
-    """Returns the shape of what the model gives; None for a model that does not tell before it has seen images."""
+    """Returns the shape of what the model gives; None for a model without a shape before its first images."""
     import keras
 
     try:
@@ -120,10 +120,10 @@ def _fits(taken: tuple[int | None, ...], given: tuple[int, ...]) -> bool:
 
 
 def require_reachable(folder: Path, run: RunReference) -> None:
-    """Checks, on rank 0, that it writes where the driver reads.
+    """Checks, on rank 0, that it writes to the driver's folder.
 
     Raises:
-        CheckpointError: If the folder is not the one in which the driver has left the run's id.
+        CheckpointError: If the folder is not the one into which the driver has written the run's id.
     """
     probe = folder / PROBE_FILE
     here = socket.gethostname()
@@ -144,7 +144,7 @@ def require_reachable(folder: Path, run: RunReference) -> None:
 
 
 def require_savable(model: keras.Model, metadata: Mapping[str, Any]) -> None:
-    """Saves the untrained model once, elsewhere: a model that cannot be kept is not worth hours of training.
+    """Saves the untrained model once to a temporary folder, to find a model that cannot be saved before training.
 
     Raises:
         CheckpointError: If it cannot be saved, or could not be loaded again.
@@ -154,4 +154,4 @@ def require_savable(model: keras.Model, metadata: Mapping[str, Any]) -> None:
         try:
             check_keras_file(saved.model_path)
         except CheckpointError as error:
-            log_to_driver(f"the model can be trained, but whoever loads it must know its classes: {error}")
+            log_to_driver(f"the model can be trained, but loading it needs its classes: {error}")

@@ -1,6 +1,6 @@
 """Decides, at each validation, whether a trial continues and what it keeps. Pure: JSON questions in, JSON answers out.
 
-Every answer holds the trial's progress, which each checkpoint keeps: decisions continue from there.
+Every answer holds the trial's progress, which each checkpoint stores, so that decisions continue from it.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ Policy = Literal["best", "all", "none"]
 
 @dataclass(frozen=True)
 class Rules:
-    """What decides.
+    """The rules of decisions.
 
     Attributes:
-        goal: Which metric, and its direction.
+        goal: The metric and its direction.
         patience: Validations without improvement after which the trial stops; None trains to the end.
         min_delta: Smallest change of the metric that counts as an improvement for `patience`.
         checkpoint_policy: At which validations a checkpoint is written: better ones, all, or none.
@@ -38,15 +38,15 @@ class Rules:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a trial has come.
+    """The progress of a trial.
 
     Attributes:
-        validations: How many there were.
-        best: Best value of the goal's metric; None before the first one that is a number.
-        best_step: The step of it.
-        best_epoch: The epochs that were complete or begun there.
-        best_metrics: All metrics of it.
-        reference: The value that the next improvement is compared with.
+        validations: Number of validations.
+        best: Best value of the goal's metric; None before the first finite one.
+        best_step: Its step.
+        best_epoch: Epochs complete or begun at that step.
+        best_metrics: All metrics of that validation.
+        reference: The value with which the next validation is compared.
         waited: Validations since the last improvement of at least `min_delta`.
     """
 
@@ -72,12 +72,12 @@ class Progress:
 
 @dataclass(frozen=True)
 class Answer:
-    """What follows from a validation.
+    """The decision after a validation.
 
     Attributes:
         action: What all ranks do at this step.
         checkpoint: Whether to write a checkpoint.
-        progress: How far the trial has come, this validation included.
+        progress: The trial's progress, including this validation.
     """
 
     action: Action
@@ -86,7 +86,7 @@ class Answer:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Answer:
-        """Reads what `Decisions.answer` gave to a validation."""
+        """Reads the answer of `Decisions.answer` to a validation."""
         return cls(values["action"], values["checkpoint"], Progress.of(values["progress"]))
 
 
@@ -94,9 +94,9 @@ class Decisions:
     """The decisions about one trial.
 
     Args:
-        rules: What decides.
-        progress: How far the trial had come where it starts.
-        checkpoints: The checkpoints that it has then.
+        rules: The rules.
+        progress: The trial's progress at the start.
+        checkpoints: The trial's checkpoints at the start.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Decisions:
 
         Args:
             question: `{"validation": {"step", "epoch", "metrics"}}`, answered by the fields of an `Answer`, or
-                `{"checkpoint": {"name", "step", "metric"}}` once one is whole, answered by `{"remove": [names]}`.
+                `{"checkpoint": {"name", "step", "metric"}}` once one is complete, answered by `{"remove": [names]}`.
         """
         if "validation" in question:
             return asdict(self._validated(**question["validation"]))

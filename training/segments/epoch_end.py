@@ -1,4 +1,4 @@
-"""What ranks measure and record at the boundaries of a training, on every rank alike."""
+"""Measures and records at the boundaries of a training, on every rank."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ class Validation:
     Args:
         dataset: This rank's batches (images, labels, weights); rows of weight 0 are left out, other weights count.
         rows: Rows of positive weight in it.
-        batches: Batches in it that have such rows.
+        batches: Batches in it with such rows.
     """
 
     def __init__(self, dataset: tf.data.Dataset, rows: int, batches: int) -> None:
         real = dataset.map(lambda *batch: rows_where(batch[2] > 0, batch)).filter(_has_rows)
-        # Without a known end Keras warns after each pass that the data ran out.
+        # Without a known length Keras warns after each epoch that the data ran out.
         self._dataset = real.apply(tf.data.experimental.assert_cardinality(batches)) if rows else None
         self._rows = rows
 
     def measure(self, model: keras.Model) -> dict[str, float]:
-        """Returns each metric over the rows of all ranks, as `val_...`; the running metrics of the model stay."""
+        """Returns each metric over the rows of all ranks, as `val_...`; the model's running metrics stay unchanged."""
         running = [(copy, np.asarray(copy)) for variable in model.metrics_variables for copy in copies_of(variable)]
         model.reset_metrics()  # a rank without rows adds nothing
         values: dict[str, Any] = {}
@@ -56,7 +56,7 @@ class Validation:
         return {f"val_{name}": value for name, value in measured.items()}
 
     def count(self, model: keras.Model, task: Task, described: Mapping[str, Any]) -> Counts:
-        """Counts what a task evaluates a model by, on the rows of this rank.
+        """Counts for the task's evaluation, on the rows of this rank.
 
         Raises:
             NotFiniteError: If the model gives NaN or infinity for a row.
@@ -77,10 +77,10 @@ class Report:
     """Records metrics and sends a line to the driver, on rank 0.
 
     Args:
-        records: Where the driver reads them.
+        records: The file that the driver reads.
         schedule: Whether epochs or steps are counted.
-        job: What is trained.
-        step: The step that it continues after.
+        job: The training job.
+        step: The step after which training continues.
     """
 
     def __init__(self, records: RecordFile, schedule: Schedule, job: TrainingJob, step: int) -> None:
@@ -110,7 +110,7 @@ class Report:
         self._system.close()
 
     def add(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Reports the metrics after a step; those that are recorded, by a training that continued from before, stay."""
+        """Reports the metrics after a step; existing records of an earlier segment stay."""
         seconds = time.perf_counter() - self._started
         number = self._schedule.recorded_as(step)
         by_epochs = self._schedule.counts_epochs
@@ -122,19 +122,19 @@ class Report:
         world.log_to_driver(f"{place} in {seconds:.1f} s: {described(metrics)}")
 
     def _rows(self, step: int) -> int:
-        """Counts the rows of all ranks that have been trained after a step."""
+        """Counts the trained rows of all ranks after a step."""
         feed, an_epoch = self._job.training_feed, self._schedule.steps_per_epoch
         return step // an_epoch * feed.rows + min(step % an_epoch * self._job.batch_size, feed.rows)
 
 
 class Pulse:
-    """Tells the driver which step is reached, on rank 0, once a second at most."""
+    """Reports the current step to the driver, on rank 0, at most once a second."""
 
     def __init__(self) -> None:
         self._due = 0.0
 
     def reached(self, step: int) -> None:
-        """Takes note of a step."""
+        """Records a step."""
         now = time.perf_counter()
         if now >= self._due:
             self._due = now + _PULSE_S
@@ -147,7 +147,7 @@ def described(metrics: Mapping[str, float]) -> str:
 
 
 def average_statistics(model: keras.Model) -> None:
-    """Averages over ranks and devices the real numbers that no gradient trains; seeds and counters stay."""
+    """Averages untrained floating-point variables over ranks and devices; seeds and counters stay."""
     variables = statistics_of(model)
     if not variables or world.size() * len(copies_of(variables[0])) == 1:
         return
@@ -158,7 +158,7 @@ def average_statistics(model: keras.Model) -> None:
 
 
 def count_rows(dataset: tf.data.Dataset) -> tuple[int, int]:
-    """Counts, in one pass over (images, labels, weights), rows of positive weight and batches that have some."""
+    """Counts rows of positive weight and batches with such rows, in one iteration over (images, labels, weights)."""
 
     def add(counts: tuple[Any, Any], batch: tuple[Any, ...]) -> tuple[Any, Any]:
         real = tf.math.count_nonzero(batch[2] > 0, dtype=tf.int64)

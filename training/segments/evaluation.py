@@ -1,6 +1,6 @@
-"""What a task counts on the validation rows of all ranks once a training has ended, of the checkpoint that it leaves.
+"""Evaluates a training's final checkpoint on the validation rows of all ranks.
 
-Rank 0 writes it into the folder of the run, where the driver reads it.
+Rank 0 writes the task's counts into the folder of the run, where the driver reads them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ EVALUATION_FILE = "evaluation.npz"
 
 
 def read_counts(folder: Path) -> Counts:
-    """Reads what rank 0 has written into a folder; nothing where it has not."""
+    """Reads rank 0's counts from a folder; empty if there are none."""
     import numpy as np
 
     path = folder / EVALUATION_FILE
@@ -36,13 +36,13 @@ def read_counts(folder: Path) -> Counts:
 
 
 def evaluate(prepared: PreparedRank, checkpoint: str, step: int) -> None:
-    """Counts over all ranks, in one more pass over the validation rows; every rank calls it.
+    """Counts over all ranks, in another read of the validation rows; every rank calls it.
 
-    Nothing is written without validation, or where model and labels do not fit the task.
+    Nothing is written without validation, or if model and labels do not fit the task.
 
     Args:
         prepared: The rank; its model gets the checkpoint's weights.
-        checkpoint: Folder of the checkpoint, on rank 0; "" for the weights as they are.
+        checkpoint: Folder of the checkpoint, on rank 0; "" for the present weights.
         step: The step of these weights.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What every rank of a training is told."""
+"""The training job that every rank gets."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from .schedule import Schedule
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """What every rank is told.
+    """The training job that every rank gets.
 
     Attributes:
         entrypoint: The Trial.
         training_feed: Rows to train on.
         validation_feed: Rows to validate on; None if there is none.
-        hyperparameters: Given by the user.
-        task: What the labels are.
+        hyperparameters: The user's values.
+        task: The task of the labels.
         image_size: Height and width of the images that the model takes.
         batch_size: Images per step over all ranks.
         epochs: At most.
@@ -36,25 +36,25 @@ class TrainingJob:
         goal: Which validation is the best one.
         patience: Validations without improvement after which training ends; None trains all epochs.
         folder: Where rank 0 writes checkpoints.
-        run: The MLflow run that the job is recorded in.
-        steps: Steps in all; None is that of all epochs.
+        run: The MLflow run of the job.
+        steps: Steps in all; None trains all epochs.
         validation_period: Steps between validations; None is an epoch.
-        validations: Further steps to validate after, such as those at which a search compares trials.
-        checkpoint_period: Steps between checkpoints for restarts, besides those of `checkpoint_policy`.
+        validations: More steps to validate after, such as those at which a search compares trials.
+        checkpoint_period: Steps between checkpoints for restarts, in addition to those of `checkpoint_policy`.
         checkpoint_policy: At which validations a checkpoint is written.
         retention: Which checkpoints are kept.
         min_delta: Smallest change of the metric that counts as an improvement for `patience`.
         replicas: Devices of each process that share its batches.
         optimizations: How gradients are computed and combined.
         initial_validation: Whether to validate before the first step too.
-        restore_best: Whether to put the best weights back into the model when training ends.
-        feed_options: How feeds read: options of `DeltaFeed.as_dataset`, besides the task's.
-        warm_start: The model whose weights the training begins with; rank 0 reads it.
-        reports_progress: Whether rank 0 tells the driver, about once a second, which step it has reached.
-        asks_to_count: Whether rank 0 asks the driver, when training has ended, if the task's counts are wanted: the
-            confusion matrix takes one more pass over the validation rows, and a search shows that of its best trial
-            alone. Without it they are always made.
-        imports: What ranks import first; the launcher looks for these names and lets ranks begin with them.
+        restore_best: Whether to restore the best weights when training ends.
+        feed_options: Options of `DeltaFeed.as_dataset`, in addition to the task's.
+        warm_start: The model whose weights the training starts with; rank 0 reads it.
+        reports_progress: Whether rank 0 reports its step to the driver, about once a second.
+        asks_to_count: Whether rank 0 asks the driver at the end of training if it needs the task's counts: the
+            confusion matrix needs another read of the validation rows, and a search shows only that of its best trial.
+            Without it they are always computed.
+        imports: Modules that ranks import first, while the launcher starts them.
     """
 
     entrypoint: EntryPoint
@@ -89,7 +89,7 @@ class TrainingJob:
 
     @property
     def rules(self) -> Rules:
-        """What decides whether the trial continues and what it keeps."""
+        """The rules that decide whether the trial continues and what it keeps."""
         return Rules(self.goal, self.patience, self.min_delta, self.checkpoint_policy, self.retention)
 
     def schedule(self) -> Schedule:

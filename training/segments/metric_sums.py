@@ -1,6 +1,6 @@
-"""Metrics over ranks from the summed state of Keras' metrics: as if one process had seen the rows of all ranks.
+"""Computes metrics over ranks from the summed state of Keras' metrics, as if one process had seen all rows.
 
-The mean of the ranks' values is another number for every metric that is not a mean over rows, such as precision or AUC.
+For metrics that are not means over rows, such as precision or AUC, the mean of the ranks' values would be wrong.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _ONE_RANK = "only_first_replica"
 
 
 def check_metrics(model: keras.Model) -> None:
-    """Checks that the metrics of a built model can be combined over ranks; every rank finds the same.
+    """Checks that the metrics of a built model can be combined over ranks; all ranks agree.
 
     Raises:
-        TrialError: If one keeps its state outside Keras' variables, or in one that says that it cannot be combined.
+        TrialError: If a metric keeps its state outside Keras' variables, or in a variable that cannot be combined.
     """
     for metric in leaf_metrics(model):
         if not metric.variables:
@@ -41,15 +41,15 @@ def check_metrics(model: keras.Model) -> None:
 
 
 def check_goal(model: keras.Model, goal: Goal, *, validates: bool) -> None:
-    """Checks that a built model has the metric that decides; a step of the user's own may return others.
+    """Checks that a built model has the metric that decides; a custom training step may return others.
 
     Args:
         model: The model.
-        goal: What decides.
+        goal: The metric that decides.
         validates: Whether there are rows to validate on.
 
     Raises:
-        MissingMetricError: If it has not.
+        MissingMetricError: If it lacks the metric.
     """
     steps = ("train_step", "test_step", "compute_metrics")
     if any(getattr(type(model), step) is not getattr(keras.Model, step) for step in steps):
@@ -63,7 +63,7 @@ def check_goal(model: keras.Model, goal: Goal, *, validates: bool) -> None:
 
 
 def leaf_metrics(model: keras.Model) -> list[keras.metrics.Metric]:
-    """Lists a model's metrics, those that were given to `compile` one by one."""
+    """Lists a model's metrics, including each metric passed to `compile`."""
     found: list[keras.metrics.Metric] = []
     for metric in model.metrics:
         found += getattr(metric, "metrics", [metric])
@@ -74,8 +74,8 @@ def metrics_over_ranks(model: keras.Model, logs: Mapping[str, Any], rows: float)
     """Returns the values of a model's metrics over the rows of all ranks; every rank calls it and gets the same.
 
     The state of each metric is summed over ranks as its variables say (Keras' `aggregation`, which is `sum` unless a
-    metric sets it), and is this rank's again afterwards. Values that a `train_step` or `test_step` of the user's own
-    returns, and that are not the values of the model's metrics, are averaged over ranks by rows.
+    metric sets it), and restored to this rank's own afterwards. Other values that a custom `train_step` or `test_step`
+    returns are averaged over ranks, weighted by rows.
 
     Args:
         model: The model.
@@ -111,7 +111,7 @@ def plain(logs: Mapping[str, Any]) -> dict[str, float]:
 
 @contextmanager
 def _summed(variables: Sequence[keras.Variable], ranks: int) -> Iterator[None]:
-    """Puts the state over all ranks into variables for the time of the block."""
+    """Sets variables to the state over all ranks until the block ends."""
     mine = [np.asarray(variable) for variable in variables]
     kinds = [_aggregation(variable) for variable in variables]
     if mine:

@@ -1,4 +1,4 @@
-"""Noise of a rank: dropout and augmentation draw other numbers on each rank, and the same again from the same seed."""
+"""Seeds the noise of ranks: dropout and augmentation differ by rank, and repeat with the same seed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def rank_seed(seed: int, rank: int) -> int:
 def separate_noise(sources: Iterable[NoiseSource], rank: int) -> None:
     """Reseeds the random layers (dropout, augmentation) of models that every rank has built from one seed.
 
-    Where a process has several devices, their copies are reseeded as those of so many ranks are.
+    The copies on several devices of a process are reseeded like those of as many ranks would be.
 
     Args:
         sources: Layers, models and seed generators; what they hold is found.
@@ -38,7 +38,7 @@ def separate_noise(sources: Iterable[NoiseSource], rank: int) -> None:
 
 
 def renew_noise(sources: Iterable[NoiseSource], rank: int, step: int) -> None:
-    """Reseeds random layers with seeds that no rank has used before a step: where the number of ranks has changed.
+    """Reseeds random layers with seeds not used before a step, if the number of ranks has changed.
 
     Args:
         sources: Layers, models and seed generators.
@@ -52,7 +52,7 @@ def renew_noise(sources: Iterable[NoiseSource], rank: int, step: int) -> None:
 
 
 def copies_of(variable: keras.Variable) -> list[tf.Variable]:
-    """Returns a variable's copy on each device; what no gradient keeps alike differs among them."""
+    """Returns a variable's copy on each device; untrained variables differ between devices."""
     held = variable.value
     return list(getattr(held, "values", [held]))
 

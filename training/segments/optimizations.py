@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OptimizationRules:
-    """What the experiment's `optimizations` say, for ranks.
+    """The experiment's `optimizations`, for ranks.
 
     Attributes:
         mixed_precision: The type of Keras' mixed precision policy; None if there is none.
         aggregation_frequency: Batches whose gradients are averaged before one update.
-        gradient_compression: In which type gradients travel.
+        gradient_compression: The type in which gradients are sent.
         learning_rate_scaling: Factor on the learning rate by the number of workers: 1, n or the square root of n.
         warmup_epochs: Epochs over which the learning rate rises to its scaled value.
     """
@@ -39,7 +39,7 @@ class OptimizationRules:
         return {"none": 1.0, "linear": float(workers), "sqrt": math.sqrt(workers)}[self.learning_rate_scaling]
 
     def described(self, workers: int, length: int) -> list[str]:
-        """Describes what is switched on, a line each.
+        """Describes the enabled optimizations, a line each.
 
         Args:
             workers: As for `factor`.
@@ -53,7 +53,7 @@ class OptimizationRules:
             left = f"; the last {length % every} steps fill no group and are not applied" if length % every else ""
             lines.append(f"aggregation_frequency: gradients of {every} steps are averaged before one update{left}")
         if self.gradient_compression != "none":
-            travels = f"gradients travel as float16 between {workers} workers" if workers > 1 else "no gradients travel"
+            travels = f"float16 gradients between {workers} workers" if workers > 1 else "no gradients are sent"
             lines.append(f"gradient_compression: {travels}")
         return lines
 
@@ -73,8 +73,8 @@ def distributed(optimizer: Any, rules: OptimizationRules) -> Any:
 class LearningRate:
     """A training's learning rate: scaled at once by the number of workers, and raised to that over its first steps.
 
-    It rises linearly with the steps, from its first fraction to the whole, and after that it is the optimizer's own and
-    the callbacks'. It depends on the step alone, so that a continued training continues exactly.
+    It rises linearly with the steps; after the warm-up the optimizer and callbacks control it. It depends only on the
+    step, so that a continued training continues exactly.
 
     Args:
         optimizer: The optimizer, with the learning rate that the Trial gave it.

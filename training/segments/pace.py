@@ -38,7 +38,7 @@ class Pace:
         self._began = time.perf_counter()
 
     def waited(self, seconds: float) -> None:
-        """Notes that the step in progress has waited for its batch."""
+        """Records that the current step has waited for its batch."""
         self._waited_s += seconds
 
     def ended(self) -> FeedTimes:
@@ -47,7 +47,7 @@ class Pace:
 
 
 class SystemMetrics:
-    """Samples this machine in a thread: processors, memory, network, GPUs; the names are those of MLflow.
+    """Samples this machine in a thread: processors, memory, network, GPUs; with MLflow's names.
 
     GPUs need the package nvidia-ml-py.
     """
@@ -63,7 +63,7 @@ class SystemMetrics:
         self._thread.start()
 
     def take(self) -> dict[str, float]:
-        """Returns the means since the last call; of the network the megabytes."""
+        """Returns the means since the last call; for the network the megabytes."""
         with self._lock:
             samples, self._samples = [*self._samples, self._sample()], []
         now, before = _network(), self._network

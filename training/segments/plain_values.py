@@ -1,4 +1,4 @@
-"""Python values as JSON and arrays, and back: how state is kept without pickle. Pure.
+"""Converts Python values to JSON and arrays, and back, to store state without pickle. Pure.
 
 Numbers, texts, None, NumPy arrays, and lists, tuples and dicts of them; everything else is not a plain value.
 """
@@ -24,7 +24,7 @@ def encode(value: Any, arrays: Arrays, name: str) -> Any:
 
     Args:
         value: The value.
-        arrays: Takes its arrays.
+        arrays: Receives its arrays.
         name: Beginning of the names of its arrays.
 
     Raises:
@@ -52,7 +52,7 @@ def encode(value: Any, arrays: Arrays, name: str) -> Any:
 
 
 def decode(value: Any, arrays: Mapping[str, Any]) -> Any:
-    """Returns what `encode` took."""
+    """Restores the value that `encode` got."""
     if isinstance(value, list):
         return [decode(item, arrays) for item in value]
     if not isinstance(value, dict):
@@ -68,13 +68,13 @@ def decode(value: Any, arrays: Mapping[str, Any]) -> Any:
 
 
 def encode_attributes(holder: object, arrays: Arrays, name: str, skipped: frozenset[str]) -> dict[str, Any]:
-    """Returns the plain ones among an object's own attributes as JSON.
+    """Returns an object's plain attributes as JSON.
 
     Args:
         holder: The object.
-        arrays: Takes its arrays.
+        arrays: Receives its arrays.
         name: Beginning of their names.
-        skipped: Attributes that are left out.
+        skipped: Attributes to leave out.
     """
     found = {}
     for key, value in vars(holder).items():

@@ -1,4 +1,4 @@
-"""A rank that is ready to train: Trial, model, feed and validation are built, all that can be checked has been."""
+"""A rank that is ready to train: with Trial, model, feed and validation built and checked."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ _CACHE_LIMIT_BYTES = 256 << 20
 
 
 class PreparedRank:
-    """Builds what a rank trains; no rank waits for another meanwhile.
+    """Builds Trial, model and feeds of a rank, without waiting for other ranks.
 
     Args:
-        job: What every rank is told.
+        job: The training job.
         rank: This rank.
         size: Number of ranks.
         state: Where the training continues; None is its start.
@@ -45,13 +45,13 @@ class PreparedRank:
 
     Attributes:
         model: The model, built and compiled, its optimizer distributed; on rank 0 with the checkpoint's weights.
-        described: On rank 0 what the task says of the model's output.
+        described: On rank 0 the task's description of the model's output.
         replicas: The devices of this process.
         learning_rate: Scales and raises the optimizer's learning rate.
         noisy: The model, and layers and seed generators outside it that draw noise.
         callbacks: The Trial's.
-        training: Batches from the state's place on.
-        feeds: Whether these are the job's feed, rather than a dataset of the user's own.
+        training: Batches from the state's position on.
+        feeds: Whether these come from the job's feed, not from a custom dataset.
         validation: None if there is none.
     """
 
@@ -85,7 +85,7 @@ class PreparedRank:
             self.callbacks = list(self.trial.keras_callbacks() or [])
         self.described = job.task.describe_output(self.model, (*job.image_size, 3)) if rank == 0 else {}
         self.noisy = [self.model, *_noise_sources_of(self.trial)]
-        # From here on a seed is one of noise: what all ranks must have alike has been built.
+        # From here on seeds are for noise: everything that must be equal on all ranks is built.
         separate_noise(self.noisy, rank)
         if rank > 0:
             keras.utils.set_random_seed(rank_seed(job.seed, rank))
@@ -104,7 +104,7 @@ class PreparedRank:
             self._begin()
 
     def _begin(self) -> None:
-        """Does what rank 0 does at a training's start: takes weights of another model, says what is switched on."""
+        """Starts a training on rank 0: takes weights of another model, reports enabled optimizations."""
         job = self.job
         if job.warm_start is not None:
             log_to_driver(f"warm_start {job.warm_start.uri}: {take_weights(self.model, job.warm_start)}")
@@ -113,7 +113,7 @@ class PreparedRank:
             log_to_driver(line)
 
     def metadata(self, step: int, metrics: Mapping[str, float]) -> dict[str, Any]:
-        """Gives what a checkpoint after a step says of itself."""
+        """Returns the metadata of a checkpoint after a step."""
         height, width = self.job.image_size
         return {
             "input": {"height": height, "width": width, "channels": 3},
@@ -149,7 +149,7 @@ class PreparedRank:
         # One step at a time: boundaries are single steps.
         model.steps_per_execution = 1
         model._symbolic_build(data_batch=self.training.element_spec)
-        if not model.optimizer.built:  # a second time would give a loss scale its variables twice
+        if not model.optimizer.built:  # a second build would create a loss scale's variables twice
             model.optimizer.build(model.trainable_variables)
         if self.size > 1:
             check_metrics(model)
@@ -187,7 +187,7 @@ class PreparedRank:
             self.training = without_padding(self.training)
 
     def _epochs(self) -> int:
-        """Counts the epochs that the training needs rows of."""
+        """Counts the epochs for which the training needs rows."""
         schedule = self.job.schedule()
         return -(-schedule.length // schedule.steps_per_epoch)
 
@@ -207,7 +207,7 @@ class PreparedRank:
         height, width = self.job.image_size
         if rows * height * width * 3 * 4 <= _CACHE_LIMIT_BYTES:
             dataset = dataset.cache()
-        if options.get("bad_rows") == "skip":  # only the rows tell how many count
+        if options.get("bad_rows") == "skip":  # only the rows show how many count
             return Validation(dataset, *count_rows(dataset))
         return Validation(dataset, rows, batches_of_rank(feed.rows, self.job.batch_size, *share))
 
@@ -215,18 +215,18 @@ class PreparedRank:
 def _keras_trial(job: TrainingJob, context: TrialContext) -> KerasTrial:
     kind = job.entrypoint.load()
     if not issubclass(kind, KerasTrial):
-        raise TrialError(f"entry point {job.entrypoint.name!r} is no lakelens.KerasTrial; Keras models are trained")
+        raise TrialError(f"entry point {job.entrypoint.name!r} is not a lakelens.KerasTrial; only those are trained")
     return kind(context)
 
 
 def _noise_sources_of(trial: KerasTrial) -> list[NoiseSource]:
-    """Finds what a Trial holds outside its model, also in lists and dicts, such as layers that `preprocess` uses."""
+    """Finds a Trial's layers outside its model, even in lists and dicts, such as those that `preprocess` uses."""
     kinds = (keras.layers.Layer, keras.random.SeedGenerator)
     return [value for value in keras.tree.flatten(list(vars(trial).values())) if isinstance(value, kinds)]
 
 
 def share_cores(local_size: int) -> None:
-    """Gives each rank of a machine its part of the cores; TensorFlow's own default is all of them for each rank."""
+    """Gives each rank its share of the machine's cores; by default TensorFlow uses all of them in each rank."""
     import tensorflow as tf
 
     if local_size == 1 or os.environ.get("TF_NUM_INTRAOP_THREADS"):
@@ -235,4 +235,4 @@ def share_cores(local_size: int) -> None:
     try:
         tf.config.threading.set_intra_op_parallelism_threads(max(1, cores // local_size))
     except RuntimeError:
-        return  # TensorFlow is in use already, as in a notebook's own process
+        return  # TensorFlow is already in use, as in a notebook

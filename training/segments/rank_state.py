@@ -1,4 +1,4 @@
-"""What a rank alone knows of a training: its noise, its random state, its running metrics, its callbacks' counters.
+"""The state of a training on one rank: noise, random state, running metrics, counters of callbacks.
 
 Rank 0 gathers it from all ranks into a checkpoint, as JSON and arrays; nothing is pickled into a file.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .noise import NoiseSource
     from .plain_values import Arrays
 
-# What Keras gives a callback again in each process; it turns the sign of `min_delta` at the first epoch's end.
+# Attributes that Keras sets in each process; it changes the sign of `min_delta` at the first epoch's end.
 _OF_KERAS = frozenset({"_model", "model", "params", "validation_data", "min_delta"})
 _ADDED_UP = "added_up/"
 
@@ -51,10 +51,10 @@ def capture(
 
     Args:
         model: The model in training.
-        noisy: It, and layers and seed generators outside it that draw noise.
+        noisy: The model, and layers and seed generators outside it that draw noise.
         callbacks: All of them, in order.
-        inside: Whether an epoch is under way; its metrics, and statistics that no gradient trains, are taken too.
-            Gradients that have led to no update yet are taken wherever there are some.
+        inside: Whether an epoch is in progress; then metrics and untrained statistics are included. Gradients not yet
+            applied are always included.
     """
     arrays: Arrays = {}
     values = {
@@ -76,7 +76,7 @@ def capture(
 
 
 def restore_variables(state: RankState, model: keras.Model, noisy: Sequence[NoiseSource], *, inside: bool) -> None:
-    """Puts noise and, inside an epoch, metrics and statistics back into a model that was built as the one before."""
+    """Restores noise and, inside an epoch, metrics and statistics of an identically built model."""
     for variable, numbers in zip(_noise(noisy), state.values["noise"], strict=True):
         variable.assign(numbers)
     if inside:
@@ -87,25 +87,25 @@ def restore_variables(state: RankState, model: keras.Model, noisy: Sequence[Nois
 
 
 def restore_running(state: RankState, model: keras.Model) -> None:
-    """Puts this rank's own metrics and statistics of an epoch under way back."""
+    """Restores this rank's metrics and statistics of an epoch in progress."""
     for name, variable in _running(model).items():
-        if name in state.arrays:  # else it is as the model's file has it
+        if name in state.arrays:  # else the model's file has it
             variable.assign(state.arrays[name])
 
 
 def restore_process(state: RankState, callbacks: Sequence[keras.callbacks.Callback]) -> None:
-    """Puts counters of callbacks and the random state of Python and NumPy back; after `on_train_begin`."""
+    """Restores counters of callbacks and the random state of Python and NumPy; call it after `on_train_begin`."""
     restore_callbacks(state, callbacks)
     random.setstate(decode(state.values["python"], state.arrays))
     _set_numpy_state(decode(state.values["numpy"], state.arrays))
 
 
 def restore_callbacks(state: RankState, callbacks: Sequence[keras.callbacks.Callback]) -> None:
-    """Puts the plain attributes of callbacks back; those of another class than before keep their own."""
+    """Restores the plain attributes of callbacks; callbacks of another class keep their own."""
     kept = state.values["callbacks"]
     names = [type(each).__name__ for each in callbacks]
     if names != [each["class"] for each in kept]:
-        log_to_driver(f"the callbacks are others than in the checkpoint ({', '.join(names)}); they begin anew")
+        log_to_driver(f"the callbacks differ from the checkpoint's ({', '.join(names)}); they start from scratch")
         return
     for each, described in zip(callbacks, kept, strict=True):
         for name, value in described["values"].items():
@@ -115,10 +115,10 @@ def restore_callbacks(state: RankState, callbacks: Sequence[keras.callbacks.Call
 def gather(state: RankState, rank: int) -> list[RankState]:
     """Collects the states of all ranks on rank 0; every rank calls it.
 
-    Arrays that are equal to rank 0's do not travel.
+    Arrays equal to rank 0's are not sent.
 
     Returns:
-        On rank 0 a state for each rank; elsewhere none.
+        On rank 0 a state for each rank; on others an empty list.
     """
     from .. import distributed as world
 
@@ -139,9 +139,9 @@ def of_rank(states: Sequence[RankState], rank: int) -> RankState:
 
 
 def statistics_of(model: keras.Model) -> list[keras.Variable]:
-    """Finds the real numbers that no gradient ever trains, such as moving means; not the weights of frozen layers.
+    """Finds floating-point variables that gradients never train, such as moving means; not weights of frozen layers.
 
-    Layers may be frozen and thawed during a training; these are the same ones all along.
+    Layers may be frozen and unfrozen during a training; the result stays the same.
     """
     import tensorflow as tf
 
@@ -154,7 +154,7 @@ def _noise(noisy: Sequence[NoiseSource]) -> list[tf.Variable]:
 
 
 def _running(model: keras.Model) -> dict[str, tf.Variable]:
-    """Finds what an epoch in progress has changed on this rank's devices alone, by the name of its array."""
+    """Finds variables that an epoch in progress has changed only on this rank's devices, by the name of the array."""
     found = {}
     kinds = {"statistic/": statistics_of(model), "metric/": model.metrics_variables}
     for kind, variables in kinds.items():
@@ -166,7 +166,7 @@ def _running(model: keras.Model) -> dict[str, tf.Variable]:
 
 
 def _added_up(model: keras.Model) -> list[tf.Variable]:
-    """Finds the gradients of steps that have led to no update yet."""
+    """Finds the gradients that are not yet applied."""
     from ..distributed.optimizer import added_up
 
     return added_up(model.optimizer)

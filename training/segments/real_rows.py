@@ -1,4 +1,4 @@
-"""Leaves padding out of training steps: loss, gradients and metrics equal those of plain Keras on the real rows."""
+"""Excludes padding from training steps: loss, gradients and metrics equal those of plain Keras on the real rows."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def rows_where(real: tf.Tensor, parts: Any) -> Any:
 
 
 def leave_out_padding(model: keras.Model, workers: int) -> None:
-    """Makes a model's training step ignore rows of weight 0, where several workers share each batch.
+    """Makes a model's training step ignore rows of weight 0 if several workers share each batch.
 
-    Each worker's loss counts as many times as the worker has real rows, so that the average of their gradients is the
-    gradient of the mean over all real rows of the global batch, and a penalty on weights counts once. A worker without
+    Each worker's loss is weighted by its number of real rows, so that the average of their gradients is the gradient of
+    the mean over all real rows of the global batch, and a penalty on weights counts once. A worker without
     real rows changes neither metrics nor moving statistics.
 
     Args:
@@ -48,7 +48,7 @@ def leave_out_padding(model: keras.Model, workers: int) -> None:
         before = [(variable, tf.convert_to_tensor(variable)) for variable in kept]
         with weighted(model.optimizer, share), counting_rows_if(rows > 0):
             logs = plain_step((images, labels, weights))
-        for variable, value in before:  # a batch of padding alone has no loss, no accuracy and no statistics
+        for variable, value in before:  # a batch of only padding has no loss, no accuracy and no statistics
             variable.assign(tf.where(rows > 0, tf.convert_to_tensor(variable), value))
         return logs
 
@@ -56,7 +56,7 @@ def leave_out_padding(model: keras.Model, workers: int) -> None:
 
 
 def _has_row_weights(batch: Any) -> bool:
-    """Checks for (images, labels, weights) with a weight per row; a dataset of the user's own may lack weights."""
+    """Checks for (images, labels, weights) with a weight per row; a custom dataset may lack weights."""
     return (
         isinstance(batch, tuple)
         and len(batch) == 3
@@ -67,7 +67,7 @@ def _has_row_weights(batch: Any) -> bool:
 
 def _real_rows(batch: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
     real = batch[2] > 0
-    # Layers cannot run without rows: a batch of padding alone keeps one row, of weight 0.
+    # Layers cannot run without rows: a batch of only padding keeps one row, of weight 0.
     kept = tf.concat([real[:1] | ~tf.reduce_any(real), real[1:]], axis=0)
 
     # A whole batch is not copied.

@@ -28,11 +28,11 @@ class Replicas:
         self._strategy = _mirrored(count) if count > 1 else None
 
     def scope(self) -> AbstractContextManager[Any]:
-        """Makes what is built inside have a copy on each device."""
+        """Gives variables created inside a copy on each device."""
         return self._strategy.scope() if self._strategy is not None else contextlib.nullcontext()
 
     def shared(self, dataset: tf.data.Dataset) -> Any:
-        """Deals the rows of each batch to the devices."""
+        """Distributes the rows of each batch to the devices."""
         if self._strategy is None:
             return dataset
         return self._strategy.experimental_distribute_dataset(dataset)
@@ -52,6 +52,6 @@ def _mirrored(count: int) -> tf.distribute.Strategy:
     except RuntimeError as error:
         raise LaunchError(
             f"strategy mirrored sets up devices, and this process has used TensorFlow before ({error}); train in a "
-            "process of its own"
+            "separate process"
         ) from error
     return tf.distribute.MirroredStrategy([f"GPU:{number}" for number in range(count)])

@@ -11,15 +11,15 @@ from ...errors import InvalidArgumentError
 class Schedule:
     """At which steps a training validates, ends an epoch, writes a checkpoint and ends.
 
-    Steps are counted from the training's start: step 0 is before the first batch. Boundaries do not depend on where a
-    segment of the training ends, so that a continued training has those of an uninterrupted one.
+    Steps are counted from the training's start: step 0 is before the first batch. Boundaries do not depend on the
+    end of a segment, so that a continued training has the same ones as an uninterrupted training.
 
     Attributes:
         steps_per_epoch: Steps of an epoch.
         length: Steps of the training.
         validation_period: Steps between validations.
         checkpoint_period: Steps between checkpoints for restarts; None if there is none.
-        validations: Further steps to validate after.
+        validations: More steps to validate after.
     """
 
     steps_per_epoch: int
@@ -36,12 +36,12 @@ class Schedule:
 
     @property
     def counts_epochs(self) -> bool:
-        """Whether every validation is at the end of an epoch; what is recorded then counts epochs, else steps."""
+        """Whether every validation is at the end of an epoch; records then count epochs, else steps."""
         boundaries = (self.validation_period, self.length, *self.validations)
         return all(step % self.steps_per_epoch == 0 for step in boundaries)
 
     def epoch(self, step: int) -> int:
-        """Counts the epochs that are complete after a step."""
+        """Counts the complete epochs after a step."""
         return step // self.steps_per_epoch
 
     def ends_epoch(self, step: int) -> bool:

@@ -1,9 +1,9 @@
 """A segment of a training on one rank: from its start or a checkpoint to a step, or to a pause or stop before it.
 
-What is recorded goes through a file to the driver, which alone speaks to MLflow.
+Records go through a file to the driver; only the driver writes to MLflow.
 
-Everything that can go wrong on every rank alike (a hyperparameter, a model that does not fit, a folder out of reach) is
-found before the first step and comes back as a value, so that the driver raises the error itself rather than a log.
+Errors that occur on every rank (a hyperparameter, a model that does not fit, a folder out of reach) are found before
+the first step and returned as a value, so that the driver raises the error itself instead of a rank's log.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ _Failure = tuple[str, str]
 
 @dataclass(frozen=True)
 class SegmentOutcome:
-    """What rank 0 gives back.
+    """The result of rank 0.
 
     Attributes:
-        reason: `completed`: the segment's last step was reached. `paused`: as the driver wanted. `stopped`: nothing is
-            gained by continuing, as a decision or a callback said.
+        reason: `completed`: the segment's last step was reached. `paused`: on request of the driver. `stopped`: by a
+            decision or a callback.
         step: Steps trained, from the training's start.
-        last: Folder of the checkpoint of that step; "" if none was worth keeping.
+        last: Folder of the checkpoint of that step; "" if none was kept.
         checkpoint: Folder of the best checkpoint; "" if it is not kept.
         digest: Its digest.
         best_epoch: Its epoch, from 1, or that of `last` if it is not kept; 0 if no validation gave a number.
-        metrics: The metrics of that checkpoint; none where the last one was written between validations.
-        epochs: Epochs that were trained; one in progress counts.
+        metrics: The metrics of that checkpoint; empty if it was written between validations.
+        epochs: Trained epochs; one in progress counts.
         ranks: Number of ranks.
-        failure: Name and message of an error of lakelens; then nothing else counts.
+        failure: Name and message of an error of lakelens; then the other fields are unused.
     """
 
     reason: Reason = "completed"
@@ -56,7 +56,7 @@ class SegmentOutcome:
     failure: _Failure | None = None
 
     def raise_failure(self) -> None:
-        """Raises the error that the ranks met, as the class that it was there.
+        """Raises the ranks' error, with its original class.
 
         Raises:
             LakelensError: If there was one.
@@ -67,12 +67,12 @@ class SegmentOutcome:
 
 
 def train_segment(job: TrainingJob, start: Checkpoint | None = None, until: int | None = None) -> SegmentOutcome:
-    """Trains one rank; returns what rank 0 found.
+    """Trains one rank; returns rank 0's result.
 
     Args:
-        job: What every rank is told.
-        start: Where to continue; only rank 0 reads it. None is the training's start.
-        until: The step to end with; None is the end of the training.
+        job: The training job.
+        start: The checkpoint to continue from; only rank 0 reads it. None is the training's start.
+        until: The last step; None is the end of the training.
     """
     from .. import distributed as world
 
@@ -128,7 +128,7 @@ def _train(
     job = prepared.job
     try:
         reason = loop.train()
-    except TrialError as error:  # every rank meets it here alike
+    except TrialError as error:  # occurs on every rank
         return SegmentOutcome(failure=(type(error).__name__, str(error)))
     for feed in filter(None, (job.training_feed, job.validation_feed)):
         if feed.skipped.count:
@@ -167,7 +167,7 @@ def _train(
 
 
 def _counts_wanted(prepared: PreparedRank) -> bool:
-    """Returns whether the driver wants what the task counts; yes where it is not asked or does not say."""
+    """Returns whether the driver needs the task's counts; True if it is not asked or does not answer."""
     from .. import distributed as world
     from ..rank import process_context
 
@@ -185,7 +185,7 @@ def _best(job: TrainingJob, progress: Progress) -> dict[str, str]:
 
 
 def told_by(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Gives what a `SegmentOutcome` says of a checkpoint that stands for the best one: its epoch and metrics."""
+    """Returns the epoch and metrics of the best checkpoint for a `SegmentOutcome`."""
     metrics = {name: float(value) for name, value in checkpoint.metadata["metrics"].items()}
     return {"best_epoch": int(checkpoint.metadata["epoch"]), "metrics": metrics}
 

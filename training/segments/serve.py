@@ -1,4 +1,4 @@
-"""A rank that trains segments of one trial after another, as the driver hands them out: TensorFlow is imported once."""
+"""A rank that trains segments of several trials, assigned by the driver, so that TensorFlow is imported only once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .job import TrainingJob
 from .segment import SegmentOutcome, train_segment
 
 _ASK_AGAIN_S = 0.1
-# What differs from trial to trial; feeds, classes, seed and rules are those of the job that the rank was started with.
+# Fields that differ between trials; feeds, classes, seed and rules are those of the job with which the rank started.
 _VALUES = ("hyperparameters", "batch_size", "epochs", "steps", "validation_period", "checkpoint_period")
 
 
@@ -23,9 +23,9 @@ def segment_request(job: TrainingJob, start: Checkpoint | None, attempt: int) ->
     """Describes a segment in JSON values, for a rank that serves.
 
     Args:
-        job: What is trained.
-        start: The checkpoint that it continues from; None is the training's start.
-        attempt: How often the trial has been restarted.
+        job: The training job.
+        start: The checkpoint to continue from; None is the training's start.
+        attempt: Number of restarts of the trial.
     """
     return {
         "attempt": attempt,
@@ -39,11 +39,11 @@ def segment_request(job: TrainingJob, start: Checkpoint | None, attempt: int) ->
 
 
 def requested(request: Mapping[str, Any], job: TrainingJob) -> tuple[TrainingJob, Checkpoint | None]:
-    """Reads what `segment_request` gave.
+    """Reads a request of `segment_request`.
 
     Args:
-        request: It.
-        job: The job that the rank was started with.
+        request: The request.
+        job: The job with which the rank started.
     """
     start, weights = request["start"], request["warm_start"]
     asked = replace(
@@ -58,11 +58,11 @@ def requested(request: Mapping[str, Any], job: TrainingJob) -> tuple[TrainingJob
 
 
 def serve_segments(job: TrainingJob) -> int:
-    """Trains segments on this rank until the driver has none left.
+    """Trains segments on this rank until the driver has no more.
 
     Rank 0 asks the driver `{"next": outcome}`, with the outcome of the last segment or None; the answer is
-    `{"segment": request}`, `{"wait": True}` to ask again, or `{}` to end. Before each segment but the first the process
-    is put back to the state of a fresh one, so that a trial gives the same numbers in both.
+    `{"segment": request}`, `{"wait": True}` to ask again, or `{}` to end. Before each segment except the first the
+    process is reset to its initial state, so that a trial gives the same numbers as in a fresh process.
 
     Args:
         job: A job of the same experiment.
@@ -99,7 +99,7 @@ def _next(outcome: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def _trained(job: TrainingJob, start: Checkpoint | None) -> SegmentOutcome:
-    # In a frame of its own, so that model and feed are gone before the next segment.
+    # In a separate function, so that model and feed are freed before the next segment.
     return train_segment(job, start)
 
 
@@ -117,7 +117,7 @@ class FreshState:
         self._eager = tf.config.functions_run_eagerly()
 
     def restore(self) -> None:
-        """Removes what a training has left: graphs, names and seeds of layers, settings; its memory is freed."""
+        """Removes graphs, names and seeds of layers, and settings of a training, and frees its memory."""
         import keras
         import tensorflow as tf
 

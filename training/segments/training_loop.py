@@ -1,4 +1,4 @@
-"""The training loop of a rank: Keras' compiled training function and its callbacks, between boundaries of steps."""
+"""The training loop of a rank: runs Keras' compiled training function and callbacks between boundaries."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from .rank_state import (
 from .training_state import TrainingState
 from .verdicts import Verdicts
 
-# How a dataset tells that it has no more batches.
+# Raised by a dataset without more batches.
 _ENDS = (StopIteration, tf.errors.OutOfRangeError)
 
 
 class TrainingLoop:
-    """Trains a prepared rank, step by step; all ranks do the same after the same step.
+    """Trains a prepared rank step by step; all ranks act alike after each step.
 
     Args:
         prepared: The rank.
@@ -82,12 +82,12 @@ class TrainingLoop:
 
     @property
     def progress(self) -> Progress:
-        """How far the trial has come."""
+        """The trial's progress."""
         return self._verdicts.progress
 
     @property
     def epochs(self) -> int:
-        """Epochs that were trained; one in progress counts."""
+        """Trained epochs; one in progress counts."""
         return -(-self.step // self._schedule.steps_per_epoch)
 
     def train(self) -> Reason:
@@ -123,7 +123,7 @@ class TrainingLoop:
         return reason
 
     def _validate_first(self) -> None:
-        """Validates before the first step; its metrics can be the best ones."""
+        """Validates before the first step; its metrics can be the best."""
         if self._prepared.validation is None:
             return
         metrics = self._prepared.validation.measure(self._model)
@@ -133,7 +133,7 @@ class TrainingLoop:
             self._write(metrics, stopped=False)
 
     def _restore_best(self) -> None:
-        """Gives the model of every rank the weights of the best validation; checkpoints stay as they are."""
+        """Restores the weights of the best validation on every rank; checkpoints stay unchanged."""
         if self.progress.best is None or self.progress.best_step == self.step:
             return
         if self._rank == 0:
@@ -141,8 +141,8 @@ class TrainingLoop:
             best = next((each for each in kept if each.metadata["step"] == self.progress.best_step), None)
             if best is None:
                 raise CheckpointError(
-                    f"{self._job.folder} has no whole checkpoint of step {self.progress.best_step}, the best, whose "
-                    "weights early_stopping.restore_best_weights wants back"
+                    f"{self._job.folder} has no complete checkpoint of step {self.progress.best_step}, the best, whose "
+                    "weights early_stopping.restore_best_weights restores"
                 )
             load_weights(self._model, best.model_path)
             log_to_driver(f"the model has the weights of its best validation again, after step {best.metadata['step']}")
@@ -179,13 +179,13 @@ class TrainingLoop:
             return
         log_to_driver(
             f"the checkpoint is of {len(state.ranks)} ranks with {state.replicas} devices each, this training has "
-            f"{self._prepared.size} with {self._job.replicas}: noise is drawn anew, so the result is not that of an "
+            f"{self._prepared.size} with {self._job.replicas}: noise is drawn again, so the result is not that of an "
             "uninterrupted training"
         )
         restore_callbacks(state.ranks[0], callbacks)
 
     def _forwarded(self) -> Any:
-        """Returns the batches from the present step on; a dataset of the user's own knows no place to continue."""
+        """Returns the batches from the present step on; a custom dataset cannot continue from a position."""
         if self._prepared.feeds or self.step == 0:
             return self._dataset
         given = self._prepared.training
@@ -193,7 +193,7 @@ class TrainingLoop:
         return self._prepared.replicas.shared(given.skip(self.step % count if count > 0 else self.step))
 
     def _epoch_from(self, place: int) -> Any:
-        """Returns a dataset that holds one epoch from a step of the epoch on, where its end told that it is one."""
+        """Returns a dataset of one epoch from a step of the epoch on, if its end showed that it has one epoch."""
         if place == 0:
             return self._dataset
         return self._prepared.replicas.shared(self._prepared.training.skip(place))
@@ -226,7 +226,7 @@ class TrainingLoop:
             except _ENDS:
                 if place > 0 and self.step != self._first:
                     raise self._too_short(place) from None
-                self._batches = iter(self._epoch_from(place))  # a dataset of the user's own that holds one epoch
+                self._batches = iter(self._epoch_from(place))  # a custom dataset of one epoch
                 try:
                     logs = self._model.train_function(iter((self._next_batch(),)))
                 except _ENDS:
@@ -235,7 +235,7 @@ class TrainingLoop:
             cause = cause_in_graph(error, feed, self._job.task)
             if cause is None:
                 raise
-            raise cause from None  # TensorFlow's own text is 15,000 characters about the graph
+            raise cause from None  # TensorFlow's own text has 15,000 characters about the graph
         return dict(logs)
 
     def _too_short(self, place: int) -> FeedError:
@@ -251,7 +251,7 @@ class TrainingLoop:
         return batch
 
     def _after_step(self, logs: Mapping[str, Any]) -> Reason | None:
-        """Does what is due after a step; says whether and why the segment ends there."""
+        """Validates and writes checkpoints as due after a step; returns why the segment ends, or None."""
         step, schedule = self.step, self._schedule
         ends, validates = schedule.ends_epoch(step), schedule.validates(step)
         metrics: dict[str, float] = {}
@@ -288,7 +288,7 @@ class TrainingLoop:
         return "paused" if wish.pause or action == "pause" else None
 
     def _measured(self, logs: Mapping[str, Any], validates: bool) -> dict[str, float]:
-        """Measures the model on all ranks, which all have the same statistics from then on."""
+        """Measures the model on all ranks; afterwards all ranks have the same statistics."""
         steps = (self.step - 1) % self._schedule.steps_per_epoch + 1
         measured = self._model._get_metrics_result_or_logs(logs)
         metrics = metrics_over_ranks(self._model, measured, steps * self._job.batch_size)
@@ -301,11 +301,11 @@ class TrainingLoop:
         return metrics
 
     def _write(self, metrics: Mapping[str, float], *, stopped: bool) -> None:
-        """Writes a checkpoint of this step on rank 0; every rank gives its part."""
+        """Writes a checkpoint of this step on rank 0, with the state of every rank."""
         inside = not self._schedule.ends_epoch(self.step)
         own = capture(self._model, self._prepared.noisy, self._callbacks.callbacks, inside=inside)
         ranks = gather(own, self._rank)
-        if inside:  # whoever reads the model alone gets what all ranks have seen; each continues with its own
+        if inside:  # the saved model has the statistics of all ranks; each rank continues with its own
             average_statistics(self._model)
         if self._rank == 0:
             self._save(metrics, ranks, stopped=stopped, inside=inside)

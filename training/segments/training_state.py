@@ -1,4 +1,4 @@
-"""What a checkpoint keeps beside the model so that a training continues exactly: its place, its progress, its ranks."""
+"""The training state in a checkpoint, with which a training continues exactly: position, progress, ranks."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrainingState:
-    """A place in a training, after a step.
+    """The state of a training after a step.
 
     Attributes:
         step: Steps trained.
         epoch: Epochs completed.
         steps_per_epoch: Steps of an epoch.
         seed: The training's seed.
-        position: Where the feed continues.
-        progress: What the decisions so far were.
-        ranks: What each rank alone knows.
+        position: The feed's position.
+        progress: The progress of decisions.
+        ranks: The state of each rank.
         stopped: Whether the training was stopped here before its end.
         replicas: Devices of each rank.
     """
@@ -42,12 +42,12 @@ class TrainingState:
     replicas: int = 1
 
     def is_of(self, ranks: int, replicas: int) -> bool:
-        """Returns whether it is of so many ranks with so many devices each, so that a training continues exactly."""
+        """Returns whether it has the same numbers of ranks and devices, so that a training continues exactly."""
         return (len(self.ranks), self.replicas) == (ranks, replicas)
 
     @property
     def inside(self) -> bool:
-        """Whether an epoch is under way."""
+        """Whether an epoch is in progress."""
         return self.step % self.steps_per_epoch != 0
 
     def as_json(self) -> dict[str, Any]:
@@ -75,7 +75,7 @@ class TrainingState:
         """Reads the state of a checkpoint.
 
         Raises:
-            CheckpointError: If it has none that a training can continue from.
+            CheckpointError: If it has no state to continue from.
         """
         values = checkpoint.state()
         if "ranks" not in values:

@@ -1,4 +1,4 @@
-"""How ranks learn what is decided about their trial: rank 0 asks, all ranks get the answer."""
+"""Distributes decisions about a trial: rank 0 asks, all ranks get the answer."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 class Verdicts:
     """A rank's access to the decisions about its trial.
 
-    Where no driver answers (a training function of the user's own called `train_segment`), rank 0 decides itself.
+    If no driver answers (a user's training function called `train_segment`), rank 0 decides itself.
 
     Args:
-        job: What every rank is told.
-        progress: How far the trial had come where the segment starts.
+        job: The training job.
+        progress: The trial's progress at the start of the segment.
         rank: This rank.
     """
 
@@ -33,7 +33,7 @@ class Verdicts:
         self.progress = progress
 
     def validated(self, step: int, epoch: int, metrics: Mapping[str, float]) -> Answer:
-        """Returns what follows from a validation; every rank calls it, with equal metrics.
+        """Returns the decision after a validation; every rank calls it, with equal metrics.
 
         Raises:
             TrialError: If the goal's metric is not among them; on every rank.
@@ -49,13 +49,13 @@ class Verdicts:
         return answer
 
     def wrote(self, name: str, step: int, metrics: Mapping[str, float]) -> list[str]:
-        """Reports a whole checkpoint, on rank 0; gives the names of those that are no longer kept."""
+        """Reports a complete checkpoint, on rank 0; returns the names of those no longer kept."""
         written = {"name": name, "step": step, "metric": metrics.get(self._goal.metric)}
         removed: list[str] = self._ask({"checkpoint": written})["remove"]
         return removed
 
     def wants_pause(self) -> bool:
-        """Returns whether the driver has told this rank to pause."""
+        """Returns whether the driver has requested a pause."""
         return bool(process_context.told().get("pause"))
 
     def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
@@ -77,4 +77,4 @@ def records_in(folder: Path, goal: Goal) -> list[CheckpointRecord]:
 
 def _metric(metrics: Mapping[str, Any], goal: Goal) -> float | None:
     value = metrics.get(goal.metric)
-    return None if value is None else float(value)  # NaN is kept as its name
+    return None if value is None else float(value)  # NaN is stored as its name

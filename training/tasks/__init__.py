@@ -1,1 +1,1 @@
-"""What the labels of a training are, and what follows from it: checks, counts, the record. Start: `task`."""
+"""Tasks: the kind of labels, with its checks, counts and records. Start: `task`."""

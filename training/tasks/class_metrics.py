@@ -1,4 +1,4 @@
-"""Precision, recall and F1 per class from a confusion matrix; pure arithmetic, and the same as tables for people."""
+"""Precision, recall and F1 per class from a confusion matrix; pure arithmetic, and as CSV tables."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from ...errors import InvalidArgumentError
 
 @dataclass(frozen=True)
 class ClassMetrics:
-    """How well one class is found.
+    """The metrics of one class.
 
     Attributes:
         name: The class.
         label: Its number.
         support: Rows whose true class it is, rows with an error included.
-        recall: Share of those that were found, 0..1; None without any.
-        precision: Share of the rows given this class that have it, 0..1; None when no row was given it.
-        f1: Harmonic mean of both; None when either is.
+        recall: Share of those predicted correctly, 0..1; None without rows.
+        precision: Share of correct rows among those predicted as this class, 0..1; None without such rows.
+        f1: Harmonic mean of both; None if either is None.
     """
 
     name: str
@@ -45,7 +45,7 @@ def class_metrics(
     Args:
         confusion: int64 [classes, classes], rows counted; row: true class, column: predicted class.
         names: Name of each class.
-        labels: Number of each class; its place by default.
+        labels: Number of each class; its index by default.
         errors: Rows of each true class without a prediction; none by default.
 
     Raises:
@@ -64,7 +64,7 @@ def class_metrics(
 
 
 def per_class_csv(classes: Sequence[ClassMetrics]) -> str:
-    """Writes the metrics of each class as CSV; a metric that does not exist is empty."""
+    """Writes the metrics of each class as CSV; missing metrics are empty."""
     rows: list[Sequence[str]] = [("class", "label", "support", "precision", "recall", "f1")]
     rows += [(c.name, str(c.label), str(c.support), *map(_number, (c.precision, c.recall, c.f1))) for c in classes]
     return _csv(rows)

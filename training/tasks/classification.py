@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from .task import Counts
 
 LOGITS, PROBABILITIES = "logits", "probabilities"
-# Under which a description of a model's output says which of both it gives.
+# Key in the description of a model's output: one of the two above.
 VALUES_KEY = "values"
 _CONFUSION = "confusion"
 
 
 class Classification(Task):
-    """Labels are class numbers int32 [rows]; models give a value per class, or of two classes the second's alone."""
+    """Labels are class numbers int32 [rows]; models give a value per class, or for two classes only the second's."""
 
     name: ClassVar[str] = "classification"
     prediction_ddl: ClassVar[str] = (
@@ -83,7 +83,7 @@ class Classification(Task):
         return TaskEvaluation(tables, confusion)
 
     def explain(self, text: str) -> str | None:
-        """Names a label that the model has no class for; see `Task.explain`."""
+        """Names a label without a class in the model; see `Task.explain`."""
         label = re.search(r"label value of (-?\d+) which is outside the valid range of \[0, (\d+)\)", text)
         if label is None:
             return None

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TaskEvaluation:
-    """How good a model is on the validation rows, beyond the metrics that it is compiled with.
+    """The evaluation of a model on the validation rows, beyond its compiled metrics.
 
     Attributes:
         tables: CSV texts by file name.
@@ -30,15 +30,15 @@ class TaskEvaluation:
 
 
 class Task(ABC):
-    """What the labels of a training are, and what follows from it.
+    """The kind of labels of a training, and everything that depends on it.
 
-    It travels to the ranks, and holds no tensors.
+    It is sent to the ranks, and holds no tensors.
 
     Args:
         class_names: Names of the classes by label number.
 
     Attributes:
-        name: As checkpoints record it.
+        name: Its name in checkpoints.
         prediction_ddl: The columns that inference writes, as in SQL.
     """
 
@@ -50,16 +50,16 @@ class Task(ABC):
 
     @property
     def feed_options(self) -> dict[str, Any]:
-        """Options of `DeltaFeed.as_dataset` that make it deliver the task's labels."""
+        """Options of `DeltaFeed.as_dataset` for the task's labels."""
         return {}
 
     @abstractmethod
     def check_output(self, model: keras.Model, output: Any) -> None:
-        """Checks that a compiled model gives what the task needs.
+        """Checks that a compiled model's output fits the task.
 
         Args:
             model: The model.
-            output: Shape of its output, nested as that; None where the model does not tell.
+            output: Shape of its output, nested like the output; None if unknown.
 
         Raises:
             TrialError: If it does not.
@@ -67,7 +67,7 @@ class Task(ABC):
 
     @abstractmethod
     def describe_output(self, model: keras.Model, image_shape: tuple[int, int, int]) -> dict[str, Any]:
-        """Says what a model's values are, for those who read its checkpoints.
+        """Describes a model's output values, for readers of its checkpoints.
 
         Args:
             model: The model.
@@ -86,9 +86,9 @@ class Task(ABC):
         """Counts a batch of validation rows; counts add up over batches and ranks.
 
         Args:
-            outputs: What the model gives, as arrays.
-            labels: The labels that belong to it, as arrays.
-            described: What `describe_output` has said of the model.
+            outputs: The model's outputs, as arrays.
+            labels: Their labels, as arrays.
+            described: The result of `describe_output` for the model.
 
         Raises:
             TrialError: If these do not fit the task.
@@ -96,10 +96,10 @@ class Task(ABC):
 
     @abstractmethod
     def evaluate(self, counts: Mapping[str, npt.NDArray[np.int64]]) -> TaskEvaluation:
-        """Derives what is recorded from the counts of all rows."""
+        """Derives the recorded evaluation from the counts of all rows."""
 
     def explain(self, text: str) -> str | None:
-        """Says in one sentence which label is at fault in an error of TensorFlow; None where none is.
+        """Names the label that caused an error of TensorFlow, in one sentence; None for other causes.
 
         Args:
             text: The error's text.

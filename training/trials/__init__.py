@@ -1,1 +1,1 @@
-"""What a user writes, the Trial, and the ready-made ones. Public names: `lakelens.Trial`, `lakelens.KerasTrial`."""
+"""The Trial, which users write, and ready-made Trials. Public names: `lakelens.Trial`, `lakelens.KerasTrial`."""

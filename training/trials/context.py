@@ -1,4 +1,4 @@
-"""What a Trial may know of its job: data, sizes, ranks, hyperparameters. Pure."""
+"""The job as seen by a Trial: data, sizes, ranks, hyperparameters. Pure."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ class _Required:
 
 
 REQUIRED = _Required()
-# Determined's name for the batch size; it is no hyperparameter that a Trial has to ask for.
+# Determined's name for the batch size; a Trial need not read it.
 _BATCH_SIZE = "global_batch_size"
 
 
 class TrialContext:
-    """What a Trial may know of the job that runs it.
+    """The job as seen by a Trial.
 
     Attributes:
-        task: What the labels are.
+        task: The task of the labels.
         image_size: Height and width of the images that the feed delivers, in pixels.
         batch_size: Images per step over all ranks; `global_batch_size` is the same.
-        epochs: Epochs that are planned.
+        epochs: Planned epochs.
         rank: Number of this process, from 0.
         size: Number of processes.
         seed: The job's seed.
@@ -81,7 +81,7 @@ class TrialContext:
 
     @property
     def hyperparameters(self) -> dict[str, Any]:
-        """Every hyperparameter that the Trial has asked for so far, with the value that it got."""
+        """Every hyperparameter that the Trial has read so far, with its value."""
         return dict(self._used)
 
     def get_hparam(self, name: str, default: Any = REQUIRED) -> Any:
@@ -89,8 +89,8 @@ class TrialContext:
 
         Args:
             name: Its name; `global_batch_size` is always known.
-            default: Its value when the job gives none. A given value must be of the default's type; an integer is
-                accepted where the default is a float. NumPy's numbers are Python's.
+            default: Its value if the job gives none. A given value must be of the default's type; an integer is
+                accepted where the default is a float. NumPy's numbers are converted to Python's.
 
         Raises:
             TrialError: If it is neither given nor has a default, or is of another type than the default.
@@ -109,10 +109,10 @@ class TrialContext:
         return value
 
     def require_all_used(self) -> None:
-        """Checks that the Trial has asked for every hyperparameter that was given, so that none is misspelt.
+        """Checks that the Trial has read every given hyperparameter, so that none is misspelt.
 
         Raises:
-            TrialError: If it has not; names the nearest one that it knows.
+            TrialError: If it has not; names the nearest known one.
         """
         unused = [name for name in self._given if name not in self._used]
         if unused:
@@ -139,7 +139,7 @@ def _of_the_type(name: str, value: Any, default: Any) -> Any:
 
 
 def python_value(value: Any) -> Any:
-    """Returns a value with Python's numbers in the place of NumPy's, however deep."""
+    """Converts NumPy's numbers in a value to Python's, at any depth."""
     if isinstance(value, Mapping):
         return {name: python_value(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""Finds the Trial class that an entry point names, on the driver without importing it and on the ranks for good."""
+"""Finds the Trial class of an entry point: checks it on the driver without importing it, imports it on the ranks."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from ...errors import TrialError
 from .trial import Trial
 
 DEFAULT_ENTRYPOINT = "lakelens.training.trials.small_cnn:SmallCnn"
-# The module of an entry point's file is called so, as are its classes' modules in checkpoints.
+# Module name of an entry point's file, also recorded in checkpoints for its classes.
 FILE_MODULE_PREFIX = "lakelens_trial_"
 _FORMS = "give module:Class, path/to/file.py:Class or a Trial class"
 
 
 @dataclass(frozen=True)
 class EntryPoint:
-    """A Trial class by name, in a form that travels to the ranks.
+    """A Trial class by name, in a form that can be sent to the ranks.
 
     Attributes:
-        name: As it is recorded: `module:Class` or `/absolute/path/file.py:Class`.
+        name: Recorded name: `module:Class` or `/absolute/path/file.py:Class`.
         target: Module or path of the name.
         class_name: Class of the name.
-        source: Text of the file, when it is one: ranks on other machines need not have it.
-        trial_class: The class itself, when it was given as one.
+        source: Text of the file, if it is a file: ranks on other machines need not have it.
+        trial_class: The class itself, if given as a class.
     """
 
     name: str
@@ -42,7 +42,7 @@ class EntryPoint:
         """Reads an entry point and checks, without importing it, that its module or file has that class.
 
         Raises:
-            TrialError: If it has another form, or module, file or class are not there.
+            TrialError: If it has another form, or module, file or class does not exist.
         """
         if isinstance(entrypoint, type):
             _require_trial(entrypoint, entrypoint.__qualname__)
@@ -67,7 +67,7 @@ class EntryPoint:
     @classmethod
     def _of_module(cls, module: str, class_name: str) -> EntryPoint:
         if not all(part.isidentifier() for part in module.split(".")):
-            raise TrialError(f"entry point '{module}:{class_name}': {module!r} is no module name; {_FORMS}")
+            raise TrialError(f"entry point '{module}:{class_name}': {module!r} is not a module name; {_FORMS}")
         try:
             spec = importlib.util.find_spec(module)
         except ModuleNotFoundError:
@@ -77,7 +77,7 @@ class EntryPoint:
                 f"entry point '{module}:{class_name}': Python finds no module {module!r}; install it, "
                 f"or give path/to/file.py:{class_name}"
             )
-        # The loader knows where the text is: in a file, or in an archive that spark-submit has sent.
+        # The loader finds the text: in a file, or in an archive sent by spark-submit.
         source = getattr(spec.loader, "get_source", lambda _: None)(module)
         if spec.origin and source is not None:
             _require_name(source, spec.origin, class_name)
@@ -87,7 +87,7 @@ class EntryPoint:
         """Imports the Trial class.
 
         Raises:
-            TrialError: If it is no concrete subclass of `Trial`.
+            TrialError: If it is not a concrete subclass of `Trial`.
         """
         if self.trial_class is not None:
             return self.trial_class
@@ -116,7 +116,7 @@ def _require_trial(value: object, name: str) -> type[Trial]:
 
 
 def _require_name(source: str, path: str, class_name: str) -> None:
-    """Checks that `source` binds `class_name` at its top level; whether that is a Trial is seen on the ranks."""
+    """Checks that `source` binds `class_name` at its top level; the ranks check whether it is a Trial."""
     try:
         tree = ast.parse(source, path)
     except SyntaxError as error:

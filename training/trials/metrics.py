@@ -1,4 +1,4 @@
-"""Metrics over ranks and epochs: weighted means, and which value is the better one."""
+"""Metrics over ranks and epochs: weighted means, and which value is better."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ...errors import InvalidArgumentError, MissingMetricError
 
 _MODES = ("min", "max")
-# Words in the names of metrics, Keras's and usual short ones, by the direction in which they improve.
+# Words in names of metrics, Keras' and usual short ones, by the direction of improvement.
 _SMALLER_IS_BETTER = (
     "loss", "logloss", "error", "entropy", "crossentropy", "divergence", "hinge", "poisson",
     "mse", "mae", "mape", "smape", "msle", "rmse", "rmsle",
@@ -35,10 +35,10 @@ class Goal:
 
     @classmethod
     def of(cls, metric: str, mode: str | None = None) -> Goal:
-        """Makes a goal; without a mode the metric's name must tell the direction.
+        """Makes a goal; without a mode the metric's name must imply the direction.
 
         Raises:
-            InvalidArgumentError: If the mode is unknown, or the name does not tell it.
+            InvalidArgumentError: If the mode is unknown, or the name does not imply it.
         """
         if mode is None:
             words = re.findall(r"[a-z0-9]+", metric.lower())
@@ -48,7 +48,7 @@ class Goal:
             larger = any(f"_{known}_" in name for known in _LARGER_IS_BETTER for name in names)
             if smaller == larger:
                 raise InvalidArgumentError(
-                    f"metric {metric!r} does not tell whether less is better; give mode='min' or 'max'"
+                    f"metric {metric!r} does not imply whether less is better; give mode='min' or 'max'"
                 )
             mode = "min" if smaller else "max"
         if mode not in _MODES:
@@ -69,7 +69,7 @@ class Goal:
         return float(metrics[self.metric])
 
     def is_better(self, value: float, best: float | None) -> bool:
-        """Returns whether `value` beats `best`; NaN beats nothing, and of equal values the first stays."""
+        """Returns whether `value` is better than `best`; NaN is never better, and of equal values the first stays."""
         if math.isnan(value):
             return False
         return best is None or (value < best if self.mode == "min" else value > best)
@@ -77,10 +77,10 @@ class Goal:
 
 @dataclass(frozen=True)
 class RankMetrics:
-    """What one rank measured.
+    """The metrics of one rank.
 
     Attributes:
-        rows: Rows that it measured them on.
+        rows: Rows behind the values.
         values: Value by name.
     """
 
@@ -89,10 +89,10 @@ class RankMetrics:
 
 
 def mean_over_ranks(ranks: Iterable[RankMetrics]) -> dict[str, float]:
-    """Averages metrics over ranks, each rank weighing as many rows as it measured.
+    """Averages metrics over ranks, weighted by their rows.
 
     Exact for metrics that are means over rows (losses, accuracies); for others (AUC, precision) the mean of the ranks'
-    values. Ranks without rows count for nothing.
+    values. Ranks without rows do not count.
     """
     totals: dict[str, float] = {}
     rows: dict[str, float] = {}

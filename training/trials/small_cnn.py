@@ -18,9 +18,9 @@ _LEFT_AFTER_AN_EPOCH = 1 / 8
 class SmallCnn(KerasTrial):
     """Blocks of convolution, batch normalisation and pooling, then one dense layer.
 
-    Hyperparameters: `learning_rate` (0.003) at the first epoch, from where it falls along half a cosine to zero;
-    `filters` of the first block (16; each further block has twice as many); `blocks` (0 takes as many as leave 3 to 6
-    pixels of the shorter side); `dense_units` (64); `dropout` (0); `shift` (0.06) and `rotation` (0.03), the largest
+    Hyperparameters: `learning_rate` (0.003) at the first epoch, which then falls along half a cosine to zero; `filters`
+    of the first block (16; each later block has twice the number); `blocks` (0 reduces the shorter side to 3 to 6
+    pixels); `dense_units` (64); `dropout` (0); `shift` (0.06) and `rotation` (0.03), the largest
     random shift as a part of the side and rotation as a part of a full turn while training, 0 for none.
     """
 
@@ -33,7 +33,7 @@ class SmallCnn(KerasTrial):
         filters = hparam("filters", 16)
         momentum = self._momentum()
         for block in range(self._blocks()):
-            # The first block halves the image at once: full-size feature maps would be most of the cost.
+            # The first block halves the image at once, because full-size feature maps would dominate the cost.
             kernel, stride = (5, 2) if block == 0 else (3, 1)
             layers += [
                 keras.layers.Conv2D(filters << block, kernel, stride, "same", use_bias=False),
@@ -60,14 +60,14 @@ class SmallCnn(KerasTrial):
         """Lets the learning rate fall to zero over the planned epochs."""
         import keras
 
-        # Relative to the rate that is there: it may have been scaled by the number of ranks.
+        # Relative to the current rate, which may have been scaled by the number of ranks.
         epochs = self.context.epochs
         return [keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * falling(epoch, epochs))]
 
     def _momentum(self) -> float:
-        """Lets the moving means of batch normalisation follow within an epoch, where that has a few steps only.
+        """Chooses a momentum with which batch normalisation's moving means follow within an epoch of few steps.
 
-        At the end of an epoch an eighth at most is left of what they were before. At 20 steps and more that is 0.9.
+        At the end of an epoch at most an eighth of the earlier means remains. At 20 steps and more it is 0.9.
         """
         feed = self.context.training_feed
         if feed is None:

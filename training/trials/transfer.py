@@ -25,17 +25,17 @@ _NO_WEIGHTS, _IMAGENET = "none", "imagenet"
 
 
 class Transfer(KerasTrial):
-    """A backbone with frozen weights, an average over its last feature map, and one dense layer that is trained.
+    """A backbone with frozen weights, an average over its last feature map, and one trainable dense layer.
 
     Hyperparameters: `backbone`, any model of keras.applications by name ("MobileNetV2"); its own `preprocess_input` is
-    part of the model. `weights` to begin with: "imagenet", which rank 0 downloads; the path of a file that
+    part of the model. Initial `weights`: "imagenet", which rank 0 downloads; the path of a file that
     `save_weights` of that backbone has written, which rank 0 reads; or "none". `learning_rate` (0.001); `dropout` (0.2)
-    before the dense layer. `flip` (true), `shift` (0.06), `rotation` (0.03) and `zoom` (0.1): how images vary at random
-    while training, as parts of their side, of a full turn and of their size.
+    before the dense layer. `flip` (true), `shift` (0.06), `rotation` (0.03) and `zoom` (0.1): random changes
+    of images while training, as parts of their side, of a full turn and of their size.
 
-    With `fine_tune_layers` above 0, so many of the backbone's last layers are trained too from epoch
-    `fine_tune_after` (1) on, and the learning rate is multiplied by `fine_tune_rate` (0.1) there. Batch normalisation
-    in the backbone keeps its statistics.
+    With `fine_tune_layers` above 0, that number of the backbone's last layers is also trained from epoch
+    `fine_tune_after` (1) on, with the learning rate multiplied by `fine_tune_rate` (0.1). Batch normalisation in the
+    backbone keeps its statistics.
     """
 
     def __init__(self, context: TrialContext) -> None:
@@ -70,7 +70,7 @@ class Transfer(KerasTrial):
         return model
 
     def keras_callbacks(self) -> list[keras.callbacks.Callback]:
-        """Lets fine-tuning begin at its epoch."""
+        """Starts fine-tuning at its epoch."""
         after, rate = self.context.get_hparam("fine_tune_after", 1), self.context.get_hparam("fine_tune_rate", 0.1)
         if not self._thawed:
             return []
@@ -81,7 +81,7 @@ class Transfer(KerasTrial):
         return [FineTuning(self._thawed, after, rate)]
 
     def _thaw(self, backbone: keras.Model) -> None:
-        """Freezes the backbone but for the layers to be fine-tuned: the optimizer is made for these from the start."""
+        """Freezes the backbone except for the layers to fine-tune, for which the optimizer is made from the start."""
         count = self.context.get_hparam("fine_tune_layers", 0)
         layers = [layer for layer in backbone.layers if layer.weights and not _is_normalisation(layer)]
         if not 0 <= count <= len(layers):
@@ -119,27 +119,26 @@ class Transfer(KerasTrial):
         return backbone, importlib.import_module(build.__module__).preprocess_input
 
     def _weights(self) -> str | None:
-        """Gives what the backbone loads on this rank; the others get rank 0's weights before the first step."""
+        """Returns the weights to load on this rank; other ranks get rank 0's weights before the first step."""
         given = self.context.get_hparam("weights", _IMAGENET)
         if given == _NO_WEIGHTS or self.context.rank > 0:
             return None
         if given != _IMAGENET and not Path(given).expanduser().is_file():
             raise TrialError(
-                f"hyperparameter weights is {given!r}, and there is no such file; give {_IMAGENET!r}, {_NO_WEIGHTS!r} "
+                f"hyperparameter weights is {given!r}: the file does not exist; give {_IMAGENET!r}, {_NO_WEIGHTS!r} "
                 "or the path of a backbone's weights"
             )
         return given if given == _IMAGENET else str(Path(given).expanduser())
 
 
 class FineTuning(keras.callbacks.Callback):
-    """Trains some layers from an epoch on only, at a lower learning rate.
+    """Trains some layers only from an epoch on, at a lower learning rate.
 
-    The optimizer knows the layers from the start, so that its state is that of one training however often it continues
-    from a checkpoint.
+    The optimizer has the layers from the start, so that its state is the same if training continues from a checkpoint.
 
     Args:
         layers: The layers.
-        after: Epochs before.
+        after: Epochs before fine-tuning.
         rate: Factor on the learning rate from then on.
     """
 
@@ -149,14 +148,14 @@ class FineTuning(keras.callbacks.Callback):
         self.epoch = 0  # a checkpoint keeps it
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
-        """Lowers the learning rate where fine-tuning begins."""
+        """Lowers the learning rate when fine-tuning starts."""
         self.epoch = epoch
         if epoch == self._after:
             optimizer = self.model.optimizer
             optimizer.learning_rate = float(optimizer.learning_rate.numpy()) * self._rate
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, float] | None = None) -> None:
-        """Freezes or thaws the layers, where they are not so yet."""
+        """Freezes or unfreezes the layers, if needed."""
         thawed = self.epoch >= self._after
         if self._layers[0].trainable == thawed:
             return
@@ -166,7 +165,7 @@ class FineTuning(keras.callbacks.Callback):
 
 
 def augmentation(*, flip: bool, shift: float, rotation: float, zoom: float, seed: int) -> list[keras.layers.Layer]:
-    """Returns layers that vary images at random while training.
+    """Returns layers that change images randomly while training.
 
     Args:
         flip: Whether to mirror half of the images left to right.

@@ -6,10 +6,10 @@ from .context import TrialContext
 
 
 class Trial:
-    """One way to train a model, of no framework; `KerasTrial` is the kind for Keras models.
+    """Base class of Trials, independent of a framework; use `KerasTrial` for Keras models.
 
     Attributes:
-        context: The job, as far as a Trial may know it.
+        context: The job as seen by a Trial.
     """
 
     def __init__(self, context: TrialContext) -> None:

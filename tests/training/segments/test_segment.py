@@ -423,7 +423,7 @@ def test_a_trial_of_no_framework_is_refused(rank):
     class Bare(Trial):
         pass
 
-    with pytest.raises(TrialError, match=r"is no lakelens\.KerasTrial"):
+    with pytest.raises(TrialError, match=r"is not a lakelens\.KerasTrial"):
         rank(Bare).raise_failure()
 
 

@@ -105,7 +105,7 @@ def test_weights_are_read_by_rank_0_from_a_file(tmp_path):
     for mine, theirs in zip(backbone(0).get_weights(), given.get_weights(), strict=True):
         np.testing.assert_array_equal(mine, theirs)
     assert any((m != t).any() for m, t in zip(backbone(1).get_weights(), given.get_weights(), strict=True))
-    with pytest.raises(TrialError, match="there is no such file; give 'imagenet', 'none' or the path"):
+    with pytest.raises(TrialError, match="the file does not exist; give 'imagenet', 'none' or the path"):
         trial(backbone="MobileNet", weights=str(tmp_path / "absent.h5")).build_model()
 
 
