@@ -92,7 +92,8 @@ def _list_contents(frame: DataFrame) -> Listing:
     from pyspark.sql import functions as F
 
     frame = frame.withColumn("path", column_in_one_form("path")).persist(StorageLevel.DISK_ONLY)
-    modified = F.col("modificationTime") if "modificationTime" in frame.columns else F.lit(None)
+    # Not a plain cast, which fails on other texts from Spark 4 on.
+    modified = F.expr("try_cast(modificationTime AS timestamp)" if "modificationTime" in frame.columns else "NULL")
     stamp = F.struct(
         F.sha2(CONTENT, 256).alias("content_hash"),
         F.length(CONTENT).cast("bigint").alias("length"),

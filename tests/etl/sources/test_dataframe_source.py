@@ -86,6 +86,12 @@ def test_every_row_of_content_without_a_path_is_listed_and_has_no_bytes_to_read(
     assert read == {row.path: bytearray(b"one") if row.path == "named" else None for row in listed}
 
 
+def test_a_text_that_is_no_time_is_no_time_of_the_file(spark):
+    times = [("a", b"", "cat", "yesterday"), ("b", b"", "cat", "2024-05-01 10:00:00")]
+    listed, _ = listed_and_read(spark, times, "path STRING, content BINARY, label STRING, modificationTime STRING")
+    assert {row.path: row.source_modified.year for row in listed} == {"a": 1970, "b": 2024}
+
+
 def test_rows_without_a_path_are_of_no_file_system(spark, tmp_path):
     (tmp_path / "1.jpg").write_bytes(b"bytes")
     (tmp_path / "m.csv").write_text("path,label\n1.jpg,cat\n,cat\n,cat\n2.jpg,cat\n")
