@@ -84,7 +84,7 @@ def test_an_experiment_leads_to_its_best_finished_run(tmp_path):
 
 def test_a_search_leads_to_its_best_trial(store):
     run_id, digest = store.run(weights=b"of the best trial")
-    with pytest.raises(ModelNotFoundError, match="this run is no search"):
+    with pytest.raises(ModelNotFoundError, match="this run is not a search"):
         resolve_model(f"search:{run_id}", store.uri)
     store.client.set_tag(run_id, "lakelens.search", "random")
     assert resolve_model(f"search:{run_id}", store.uri).digest == digest
