@@ -138,7 +138,7 @@ SHORT = ["--set-retention", "5"]
         *[([name, "{table}", "--version", "9"], NEVER, "versions 0 to 1") for name in ("counts", "profile")],
         (["counts", "{table}", "--version", "1999-01-01"], NEVER, "its log covers"),
         (["counts", "{table}", "--version", "golden"], NEVER, "no pins"),
-        (["counts", "{table}", "--version", "²"], NEVER, "no version number"),
+        (["counts", "{table}", "--version", "²"], NEVER, "not a version number"),
         *[(["counts", "{table}", "--version", number], NEVER, "versions 0 to 1") for number in ("20261122", "9" * 20)],
         (["counts", "{none}", "--version", "20261122"], NOT_THERE, "holds no Delta table"),
         (["diff", "{table}", "0", "9"], NEVER, "versions 0 to 1"),
