@@ -245,8 +245,8 @@ class ImageTable(TableVersions):
     def repair(self, *, dry_run: bool = False) -> RepairResult:
         """Corrects class numbers that other writers have damaged, as one commit: each class gets one number.
 
-        A number that lakelens has given stays; rows and boxes that carry another are changed, and so is the table's
-        property. A class without a number of its own gets a new one.
+        A number that lakelens has given stays; rows and boxes that carry another are changed, and so is the ledger.
+        A class without a separate number gets a new one.
 
         Args:
             dry_run: Only report what is wrong and what would change.

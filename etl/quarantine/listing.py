@@ -15,10 +15,10 @@ from ...table import Table
 from ..annotations.record import QUARANTINED
 from ..annotations.record import REASONS as ANNOTATION_REASONS
 from ..model import schema
-from . import table as quality
+from .table import REASONS
 
 _BATCH_ROWS = 10_000
-_REASONS = {*quality.REASONS, *(name for name, rule in ANNOTATION_REASONS.items() if rule.effect == QUARANTINED)}
+_REASONS = {*REASONS, *(name for name, rule in ANNOTATION_REASONS.items() if rule.effect == QUARANTINED)}
 
 
 @dataclass(frozen=True)

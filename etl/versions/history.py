@@ -1,4 +1,4 @@
-"""The history of a table: what each commit made of it, by class, and who made it; from the log alone, without a JVM."""
+"""The history of a table: what each commit made of it, by class, and who made it; from log and ledger alone."""
 
 from __future__ import annotations
 

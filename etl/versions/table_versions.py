@@ -181,7 +181,7 @@ class TableVersions:
     def history(self, limit: int | None = None) -> list[VersionInfo]:
         """The versions that the log still knows, the newest first, with rows, classes, batch and user.
 
-        Reads the log alone. Rows by class are known for commits of lakelens, which note them.
+        Reads log and ledger alone. Rows by class are known for commits of lakelens.
 
         Args:
             limit: Only the newest, this many; None lists all.

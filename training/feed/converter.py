@@ -287,7 +287,7 @@ def _tf_dataset(
 ) -> Iterator[tf.data.Dataset]:
     from petastorm.tf_utils import make_petastorm_dataset
 
-    epochs = _Epochs(reader)
+    epochs = _PetastormEpochs(reader)
     with reader:
         dataset = make_petastorm_dataset(epochs)
         if shuffling_queue_capacity:
@@ -296,7 +296,7 @@ def _tf_dataset(
         yield dataset.prefetch(prefetch).map(epochs.take)
 
 
-class _Epochs:
+class _PetastormEpochs:
     """A reader each iteration of which begins with the first epoch that none before it was taken through to its end.
 
     A row counts as taken when it leaves the pipeline, not when it is read ahead or enters a shuffle queue.

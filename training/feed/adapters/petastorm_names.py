@@ -57,8 +57,8 @@ _CHANGES = {
 
 def install() -> None:
     """Changes what is missing in the modules of Petastorm that are imported from now on."""
-    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
+    if not any(isinstance(finder, _NamesFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _NamesFinder())
 
 
 def check_loaded() -> None:
@@ -69,24 +69,24 @@ def check_loaded() -> None:
     """
     for name in _CHANGES:
         module = sys.modules.get(name)
-        if module is not None and not isinstance(module.__loader__, _Loader) and _needed(name):
+        if module is not None and not isinstance(module.__loader__, _NamesLoader) and _needed(name):
             raise MissingDependencyError(
                 f"{name} was imported before lakelens and lacks {_needed(name)[0].needs}: start Python again, with "
                 f"`{IMPORT}` before the first import of petastorm"
             )
 
 
-class _Finder(MetaPathFinder):
+class _NamesFinder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         spec = PathFinder.find_spec(fullname, path, target) if _needed(fullname) else None
         if spec is not None and spec.origin is not None:
-            spec.loader = _Loader(fullname, spec.origin)
+            spec.loader = _NamesLoader(fullname, spec.origin)
         return spec
 
 
-class _Loader(SourceFileLoader):
+class _NamesLoader(SourceFileLoader):
     def get_code(self, fullname: str) -> CodeType:
         source = self.get_source(fullname) or ""
         for change in _needed(fullname):

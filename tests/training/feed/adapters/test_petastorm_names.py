@@ -62,7 +62,7 @@ import lakelens.training.feed, petastorm.predicates
 from lakelens.training.feed.adapters import petastorm_names
 for name in petastorm_names._CHANGES:
     if name in sys.modules and not petastorm_names._needed(name):
-        assert not isinstance(sys.modules[name].__loader__, petastorm_names._Loader), name
+        assert not isinstance(sys.modules[name].__loader__, petastorm_names._NamesLoader), name
 """
     done = run("import sys" + code)
     assert done.returncode == 0, done.stderr
