@@ -283,14 +283,14 @@ class ImageTable(TableVersions):
         """
         from .profile.profile import profile
 
-        path = self._path()
+        table = self._table()
         return profile(
-            path,
+            table.path,
             version,
             output,
             near_duplicates=near_duplicates,
             samples_per_class=samples_per_class,
             compare=compare,
-            quarantine=self._quarantine_path(path),
+            quarantine=self._quarantine_of(table).path,
             storage_options=self._named.storage_options,
         )

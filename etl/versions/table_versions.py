@@ -19,7 +19,7 @@ from ...table import Table
 from ...table import Version as Version
 from ..quarantine.listing import QuarantineList, list_quarantine
 from ..quarantine.table import quarantine_location
-from ..spark.catalog import is_delta_table, path_of
+from ..spark.catalog import is_delta_table, resolved
 from .changes import VersionDiff, changes, diff
 from .classes import class_counts, labels_at
 from .history import VersionInfo, history
@@ -120,10 +120,7 @@ class TableVersions:
         Raises:
             InvalidArgumentError: If `reason` is unknown.
         """
-        path = self._quarantine_path(self._existing().location)
-        return list_quarantine(
-            dataclasses.replace(self._named, location=path), batch_id=batch_id, reason=reason, limit=limit
-        )
+        return list_quarantine(self._quarantine_of(self._existing()), batch_id=batch_id, reason=reason, limit=limit)
 
     @named_options
     def pin(self, name: str, version: Version = None, *, replace: bool = False) -> int:
@@ -238,26 +235,23 @@ class TableVersions:
             allow_short_retention=allow_short_retention,
         )
 
-    def _path(self) -> str:
-        if not self._named.is_name:
-            return self.location
-        self._require()
-        return path_of(self.spark, self.location)
-
     def _table(self) -> Table:
-        return dataclasses.replace(self._named, location=self._path())
+        if not self._named.is_name:
+            return self._named
+        self._require()
+        return resolved(self.spark, self._named)
 
     def _existing(self) -> Table:
         table = self._table()
         require_entries(table)
         return table
 
-    def _quarantine_path(self, path: str) -> str:
+    def _quarantine_of(self, table: Table) -> Table:
         if self._named.is_name:
-            name = quarantine_location(self.location)
-            if is_delta_table(self.spark, name):
-                return path_of(self.spark, name)
-        return quarantine_location(path)
+            named = dataclasses.replace(table, location=quarantine_location(self.location))
+            if is_delta_table(self.spark, named.location):
+                return resolved(self.spark, named)
+        return dataclasses.replace(table, location=quarantine_location(table.path))
 
     def _require(self) -> None:
         if not is_delta_table(self.spark, self.location):

@@ -476,6 +476,10 @@ def test_two_tables_by_a_name_of_three_parts_live_in_the_catalog(spark, tmp_path
         assert spark.catalog.tableExists("etl_names.images_quarantine")
         assert not Path("spark_catalog.etl_names.images_quarantine").exists()
         assert [file.reason for file in table.quarantine().files] == ["not_an_image"]
+        assert (table.pin("first", 0), table.pins()) == (0, {"first": 0})
+        assert [info.version for info in table.history()][-1] == 0
+        assert (table.labels("first"), [found.by for found in table.tracked()]) == ({"cat": 0}, ["pin first"])
+        assert table.vacuum(dry_run=True).files == ()
         assert (table.restore(0).removed, table.class_counts()) == ({"dog": 1}, {"cat": 1, "dog": 0})
     finally:
         spark.sql("DROP DATABASE etl_names CASCADE")
