@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import NotAnImageTableError, TableConflictError
 from ...locations import is_table_name
-from ...log.entries import find_note
 from ...log.opening import open_table
+from ...stores.log_entries import find_note
 from ...table import Table
 from ..model import schema
 from ..spark.catalog import delta_table, is_delta_table, path_of, read_table, resolved, sql_name

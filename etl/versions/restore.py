@@ -17,10 +17,10 @@ from ...errors import (
 from ...ledger.store import read
 from ...ledger.uses import reading
 from ...log.data_files import require_files
-from ...log.entries import find_note
 from ...log.opening import open_table
 from ...log.snapshot import Snapshot
 from ...results import ReadableResult
+from ...stores.log_entries import find_note
 from ...table import Table
 from ..commit.known_classes import record_classes
 from ..commit.notes import RESTORE, write_note

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import LedgerError
 from ..liveness import Process
 from ..stores.data_files import local_form, names_in, read_bytes, remove_file
+from ..stores.log_entries import commit_numbers, entry_names, info_of, read_commits
 from ..stores.options import delta_options
 from .ledger import ClassRows, Ledger, Pin, Use
 
@@ -99,10 +100,11 @@ def _classes(table: Table) -> Ledger:
         properties = opened.metadata().configuration
         if not {LABELS_PROPERTY, RECIPE_PROPERTY} <= properties.keys():
             return Ledger()
-        commits = opened.history(_MOST_COMMITS)
+        numbers = commit_numbers(entry_names(table))[-_MOST_COMMITS:]
     except (DeltaError, OSError):  # no table yet, or one that delta-rs does not read: its rows tell its numbers
         return Ledger()
-    noted = {int(commit["version"]): _noted_classes(commit.get("userMetadata")) for commit in commits}
+    commits = zip(numbers, read_commits(table, numbers), strict=True)
+    noted = {number: _noted_classes(info_of(actions).get("userMetadata")) for number, actions in commits}
     newest = next((classes for _, classes in sorted(noted.items(), reverse=True) if classes), {})
     labels = {name: number for name, (number, _) in newest.items() if number is not None}
     rows = {(name, number): len(labels) - position for position, (name, number) in enumerate(labels.items())}

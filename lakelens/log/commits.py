@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from ..errors import TableError
-from .entries import commit_numbers, entry_names, info_of, read_commits, versions_in
+from ..stores.log_entries import commit_numbers, entry_names, info_of, read_commits, versions_in
 from .opening import open_table
 from .snapshot import ROWS_UNKNOWN
 

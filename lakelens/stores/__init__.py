@@ -1,1 +1,1 @@
-"""Opening files wherever a table lives, on disks and in object stores, with bounded waits. Start: `data_files`."""
+"""Opening files wherever a table lives, its log too, with bounded waits. Start: `data_files`."""

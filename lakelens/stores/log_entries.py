@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from ..stores.data_files import names_in, read_bytes
+from .data_files import names_in, read_bytes
 
 if TYPE_CHECKING:
     from ..table import Table

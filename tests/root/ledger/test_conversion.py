@@ -68,6 +68,21 @@ def test_classes_pins_and_uses_of_an_earlier_table_are_read_and_taken_over_by_th
     assert read(table).pins == found.pins
 
 
+def test_rows_by_class_belong_to_the_number_of_their_commit_also_behind_one_without_commit_info(tmp_path):
+    table = earlier(tmp_path / "t")
+    write_deltalake(
+        str(tmp_path / "t"),
+        pa.table({"label_name": ["cat"]}),
+        mode="append",
+        commit_properties=CommitProperties(
+            custom_metadata={"userMetadata": json.dumps({"lakelens": "ingest", "classes": {"cat": [0, 4]}})}
+        ),
+    )
+    commit = tmp_path / "t" / "_delta_log" / f"{2:020d}.json"
+    commit.write_text("".join(line for line in commit.read_text().splitlines(True) if "commitInfo" not in line))
+    assert read(table).versions == {0: {"cat": ClassRows(0, 2), "dog": ClassRows(1, 1)}, 3: {"cat": ClassRows(0, 4)}}
+
+
 def test_a_table_of_another_writer_has_an_empty_ledger(tmp_path):
     write_deltalake(str(tmp_path / "t"), pa.table({"label_name": ["cat"]}))
     assert read(Table.of(tmp_path / "t")).classes == ()
