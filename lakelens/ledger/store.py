@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import InvalidArgumentError, LedgerError, NoSpaceError, StoreError, TableConflictError
 from ..liveness import Process
 from ..retries import Retries
-from ..stores.clients import require_known_store, store_error
+from ..stores.clients import require_known_store, require_no_fork, store_error
 from ..stores.data_files import has_conditional_writes, local_form, names_in, read_bytes
 from ..stores.delta_uris import delta_uri, misread_part, unwritable_part
 from ..stores.options import delta_options
@@ -112,6 +112,7 @@ def _open(table: Table) -> DeltaTable | None:
     from deltalake.exceptions import TableNotFoundError
 
     path = path_of(table)
+    require_no_fork(table.path, "deltalake")
     options = delta_options(table.storage_options) or None
     with _naming_failures(table, reading=True):
         with contextlib.suppress(TableNotFoundError):

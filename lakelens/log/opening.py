@@ -16,7 +16,7 @@ from ..errors import (
 )
 from ..ledger.pins import pinned_version, pins
 from ..locations import has_scheme
-from ..stores.clients import store_error, unknown_store
+from ..stores.clients import require_no_fork, store_error, unknown_store
 from ..stores.delta_uris import delta_uri, misread_part
 from ..stores.log_entries import commit_numbers, entry_names, info_of, read_commits, time_of, versions_in
 from ..stores.options import delta_options
@@ -39,7 +39,8 @@ def open_table(table: Table) -> DeltaTable:
     Raises:
         NotADeltaTableError: If there is no table.
         InvalidArgumentError: If no store is known for the location's scheme, or delta-rs cannot spell the location.
-        StoreError: If the object store cannot be reached or refuses.
+        StoreError: If the object store cannot be reached or refuses, or this process was forked from one that has
+            opened a table.
         VersionNotFoundError: If it has no such version; the message names those that it has.
         VersionUnreadableError: If the log has the version's entries, and they cannot be read.
         UnsupportedTableFeatureError: If delta-rs does not know one of its features.
@@ -52,6 +53,7 @@ def open_table(table: Table) -> DeltaTable:
     uri = uri_for_delta_rs(table)
     if number is not None and not 0 <= number <= _LIKELY_NUMBER:
         require_entries(table, number)
+    require_no_fork(table.path, "deltalake")
     try:
         found = DeltaTable(uri, version=number, storage_options=delta_options(table.storage_options) or None)
     except DeltaProtocolError as error:
@@ -63,9 +65,7 @@ def open_table(table: Table) -> DeltaTable:
             raise unknown_store(table.path) from error
         require_entries(table, number)
         raise _unreadable(table.path, number, error) from error
-    if isinstance(wanted, datetime):
-        found.load_as_version(_last_version_by(table, found, wanted))
-    return found
+    return open_table(table.at(_last_version_by(table, found, wanted))) if isinstance(wanted, datetime) else found
 
 
 def uri_for_delta_rs(table: Table) -> str:

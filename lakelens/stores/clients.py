@@ -29,8 +29,8 @@ _NO_BUCKET = re.compile(r"NoSuchBucket|UnknownStoreException|ContainerNotFound|(
 _UNKNOWN_OPTION = re.compile(r"Configuration key: '([^']+)'")
 # Clients that are kept open, each with its connections.
 _MOST_CLIENTS = 32
-# The process that has used a client.
-_users: set[int] = set()
+# The process that has used a client, by the client's package: each has threads of its own.
+_users: dict[str, set[int]] = {}
 
 
 def client_of(location: str, storage_options: Mapping[str, str] | None) -> tuple[Any, str]:
@@ -43,7 +43,7 @@ def client_of(location: str, storage_options: Mapping[str, str] | None) -> tuple
     """
     require_known_store(location)
     require(f"{location}: reading an object store", "obstore")
-    require_no_fork(location)
+    require_no_fork(location, "obstore")
     authority, _, key = location.partition("://")[2].partition("/")
     options = tuple(sorted(delta_options(storage_options).items()))
     bucket = f"{SCHEMES[scheme_of(location)]}://{authority}"
@@ -60,19 +60,24 @@ def require_known_store(location: str) -> None:
         raise unknown_store(location)
 
 
-def require_no_fork(location: str) -> None:
+def require_no_fork(location: str, package: str) -> None:
     """Checks that this process was not forked from one that has used a client.
 
-    The threads that do a client's work do not exist in the child, so that it would wait for them forever.
+    The threads that do a client's work do not exist in the child: it would wait for them forever, or panic.
+
+    Args:
+        location: What is about to be opened, for the message.
+        package: The client's package.
 
     Raises:
         StoreError: If it was.
     """
-    _users.add(os.getpid())
-    if len(_users) > 1:
+    users = _users.setdefault(package, set())
+    users.add(os.getpid())
+    if len(users) > 1:
         raise StoreError(
-            f"{location}: this process is the fork of one that has used the client of object stores, whose threads a "
-            "fork does not copy. Start it with 'forkserver' or 'spawn': multiprocessing.get_context('forkserver'), or "
+            f"{location}: this process is the fork of one that has used {package}, whose threads a fork does "
+            "not copy. Start it with 'forkserver' or 'spawn': multiprocessing.get_context('forkserver'), or "
             "DataLoader(..., multiprocessing_context='forkserver') in PyTorch"
         )
 
@@ -82,7 +87,7 @@ def _open(bucket: str, given: tuple[tuple[str, str], ...], environment: tuple[tu
     from obstore.exceptions import UnknownConfigurationKeyError
     from obstore.store import from_url
 
-    options = client_options(dict(given), dict(environment))
+    options = client_options(scheme_of(bucket), dict(given), dict(environment))
     config: Any = dict(options.store)  # obstore types each store's options, which it also takes as plain texts
     settings: dict[str, Any] = {"client_options": options.http}
     if "@" in bucket:  # as for delta-rs, the account in the location counts

@@ -59,7 +59,7 @@ class _StoredFile(io.RawIOBase):
         end = self._size if size < 0 else min(self._size, self._position + size)
         if end <= self._position:
             return b""
-        require_no_fork(self._location)
+        require_no_fork(self._location, "obstore")
         with reaching(self._location):
             data = self._client.get_range(self._key, start=self._position, end=end)
         self._position += len(data)

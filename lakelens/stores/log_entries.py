@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
+from ..errors import VersionUnreadableError
 from .data_files import names_in, read_bytes
 
 if TYPE_CHECKING:
@@ -59,19 +60,28 @@ def versions_in(names: Iterable[str]) -> tuple[set[int], set[int]]:
 
 
 def read_commits(table: Table, numbers: Sequence[int]) -> Iterator[list[dict[str, Any]]]:
-    """Yields the actions of commits in the given order; none of a commit whose entry is gone."""
+    """Yields the actions of commits in the given order; none of a commit whose entry is gone.
+
+    Raises:
+        VersionUnreadableError: If an entry is damaged.
+    """
     with ThreadPoolExecutor(_READ_AT_ONCE) as pool:
         for start in range(0, len(numbers), _READ_AT_ONCE):
             yield from pool.map(functools.partial(_read_commit, table), numbers[start : start + _READ_AT_ONCE])
 
 
 def _read_commit(table: Table, number: int) -> list[dict[str, Any]]:
+    path = f"{_log_of(table)}/{number:020d}.json"
     try:
-        text = read_bytes(f"{_log_of(table)}/{number:020d}.json", table.storage_options).decode()
+        text = read_bytes(path, table.storage_options).decode()
+        # Not splitlines(): Spark writes U+2028 and its like into its JSON as they are.
+        return [json.loads(line) for line in text.split("\n") if line.strip()]
     except FileNotFoundError:
         return []
-    # Not splitlines(): Spark writes U+2028 and its like into its JSON as they are.
-    return [json.loads(line) for line in text.split("\n") if line.strip()]
+    except ValueError as error:
+        raise VersionUnreadableError(
+            f"{path} is damaged ({error}), so what version {number} changed is not known; put it back from a copy"
+        ) from error
 
 
 def info_of(actions: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

@@ -13,6 +13,9 @@ from ..errors import InvalidArgumentError
 # A value with this prefix is the name of an environment variable: the secret itself travels with no plan or pickle.
 ENVIRONMENT_PREFIX = "env:"
 _PREFIX = re.compile(r"^(aws|azure_storage|azure|google)_")
+# By the scheme that obstore knows the store by: other stores' variables do not count.
+_PREFIX_OF = {"s3": re.compile(r"^aws_"), "gs": re.compile(r"^google_"), "abfss": re.compile(r"^azure_(storage_)?")}
+_FALSE = ("0", "false", "off", "no", "n")
 # object_store's options of HTTP (`ClientConfigKey` of 0.13), which obstore takes in an argument of their own.
 _HTTP = frozenset(
     {
@@ -61,18 +64,25 @@ def store_environment() -> dict[str, str]:
     return {key: value for key, value in os.environ.items() if _PREFIX.match(key.lower())}
 
 
-def client_options(delta: Mapping[str, str], environment: Mapping[str, str]) -> ClientOptions:
+def client_options(scheme: str, delta: Mapping[str, str], environment: Mapping[str, str]) -> ClientOptions:
     """Returns the options of delta-rs as obstore takes them.
 
     Args:
+        scheme: Scheme of the store: s3, gs or abfss.
         delta: As `delta_options` gives them.
         environment: As `store_environment` gives it: obstore reads a store's options there, but none of HTTP.
 
     Raises:
-        InvalidArgumentError: If an option decides about access and is not for both, or is not a number.
+        InvalidArgumentError: If an option decides about access and is not for both, is not a number, or has two names.
     """
+    prefix = _PREFIX_OF[scheme]
     given = {key.lower(): value for key, value in delta.items()}
-    named = {_PREFIX.sub("", key): value for key, value in given.items()}
+    keys: dict[str, str] = {}
+    for key in given:
+        other = keys.setdefault(prefix.sub("", key), key)
+        if other != key:
+            raise InvalidArgumentError(f"storage_options: {other!r} and {key!r} are one option; give one of them")
+    named = {name: given[key] for name, key in keys.items()}
     refused = next((name for name in _NOT_IN_BOTH if name in named), None)
     if refused is not None:
         raise InvalidArgumentError(
@@ -82,12 +92,15 @@ def client_options(delta: Mapping[str, str], environment: Mapping[str, str]) -> 
     retries = named.get("max_retries")
     if retries is not None and not retries.isdecimal():
         raise InvalidArgumentError(f"storage_options: max_retries is {retries!r}; it must be a whole number")
-    everything = {_PREFIX.sub("", key.lower()): value for key, value in environment.items()} | named
+    everything = {prefix.sub("", key.lower()): value for key, value in environment.items()} | named
+    credentials = {
+        name for name, value in everything.items() if name != "skip_signature" or value.lower() not in _FALSE
+    }
     return ClientOptions(
-        store={key: value for key, value in given.items() if _PREFIX.sub("", key) not in _HTTP},
+        store={key: value for key, value in given.items() if prefix.sub("", key) not in _HTTP},
         http={name: value for name, value in everything.items() if name in _HTTP},
         retries=None if retries is None else int(retries),
-        has_credentials=not everything.keys().isdisjoint(_S3_CREDENTIALS),
+        has_credentials=not credentials.isdisjoint(_S3_CREDENTIALS),
     )
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import pickle
 import re
+import subprocess
+import sys
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +16,16 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from snapshots import open_snapshot
 
-from lakelens.errors import InvalidArgumentError, UnsupportedTableFeatureError, VersionNotFoundError
+from lakelens.errors import (
+    InvalidArgumentError,
+    UnsupportedTableFeatureError,
+    VersionNotFoundError,
+    VersionUnreadableError,
+)
 from lakelens.locations import locate
 from lakelens.log.opening import uri_for_delta_rs
 from lakelens.log.snapshot import DataFiles
+from lakelens.stores.log_entries import read_commits
 from lakelens.table import Table
 
 pytestmark = pytest.mark.unit
@@ -106,6 +115,69 @@ def test_versions_survive_a_checkpoint_and_a_cleaned_log(tmp_path):
     assert open_snapshot(tmp_path / "t").rows == 4
     with pytest.raises(VersionNotFoundError, match=r"version 1 does not exist or can no longer be rebuilt; it has"):
         open_snapshot(tmp_path / "t", 1)
+
+
+def test_a_time_between_two_checkpoints_of_a_cleaned_log_names_the_versions_that_are_left(tmp_path):
+    for n in range(4):
+        write(tmp_path / "t", rows(n, 1))
+    DeltaTable(str(tmp_path / "t")).create_checkpoint()
+    log = tmp_path / "t" / "_delta_log"
+    (log / f"{0:020d}.json").unlink()
+    times = [json.loads(line) for line in (log / f"{1:020d}.json").read_text().splitlines()]
+    (made,) = (action["commitInfo"]["timestamp"] for action in times if "commitInfo" in action)
+    moment = datetime.fromtimestamp(made / 1000, tz=timezone.utc)
+    change_times(log, {1: made, 2: made + 60_000, 3: made + 120_000})
+    with pytest.raises(
+        VersionNotFoundError, match=r"version 1 does not exist or can no longer be rebuilt; it has .* 3"
+    ):
+        open_snapshot(tmp_path / "t", moment)
+    assert open_snapshot(tmp_path / "t", moment + timedelta(minutes=2)).version == 3
+
+
+def change_times(log: Path, times: dict[int, int]) -> None:
+    for number, time in times.items():
+        path = log / f"{number:020d}.json"
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        for action in lines:
+            if "commitInfo" in action:
+                action["commitInfo"]["timestamp"] = time
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def test_a_damaged_commit_is_refused_by_its_file(tmp_path):
+    for n in range(2):
+        write(tmp_path / "t", rows(n, 1))
+    DeltaTable(str(tmp_path / "t")).create_checkpoint()
+    (tmp_path / "t" / "_delta_log" / f"{0:020d}.json").write_text('{"add"')
+    with pytest.raises(VersionUnreadableError, match=rf"{0:020d}\.json is damaged .*; put it back from a copy"):
+        list(read_commits(Table.of(tmp_path / "t"), [0, 1]))
+
+
+@pytest.mark.parametrize("opened", [True, False])
+def test_a_fork_opens_a_table_unless_the_parent_has_opened_one(tmp_path, opened):
+    write(tmp_path / "t", rows(0, 1))
+    first = "open_snapshot(Table.of(sys.argv[1]))" if opened else ""
+    code = f"""
+import os, sys
+from lakelens.errors import StoreError
+from lakelens.ledger.store import read
+from lakelens.log.snapshot import open_snapshot
+from lakelens.table import Table
+{first}
+if os.fork() == 0:
+    for use in (open_snapshot, read):
+        try:
+            use(Table.of(sys.argv[1]))
+            print("opened", flush=True)
+        except StoreError as error:
+            print(error, flush=True)
+    os._exit(0)
+os.wait()
+"""
+    said = subprocess.run([sys.executable, "-c", code, tmp_path / "t"], capture_output=True, text=True, timeout=60)
+    lines = said.stdout.splitlines()
+    assert len(lines) == 2, said.stderr
+    assert all("is the fork of one that has used deltalake" in line if opened else line == "opened" for line in lines)
 
 
 def test_a_feature_that_plain_parquet_would_get_wrong_is_refused_by_name(tmp_path):

@@ -10,6 +10,7 @@ from snapshots import open_snapshot
 from lakelens.errors import InvalidArgumentError, StoreError
 from lakelens.stores.clients import SCHEMES, client_of, reaching
 from lakelens.stores.data_files import read_bytes
+from lakelens.stores.options import client_options
 
 pytestmark = pytest.mark.unit
 
@@ -51,6 +52,21 @@ def test_options_of_http_are_the_clients_under_each_name_and_from_the_environmen
     assert client.retry_config["max_retries"] == 2
 
 
+@pytest.mark.parametrize(
+    ("scheme", "given", "environment", "has"),
+    [
+        ("s3", {"skip_signature": "false"}, {}, False),
+        ("s3", {"aws_skip_signature": "TRUE"}, {}, True),
+        ("s3", {}, {"AWS_ACCESS_KEY_ID": "K"}, True),
+        ("s3", {}, {"GOOGLE_SKIP_SIGNATURE": "true"}, False),
+        ("gs", {}, {"GOOGLE_SKIP_SIGNATURE": "true"}, True),
+        ("abfss", {}, {"AZURE_STORAGE_SKIP_SIGNATURE": "true"}, True),
+    ],
+)
+def test_only_credentials_of_the_store_itself_that_say_so_are_credentials(scheme, given, environment, has):
+    assert client_options(scheme, given, environment).has_credentials is has
+
+
 def test_a_client_is_kept_until_an_option_or_the_environment_changes(monkeypatch):
     options = {"skip_signature": "true"}
     first, _ = client_of("s3://b/t", options)
@@ -63,6 +79,7 @@ def test_a_client_is_kept_until_an_option_or_the_environment_changes(monkeypatch
     ("location", "options", "words"),
     [
         ("s3://b/t", {"aws_iam_role_arn": "R"}, r"with 'iam_role_arn'; name an AWS profile.*AWS_PROFILE"),
+        ("s3://b/t", {"region": "r", "aws_region": "r"}, r"'aws_region' and 'region' are one option; give one"),
         ("s3://b/t", {"aws_profile": "P"}, r"with 'profile'; name .* environment variable AWS_PROFILE"),
         ("s3://b/t", {"max_retries": "many"}, r"max_retries is 'many'; it must be a whole number"),
         ("s3://b/t", {"aws_skip_signature": "maybe"}, r"s3://b cannot be read with them: .*\"maybe\" as boolean"),
