@@ -144,10 +144,7 @@ def read_coco(stream: BinaryIO, location: str) -> CocoInstances:
     Raises:
         AnnotationFileError: If it is not JSON in UTF-8, lacks `images`, or holds something else under the three keys.
     """
-    try:
-        content = read_json_file(stream, location, _KEYS)
-    except AnnotationFileError as error:
-        raise AnnotationFileError(f"{location} is not a COCO instances file: {error}") from error
+    content = read_json_file(stream, location, _KEYS)
     arrays = [content.get(key, []) for key in _ARRAYS] if isinstance(content, dict) else []
     if not arrays or "images" not in content or not all(isinstance(array, list) for array in arrays):
         raise AnnotationFileError(

@@ -243,7 +243,7 @@ def read_json(stream: BinaryIO, location: str) -> Iterator[dict[str, Any]]:
     """Yields the rows of a JSON file: the elements of an array, or one row per line.
 
     Raises:
-        AnnotationFileError: If it begins as an array and is not one, is an array of more than 2 GB, or holds one
+        AnnotationFileError: If it begins as an array and is not one, is an array of more than 1 GB, or holds one
             object on several lines.
     """
     start = _first_bytes(stream)

@@ -33,7 +33,8 @@ _LIST_FOLDERS = "ImageSets/Main/"
 _JOINT_LIST = "trainval"
 _SPLIT_LISTS = ("train", "val", "test", _JOINT_LIST)
 
-MAX_XML_BYTES = 64 * 1024 * 1024
+# Parsed, XML takes up to 30 times its size.
+MAX_XML_BYTES = 8 * 1024 * 1024
 _CORNERS = ("xmin", "ymin", "xmax", "ymax")
 _DECLARED_ENCODING = re.compile(rb"""\s*<\?xml[^>]{0,100}?encoding\s*=\s*["']([A-Za-z0-9._-]{1,40})["']""")
 _MULTI_BYTE_ENCODINGS = (b"gbk", b"gb2312", b"gb18030", b"big5", b"shift_jis", b"euc-jp", b"euc-kr")
@@ -80,13 +81,15 @@ def _root_of(data: bytes) -> Element:
         raise _UnusableXmlError(str(error)) from error
     except (ValueError, LookupError) as error:  # an encoding that the declaration names and Python does not know
         raise _UnusableXmlError(f"{type(error).__name__}: {error}") from error
+    for element in root.iter():
+        element.tag = element.tag.rpartition("}")[2]  # without its namespace
     if root.tag != "annotation":
         raise _UnusableXmlError(f"the document is a <{root.tag[:60]}>, not an <annotation>")
     return root
 
 
 def parse_voc(data: bytes, path: str) -> Annotation:
-    """Reads one annotation file.
+    """Reads one annotation file, whatever namespace its elements are in.
 
     Args:
         data: The XML file.
@@ -120,7 +123,8 @@ def _box(found: Element) -> Box:
     name = clean_name(_text(found, "name"))
     if name is None:
         raise InvalidArgumentError("an object has no name of a class")
-    corners = [_text(found, f"bndbox/{side}") for side in _CORNERS]
+    box = found.find("bndbox")
+    corners = [None if box is None else _text(box, side) for side in _CORNERS]
     missing = [side for side, corner in zip(_CORNERS, corners, strict=True) if corner is None]
     if missing:
         raise InvalidArgumentError(f"an object of class {name[:80]} has no {', '.join(missing)} in its bndbox")

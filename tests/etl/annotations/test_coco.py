@@ -164,7 +164,9 @@ def test_ids_may_be_texts_and_whole_floats_but_seven_is_not_the_text_7():
     ids=range(17),
 )
 def test_what_is_no_coco_file_is_refused_by_name(data):
-    with pytest.raises(AnnotationFileError, match=r"x\.json is not a COCO instances file"):
+    with pytest.raises(
+        AnnotationFileError, match=r"x\.json( is not a COCO instances file| is not JSON in UTF-8|: its JSON values)"
+    ):
         read(data)
 
 
@@ -194,6 +196,23 @@ def test_polygons_are_dropped_while_the_file_is_read():
     tracemalloc.stop()
     assert sum(len(record.boxes) for record in coco.annotations(str)) == 100
     assert held < len(data) / 20
+
+
+def test_a_file_takes_memory_of_its_own_size_and_its_bytes_are_gone_while_it_is_parsed(tmp_path):
+    place = tmp_path / "x.json"
+    place.write_bytes(json.dumps(document(info="x" * 10_000_000)).encode())
+    with place.open("rb") as stream:
+        tracemalloc.start()
+        read_coco(stream, "x.json")
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert peak < 2.5 * place.stat().st_size
+
+
+def test_a_file_that_is_not_json_is_refused_in_one_error_wherever_it_is_read():
+    with pytest.raises(AnnotationFileError, match=r"^x\.json is not JSON in UTF-8") as caught:
+        read(b"{")
+    assert not isinstance(caught.value.__cause__, AnnotationFileError)
 
 
 @pytest.mark.parametrize(

@@ -145,8 +145,28 @@ def test_no_bytes_make_the_parser_raise(noise, position, cut):
     assert set(reasons(read)) <= set(an.REASONS)
 
 
-def test_half_a_million_objects_end_in_one_reason():
-    read = parse_voc(b"<annotation>" + voc_object().encode() * 500_000 + b"</annotation>", "p")
+def test_the_corners_of_two_boxes_of_an_object_are_not_mixed():
+    second = "<bndbox><xmin>1</xmin><ymin>1</ymin><xmax>2</xmax><ymax>2</ymax></bndbox></object>"
+    first = voc_object(corners=(5, 6, 7, 8))
+    (box,) = parse_voc(voc(first.replace("</object>", second)), "p").boxes
+    assert box.corners == (4, 5, 7, 8)
+    half = first.replace("<xmin>5</xmin>", "").replace("</object>", second)
+    assert reasons(parse_voc(voc(half), "p")) == [an.BOX_MALFORMED]
+
+
+@pytest.mark.parametrize("head", ['<annotation xmlns="http://x">', '<annotation xmlns="http://x" xmlns:a="http://y">'])
+def test_a_namespace_is_ignored(head):
+    assert len(parse_voc(voc(voc_object()).replace(b"<annotation>", head.encode()), "p").boxes) == 1
+
+
+def test_a_file_that_takes_gigabytes_to_parse_is_refused():
+    assert reasons(parse_voc(b"<annotation>" + b"<a/>" * 2_100_000 + b"</annotation>", "p")) == [
+        an.ANNOTATION_UNREADABLE
+    ]
+
+
+def test_fifty_thousand_objects_end_in_one_reason():
+    read = parse_voc(b"<annotation>" + voc_object().encode() * 50_000 + b"</annotation>", "p")
     assert reasons(read) == [an.TOO_MANY_BOXES]
     assert read.boxes == ()
 

@@ -144,5 +144,5 @@ def test_a_missing_file_and_a_missing_column_are_said_before_any_image_is_read(s
         with pytest.raises(AnnotationFileError, match=message):
             manifest_annotations(spark, str(location))
     location = write(tmp_path / "x.json", '{"images": [')
-    with pytest.raises(AnnotationFileError, match=r"x\.json is not a COCO instances file"):
+    with pytest.raises(AnnotationFileError, match=r"x\.json is not JSON in UTF-8"):
         coco_annotations(spark, str(location), "/images")
