@@ -62,12 +62,11 @@ def require_writable(table: Table) -> None:
     uri_for_delta_rs(table)
     if local_form(location) is None:
         require_known_store(location)
-    # It lists no history of a local path with ? or #.
+    # They end the path in a URI; no ingest has been tried there.
     part = unwritable_part(location) or next((letter for letter in "?#" if letter in location), None)
     if part is not None:
         raise InvalidArgumentError(
-            f"{location}: no image table can be kept in a folder with {part!r} in its path, since its log could not be "
-            "read without Spark; choose a folder without it"
+            f"{location}: no image table can be kept in a folder with {part!r} in its path; choose a folder without it"
         )
 
 

@@ -105,7 +105,7 @@ def profile(
     found = read_numbers(snapshot, before, quarantine)
     found = with_pictures(found, snapshot, max_distance if near_duplicates else None, samples_per_class)
     plots, findings = draw_plots(found), find_findings(found)
-    folder = Path(output) if output is not None else _new_folder(snapshot)
+    folder = Path(output).absolute() if output is not None else _new_folder(snapshot)
     folder.mkdir(parents=True, exist_ok=True)
     page = folder / "profile.html"
     if page.exists():

@@ -82,6 +82,11 @@ def test_a_profile_removes_plots_of_an_earlier_one_that_it_has_no_data_for(tmp_p
     assert names == {"mine.png", "profile.html", *(path.name for path in second.plots)}
 
 
+def test_a_relative_output_with_a_colon_is_a_folder(two, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert profile(two, output="run:3", near_duplicates=False).page == tmp_path / "run:3" / "profile.html"
+
+
 def test_wrong_input_is_refused_before_an_image_is_read(two, tmp_path, monkeypatch):
     write_deltalake(str(tmp_path / "other"), pa.table({"a": [1]}))
     with pytest.raises(NotAnImageTableError, match=r"no column 'image' \(its columns: a\)"):
