@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
@@ -287,7 +288,8 @@ def _tf_dataset(
 ) -> Iterator[tf.data.Dataset]:
     from petastorm.tf_utils import make_petastorm_dataset
 
-    epochs = _PetastormEpochs(reader)
+    # A further shuffle makes batches of its own: with drop_last, the rows of the last one are never taken.
+    epochs = _PetastormEpochs(reader, batch_size - 1 if shuffling_queue_capacity and drop_last else 0)
     with reader:
         dataset = make_petastorm_dataset(epochs)
         if shuffling_queue_capacity:
@@ -303,21 +305,23 @@ class _PetastormEpochs:
 
     Args:
         reader: The reader.
+        spare: Rows that may be missing from an epoch that was taken.
     """
 
     ngram = None
     batched_output = True
     last_row_consumed = False  # Petastorm need not reset it
 
-    def __init__(self, reader: FeedReader) -> None:
+    def __init__(self, reader: FeedReader, spare: int) -> None:
         self.schema = reader.schema
         self._reader = reader
-        self._taken = 0
+        self._spare = spare
+        self._epoch = self._taken = 0
 
     def __iter__(self) -> Iterator[Any]:
-        epochs = self._taken // self._reader.rows_per_epoch
-        self._taken = epochs * self._reader.rows_per_epoch
-        self._reader.begin(epochs)
+        self._epoch += bisect_right(self._reader.epoch_ends, self._taken + self._spare)
+        self._taken = 0
+        self._reader.begin(self._epoch)
         yield from self._reader
 
     def take(self, batch: Any) -> Any:

@@ -106,6 +106,35 @@ def test_a_look_at_the_first_batch_takes_no_row_from_the_next_pass_of_a_further_
         assert sorted(flat(parts)) == list(range(ROWS))
 
 
+@pytest.mark.parametrize("capacity", [None, ROWS])
+def test_passes_over_a_transform_that_removes_rows_are_one_epoch_each(converter, capacity):
+    from petastorm.transform import TransformSpec
+
+    options = {"batch_size": 10, "num_epochs": 1, "schema_fields": ["label"]}
+    expected = flat(labels(converter, **{**options, "num_epochs": 4}))
+    even = [[label for label in expected[first : first + ROWS] if label % 2 == 0] for first in range(0, 4 * ROWS, ROWS)]
+    spec = TransformSpec(lambda frame: frame[frame.label % 2 == 0])
+    with converter.make_tf_dataset(transform_spec=spec, **options) as dataset:
+        assert [flat([batch.label.numpy().tolist() for batch in dataset]) for _ in range(4)] == even
+    options |= {"transform_spec": spec, "drop_last": True, "shuffling_queue_capacity": capacity}
+    with converter.make_tf_dataset(**options) as dataset:
+        passes = [tuple(flat([batch.label.numpy().tolist() for batch in dataset])) for _ in range(3)]
+    assert len(set(passes)) == 3
+
+
+def test_a_pass_left_in_the_middle_of_a_transform_that_adds_rows_is_begun_again(converter):
+    import pandas as pd
+    from petastorm.transform import TransformSpec
+
+    spec = TransformSpec(lambda frame: pd.concat([frame, frame]))
+    options = {"batch_size": 10, "num_epochs": 1, "schema_fields": ["label"], "transform_spec": spec}
+    with converter.make_tf_dataset(**options) as dataset:
+        whole = flat([batch.label.numpy().tolist() for batch in dataset])
+    with converter.make_tf_dataset(**options) as dataset:
+        assert len(list(dataset.take(6))) == 6  # more rows than the table has
+        assert flat([batch.label.numpy().tolist() for batch in dataset]) == whole
+
+
 @pytest.mark.parametrize("capacity", [None, 20])
 def test_dropping_the_last_batch_gives_all_shards_equal_steps(converter, capacity):
     steps = converter.steps_per_epoch(10, 3)

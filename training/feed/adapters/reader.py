@@ -46,6 +46,7 @@ class FeedReader:
         num_epochs: Epochs until the data ends; None never ends.
         last_row_consumed: Whether the data has ended; `reset` continues with the epochs that follow.
         stopped: Whether `stop` was called.
+        epoch_ends: For each epoch given whole since `begin`, the rows given until its end, as a transform left them.
     """
 
     ngram = None
@@ -77,6 +78,8 @@ class FeedReader:
         self._buffers = BatchBuffers(shape, "uint8")
         self.num_epochs = output.epochs
         self._epoch = 0
+        self._items_given = self._rows_given = 0
+        self.epoch_ends: list[int] = []
         self.last_row_consumed = False
         self.stopped = False
         self._failed = False
@@ -107,6 +110,10 @@ class FeedReader:
             except BaseException:
                 self._failed = True  # the next call would find the end of the data
                 raise
+            self._items_given += 1
+            self._rows_given += len(next(iter(item.values())))
+            if self._items_given % self._items_per_epoch == 0:
+                self.epoch_ends.append(self._rows_given)
             return self.schema.make_namedtuple(**item)
 
     next = __next__
@@ -128,13 +135,13 @@ class FeedReader:
         with self._lock:
             self._close_items()
             self._epoch = epoch
+            self._items_given = self._rows_given = 0
+            self.epoch_ends = []
             self.last_row_consumed = False
 
     @property
-    def rows_per_epoch(self) -> int:
-        """Rows that an epoch gives."""
-        own = len(range(self.batches.rank, self.batches.rows, self.batches.size))
-        return min(own, (self.batches.steps() - (not self._gives_last)) * self._item_rows)
+    def _items_per_epoch(self) -> int:
+        return self.batches.steps() - (not self._gives_last)
 
     def stop(self) -> None:
         """Ends the reading; `join` waits for it."""
