@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 import PIL
 
-from ...errors import ImageError, InvalidArgumentError
+from ...errors import ImageError, InvalidArgumentError, LakelensError
 from ...etl.images.stored_image import CHANNELS, PixelDecoder, StoredImage, size_of
 from ..rank import process_context
 from .image_plan import ImagePlan
@@ -101,7 +101,9 @@ def decoded_images(wanted: ImagePlan, output: ImageOutput) -> DecodedImages:
             with suppress(FileNotFoundError):
                 return DecodedImages.load(cache / key)
             return _write(wanted, output, cache, key)
-    except OSError as error:  # none of the table's: those are errors of the feed
+    except LakelensError:  # of the table or its store, which can be an OSError too
+        raise
+    except OSError as error:
         raise InvalidArgumentError(
             f"cache: {cache} cannot be used: {error}; name a folder on a local disk that this user may write, or train "
             "without cache"

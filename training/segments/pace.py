@@ -41,6 +41,10 @@ class Pace:
         """Records that the current step has waited for its batch."""
         self._waited_s += seconds
 
+    def left_out(self, seconds: float) -> None:
+        """Leaves out seconds that were not training."""
+        self._began += seconds
+
     def ended(self) -> FeedTimes:
         """Ends the stretch."""
         return FeedTimes(self._waited_s, max(time.perf_counter() - self._began - self._waited_s, 1e-9))

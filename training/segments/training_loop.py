@@ -302,6 +302,7 @@ class TrainingLoop:
 
     def _write(self, metrics: Mapping[str, float], *, stopped: bool) -> None:
         """Writes a checkpoint of this step on rank 0, with the state of every rank."""
+        began = time.perf_counter()
         inside = not self._schedule.ends_epoch(self.step)
         own = capture(self._model, self._prepared.noisy, self._callbacks.callbacks, inside=inside)
         ranks = gather(own, self._rank)
@@ -310,6 +311,7 @@ class TrainingLoop:
         if self._rank == 0:
             self._save(metrics, ranks, stopped=stopped, inside=inside)
         restore_running(own, self._model)
+        self._pace.left_out(time.perf_counter() - began)
 
     def _save(self, metrics: Mapping[str, float], ranks: list[RankState], *, stopped: bool, inside: bool) -> None:
         job, step = self._job, self.step

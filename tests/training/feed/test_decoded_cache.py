@@ -23,7 +23,7 @@ import simplejpeg
 from feed_tables import append, encoded, flat, image_rows, labels_of, real, write_layout
 
 from lakelens import DeltaFeed
-from lakelens.errors import BadRowError, InvalidArgumentError
+from lakelens.errors import BadRowError, InvalidArgumentError, StoreError
 from lakelens.training.feed import decoded_cache
 from lakelens.training.rank import process_context
 from lakelens.training.rank.driver_line import DriverLine
@@ -282,6 +282,15 @@ def test_another_users_entry_is_read_and_a_folder_that_cannot_be_written_is_an_e
     for folder in (cache, tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(InvalidArgumentError, match=rf"cache: {folder} cannot be used: .*; name a folder"):
             feed.as_numpy(16, image_size=SIZE, cache=folder)
+
+
+def test_a_failure_of_the_tables_store_is_not_one_of_the_cache_folder(table, tmp_path, monkeypatch):
+    def fail(*_: Any) -> None:
+        raise StoreError("s3://bucket/table: the store refused")
+
+    monkeypatch.setattr(decoded_cache, "_decode_all", fail)
+    with pytest.raises(StoreError, match="the store refused"):
+        DeltaFeed(table).as_numpy(16, image_size=SIZE, cache=tmp_path)
 
 
 def test_a_rank_reports_to_the_driver_while_it_decodes(table, tmp_path, monkeypatch):
