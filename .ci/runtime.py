@@ -55,7 +55,9 @@ def main() -> int:
 
 def _run_story(pytest: Path) -> int:
     """Runs the story in another folder than the checkout, so that the installed wheel is what runs."""
-    options = ["--rootdir", str(CHECKOUT), "-c", str(CHECKOUT / "pyproject.toml"), "-p", "no:cacheprovider", "-q", "-s"]
+    # Without the tests' conftest, which sets Java up for short sessions and asks for more packages.
+    options = ["--rootdir", str(CHECKOUT), "-c", str(CHECKOUT / "pyproject.toml"), "-p", "no:cacheprovider"]
+    options += ["--noconftest", "-q", "-s"]
     command = [str(pytest), str(CHECKOUT / "tests/packaging/runtime_story.py"), *options]
     with tempfile.TemporaryDirectory(prefix="lakelens-story-") as folder:
         return subprocess.run(command, cwd=folder, env=_environment(), check=False).returncode
@@ -110,7 +112,7 @@ def _versions(python: Path) -> dict[str, str]:
 
 
 def _environment() -> Mapping[str, str]:
-    dropped = ("PYTHONPATH", "PYTHONHOME", "PIP_TARGET", "PIP_USER", "PIP_CONSTRAINT")
+    dropped = ("PYTHONPATH", "PYTHONHOME", "PIP_TARGET", "PIP_USER", "PIP_CONSTRAINT", "SPARK_HOME")
     return {name: value for name, value in os.environ.items() if name not in dropped}
 
 

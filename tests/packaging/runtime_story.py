@@ -6,11 +6,13 @@ Not collected with the other tests: its environment is one of `.ci/runtime`, wit
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import cloudpickle
 import numpy as np
 import pytest
 from PIL import Image
@@ -62,7 +64,7 @@ def rank_sum() -> float:
     return float(hvd.allreduce(tf.constant(hvd.rank() + 1.0), op=hvd.Sum))
 
 
-@pytest.mark.timeout(360)
+@pytest.mark.timeout(900)  # two to three minutes on a quiet machine
 def test_images_become_a_scored_and_evaluated_table(tmp_path: Path) -> None:
     ranks = 2 if horovod_build.problem() is None else 1
     resources = (
@@ -84,6 +86,7 @@ def test_images_become_a_scored_and_evaluated_table(tmp_path: Path) -> None:
         rows = sum(len(labels) for _, labels, *_ in feed.as_numpy(16))
         assert rows == feed.rows
     if ranks == 2:
+        cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the ranks cannot import a test's module
         with step("HorovodRunner, two ranks"):
             assert lakelens.HorovodRunner(np=2, use_gpu=False).run(rank_sum) == 3
     with step(f"train, {ranks} rank(s)"):
