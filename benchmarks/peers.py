@@ -25,8 +25,8 @@ _LOCK = "constraints/spark-3.5.txt"  # its pyarrow is the last that Petastorm's 
 _TORCH_FOR_PROCESSORS = "https://download.pytorch.org/whl/cpu"
 PACKAGES = {
     "optuna": ("optuna==5.0.0", "pydantic==2.14.3", "ruamel.yaml==0.19.1", "scikit-learn==1.9.1"),
-    "streaming": (_TORCH, f"{_CHECKOUT}[feed]", "mosaicml-streaming==0.13.0"),
-    "torch": (_TORCH, f"{_CHECKOUT}[feed]", "pyspark==3.5.9"),
+    "streaming": (_TORCH, f"{_CHECKOUT}[petastorm]", "mosaicml-streaming==0.13.0"),
+    "torch": (_TORCH, f"{_CHECKOUT}[petastorm]", "pyspark==3.5.9"),
 }
 _READY = "ready"
 

@@ -159,11 +159,18 @@ def run_check(name: str) -> Seen:
         detail = error.summary  # the message continues with the rank's log
     except LakelensError as error:
         detail = " | ".join(line.strip() for line in str(error).splitlines() if line.strip())
+        if isinstance(error.__cause__, ImportError):
+            detail = f"{detail} ({_place(error.__cause__)})"
     except Exception as error:  # noqa: BLE001  the doctor reports every failure, whatever library it comes from
-        frame = traceback.extract_tb(error.__traceback__)[-1]
         first_line = (str(error).strip().splitlines() or [""])[0]
-        detail = f"{type(error).__name__}: {first_line} ({frame.filename}:{frame.lineno})"
+        detail = f"{type(error).__name__}: {first_line} ({_place(error)})"
     return Seen(_version(_PACKAGES.get(name, name)), ok=False, detail=detail)
+
+
+def _place(error: Exception) -> str:
+    """The file and line that raised an error."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{frame.filename}:{frame.lineno}"
 
 
 def _version(package: str) -> str | None:

@@ -107,7 +107,7 @@ NOISY = """
 """
 
 
-def job_in(folder: Path, table: Path, entrypoint: EntryPoint, **changes: Any) -> TrainingJob:
+def job_in(folder: Path, table: Path, entrypoint: EntryPoint, /, **changes: Any) -> TrainingJob:
     """Makes a job on version 0 of a table whose checkpoints lie in a folder, as the driver would."""
     feed = DeltaFeed(table, 0, "train", 1)
     folder.mkdir(exist_ok=True)

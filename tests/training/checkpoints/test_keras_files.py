@@ -140,7 +140,7 @@ def test_an_hdf5_file_under_the_name_of_a_model_is_refused(tmp_path):
 @pytest.mark.parametrize("config", [b"not json", b"[" * 100_000])
 def test_an_architecture_that_cannot_be_read_is_refused(tmp_path, config):
     small_model().save(tmp_path / "model.keras")
-    with pytest.raises(CheckpointError, match="not JSON"):
+    with pytest.raises(CheckpointError, match="not valid JSON"):
         check_keras_file(rewritten(tmp_path / "model.keras", config=config))
 
 

@@ -346,7 +346,7 @@ def test_a_training_whose_driver_was_killed_is_failed_to_the_next_command_and_is
 
 @pytest.mark.tensorflow
 def test_a_disk_that_is_full_fails_the_run_and_leaves_the_last_whole_checkpoint(place):
-    with pytest.raises(RankFailedError, match=r"checkpoint .* cannot be written to .*; whole checkpoints") as found:
+    with pytest.raises(RankFailedError, match=r"checkpoint .* cannot be written to .*; complete checkpoints") as found:
         train(place.keys("full", env={"FULL_DISK": "1"}, checkpoint_policy="all"))
     assert "\n" not in str(found.value)
     (folder,) = (place.folder / "full" / "checkpoints").iterdir()

@@ -64,9 +64,9 @@ def test_default_columns_of_an_image_table_come_in_every_form(spark, tmp_path, w
         (batch,) = list(dataset)
     assert sorted(batch.label.numpy()) == sorted(columns["label"]) == sorted(item.label)
     with pytest.warns(UserWarning, match="left out: path, image, format, label_name, annotations, split; .*decode_"):
-        assert torch_columns(feed, None) == ["height", "width", "label"]
+        assert torch_columns(feed.plan, None) == ["height", "width", "label"]
     with pytest.warns(UserWarning, match="left out"):
-        assert torch_columns(feed, decode_images(8, 8)) == ["image", "height", "width", "label"]
+        assert torch_columns(feed.plan, decode_images(8, 8)) == ["image", "height", "width", "label"]
     with pytest.warns(UserWarning, match="left out"), pytest.raises(MissingDependencyError, match="torch"):
         converter.make_torch_dataloader()
 

@@ -293,7 +293,8 @@ def test_times_of_a_file_with_a_zone_of_its_own_come_in_utc(tmp_path):
     file = Path(feed.plan.file_location(0))
     pq.write_table(rows("America/New_York").drop(["split"]), file)
     sizes = np.array([file.stat().st_size])
-    feed.plan = replace(feed.plan, files=replace(feed.plan.files, sizes=sizes))
+    files = replace(feed.plan.snapshot.files, sizes=sizes)
+    feed.plan = replace(feed.plan, snapshot=replace(feed.plan.snapshot, files=files))
     columns, _ = next(feed.as_column_numpy(1, columns=["at"]))
     assert columns["at"][0] == np.datetime64("2024-07-01T12:00")
 
