@@ -137,7 +137,9 @@ class Feed:
         from lakelens import DeltaFeed
         from lakelens.training.feed.plan_builder import check
 
-        plan = replace(DeltaFeed(table, split="train", check_files=False).plan, location=f"{table}{_WITH_NAMES}")
+        plan = DeltaFeed(table, split="train", check_files=False).plan
+        named = replace(plan.snapshot.table, location=f"{table}{_WITH_NAMES}")
+        plan = replace(plan, snapshot=replace(plan.snapshot, table=named))
         started = time.perf_counter()
         check(plan)
         return {"s": time.perf_counter() - started}
