@@ -43,7 +43,7 @@ def main() -> int:
         subprocess.run(command, cwd=environment, env=_environment(), check=True)
     started = time.monotonic()
     code = _run_story(environment / "bin/pytest")
-    result = "passed" if code == 0 else "failed"
+    result = "passed" if code == 0 and set(changed) == expected else "failed"
     text = f"| {args.stack} | {', '.join(changed) or 'none'} | {result} | {time.monotonic() - started:.0f} s |"
     row.write_text(f"{text}\n", encoding="utf-8")
     _say(text)

@@ -156,7 +156,7 @@ def ensure(*, gpu: bool = False, force: bool = False, wheel_dir: Path | None = N
         _install(wheel)
         failure = _self_test()
         if failure is not None:
-            wheel.unlink()
+            wheel.unlink(missing_ok=True)  # another machine may have removed it from a shared folder
             raise BuildError(f"Horovod compiled but does not run with TensorFlow {tensorflow}:\n{failure}\nLog: {log}")
         seconds = time.monotonic() - started
         return f"compiled Horovod {HOROVOD} for TensorFlow {tensorflow} in {seconds:.0f} s; kept as {wheel}"

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import uuid
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -111,8 +112,8 @@ def compile_wheel(folder: Path, log: Path, tensorflow: str, *, gpu: bool) -> Pat
         if code != 0 or built is None or not wheel_is_for(built, tensorflow):
             raise BuildError(_failure_text(log, code))
         kept = folder / built.name
-        # Renamed into place, so that no reader ever sees half a wheel.
-        arriving = folder / f".{built.name}.{os.getpid()}"
+        # Renamed into place: no reader sees half a wheel. Machines that share the folder may have equal process ids.
+        arriving = folder / f".{built.name}.{uuid.uuid4().hex}"
         try:
             shutil.copyfile(built, arriving)
             arriving.replace(kept)

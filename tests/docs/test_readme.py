@@ -68,7 +68,7 @@ def command_lines() -> list[str]:
 @pytest.mark.long
 @pytest.mark.horovod
 @pytest.mark.spark
-@pytest.mark.timeout(650)
+@pytest.mark.timeout(900)
 def test_the_quick_start_and_the_training_function_run_as_written(read: Path) -> None:
     said = run_python(blocks("python")[1], read)
     # What the ranks print of their training, and what the function returns.
