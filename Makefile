@@ -34,7 +34,7 @@ ifneq ($(wildcard constraints/runtimes/$(STACK).txt),)
 test:
 	@.ci/runtime "$(STACK)" "$(VENV)" $(ARGS)
 else
-test: setup ## the tests: a real two-executor Spark, real Horovod ranks; about a quarter of an hour on 2 cores
+test: setup ## the tests: a real two-executor Spark, real Horovod ranks
 	@"$(VENV)/bin/python" -m pytest -m "not long and not airflow" $(PROCESSES) $(ARGS)
 endif
 

@@ -2,7 +2,7 @@
 
     python -m benchmarks.scale [--images 100000 1000000] [--json] [--folder KEPT]
 
-Tiny images lie in class folders; each has pixels of its own. At every size measured once, in seconds and in peak memory
+Tiny images lie in class folders; no two have equal pixels. At every size measured once, in seconds and in peak memory
 of the driver's Python, the JVM and one Python worker: an ingest of the new images, an ingest that finds nothing new, an
 ingest after 1 % of the files have changed, a feed's plan and its first batch, the history, and a read and a change of
 the ledger. Decoding is nearly free here, so the seconds of the ingest are those of everything else.
